@@ -1,0 +1,323 @@
+# The messages between the control process and a worker, and how they are framed on their socketpair.
+#
+# One message = 4 bytes of length (big-endian) and one msgpack-encoded struct. A file descriptor travels as SCM_RIGHTS
+# with the first byte of its message, and the length's top bit says that there is one, so that descriptors and messages
+# can't be paired wrongly.
+# Both ends are of one release: PROTOCOL guards against a worker that outlived an upgrade of control (and the reverse).
+#
+# Down go immutable snapshots (a worker replaces, never merges); up go numbers and events. Neither side ever blocks the
+# other: `Channel.post` queues, one task per end writes.
+
+from __future__ import annotations
+
+import socket
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import trio
+
+PROTOCOL = 1
+MAX_MESSAGE = 256 * 2**20  # a snapshot of a very large cluster's topics; beyond it something is wrong
+_LENGTH = struct.Struct(">I")
+_HAS_FD = 1 << 31
+_FD_SIZE = array("i").itemsize
+
+
+class ChannelClosed(Exception):
+    """The other process is gone."""
+
+
+# --- down: control -> worker ------------------------------------------------------------------------------------------
+
+
+class Settings(msgspec.Struct, frozen=True, tag=True):
+    """First message: what a worker must know before its first connection."""
+
+    protocol: int
+    gateway: str  # name of this gateway in usage records
+    max_request_bytes: int = 100 * 2**20
+    max_buffered_bytes: int = 1 * 2**30
+    connect_timeout_s: float = 3.0
+    frame_timeout_s: float = 60.0  # a half-sent frame that makes no progress for so long ends its connection
+    reject_code: int | None = None  # None: by the client's software name
+    unknown_apis: str = "pass"  # or "hide"
+    max_client_keys: int = 10_000  # distinct (principal, client id) per interval; the rest is counted as `other`
+    internal_principals: tuple[str, ...] = ()
+    internal_client_ids: tuple[str, ...] = ()
+    protected_topics: tuple[str, ...] = ()  # the gateway's own: clients may not produce to them
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """One upstream broker and the address under which this gateway hands it out."""
+
+    node_id: int
+    host: str
+    port: int
+    advertised_host: str
+    advertised_port: int
+
+
+class Brokers(msgspec.Struct, frozen=True, tag=True):
+    """Every upstream broker that has an open listener. One that is missing here is withheld from clients."""
+
+    bootstrap: tuple[tuple[str, int], ...]
+    brokers: tuple[Broker, ...]
+
+
+class Topics(msgspec.Struct, frozen=True, tag=True):
+    """What metadata says: which topics each broker leads a partition of (no internal ones), and topic ids."""
+
+    leads: dict[int, tuple[str, ...]]
+    ids: dict[bytes, str] = {}
+
+
+class Policy(msgspec.Struct, frozen=True, tag=True):
+    """V1 thresholds in bytes per second; `total` None = no limit at all."""
+
+    version: int
+    total: float | None = None
+    topics: dict[str, float] = {}
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    """A client's connection; its descriptor travels with this message. `broker` None = the bootstrap listener."""
+
+    broker: int | None
+    peer: str
+
+
+class Spooled(msgspec.Struct, frozen=True, tag=True):
+    """Intervals up to and including `seq` are on disk: the worker may forget them."""
+
+    seq: int
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Finish: answer what is in flight, then close every connection, at the latest after `timeout_s`."""
+
+    timeout_s: float
+
+
+# --- up: worker -> control --------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    protocol: int
+    worker: int
+    pid: int
+    boot: str  # a new one at every start of a worker: together with seq it names an interval once and for all
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """What happened to one (broker, topic, principal, client id, outcome, reason) within one interval."""
+
+    broker: int  # -1: the bootstrap connection's broker is not known yet
+    topic: str
+    principal: str
+    client_id: str
+    outcome: str  # policies.usage.OUTCOMES
+    reason: str  # "" where the outcome says it all
+    bytes: int
+    messages: int
+    requests: int  # Produce requests with at least one partition of that topic in this row
+    delay_ms: int = 0
+
+
+class Interval(msgspec.Struct, frozen=True, tag=True):
+    """One second of a worker. Sent again on a new channel until `Spooled` confirms it."""
+
+    boot: str
+    worker: int
+    seq: int
+    start_ms: int  # Unix time
+    end_ms: int
+    rows: tuple[Row, ...]
+    counts: dict[str, int] = {}  # deltas, names in COUNTS
+    final: bool = False  # the worker ended in order; nothing follows
+
+
+class TopicRate(msgspec.Struct, frozen=True, array_like=True):
+    topic: str
+    rate: float  # bytes per second, one-minute EWMA
+    threshold: float | None
+    over: bool
+
+
+class BrokerRate(msgspec.Struct, frozen=True, array_like=True):
+    node_id: int
+    rate: float
+    error_rate: float
+    throttled_rate: float
+    threshold: float | None
+    topics: tuple[TopicRate, ...]
+
+
+class Rates(msgspec.Struct, frozen=True, tag=True):
+    """At every tick of the meters (5 s) and after a change of policy."""
+
+    brokers: tuple[BrokerRate, ...]
+    warnings: tuple[str, ...] = ()  # for example a topic whose implicit share is 0
+
+
+class Gauges(msgspec.Struct, frozen=True, tag=True):
+    """Several times a second at most: what is so just now."""
+
+    connections: int
+    muted: int
+    buffered_bytes: int
+
+
+class Log(msgspec.Struct, frozen=True, tag=True):
+    """A line for the gateway's log: workers write none themselves."""
+
+    level: str  # "info" | "warning" | "error"
+    text: str
+
+
+class Want(msgspec.Struct, frozen=True, tag=True):
+    """The worker saw something newer than its snapshot (a broker without a listener, a topic it doesn't know)."""
+
+    what: str  # "metadata"
+
+
+# Names of Interval.counts; control exports each as a counter, present at 0 from the start.
+COUNTS = (
+    "connections_accepted",
+    "requests",  # whole request frames from clients, of every API
+    "answers_local",  # answered by the gateway itself
+    "answers_merged",
+    "requests_malformed",
+    "upstream_failed",  # dial failed or the broker closed first
+    "brokers_withheld",  # a broker left out of an answer because it has no listener
+    "topic_ids_unknown",  # forwarded without a decision because nobody knew the topic's name
+    "mutes",
+    "disconnects_client",
+    "disconnects_upstream",
+    "disconnects_malformed",
+    "disconnects_error",
+    "disconnects_timeout",
+    "disconnects_drain",
+)
+
+Down = Settings | Brokers | Topics | Policy | Accepted | Spooled | Drain
+Up = Hello | Interval | Rates | Gauges | Log | Want
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_down = msgspec.msgpack.Decoder(Down).decode
+_decode_up = msgspec.msgpack.Decoder(Up).decode
+
+
+class Channel:
+    """One end of the socketpair. `role` is this end's: "control" sends Down and receives Up, "worker" the reverse.
+
+    `post` never waits. `run` writes what was posted until cancelled or the peer is gone (then it raises ChannelClosed).
+    `decode` replaces the role's messages by others (the supervisor's own, in the same framing).
+    """
+
+    def __init__(self, sock: socket.socket, role: str, decode: Callable[[bytes], Any] | None = None) -> None:
+        sock.setblocking(False)
+        self._sock = trio.socket.from_stdlib_socket(sock)
+        self._decode = decode or (_decode_up if role == "control" else _decode_down)
+        self._out: deque[tuple[bytes, int]] = deque()
+        self._wake = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+        self._buffer = bytearray()
+        self._fds: deque[int] = deque()
+
+    def post(self, message: msgspec.Struct, fd: int = -1) -> None:
+        """Queue a message; a descriptor given with it is owned by the channel from here on and closed once sent."""
+        body = _encode(message)
+        self._out.append((_LENGTH.pack(len(body) | (_HAS_FD if fd >= 0 else 0)) + body, fd))
+        self._idle = trio.Event() if self._idle.is_set() else self._idle
+        self._wake.set()
+
+    @property
+    def backlog(self) -> int:
+        """Messages posted and not yet written."""
+        return len(self._out)
+
+    async def flushed(self) -> None:
+        """Return when everything posted so far has been written to the socket."""
+        while self._out:
+            await self._idle.wait()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                while self._out:
+                    await self._write_first()
+                self._idle.set()
+                self._wake = trio.Event()
+                await self._wake.wait()
+        except (OSError, trio.ClosedResourceError) as error:
+            raise ChannelClosed(str(error)) from error
+
+    async def _write_first(self) -> None:
+        data, fd = self._out[0]
+        view = memoryview(data)
+        if fd >= 0:
+            sent = await self._sock.sendmsg(
+                [view], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]).tobytes())]
+            )
+            self._out[0] = (data, -1)  # `close` must not close this number once more: it may be another file's by then
+            socket.close(fd)
+            view = view[sent:]
+        while view:
+            view = view[await self._sock.send(view) :]
+        self._out.popleft()
+
+    async def receive(self) -> tuple[Any, int]:
+        """The next message and the descriptor that came with it, or -1.
+
+        An `Accepted` with -1 is a connection that the kernel dropped because this process has too many open files.
+
+        Raises:
+            ChannelClosed: the other end is gone, or is of another release; what was half received is of no use.
+        """
+        buffer = self._buffer
+        while True:
+            if len(buffer) >= 4:
+                (prefix,) = _LENGTH.unpack_from(buffer)
+                size = prefix & ~_HAS_FD
+                if size > MAX_MESSAGE:
+                    raise ChannelClosed(f"a message of {size} bytes announced")
+                if len(buffer) >= 4 + size:
+                    return self._take(size), self._fds.popleft() if prefix & _HAS_FD else -1
+            await self._read_some()
+
+    def _take(self, size: int) -> Any:
+        body = bytes(memoryview(self._buffer)[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        try:
+            return self._decode(body)
+        except msgspec.DecodeError as error:
+            raise ChannelClosed(f"a message that this release doesn't know: {error}") from error
+
+    async def _read_some(self) -> None:
+        try:
+            data, ancillary, flags, _ = await self._sock.recvmsg(262_144, socket.CMSG_SPACE(16 * _FD_SIZE))
+        except (OSError, trio.ClosedResourceError) as error:
+            raise ChannelClosed(str(error)) from error
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array("i")
+                fds.frombytes(payload[: len(payload) - len(payload) % _FD_SIZE])
+                self._fds.extend(fds)
+        if flags & socket.MSG_CTRUNC:
+            self._fds.append(-1)  # EMFILE: the kernel closed the descriptor; its message must not take the next one's
+        if not data:
+            raise ChannelClosed("closed by the other process")
+        self._buffer += data
+
+    def close(self) -> None:
+        self._sock.close()
+        for fd in [*self._fds, *(fd for _, fd in self._out)]:
+            if fd >= 0:
+                socket.close(fd)
+        self._fds.clear()
+        self._out.clear()

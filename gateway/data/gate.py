@@ -1,0 +1,251 @@
+# What one connection's Produce requests are allowed and how they ended: the side of a session that looks at policies.
+#
+# Decides (which partitions are over a limit, which stand behind a rejected batch) and keeps the accounts: whatever the
+# client offered is counted once, under exactly one of policies.usage.OUTCOMES, when its fate is known. Knows partitions
+# as the tuples that protocol.produce_request.skim gives; knows no bytes on the wire and no order of answers.
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from typing import TYPE_CHECKING, NamedTuple
+
+from policies import verdict
+from policies.fence import Fence
+from policies.meter import Meter
+from policies.verdict import Verdict
+from protocol import api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gateway.data.ledger import Counts
+    from gateway.data.world import World
+    from policies.engine import TopicMeter
+    from protocol.produce_request import Partition
+
+ANONYMOUS = "User:ANONYMOUS"  # as Kafka calls a principal that has not authenticated
+
+
+class Refusal(NamedTuple):
+    """Why a partition of a request is not forwarded, and the Kafka error code that says so to its client."""
+
+    code: int
+    verdict: Verdict
+
+
+class Nameless(Meter):
+    """Stands for a topic whose name nobody knows: it has no threshold and takes no share of any."""
+
+    __slots__ = ()
+    over = False
+
+
+Refusals = dict[tuple[bytes, int], Refusal]  # by (topic name or id as on the wire, partition index)
+
+
+class Gate:
+    """The policies' view of one connection to broker `node_id`.
+
+    `meters` is for the hot path: topic as the request calls it (name, or id from v13 on) -> meter, only of topics that
+    anybody may produce to. It is good as long as the ledger's epoch stays the same.
+    """
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.broker = world.engine.broker(node_id)
+        self.fence = Fence()
+        self.principal = ANONYMOUS
+        self.client_id: bytes | None = None
+        self.software: tuple[str, str] | None = None
+        self.exempt = False
+        self.epoch = -1
+        self.meters: dict[bytes, TopicMeter | Nameless] = {}
+        self._accepted: dict[bytes, Counts] = {}
+        self._client = ""
+        self._nameless: dict[bytes, bytes] = {}  # topic ids that nobody could tell the name of
+
+    # --- who ----------------------------------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """The ledger's epoch has changed: rows and meters of the former one must not be used any more."""
+        self.epoch = self.world.ledger.epoch
+        self.meters = {}
+        self._accepted = {}
+
+    def identify(self, client_id: bytes | None) -> None:
+        """Requests from here on come under this client id (a client may change it with every request)."""
+        self.client_id = client_id
+        self._client = client_id.decode("utf-8", "replace") if client_id else ""
+        self._renamed()
+
+    def authenticate(self, principal: str) -> None:
+        """The broker has accepted this principal."""
+        self.principal = principal
+        self._renamed()
+
+    def _renamed(self) -> None:
+        self.exempt = self.world.is_internal(self.principal, self._client)
+        self._accepted = {}
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def name(self, topic: bytes, version: int) -> bytes:
+        """The topic's name, given what the request calls it."""
+        if version < api.PRODUCE_TOPIC_IDS:
+            return topic
+        return self.world.topic_ids.get(topic) or self._nameless[topic]
+
+    def nameless(self, parts: Iterable[Partition]) -> frozenset[bytes]:
+        """Topic ids of a request (v13 on) whose names are not known yet."""
+        known, given_up = self.world.topic_ids, self._nameless
+        return frozenset(part[0] for part in parts if part[0] not in known and part[0] not in given_up)
+
+    def give_up(self, topic_ids: Iterable[bytes]) -> None:
+        """Nobody could tell these names: forwarded without a limit, counted under the id as Kafka prints it."""
+        for topic_id in topic_ids:
+            self._nameless[topic_id] = b"topic-id:" + urlsafe_b64encode(topic_id).rstrip(b"=")
+        self.world.ledger.count("topic_ids_unknown")
+
+    def _meter(self, topic: bytes, version: int) -> TopicMeter | Nameless:
+        meter = self.meters.get(topic)
+        if meter is None:
+            if topic in self._nameless and topic not in self.world.topic_ids:
+                meter = Nameless()
+            else:
+                name = self.name(topic, version)
+                meter = self.broker.topics.get(name) or self.broker.add_topic(name)
+            self.meters[topic] = meter
+        return meter
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
+
+    def refusals(self, parts: Sequence[Partition], version: int, now: float, wait_ms: int) -> Refusals:
+        """Which partitions of this request may not pass. `wait_ms`: how long this connection is muted already."""
+        refused: Refusals = {}
+        for part in parts:
+            refusal = self._refusal(part, version, now, wait_ms)
+            if refusal is not None:
+                refused[part[:2]] = refusal
+        if refused and len(refused) < len(parts) and verdict.whole_request(self.software[0] if self.software else None):
+            # Clients without a name send the whole request again: what passed now would be written twice.
+            why = next(iter(refused.values())).verdict
+            for part in parts:
+                refused.setdefault(part[:2], Refusal(self._code(), why))
+        return refused
+
+    def _refusal(self, part: Partition, version: int, now: float, wait_ms: int) -> Refusal | None:
+        topic, index, _, _, pid, producer_epoch, sequence, _ = part
+        name = self.name(topic, version)
+        if name in self.world.protected_topics:
+            return Refusal(api.TOPIC_AUTHORIZATION_FAILED, verdict.protected_topic(_text(name)))
+        if self.exempt:
+            return None
+        if pid >= 0 and self.fence.entries and self.fence.blocks(pid, producer_epoch, topic, index, sequence, now):
+            return Refusal(self._code(), verdict.behind_fence(_text(name), index, wait_ms))
+        if not self._meter(topic, version).over:
+            return None
+        return Refusal(self._code(), self.world.engine.rejection(self.node_id, name, now))
+
+    def _code(self) -> int:
+        return self.world.reject_code(self.software)
+
+    def admit(self, parts: Iterable[Partition], version: int) -> None:
+        """Record what is forwarded (V1: only what is admitted is recorded)."""
+        fence, total = self.fence, self.broker.total
+        for topic, index, size, _, pid, producer_epoch, _, _ in parts:
+            self._meter(topic, version).uncounted += size
+            total.uncounted += size
+            if fence.entries and pid >= 0:
+                fence.admitted(pid, producer_epoch, topic, index)
+
+    def refuse(self, parts: Iterable[Partition], version: int, refused: Refusals, now: float) -> None:
+        """Count the rejected partitions and fence what their producers may have in flight behind them."""
+        tally = _Tally(self)
+        name, version_of = self.software or (None, None)
+        for part in parts:
+            topic, index, size, _, pid, producer_epoch, sequence, _ = part
+            code, why = refused[topic, index]
+            self.broker.throttled.uncounted += size
+            tally.add(part, self.name(topic, version), "rejected", why.reason, why.throttle_ms)
+            # Behind a code that its client doesn't retry the base never comes back, and a fence would stay shut.
+            if pid >= 0 and verdict.is_retried(code, name, version_of):
+                self.fence.rejected(pid, producer_epoch, topic, index, sequence, now)
+
+    # --- accounts -----------------------------------------------------------------------------------------------------
+
+    def count(self, parts: Iterable[Partition], version: int, outcome: str, reason: str = "") -> None:
+        """Every partition of a request ended in the same outcome."""
+        tally = _Tally(self)
+        for part in parts:
+            tally.add(part, self.name(part[0], version), outcome, reason)
+
+    def settle(self, parts: list[Partition], version: int, answered: list[tuple[bytes, int, int, int]]) -> None:
+        """The broker has answered: (topic, index, error code, base offset) in an order of its own."""
+        if len(parts) == 1 and len(answered) == 1:
+            topic, index, size, messages, pid, producer_epoch, sequence, trailing = parts[0]
+            answered_topic, answered_index, code, offset = answered[0]
+            if not code and not trailing and answered_index == index and answered_topic == topic:
+                name = topic if version < api.PRODUCE_TOPIC_IDS else self.name(topic, version)
+                if pid < 0 or not self.world.acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
+                    counts = self._accepted.get(name) or self._accepted_row(name)
+                    counts[0] += size
+                    counts[1] += messages
+                    counts[2] += 1
+                else:
+                    _Tally(self).add(parts[0], name, "duplicate", "")
+                return
+        codes = {(row[0], row[1]): row for row in answered}
+        tally = _Tally(self)
+        for part in parts:
+            self._settle_one(part, version, codes.get(part[:2]), tally)
+
+    def _settle_one(
+        self, part: Partition, version: int, answer: tuple[bytes, int, int, int] | None, tally: _Tally
+    ) -> None:
+        topic, index, size, _, pid, producer_epoch, sequence, _ = part
+        name = self.name(topic, version)
+        if answer is None:  # a broker that answers without a partition that it was sent
+            tally.add(part, name, "unanswered", "")
+            return
+        _, _, code, offset = answer
+        if code:
+            tally.add(part, name, "errored", api.ERROR_NAMES.get(code, str(code)))
+            self.world.engine.refund(self.node_id, name, size)
+        elif pid >= 0 and self.world.acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
+            tally.add(part, name, "duplicate", "")
+        else:
+            tally.add(part, name, "accepted", "")
+
+    def _accepted_row(self, name: bytes) -> Counts:
+        row = self._accepted[name] = self._row(name, "accepted", "")
+        return row
+
+    def _row(self, name: bytes, outcome: str, reason: str) -> Counts:
+        return self.world.ledger.row(self.node_id, _text(name), self.principal, self._client, outcome, reason)
+
+
+class _Tally:
+    """Adds the partitions of one request to their rows; a row's `requests` grows once, however many partitions."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._seen: set[int] = set()
+
+    def add(self, part: Partition, name: bytes, outcome: str, reason: str, delay_ms: int = 0) -> None:
+        self._add(name, outcome, reason, part[2], part[3], delay_ms)
+        if part[7]:
+            self._add(name, "trailing", "", part[7], 0, 0)
+
+    def _add(self, name: bytes, outcome: str, reason: str, size: int, messages: int, delay_ms: int) -> None:
+        row = self._gate._row(name, outcome, reason)
+        row[0] += size
+        row[1] += messages
+        if id(row) not in self._seen:
+            self._seen.add(id(row))
+            row[2] += 1
+            row[3] += delay_ms
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

@@ -1,0 +1,128 @@
+# Reading from one socket: into one buffer that all connections of a worker share, with as little copying as frames
+# allow.
+#
+# What is left of an incomplete frame is kept until its rest comes: a small one as bytes, put in front of what is read
+# next; a large one in a buffer of its own, as large as the frame, that the rest is read straight into (copying a
+# growing leftover on every read would be quadratic). Such a buffer is taken whole from the budget (budget.py) before
+# the body is read; while there is no room, the socket is not read.
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.data.budget import Budget, Large, Waiter
+
+HEAD_ROOM = 32 * 1024  # what can be put in front of a read, so a leftover up to here needs no buffer of its own
+SHARED_BYTES = 256 * 1024  # one recv: more costs cache misses and fairness, less costs calls
+
+EOF = -1
+
+
+class Shared:
+    """The buffer that sockets are read into, and the view of its part behind the head room."""
+
+    __slots__ = ("buffer", "room")
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(HEAD_ROOM + SHARED_BYTES)
+        self.room = memoryview(self.buffer)[HEAD_ROOM:]
+
+
+class Inbound:
+    """The read side of one socket.
+
+    After `receive` said that bytes are there, they are buf[start:end], and `keep` must be told what was not handled
+    before the shared buffer is used again. Where `large` is set, buf is a frame's own buffer, which a link may take.
+    """
+
+    __slots__ = ("_budget", "_left", "_shared", "_size", "buf", "drained", "end", "large", "start", "waiting")
+
+    def __init__(self, shared: Shared, budget: Budget) -> None:
+        self._shared = shared
+        self._budget = budget
+        self._left = b""
+        self._size = 0  # bytes that are here of the frame in `large`
+        self.large: Large | None = None
+        self.waiting = False  # for the budget: reading must stop until `adopt`
+        self.drained = True  # the last read took all there was
+        self.buf: bytearray = shared.buffer
+        self.start = self.end = 0
+
+    @property
+    def partial(self) -> int:
+        """Bytes kept of a frame that is not complete."""
+        return self._size if self.large is not None else len(self._left)
+
+    @property
+    def head(self) -> bytes:
+        """The first bytes of what is kept."""
+        return bytes(self.large.view[: min(64, self._size)]) if self.large is not None else self._left[:64]
+
+    def receive(self, sock: socket.socket) -> int:
+        """Read once. Returns how many bytes are there to be handled (0: none yet), or EOF.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        large = self.large
+        try:
+            if large is None:
+                n = sock.recv_into(self._shared.room)
+                self.drained = n < SHARED_BYTES
+            else:
+                wanted = large.size - self._size
+                n = sock.recv_into(large.view[self._size :])
+                self.drained = n < wanted
+        except BlockingIOError:
+            self.drained = True
+            return 0
+        if n == 0:
+            return EOF
+        if large is not None:
+            self._size += n
+            if self._size < large.size:
+                return 0
+            self.buf, self.start, self.end = large.buffer, 0, large.size
+            return large.size
+        left = self._left
+        self.buf, self.start, self.end = self._shared.buffer, HEAD_ROOM - len(left), HEAD_ROOM + n
+        if left:
+            self.buf[self.start : HEAD_ROOM] = left
+            self._left = b""
+        return self.end - self.start
+
+    def keep(self, pos: int, frame_bytes: int, waiter: Waiter) -> None:
+        """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces)."""
+        if self.large is not None:
+            self._budget.give(self.large)
+            self.large = None
+        if pos == self.end:
+            return
+        rest = memoryview(self.buf)[pos : self.end]
+        if frame_bytes <= HEAD_ROOM:
+            self._left = bytes(rest)
+            return
+        large = self._budget.take(frame_bytes, waiter)
+        if large is None:
+            self._left = bytes(rest)  # it was read already, so it has to stay somewhere; no more is read
+            self.waiting = True
+            return
+        self._adopt(large, rest)
+
+    def granted(self, large: Large) -> None:
+        """The buffer that `keep` asked for in vain."""
+        rest, self._left = self._left, b""
+        self.waiting = False
+        self._adopt(large, rest)
+
+    def _adopt(self, large: Large, rest: bytes | memoryview) -> None:
+        self._size = len(rest)
+        large.view[: self._size] = rest
+        self.large = large
+
+    def close(self) -> None:
+        if self.large is not None:
+            self._budget.give(self.large)
+            self.large = None

@@ -1,0 +1,487 @@
+# One client connection and its upstream connection: what is read, sent, kept, paused and closed.
+#
+#            ┌────────── u_out (not yet sent) ◄── session ◄── c_in ◄── client
+#  upstream ◄┘                                                            ▲
+#  upstream ──► u_in ──► session ──► c_out (not yet sent) ────────────────┘
+#
+# Backpressure: a side is not read while the other has something that it was not able to send; the client is not read
+# either while answers to it wait, for the gateway makes answers of its own. One writer per socket by construction: all
+# of this is synchronous and in one thread. What may pass and what is owed is the session's; sockets, memory and time
+# are here.
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from gateway.data.inbound import EOF, Inbound
+from gateway.data.reactor import ERR, HUP, IN, OUT, QUIET, RDHUP
+from gateway.data.session import MAX_PENDING, Session, UpstreamError
+from protocol.framing import check_answer_head, check_request_head
+from protocol.wire import MalformedFrame
+
+if TYPE_CHECKING:
+    from gateway.data.budget import Budget, Large
+    from gateway.data.reactor import Reactor
+
+MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
+MAX_IOV = 512  # IOV_MAX is 1024 on Linux
+_CLOSE_WAIT = 8  # of TCP_INFO's first byte
+_IN_USE = IN | OUT
+
+
+class Outbound:
+    """What a socket didn't take at once."""
+
+    __slots__ = ("_budget", "_charged", "_held", "pieces")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._charged = 0
+        self._held: Large | None = None  # the buffer that pieces lie in: given back when all are sent
+        self.pieces: deque[Any] = deque()
+
+    def send(self, sock: socket.socket, parts: list[Any], large: Large | None) -> Large | None:
+        """Send all of `parts`, keep what doesn't go. Returns `large` unless it is needed for that.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        if self.pieces:
+            self._keep(parts, None)
+            parts.clear()
+            return large
+        sent = 0
+        try:
+            sent = sock.send(parts[0]) if len(parts) == 1 else sock.sendmsg(parts[:MAX_IOV])
+        except BlockingIOError:
+            pass
+        if len(parts) == 1 and sent == len(parts[0]):
+            parts.clear()
+            return large
+        rest = []
+        for part in parts:
+            size = len(part)
+            if sent >= size:
+                sent -= size
+            else:
+                rest.append(memoryview(part)[sent:])
+                sent = 0
+        parts.clear()
+        if not rest:
+            return large
+        self._keep(rest, large)
+        return None if self._held is not None else large
+
+    def _keep(self, parts: list[Any], large: Large | None) -> None:
+        for part in parts:
+            view = memoryview(part)
+            if large is not None and view.obj is large.buffer:
+                self._held = large  # no copy: the client isn't read until this has gone
+                self.pieces.append(view)
+            else:
+                self.pieces.append(memoryview(bytes(view)))
+                self._charged += len(view)
+                self._budget.charge(len(view))
+
+    def flush(self, sock: socket.socket) -> None:
+        """Send more of what was kept.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        pieces = self.pieces
+        while pieces:
+            try:
+                sent = sock.send(pieces[0])
+            except BlockingIOError:
+                return
+            if sent == len(pieces[0]):
+                pieces.popleft()
+            else:
+                pieces[0] = pieces[0][sent:]
+        self.close()
+
+    def close(self) -> None:
+        self.pieces.clear()
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._budget.give(held)
+        charged, self._charged = self._charged, 0
+        if charged:
+            self._budget.discharge(charged)
+
+
+class Link:
+    """A pair of connected sockets in the reactor; owns both.
+
+    Attributes:
+        parked: read, but not to be handled before the session's `hold_until`: (buffer, from, to, its Large or None).
+        finishing: nothing more is taken from the client; once all is answered, the close is counted under this name.
+    """
+
+    __slots__ = (
+        "_c_fd",
+        "_c_mask",
+        "_c_rdhup",
+        "_read_at",
+        "_timer_at",
+        "_u_fd",
+        "_u_mask",
+        "_u_shut",
+        "c_eof",
+        "c_in",
+        "c_out",
+        "client",
+        "closed",
+        "finishing",
+        "parked",
+        "peer",
+        "reactor",
+        "session",
+        "u_eof",
+        "u_in",
+        "u_out",
+        "upstream",
+    )
+
+    def __init__(
+        self, reactor: Reactor, session: Session, client: socket.socket, upstream: socket.socket, peer: str
+    ) -> None:
+        self.reactor = reactor
+        self.session = session
+        self.client = client
+        self.upstream = upstream
+        self.peer = peer
+        self.c_in = Inbound(reactor.shared, reactor.budget)
+        self.u_in = Inbound(reactor.shared, reactor.budget)
+        self.c_out = Outbound(reactor.budget)
+        self.u_out = Outbound(reactor.budget)
+        self.parked: tuple[bytearray, int, int, Large | None] | None = None
+        self.finishing = ""
+        self.c_eof = self.u_eof = self.closed = False
+        self._c_fd, self._u_fd = client.fileno(), upstream.fileno()
+        self._c_mask = self._u_mask = IN
+        self._c_rdhup = self._u_shut = False
+        self._read_at = session.drained_at
+        self._timer_at = 0.0
+
+    def open(self, now: float) -> None:
+        """Put both sockets into the reactor."""
+        for sock in (self.client, self.upstream):
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.session.drained_at = self._read_at = now
+        self.reactor.links.add(self)
+        self.reactor.register(self.client, IN, self.on_client)
+        self.reactor.register(self.upstream, IN, self.on_upstream)
+
+    @property
+    def muted(self) -> bool:
+        return self.parked is not None and bool(self.session.hold_until)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def on_client(self, events: int, now: float) -> None:
+        """The client's socket is ready."""
+        if events & (ERR | HUP):
+            self.close("disconnects_client")
+            return
+        try:
+            if events & OUT:
+                self.c_out.flush(self.client)
+            if not events & IN or not self._c_mask & IN:
+                if events & RDHUP:
+                    self._c_rdhup, self._c_mask = True, 0  # the one shot is used up
+                self._go_on(now)
+                return
+            n = self.c_in.receive(self.client)
+        except OSError:
+            self.close("disconnects_client")
+            return
+        if n > 0:
+            self._read_at = now
+            c_in = self.c_in
+            self._handle(c_in.buf, c_in.start, c_in.end, c_in.large, now)
+            if self.parked is None and c_in.drained:
+                self.session.drained_at = now
+        elif n == EOF:
+            self._client_ended()
+        self._go_on(now)
+
+    def on_upstream(self, events: int, now: float) -> None:
+        """The upstream socket is ready."""
+        try:
+            if events & OUT:
+                self.u_out.flush(self.upstream)
+            if events & IN and self._u_mask & IN:
+                n = self.u_in.receive(self.upstream)
+                if n > 0:
+                    self._handle_answers(now)
+                elif n == EOF:
+                    self.u_eof = True
+            elif events & (ERR | HUP):
+                self.u_eof = True
+        except OSError:
+            self.u_eof = True  # what it said before is still the client's
+        if not self.closed:
+            self._go_on(now)
+
+    def on_timer(self, now: float) -> None:
+        """The time of a hold may have come."""
+        self._timer_at = 0.0
+        if not self.closed:
+            self._go_on(now)
+
+    def on_ready(self, now: float) -> None:
+        """Memory was granted, or something else changed without an event."""
+        if not self.closed:
+            self._go_on(now)
+
+    def granted(self, large: Large) -> None:
+        """The budget has room for the frame that this client has begun."""
+        self.c_in.granted(large) if self.c_in.waiting else self.u_in.granted(large)
+        self.reactor.call_soon(self)
+
+    # --- client -> upstream -------------------------------------------------------------------------------------------
+
+    def _handle(self, buf: bytearray, pos: int, end: int, large: Large | None, now: float) -> None:
+        """Give the session what was read, send what it leaves, and keep or park the rest."""
+        session = self.session
+        if self.finishing and not session.draining:
+            return  # behind a malformed frame
+        malformed = None
+        try:
+            pos = session.on_client(buf, pos, end, now)
+        except MalformedFrame as error:
+            malformed = error
+        if session.to_upstream:
+            try:
+                large = self.u_out.send(self.upstream, session.to_upstream, large)
+            except OSError:
+                session.to_upstream.clear()
+                self.u_eof = True
+        if session.to_client:
+            self._send_client()
+        if malformed is not None:
+            self._end_malformed(str(malformed))
+            self._drop_input(large)
+            return
+        c_in = self.c_in
+        c_in.large = None
+        if pos < end and (session.hold_until or len(session.pending.entries) >= MAX_PENDING):
+            self._park(buf, pos, end, large)
+            return
+        if large is not None:
+            self.reactor.budget.give(large)
+        c_in.buf, c_in.end = buf, end
+        frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
+        c_in.keep(pos, frame_bytes, self)
+
+    def _drop_input(self, large: Large | None) -> None:
+        self.c_in.large = None
+        if large is not None:
+            self.reactor.budget.give(large)
+
+    def _park(self, buf: bytearray, pos: int, end: int, large: Large | None) -> None:
+        if large is None:
+            buf, pos, end = bytearray(memoryview(buf)[pos:end]), 0, end - pos
+            self.reactor.budget.charge(end)
+        self.parked = (buf, pos, end, large)
+
+    def _unpark(self) -> tuple[bytearray, int, int, Large | None]:
+        assert self.parked is not None
+        buf, pos, end, large = self.parked
+        self.parked = None
+        if large is None:
+            self.reactor.budget.discharge(end)
+        return buf, pos, end, large
+
+    def _resume(self, now: float) -> None:
+        """A hold is over: handle what was parked, after a look at whether its client is still there.
+
+        A client that gave up has sent the same records again on another connection; forwarding what it left here would
+        write them twice. Its FIN may stand behind requests that are not read yet, so those are read first.
+        """
+        buf, pos, end, large = self._unpark()
+        if self.session.hold_until:
+            ended, more = self._read_on()
+            self.session.client_gone = self.session.client_gone or ended
+            if more:
+                buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
+                if large is not None:
+                    self.reactor.budget.give(large)
+                    large = None
+        self._handle(buf, pos, end, large, now)
+
+    def _read_on(self) -> tuple[bool, bytearray]:
+        """Whether the client has closed, and what there was to read before one could tell."""
+        more = bytearray()
+        if self._c_rdhup or self.c_eof or _in_close_wait(self.client):
+            self.c_eof = True
+        if self.c_in.partial:
+            return self.c_eof, more
+        try:
+            while len(more) < MAX_READ_ON:
+                data = self.client.recv(262_144)
+                if not data:
+                    self.c_eof = True
+                    break
+                more += data
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.c_eof = True
+        return self.c_eof, more
+
+    def _client_ended(self) -> None:
+        self.c_eof = True
+        partial = self.c_in.partial
+        if partial:
+            self._log_malformed(f"half a frame: {partial} bytes, then the client closed")
+
+    # --- upstream -> client -------------------------------------------------------------------------------------------
+
+    def _handle_answers(self, now: float) -> None:
+        session, u_in = self.session, self.u_in
+        buf, end = u_in.buf, u_in.end
+        try:
+            pos = session.on_upstream(buf, u_in.start, end, now)
+        except (UpstreamError, MalformedFrame) as error:
+            session.world.log("error", f"{self.peer}: broker {session.gate.node_id} sent {error}: connection closed")
+            session.world.ledger.count("upstream_failed")
+            self._send_client()
+            self.close("disconnects_upstream")
+            return
+        if session.to_upstream:
+            self.u_out.send(self.upstream, session.to_upstream, None)
+        if session.to_client:
+            self._send_client()
+        u_in.keep(pos, check_answer_head(buf, pos, end) if session.wants_whole() else 0, self)
+
+    def _send_client(self) -> None:
+        to_client = self.session.to_client
+        if not to_client:
+            return
+        try:
+            self.c_out.send(self.client, to_client, None)
+        except OSError:
+            to_client.clear()
+            self.close("disconnects_client")
+
+    # --- what follows from where things stand -------------------------------------------------------------------------
+
+    def _go_on(self, now: float) -> None:
+        """After anything happened: resume, shut down, close, or change what is waited for."""
+        session = self.session
+        if self.parked is not None and self._may_resume(now):
+            self._resume(now)
+        if self.closed:
+            return
+        if self.u_eof and not self.c_out.pieces:
+            self.close("disconnects_client" if self.c_eof else "disconnects_upstream")
+            return
+        if self.finishing and session.idle and not self.c_out.pieces and not self.u_out.pieces:
+            self.close(self.finishing)
+            return
+        if self.c_eof and not self._u_shut and self.parked is None and not self.u_out.pieces:
+            # As the broker does itself: what was asked before a half-close is still answered.
+            self._u_shut = True
+            try:
+                self.upstream.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.u_eof = True
+        if self.parked is not None and session.hold_until > self._timer_at:
+            self._timer_at = session.hold_until
+            self.reactor.call_at(session.hold_until, self)
+        self._update()
+
+    def _may_resume(self, now: float) -> bool:
+        session = self.session
+        if self.u_out.pieces or self.c_out.pieces:
+            return False
+        if session.draining:
+            return True
+        if session.hold_until:
+            return now >= session.hold_until
+        return len(session.pending.entries) < MAX_PENDING // 2
+
+    def _update(self) -> None:
+        """Tell epoll what is waited for, where it changed."""
+        c_out, u_out = self.c_out.pieces, self.u_out.pieces
+        read = not (c_out or u_out or self.parked is not None or self.c_eof or self.finishing or self.c_in.waiting)
+        mask = (IN if read else 0) | (OUT if c_out else 0) or QUIET
+        if mask != self._c_mask and not (mask == QUIET and self._c_rdhup):
+            self._c_mask = mask
+            self.reactor.modify(self._c_fd, mask)
+        mask = (0 if c_out or self.u_eof or self.u_in.waiting else IN) | (OUT if u_out else 0) or QUIET
+        if mask != self._u_mask:
+            self._u_mask = mask
+            self.reactor.modify(self._u_fd, mask)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _log_malformed(self, what: str) -> None:
+        world = self.session.world
+        world.ledger.count("requests_malformed")
+        software = self.session.gate.software
+        who = f"{self.peer} ({software[0]} {software[1]})" if software else self.peer
+        world.log("warning", f"{who}: connection closed: {what}")
+
+    def _end_malformed(self, what: str) -> None:
+        """Close this connection, but let the requests before the broken one be answered."""
+        self._log_malformed(what)
+        self.finishing = "disconnects_malformed"
+
+    def drain(self, now: float) -> None:
+        """Take nothing more from the client, and close as soon as everything forwarded is answered."""
+        self.session.draining = True
+        self.finishing = self.finishing or "disconnects_drain"
+        if self.parked is not None:
+            self._resume(now)
+        if not self.closed:
+            self._go_on(now)
+
+    def check_progress(self, now: float, timeout: float) -> None:
+        """End a connection whose half-sent request has made no progress for so long: it holds memory."""
+        stuck = self.c_in.partial and not self.c_in.waiting and self._c_mask & IN
+        if stuck and now - self._read_at > timeout:
+            self._log_malformed(f"half a frame: {self.c_in.partial} bytes, then nothing for {timeout:.0f} s")
+            self.close("disconnects_timeout")
+
+    def close(self, cause: str) -> None:
+        """Close both sockets, settle the accounts, give all memory back."""
+        if self.closed:
+            return
+        self.closed = True
+        reactor = self.reactor
+        reactor.links.discard(self)
+        parked = None
+        if self.parked is not None:
+            buf, pos, end, large = self._unpark()
+            parked = (buf, pos, end)
+        else:
+            large = None
+        self.session.close(parked)
+        if large is not None:
+            reactor.budget.give(large)
+        if self.c_in.waiting or self.u_in.waiting:
+            reactor.budget.forget(self)
+        for part in (self.c_in, self.u_in, self.c_out, self.u_out):
+            part.close()
+        reactor.discard(self.client)
+        reactor.discard(self.upstream)
+        self.session.world.ledger.count(cause)
+
+
+def _in_close_wait(sock: socket.socket) -> bool:
+    """Whether the peer's FIN has arrived, read or not (Linux)."""
+    tcp_info = getattr(socket, "TCP_INFO", None)
+    if tcp_info is None:
+        return False
+    try:
+        return sock.getsockopt(socket.IPPROTO_TCP, tcp_info, 1)[0] == _CLOSE_WAIT
+    except OSError:
+        return True

@@ -1,0 +1,214 @@
+# One epoll inside trio: every relayed socket of a worker, and the synchronous calls into its link.
+#
+# All sockets sit in one private epoll, whose descriptor one trio task awaits; a ready socket is handled by a plain
+# call. No task, no buffer and no lock per connection. While there is traffic the task stays in the epoll for a slice of
+# a few milliseconds before it lets trio's other tasks run (a trip through trio costs 10 µs, more than a request does);
+# when nothing comes, it waits in trio. Who calls into a link from elsewhere (a timer, a dialler, the channel) ends with
+# `settle`. Rules that keep this right, with their reasons, are in docs/non-obvious.md.
+
+from __future__ import annotations
+
+import heapq
+import select
+import selectors
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from gateway.data.budget import Budget
+from gateway.data.inbound import Shared
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from gateway.data.links import Link
+
+SLICE_S = 0.002  # how long trio's other tasks wait at most while there is traffic
+MAX_EVENTS = 256
+
+# epoll's numbers (Linux), used for every poller.
+IN = 0x001
+OUT = 0x004
+ERR = 0x008
+HUP = 0x010
+RDHUP = 0x2000
+ONESHOT = 1 << 30
+# A socket that is neither to be read nor written still has to tell that its peer is gone, but only once: with an empty
+# interest set epoll reports a reset peer for ever (hundreds of thousands of events a second).
+QUIET = RDHUP | ONESHOT
+
+
+class Poller(Protocol):
+    """What is used of `select.epoll`."""
+
+    def fileno(self) -> int: ...
+    def register(self, fd: int, mask: int) -> None: ...
+    def modify(self, fd: int, mask: int) -> None: ...
+    def unregister(self, fd: int) -> None: ...
+    def poll(self, timeout: float, maxevents: int) -> list[tuple[int, int]]: ...
+    def close(self) -> None: ...
+
+
+class SelectorPoller:
+    """The same over the platform's best selector, where there is no epoll (kqueue on macOS)."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._masks: dict[int, int] = {}
+
+    def fileno(self) -> int:
+        return int(self._selector.fileno())
+
+    def register(self, fd: int, mask: int) -> None:
+        self._masks[fd] = 0
+        self.modify(fd, mask)
+
+    def modify(self, fd: int, mask: int) -> None:
+        events = (selectors.EVENT_READ if mask & IN else 0) | (selectors.EVENT_WRITE if mask & OUT else 0)
+        before, self._masks[fd] = self._masks[fd], events
+        if before and events:
+            self._selector.modify(fd, events)
+        elif events:
+            self._selector.register(fd, events)
+        elif before:
+            self._selector.unregister(fd)
+
+    def unregister(self, fd: int) -> None:
+        if self._masks.pop(fd, 0):
+            self._selector.unregister(fd)
+
+    def poll(self, timeout: float, maxevents: int) -> list[tuple[int, int]]:
+        ready = self._selector.select(timeout)[:maxevents]
+        return [
+            (key.fd, (IN if events & selectors.EVENT_READ else 0) | (OUT if events & selectors.EVENT_WRITE else 0))
+            for key, events in ready
+        ]
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+def new_poller() -> Poller:
+    """epoll, or what comes closest."""
+    return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
+
+
+class Reactor:
+    """The sockets of one worker.
+
+    Attributes:
+        links: every open connection pair.
+        shared, budget: where links read into, and the bound on what they hold.
+        on_bug: called with a link and an exception that nobody expected; the link is closed already.
+    """
+
+    def __init__(self, max_buffered_bytes: int, on_bug: Callable[[Link, Exception], None]) -> None:
+        self.links: set[Link] = set()
+        self.shared = Shared()
+        self.budget = Budget(max_buffered_bytes)
+        self.on_bug = on_bug
+        self._poller = new_poller()
+        self._handlers: dict[int, Callable[[int, float], None]] = {}
+        self._ready: list[Link] = []
+        self._closing: list[socket.socket] = []
+        self._timers: list[tuple[float, int, Link]] = []
+        self._timer_ids = count()
+        self._timer_set = trio.Event()
+
+    # --- what links use -----------------------------------------------------------------------------------------------
+
+    def register(self, sock: socket.socket, mask: int, handler: Callable[[int, float], None]) -> None:
+        fd = sock.fileno()
+        self._handlers[fd] = handler
+        self._poller.register(fd, mask)
+
+    def modify(self, fd: int, mask: int) -> None:
+        self._poller.modify(fd, mask)
+
+    def discard(self, sock: socket.socket) -> None:
+        """Close a socket once the events in hand are over: until then its number must not be given to another."""
+        self._handlers.pop(sock.fileno(), None)
+        try:
+            self._poller.unregister(sock.fileno())
+        except (OSError, KeyError, ValueError):
+            pass
+        self._closing.append(sock)
+
+    def call_soon(self, link: Link) -> None:
+        """This link has work in user space that no event will tell of."""
+        self._ready.append(link)
+
+    def call_at(self, when: float, link: Link) -> None:
+        """Call the link's `on_timer` then."""
+        heapq.heappush(self._timers, (when, next(self._timer_ids), link))
+        if self._timers[0][2] is link:
+            self._timer_set.set()
+
+    def settle(self, now: float) -> None:
+        """Do what handling events left to be done. Anyone who called into a link outside of an event must call this."""
+        while self._ready:
+            ready, self._ready = self._ready, []
+            for link in ready:
+                self.guard(link, link.on_ready, now)
+        if self._closing:
+            closing, self._closing = self._closing, []
+            for sock in closing:
+                sock.close()
+
+    def guard(self, link: Link, call: Callable[..., Any], *args: Any) -> None:
+        """An unexpected error ends its own link, never the reactor."""
+        try:
+            call(*args)
+        except Exception as bug:
+            link.close("disconnects_error")
+            self.on_bug(link, bug)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Handle events until cancelled."""
+        poller = self._poller
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(poller.fileno())
+                self._run_slice()
+        finally:
+            trio.lowlevel.notify_closing(poller.fileno())
+            poller.close()
+
+    def _run_slice(self) -> None:
+        poller, handlers = self._poller, self._handlers
+        now = trio.current_time()
+        end = now + SLICE_S
+        while now < end:
+            events = poller.poll(end - now, MAX_EVENTS)
+            if not events:
+                break
+            now = trio.current_time()
+            for fd, mask in events:
+                handler = handlers.get(fd)
+                if handler is None:
+                    continue  # closed by an earlier event of this batch
+                try:
+                    handler(mask, now)
+                except Exception as bug:
+                    link: Link = handler.__self__  # type: ignore[attr-defined]
+                    link.close("disconnects_error")
+                    self.on_bug(link, bug)
+            if self._ready or self._closing:
+                self.settle(now)
+
+    async def run_timers(self) -> None:
+        """End mutes and other waits when their time has come."""
+        timers = self._timers
+        while True:
+            self._timer_set = trio.Event()
+            with trio.move_on_at(timers[0][0] if timers else float("inf")):
+                await self._timer_set.wait()
+            now = trio.current_time()
+            while timers and timers[0][0] <= now:
+                link = heapq.heappop(timers)[2]
+                self.guard(link, link.on_timer, now)
+            self.settle(now)

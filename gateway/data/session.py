@@ -1,0 +1,450 @@
+# The core of one client connection: bytes in, bytes out, no socket, no clock, no await.
+#
+# The link (links.py) feeds it what it has read and sends what it leaves in `to_upstream` and `to_client`:
+#   on_client    requests. What is admitted stays in one untouched run of the caller's buffer; a run is cut only where a
+#                request is stripped of partitions, answered here, or has to wait.
+#   on_upstream  answers, matched with `pending` in order. Untouched answers stay in one run as well.
+# A session that has to wait (a mute, a topic id without a name) stops before the request in question and says until
+# when in `hold_until`; the link parks the rest and calls again. What may pass and how it is counted is the gate's
+# (gate.py). `now` is the link's monotonic clock in seconds.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.data.gate import Gate, Refusals
+from protocol import api, produce_request, produce_response, rewrite
+from protocol.framing import ANSWER_HEAD, MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head
+from protocol.identity import Sasl, software
+from protocol.pending import CAP, LOCAL, OURS, PASS, PRODUCE, REWRITE, SASL, STREAM, Entry, Pending
+from protocol.stream import EndpointHider, has_endpoints
+from protocol.wire import MalformedFrame
+
+if TYPE_CHECKING:
+    from gateway.data.world import World
+    from protocol.produce_request import Partition
+
+MAX_PENDING = 1000  # requests in flight on one connection before it is no longer read; clients send 1 to 5
+MAX_MUTE_S = 10.0  # franz-go gives a request up after 20 s, others after 30 s (docs/clients.md) …
+MAX_WAIT_S = 15.0  # … so that no request waits longer than this in all, those queued before it included
+MIN_HOLD_S = 0.05
+LOOKUP_S = 1.0  # for asking the broker about a topic id that nobody here knows
+LOOKUP_VERSION = 12  # of Metadata: the first that can be asked by topic id
+FIRST_LOOKUP_ID = 0x7FFF0000  # correlation ids of our own requests
+
+_OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
+
+
+class UpstreamError(Exception):
+    """The broker said something that can't be matched with what was asked: both sides are closed."""
+
+
+class Session:
+    """One client connection, joined to one upstream connection of broker `node_id`.
+
+    Attributes:
+        to_upstream, to_client: what must be sent next, in order: memoryviews of the caller's buffer, or bytes. The link
+            empties them after every call.
+        hold_until: 0.0, or until when the request at the head of the unread input must wait.
+        client_gone: the link saw, after a pause, that the client has closed. What it doesn't wait for any more is
+            discarded: it has been sent again elsewhere, and would be written twice. acks=0 is forwarded.
+        draining: no new requests: they are discarded unforwarded (acks=0 passes), so that clients send them elsewhere.
+        drained_at: when the client's socket was last seen empty: no unread request is older.
+    """
+
+    __slots__ = (
+        "_hider",
+        "_lookup_deadline",
+        "_lookup_id",
+        "_stream_left",
+        "_substitute",
+        "client_gone",
+        "drained_at",
+        "draining",
+        "gate",
+        "hold_until",
+        "mute_until",
+        "pending",
+        "sasl",
+        "to_client",
+        "to_upstream",
+        "world",
+    )
+
+    def __init__(self, world: World, node_id: int, now: float = 0.0) -> None:
+        self.world = world
+        self.gate = Gate(world, node_id)
+        self.pending = Pending()
+        self.to_upstream: list[Any] = []
+        self.to_client: list[Any] = []
+        self.sasl: Sasl | None = None
+        self.hold_until = 0.0
+        self.mute_until = 0.0
+        self.drained_at = now
+        self.client_gone = False
+        self.draining = False
+        self._stream_left = 0  # bytes of the answer in progress that are still to come
+        self._hider: EndpointHider | None = None
+        self._substitute: bytes | None = None  # goes upstream in place of the request in hand
+        self._lookup_id = FIRST_LOOKUP_ID
+        self._lookup_deadline = 0.0
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def on_client(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        """Handle the whole requests in buf[pos:end]; return where the first unhandled byte is.
+
+        Raises:
+            MalformedFrame: the connection must be closed. Requests before the broken one are handled, it isn't.
+        """
+        world, gate, entries = self.world, self.gate, self.pending.entries
+        if gate.epoch != world.ledger.epoch:
+            gate.renew()
+        self.hold_until = 0.0
+        muted = self.mute_until > now
+        special = self.client_gone or self.draining
+        max_bytes = world.settings.max_request_bytes
+        meters, total, fence = gate.meters, gate.broker.total, gate.fence
+        read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
+        run = pos
+        produced = 0
+        try:
+            while end - pos >= 12:
+                size, key, version, correlation = read_head(buf, pos)
+                stop = pos + 4 + size
+                if not MIN_REQUEST <= size <= max_bytes or not 0 <= key <= MAX_API_KEY:
+                    check_request_head(buf, pos, end, max_bytes)
+                if stop > end or len(entries) >= MAX_PENDING:
+                    break
+                if key == 0:
+                    if muted:
+                        self.hold_until = self.mute_until
+                        break
+                    if not _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
+                        raise _unspoken(key, version)
+                    _, acks, client_id, _, parts = skim(buf, pos + 4, stop)
+                    if client_id != gate.client_id:
+                        gate.identify(client_id)
+                    # The fast way: one partition of a topic that is known here and within its limit.
+                    if len(parts) == 1 and acks and not fence.entries and not special:
+                        part = parts[0]
+                        meter = meters.get(part[0])
+                        if meter is not None and not meter.over:
+                            meter.uncounted += part[2]
+                            total.uncounted += part[2]
+                            entries.append((correlation, PRODUCE, version, parts, None, 0))
+                            produced += 1
+                            pos = stop
+                            continue
+                    forwarded = self._on_produce(buf, pos + 4, stop, version, correlation, acks, parts, now)
+                else:
+                    forwarded = self._on_other(buf, pos + 4, stop, key, version, correlation)
+                produced += 1
+                if not forwarded:
+                    self._cut(buf, run, pos)
+                    run = stop
+                    if self._substitute is not None:
+                        self.to_upstream.append(self._substitute)
+                        self._substitute = None
+                    if self.hold_until:
+                        produced -= 1
+                        run = pos
+                        break
+                pos = stop
+            else:
+                check_request_head(buf, pos, end, max_bytes)
+        finally:
+            self._cut(buf, run, pos)
+            if produced:
+                world.ledger.count("requests", produced)
+        return pos
+
+    def _cut(self, buf: bytearray, start: int, stop: int) -> None:
+        if stop > start:
+            self.to_upstream.append(memoryview(buf)[start:stop])
+
+    def _on_other(self, buf: bytearray, start: int, stop: int, key: int, version: int, correlation: int) -> bool:
+        """Note what a request other than Produce is owed; False when it was answered here."""
+        cap = api.CAPS.get(key)
+        entry: Entry = (correlation, PASS)
+        if key == api.API_VERSIONS:
+            if cap is not None and version > cap:
+                self._answer(rewrite.unsupported_api_versions(correlation))
+                return False
+            self.gate.software = software(buf, start, stop) or self.gate.software
+            entry = (correlation, CAP, version)
+        elif cap is not None and version > cap:
+            raise _unspoken(key, version)
+        elif key in rewrite.REWRITES:
+            entry = (correlation, REWRITE, version, key)
+        elif has_endpoints(key, version):
+            entry = (correlation, STREAM, version, key)
+        elif key == api.SASL_HANDSHAKE:
+            self.sasl = Sasl()
+            if self.sasl.on_handshake(buf, start, stop) == 0:
+                raise MalformedFrame("SaslHandshake version 0: raw tokens would follow; this client must use version 1")
+        elif key == api.SASL_AUTHENTICATE and self.sasl is not None:
+            self.sasl.on_authenticate(buf, start, stop)
+            entry = (correlation, SASL, version)
+        self.pending.entries.append(entry)
+        return True
+
+    def _answer(self, frame: bytes) -> None:
+        self.pending.answer_locally(frame, self.to_client)
+        self.world.ledger.count("answers_local")
+
+    # --- a Produce request that is not the common case ----------------------------------------------------------------
+
+    def _on_produce(
+        self,
+        buf: bytearray,
+        start: int,
+        stop: int,
+        version: int,
+        correlation: int,
+        acks: int,
+        parts: list[Partition],
+        now: float,
+    ) -> bool:
+        """True: forward it as it is. False: it waits (`hold_until`), `_substitute` takes its place, or nothing does."""
+        gate = self.gate
+        if version >= api.PRODUCE_TOPIC_IDS and not self._names_known(parts, now):
+            return False
+        if acks and (self.client_gone or self.draining):
+            gate.count(parts, version, "discarded")
+            return False
+        refused = gate.refusals(parts, version, now, max(0, round((self.mute_until - now) * 1000)))
+        if refused and not acks:
+            refused = self._delay_unacknowledged(refused, now)
+            if self.hold_until:
+                return False
+        if refused:
+            self._reject(buf, start, stop, version, correlation, acks, parts, refused, now)
+            return False
+        gate.admit(parts, version)
+        if acks:
+            self.pending.entries.append((correlation, PRODUCE, version, parts, None, 0))
+        else:
+            gate.count(parts, version, "unacknowledged")
+        return True
+
+    def _delay_unacknowledged(self, refused: Refusals, now: float) -> Refusals:
+        """acks=0 is delayed, never dropped: every client would report success. No client times out on it either.
+
+        What is left refused (a topic that nobody may produce to) can't be told to anyone.
+        """
+        for_good = {key: why for key, why in refused.items() if not why.verdict.throttle_ms}
+        if for_good or self.client_gone or self.draining:
+            return for_good
+        wait = min(why.verdict.throttle_ms for why in refused.values()) / 1000
+        self._mute_until(now + max(MIN_HOLD_S, min(wait, MAX_MUTE_S)))
+        self.hold_until = self.mute_until
+        return refused
+
+    def _reject(
+        self,
+        buf: bytearray,
+        start: int,
+        stop: int,
+        version: int,
+        correlation: int,
+        acks: int,
+        parts: list[Partition],
+        refused: Refusals,
+        now: float,
+    ) -> None:
+        """Forward what is left of the request, if anything, and tell the client the rest in the same answer."""
+        gate = self.gate
+        admitted = [part for part in parts if part[:2] not in refused]
+        gate.refuse((part for part in parts if part[:2] in refused), version, refused, now)
+        rows = [(topic, index, code, why.text) for (topic, index), (code, why) in refused.items()]
+        throttle_ms = max(why.throttle_ms for _, why in refused.values())
+        if throttle_ms:
+            # Bounded twice: a single mute, and what the oldest unread request has waited already. Requests that are
+            # read already are still decided at once: they would only wait for the same answer.
+            until = min(now + throttle_ms / 1000, now + MAX_MUTE_S, self.drained_at + MAX_WAIT_S)
+            if until > now:
+                self._mute_until(until)
+        if admitted:
+            gate.admit(admitted, version)
+            self._substitute = produce_request.strip(buf, start, stop, refused.keys())
+            if acks:
+                self.pending.entries.append((correlation, PRODUCE, version, admitted, rows, throttle_ms))
+                self.world.ledger.count("answers_merged")
+            else:
+                gate.count(admitted, version, "unacknowledged")
+        elif acks:
+            self._answer(produce_response.local(version, correlation, rows, throttle_ms))
+
+    def _mute_until(self, until: float) -> None:
+        """Hold later Produce requests until then; several reasons to mute do not add up, the longest wins."""
+        if until > self.mute_until:
+            self.mute_until = until
+            self.world.ledger.count("mutes")
+
+    def _names_known(self, parts: list[Partition], now: float) -> bool:
+        """True when every topic id of the request has a name, or nobody could tell it in time."""
+        missing = self.gate.nameless(parts)
+        if not missing:
+            self._lookup_deadline = 0.0
+            return True
+        if not self._lookup_deadline:
+            # On the client's own connection: it needs no rights that the client doesn't have.
+            self._lookup_id += 1
+            self._lookup_deadline = now + LOOKUP_S
+            self._substitute = rewrite.metadata_by_id_request(self._lookup_id, LOOKUP_VERSION, sorted(missing))
+            self.pending.entries.append((self._lookup_id, OURS, LOOKUP_VERSION))
+        if now >= self._lookup_deadline:
+            self.gate.give_up(missing)
+            self._lookup_deadline = 0.0
+            return True
+        self.hold_until = self._lookup_deadline
+        return False
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def on_upstream(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        """Handle what the broker sent in buf[pos:end]; return where the first unhandled byte is.
+
+        Raises:
+            UpstreamError, MalformedFrame: both sides must be closed.
+        """
+        gate, pending, out = self.gate, self.pending, self.to_client
+        if gate.epoch != self.world.ledger.epoch:
+            gate.renew()
+        entries = pending.entries
+        run = pos
+        while pos < end:
+            if self._stream_left:
+                pos = self._stream(buf, pos, end)
+                if self._stream_left:
+                    break
+                # Only now: a local answer must not come between the parts of this one.
+                entries.popleft()
+                if entries and entries[0][1] == LOCAL:
+                    self._emit(buf, run, pos)
+                    run = pos
+                    pending.release(out)
+                continue
+            if end - pos < 8:
+                break
+            size, correlation = ANSWER_HEAD.unpack_from(buf, pos)
+            if size < 4:
+                raise UpstreamError(f"an answer with a size of {size} bytes")
+            if not entries or entries[0][0] != correlation:
+                raise UpstreamError(f"an answer with correlation id {correlation} that nobody waits for")
+            entry = entries[0]
+            kind = entry[1]
+            stop = pos + 4 + size
+            if kind in (PASS, STREAM):
+                self._hider = EndpointHider(entry[3], entry[2], size) if kind == STREAM else None
+                self._stream_left = size
+                pos += 4
+                continue
+            if stop > end:
+                break
+            if kind == PRODUCE:
+                rows, endpoints = produce_response.skim(buf, pos + 4, stop, entry[2])
+                gate.settle(entry[3], entry[2], rows)
+                changed = entry[4] or entry[5] or endpoints
+                frame = self._produce_answer(buf, pos + 4, stop, entry, endpoints) if changed else None
+            else:
+                frame = self._other_answer(buf, pos, stop, entry)
+            entries.popleft()
+            if frame is not None or (entries and entries[0][1] == LOCAL):
+                self._emit(buf, run, pos if frame is not None else stop)
+                run = stop
+                if frame:
+                    out.append(frame)
+                pending.release(out)
+            pos = stop
+        self._emit(buf, run, pos)
+        return pos
+
+    def _emit(self, buf: bytearray, start: int, stop: int) -> None:
+        if stop > start:
+            self.to_client.append(memoryview(buf)[start:stop])
+
+    def _produce_answer(self, buf: bytearray, start: int, stop: int, entry: Entry, endpoints: bool) -> bytes:
+        _, _, version, _, rows, throttle_ms = entry
+        if endpoints:
+            frame = produce_response.rewrite_endpoints(buf, start, stop, version, self.world.addresses)
+            buf, start, stop = bytearray(frame), 4, len(frame)
+        return produce_response.merge(buf, start, stop, version, rows or [], throttle_ms)
+
+    def _other_answer(self, buf: bytearray, pos: int, stop: int, entry: Entry) -> bytes | None:
+        """None: pass the (possibly patched) bytes on. b"": the client gets nothing. Else: send this instead."""
+        world, kind, version = self.world, entry[1], entry[2]
+        if kind == REWRITE:
+            frame, withheld = rewrite.REWRITES[entry[3]](buf, pos + 4, stop, version, world.addresses, world.topic_ids)
+            if withheld:
+                world.ledger.count("brokers_withheld", len(withheld))
+                world.want_metadata()
+            return frame
+        if kind == CAP:
+            return rewrite.cap_api_versions(buf, pos + 4, stop, version, world.settings.unknown_apis == "hide")
+        if kind == SASL and self.sasl is not None:
+            principal = self.sasl.on_authenticated(buf, pos + 4, stop)
+            if principal is not None:
+                self.gate.authenticate(principal)
+            return None
+        rewrite.metadata(buf, pos + 4, stop, version, world.addresses, world.topic_ids)  # OURS: only to learn from
+        self._lookup_deadline = min(self._lookup_deadline, 1e-9)  # what it didn't tell, nobody will: look once more
+        self.hold_until = 0.0
+        return b""
+
+    def _stream(self, buf: bytearray, pos: int, end: int) -> int:
+        """Pass on what is here of an answer that is not kept whole."""
+        stop = min(end, pos + self._stream_left)
+        if self._hider is not None:
+            stop -= self._hider.feed(buf, pos, stop)
+        self._stream_left -= stop - pos
+        return stop
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is owed to the client and nothing is under way."""
+        return not self.pending.entries
+
+    def wants_whole(self) -> bool:
+        """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
+        entries = self.pending.entries
+        return not self._stream_left and bool(entries) and entries[0][1] not in (PASS, STREAM)
+
+    def close(self, parked: tuple[bytearray, int, int] | None = None) -> None:
+        """Settle the accounts: what was forwarded and not answered, and what was read and never forwarded."""
+        gate = self.gate
+        if gate.epoch != self.world.ledger.epoch:
+            gate.renew()
+        for entry in self.pending.entries:
+            if entry[1] == PRODUCE:
+                gate.count(entry[3], entry[2], "unanswered")
+        self.pending.entries.clear()
+        if parked is not None:
+            self._discard(*parked)
+
+    def _discard(self, buf: bytearray, pos: int, end: int) -> None:
+        max_bytes = self.world.settings.max_request_bytes
+        try:
+            while (length := check_request_head(buf, pos, end, max_bytes)) and pos + length <= end:
+                _, key, version, _ = REQUEST_HEAD.unpack_from(buf, pos)
+                if key == 0 and _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
+                    _, _, client_id, _, parts = produce_request.skim(buf, pos + 4, pos + length)
+                    if client_id != self.gate.client_id:
+                        self.gate.identify(client_id)
+                    if version >= api.PRODUCE_TOPIC_IDS:
+                        missing = self.gate.nameless(parts)
+                        if missing:
+                            self.gate.give_up(missing)
+                    self.gate.count(parts, version, "discarded")
+                pos += length
+        except MalformedFrame:
+            return  # never forwarded, and no Produce request: nothing to account for
+
+
+def _unspoken(key: int, version: int) -> MalformedFrame:
+    # Only a client that ignores our ApiVersions answer sends this; a broker closes such a connection as well.
+    low, high = api.FLOORS.get(key, 0), api.CAPS[key]
+    return MalformedFrame(f"{api.NAMES[key]} version {version}: versions {low} to {high} are spoken")

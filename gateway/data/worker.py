@@ -1,0 +1,348 @@
+# Composition root of one worker: the channel to control, the reactor, and the few tasks that are not about one socket.
+#
+# Data plane only: no metadata, no files, no HTTP, no library with threads of its own. A worker goes on with what it was
+# last told when control dies; what it has counted is kept until a (new) control says that it is on disk.
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from gateway.channel import (
+    PROTOCOL,
+    Accepted,
+    BrokerRate,
+    Brokers,
+    Channel,
+    ChannelClosed,
+    Drain,
+    Gauges,
+    Hello,
+    Interval,
+    Log,
+    Policy,
+    Rates,
+    Settings,
+    Spooled,
+    TopicRate,
+    Topics,
+    Want,
+)
+from gateway.data.links import Link
+from gateway.data.reactor import Reactor
+from gateway.data.session import Session
+from gateway.data.world import World
+from policies.engine import Engine
+from policies.thresholds import ThresholdError
+
+if TYPE_CHECKING:
+    from gateway.supervisor import ParentLink
+
+INTERVAL_S = 1.0
+GAUGES_S = 0.25
+WANT_S = 0.2  # many sessions see the same new broker at once: ask once
+MAX_UNSPOOLED = 120  # intervals kept for control; beyond it the current one simply lasts longer, nothing is lost
+MAX_LOG_LINES = 1000  # kept while there is no control
+REPEAT_S = 10.0  # the same complaint about a broker is logged once in so long
+DRAIN_SHARE = 0.8  # of the time to stop: connections; the rest is for handing the last counts over
+BUFFERED_BYTES = 2**30  # until control has said better
+
+
+class Worker:
+    """One data-plane process."""
+
+    def __init__(self, parent: ParentLink, number: int) -> None:
+        self._parent = parent
+        self._number = number
+        self._boot = uuid.uuid4().hex
+        self._world: World | None = None
+        self._reactor = Reactor(BUFFERED_BYTES, self._report_bug)
+        self._channel: Channel | None = None
+        self._engine = Engine(trio.current_time())
+        self._bootstrap: tuple[tuple[str, int], ...] = ()
+        self._turn = itertools.count()
+        self._seq = itertools.count()
+        self._interval_start = time.time()
+        self._unspooled: deque[Interval] = deque()
+        self._spooled = trio.Event()
+        self._lines: deque[Log] = deque(maxlen=MAX_LOG_LINES)
+        self._complaints: dict[str, float] = {}
+        self._wanted_at = 0.0
+        self._draining = False
+        self._dialling = 0
+
+    async def run(self) -> None:
+        """Serve until the parent says stop, or is gone."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._parent.run)
+            nursery.start_soon(self._keep_channel, nursery)
+            nursery.start_soon(self._reactor.run)
+            nursery.start_soon(self._reactor.run_timers)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._close_intervals)
+            nursery.start_soon(self._tell_gauges)
+            await self._parent.stopping.wait()
+            await self._stop(self._parent.drain_timeout_s)
+            nursery.cancel_scope.cancel()
+
+    # --- the channel --------------------------------------------------------------------------------------------------
+
+    async def _keep_channel(self, dialling: trio.Nursery) -> None:
+        """Talk to control; to the next one when it was started again."""
+        while True:
+            await self._converse(Channel(await self._parent.next_channel(), "worker"), dialling)
+
+    async def _converse(self, channel: Channel, dialling: trio.Nursery) -> None:
+        self._channel = channel
+        channel.post(Hello(PROTOCOL, self._number, os.getpid(), self._boot))
+        for interval in self._unspooled:
+            channel.post(interval)
+        while self._lines:
+            channel.post(self._lines.popleft())
+        try:
+            async with trio.open_nursery() as talk:
+                talk.start_soon(channel.run)
+                while True:
+                    message, fd = await channel.receive()
+                    if isinstance(message, Accepted):
+                        self._accept(message, fd, dialling)
+                    else:
+                        self._obey(message)
+        except* ChannelClosed:
+            pass  # the parent will bring a new one
+        finally:
+            self._channel = None
+            channel.close()
+
+    def _obey(self, message: Any) -> None:
+        match message:
+            case Settings():
+                self._configure(message)
+            case Brokers(bootstrap, brokers):
+                self._bootstrap = bootstrap
+                self._known_world.set_brokers(brokers)
+            case Topics(leads, ids):
+                self._learn_topics(leads, ids)
+            case Policy():
+                self._apply_policy(message)
+            case Spooled(seq):
+                while self._unspooled and self._unspooled[0].seq <= seq:
+                    self._unspooled.popleft()
+                self._spooled.set()
+                self._spooled = trio.Event()
+            case Drain(timeout_s):
+                self._parent.drain_timeout_s = timeout_s
+                self._parent.stopping.set()
+
+    @property
+    def _known_world(self) -> World:
+        assert self._world is not None, "control sends Settings before anything else"
+        return self._world
+
+    def _configure(self, settings: Settings) -> None:
+        if self._world is None:
+            self._world = World(settings, self._engine, self._log, self._want_metadata)
+        else:
+            self._world.configure(settings)
+        self._reactor.budget.limit = settings.max_buffered_bytes
+
+    def _learn_topics(self, leads: dict[int, tuple[str, ...]], ids: dict[bytes, str]) -> None:
+        world = self._known_world
+        for node_id, names in leads.items():
+            self._engine.set_topics(node_id, names)
+        world.topic_ids.update((topic_id, name.encode()) for topic_id, name in ids.items())
+        world.ledger.renew()
+        self._tell_rates()
+
+    def _apply_policy(self, policy: Policy) -> None:
+        try:
+            self._engine.set_policy(policy.total, policy.topics)
+        except ThresholdError as error:  # control checks first, so this is an error of ours; the former ones stay
+            self._log("error", f"thresholds refused: {error}")
+            return
+        self._known_world.ledger.renew()
+        self._tell_rates()
+
+    def _post(self, message: Any) -> None:
+        if self._channel is not None:
+            self._channel.post(message)
+
+    def _log(self, level: str, text: str) -> None:
+        line = Log(level, text)
+        if self._channel is None:
+            self._lines.append(line)
+        else:
+            self._channel.post(line)
+
+    def _complain(self, about: str, text: str) -> None:
+        """Log, but the same complaint not with every connection."""
+        now = trio.current_time()
+        if now - self._complaints.get(about, -REPEAT_S) >= REPEAT_S:
+            self._complaints[about] = now
+            self._log("warning", text)
+
+    def _want_metadata(self) -> None:
+        now = trio.current_time()
+        if now - self._wanted_at >= WANT_S:
+            self._wanted_at = now
+            self._post(Want("metadata"))
+
+    def _report_bug(self, link: Link, bug: Exception) -> None:
+        # The first frames of ours say where; a whole traceback per connection would be a log storm.
+        where = []
+        trace = bug.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            where.append(f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} {code.co_name}")
+            trace = trace.tb_next
+        self._complain(f"bug {where[-1:]}", f"{link.peer}: connection closed by a bug: {bug!r} at {' > '.join(where)}")
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def _accept(self, accepted: Accepted, fd: int, nursery: trio.Nursery) -> None:
+        if fd < 0:
+            self._complain("fd", "a connection was lost: this worker has too many open files (raise LimitNOFILE)")
+            return
+        client = socket.socket(fileno=fd)
+        if self._draining or self._world is None:
+            client.close()
+            return
+        self._world.ledger.count("connections_accepted")
+        nursery.start_soon(self._connect, accepted, client)
+
+    async def _connect(self, accepted: Accepted, client: socket.socket) -> None:
+        """Dial the broker that this connection is for, and put the pair into the reactor."""
+        world = self._known_world
+        self._dialling += 1
+        upstream = None
+        try:
+            for node_id, host, port in self._targets(accepted.broker):
+                upstream = await self._dial(node_id, host, port, world.settings.connect_timeout_s)
+                if upstream is not None:
+                    break
+        finally:
+            self._dialling -= 1
+            if upstream is None:
+                client.close()
+        if upstream is None or self._draining:
+            world.ledger.count("upstream_failed")
+            client.close()
+            return
+        now = trio.current_time()
+        link = Link(self._reactor, Session(world, node_id, now), client, upstream, accepted.peer)
+        try:
+            link.open(now)
+        except OSError:  # the client is gone already
+            link.close("disconnects_client")
+        self._reactor.settle(now)
+
+    def _targets(self, node_id: int | None) -> list[tuple[int, str, int]]:
+        """Where to dial: that broker; for the bootstrap listener each broker, beginning with another one every time."""
+        brokers = self._known_world.brokers
+        if node_id is not None:
+            broker = brokers.get(node_id)
+            return [(node_id, broker.host, broker.port)] if broker is not None else []
+        known = [(broker.node_id, broker.host, broker.port) for broker in brokers.values()]
+        known = known or [(-1, host, port) for host, port in self._bootstrap]
+        first = next(self._turn) % len(known) if known else 0
+        return known[first:] + known[:first]
+
+    async def _dial(self, node_id: int, host: str, port: int, timeout_s: float) -> socket.socket | None:
+        reason = f"no answer within {timeout_s:g} s"
+        with trio.move_on_after(timeout_s):
+            try:
+                stream = await trio.open_tcp_stream(host, port)
+                return socket.socket(fileno=stream.socket.detach())
+            except OSError as error:
+                cause = error.__cause__
+                first = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause or error
+                reason = getattr(first, "strerror", None) or str(first)
+        self._complain(f"dial {node_id}", f"broker {node_id} ({host}:{port}) can't be reached: {reason}")
+        return None
+
+    # --- by the clock -------------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(self._engine.next_tick(trio.current_time()))
+            now = trio.current_time()
+            if not self._engine.tick(now) or self._world is None:
+                continue
+            self._world.ledger.renew()  # meters of topics that went quiet are gone
+            self._tell_rates()
+            for link in list(self._reactor.links):
+                link.check_progress(now, self._world.settings.frame_timeout_s)
+            self._reactor.settle(now)
+
+    def _tell_rates(self) -> None:
+        brokers = tuple(
+            BrokerRate(
+                rate.node_id,
+                rate.rate,
+                rate.error_rate,
+                rate.throttled_rate,
+                rate.threshold,
+                tuple(TopicRate(*topic) for topic in rate.topics),
+            )
+            for rate in self._engine.rates()
+        )
+        self._post(Rates(brokers, self._engine.warnings()))
+
+    async def _close_intervals(self) -> None:
+        while True:
+            await trio.sleep(INTERVAL_S)
+            if len(self._unspooled) < MAX_UNSPOOLED:
+                self._close_interval(final=False)
+
+    def _close_interval(self, final: bool) -> None:
+        if self._world is None:
+            return
+        rows, counts = self._world.ledger.close()
+        start, self._interval_start = self._interval_start, time.time()
+        start_ms, end_ms = round(start * 1000), round(self._interval_start * 1000)
+        if rows or final:
+            interval = Interval(self._boot, self._number, next(self._seq), start_ms, end_ms, rows, counts, final)
+            self._unspooled.append(interval)
+            self._post(interval)
+        elif counts:
+            # Not part of the accounts, so it uses up no sequence number and is not kept.
+            self._post(Interval(self._boot, self._number, -1, start_ms, end_ms, (), counts))
+
+    async def _tell_gauges(self) -> None:
+        told: Gauges | None = None
+        while True:
+            links = self._reactor.links
+            gauges = Gauges(len(links), sum(link.muted for link in links), self._reactor.budget.used)
+            if gauges != told:
+                told = gauges
+                self._post(gauges)
+            await trio.sleep(GAUGES_S)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def _stop(self, timeout_s: float) -> None:
+        """Answer what is in flight, close everything, hand the last counts over."""
+        self._draining = True
+        reactor = self._reactor
+        now = trio.current_time()
+        end = now + timeout_s
+        for link in list(reactor.links):
+            reactor.guard(link, link.drain, now)
+        reactor.settle(now)
+        with trio.move_on_at(now + timeout_s * DRAIN_SHARE):
+            while reactor.links or self._dialling:  # noqa: ASYNC110 - links close in plain calls that can't wake us
+                await trio.sleep(0.02)
+        for link in list(reactor.links):
+            link.close("disconnects_drain")
+        reactor.settle(now)
+        self._close_interval(final=True)
+        with trio.move_on_at(end):
+            while self._unspooled:
+                await self._spooled.wait()

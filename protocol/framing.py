@@ -1,0 +1,48 @@
+# Where one Kafka frame ends and the next begins: the size prefix and the fixed head of a request.
+#
+# A frame is a 4-byte size and that many bytes; a request begins with api key, api version, correlation id. What can't
+# be the head of a Kafka request is refused as soon as the first bytes are here, before a byte of memory is set aside
+# for it: a stray HTTP request or TLS hello reads as a frame of several hundred megabytes.
+
+from __future__ import annotations
+
+from struct import Struct
+
+from protocol.describe import looks_like
+from protocol.wire import MalformedFrame
+
+SIZE = Struct(">i")
+REQUEST_HEAD = Struct(">ihhi")  # size, api key, api version, correlation id
+ANSWER_HEAD = Struct(">ii")  # size, correlation id
+MIN_REQUEST = 8  # key, version, correlation id
+MAX_API_KEY = 255  # Apache Kafka 4.3 uses 0..93; far above it there is only noise
+MAX_API_VERSION = 63
+
+
+def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, max_bytes: int) -> int:
+    """The whole length (with its prefix) of the request that begins at `pos`, 0 if too few bytes are here to tell.
+
+    Raises:
+        MalformedFrame: this can't be a Kafka request, or it is larger than `max_bytes`; the message says what it is.
+    """
+    if end - pos < 4:
+        return 0
+    (size,) = SIZE.unpack_from(buf, pos)
+    if not MIN_REQUEST <= size <= max_bytes:
+        raise MalformedFrame(looks_like(bytes(buf[pos : min(end, pos + 64)])) + f" (at most {max_bytes} bytes allowed)")
+    if end - pos < 12:
+        return 0
+    _, key, version, _ = REQUEST_HEAD.unpack_from(buf, pos)
+    if not (0 <= key <= MAX_API_KEY and 0 <= version <= MAX_API_VERSION):
+        raise MalformedFrame(f"no Kafka request: API key {key}, version {version}")
+    return int(size) + 4
+
+
+def check_answer_head(buf: bytes | bytearray | memoryview, pos: int, end: int) -> int:
+    """The whole length of the answer that begins at `pos`, 0 if its size prefix and correlation id aren't here yet."""
+    if end - pos < 8:
+        return 0
+    (size,) = SIZE.unpack_from(buf, pos)
+    if size < 4:
+        raise MalformedFrame(f"an upstream answer with a size of {size} bytes")
+    return int(size) + 4

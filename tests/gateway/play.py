@@ -1,0 +1,158 @@
+# A session on stage, with no socket: tests say what the client and the broker send and look at what comes out. Frames
+# are fed as a link would feed them, whole or cut anywhere.
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from gateway.channel import PROTOCOL, Broker, Row, Settings
+from gateway.data.session import Session
+from gateway.data.world import World
+from policies.engine import Engine
+from tests.protocol import produce_cases as cases
+from tests.protocol.batches import batch
+
+ADDRESSES = (Broker(1, "10.0.0.1", 9092, "gateway", 19094), Broker(2, "10.0.0.2", 9092, "gateway", 19095))
+TOPIC_ID = bytes(range(16))
+JAVA = ("apache-kafka-java", "4.1.0")
+
+
+def request(
+    correlation: int = 1,
+    topics: dict[str, list[int]] | None = None,
+    *,
+    version: int = 9,
+    acks: int = -1,
+    values: tuple[bytes, ...] = (b"payload",),
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    client_id: str | None = "app",
+    trailing: bytes = b"",
+    topic_id: bytes = TOPIC_ID,
+) -> bytes:
+    """A Produce request's frame."""
+    pid, epoch, sequence = producer
+    records = batch(values, producer_id=pid, epoch=epoch, sequence=sequence) + trailing
+    read = (len(records) - len(trailing), len(values), pid, epoch, sequence, len(trailing))
+    rows = [
+        cases.Topic(name, topic_id, [(index, cases.Batch(records, read)) for index in indexes])
+        for name, indexes in (topics or {"clicks": [0]}).items()
+    ]
+    content = cases.encode(cases.Request(version, client_id, None, acks, rows), correlation_id=correlation)
+    return cases.framed(content)
+
+
+def answer(
+    correlation: int = 1,
+    topics: dict[str, dict[int, tuple[int, int]]] | None = None,
+    *,
+    version: int = 9,
+    throttle_ms: int = 0,
+    topic_id: bytes = TOPIC_ID,
+) -> bytes:
+    """The broker's answer: topic -> partition -> (error code, base offset)."""
+    rows = []
+    for name, parts in (topics or {"clicks": {0: (0, 0)}}).items():
+        answers = [cases.Answer(index, code, offset) for index, (code, offset) in parts.items()]
+        rows.append(cases.AnswerTopic(name, topic_id, answers))
+    return cases.framed(cases.encode_answer(cases.Response(version, correlation, rows, throttle_ms)))
+
+
+def other_request(correlation: int, key: int = 12, version: int = 0, body: bytes = b"") -> bytes:
+    """A request of another API; Heartbeat by default."""
+    return cases.framed(struct.pack(">hhih", key, version, correlation, -1) + body)
+
+
+def other_answer(correlation: int, body: bytes = b"\0\0") -> bytes:
+    return cases.framed(struct.pack(">i", correlation) + body)
+
+
+def size_of(values: tuple[bytes, ...] = (b"payload",)) -> int:
+    """Bytes of the batch that `request` makes of these values."""
+    return len(batch(values))
+
+
+class Play:
+    """One session between a client and broker 1; `now` is set by the test."""
+
+    def __init__(self, *, total: float | None = None, topics: dict[str, float] | None = None, **settings: Any) -> None:
+        self.now = 1000.0
+        self.logs: list[tuple[str, str]] = []
+        self.engine = Engine(self.now)
+        self.engine.set_policy(total, topics or {})
+        self.world = World(Settings(PROTOCOL, "gw", **settings), self.engine, lambda *line: self.logs.append(line))
+        self.world.set_brokers(ADDRESSES)
+        self.session = Session(self.world, 1, self.now)
+        self.unhandled = b""
+        self._answers_left = b""
+
+    def named(self, software: tuple[str, str] | None = JAVA) -> Play:
+        self.session.gate.software = software
+        return self
+
+    def overload(self, topic: str = "clicks") -> Play:
+        """Put that topic and the total above any threshold."""
+        meters = self.engine.broker(1)
+        meter = meters.topics.get(topic.encode()) or meters.add_topic(topic.encode())
+        for one in (meter, meters.total):
+            one.mark(10**9)
+        self.now = self.engine.due
+        self.engine.tick(self.now)
+        self.world.ledger.renew()
+        return self
+
+    def client(self, data: bytes, step: int = 0) -> tuple[bytes, bytes]:
+        """What goes (upstream, to the client) when the client sends `data`, in pieces of `step` bytes if given."""
+        upstream, client = b"", b""
+        for piece in _pieces(data, step):
+            buf = bytearray(self.unhandled + piece)
+            pos = self.session.on_client(buf, 0, len(buf), self.now)
+            self.unhandled = bytes(buf[pos:])
+            upstream += self._take(self.session.to_upstream)
+            client += self._take(self.session.to_client)
+        return upstream, client
+
+    def again(self) -> tuple[bytes, bytes]:
+        """Handle once more what had to wait."""
+        return self.client(b"", 0)
+
+    def broker(self, data: bytes, step: int = 0) -> bytes:
+        """What the client gets when the broker sends `data`."""
+        client = b""
+        for piece in _pieces(data, step):
+            buf = bytearray(self._answers_left + piece)
+            pos = self.session.on_upstream(buf, 0, len(buf), self.now)
+            self._answers_left = bytes(buf[pos:])
+            client += self._take(self.session.to_client)
+        return client
+
+    def rows(self) -> dict[tuple[str, str, str], tuple[int, int, int]]:
+        """(topic, outcome, reason) -> (bytes, messages, requests) since the last call."""
+        return {(row.topic, row.outcome, row.reason): (row.bytes, row.messages, row.requests) for row in self.ledger()}
+
+    def ledger(self) -> tuple[Row, ...]:
+        rows, self.counts = self.world.ledger.close()
+        return rows
+
+    @staticmethod
+    def _take(parts: list[Any]) -> bytes:
+        data = b"".join(parts)
+        parts.clear()
+        return data
+
+
+def _pieces(data: bytes, step: int) -> list[bytes]:
+    return [data[i : i + step] for i in range(0, len(data), step)] if step else [data]
+
+
+def decode_answer(frame: bytes, version: int = 9) -> tuple[int, int, dict[tuple[str, int], tuple[int, str | None]]]:
+    """(correlation id, throttle ms, (topic, partition) -> (error code, message)) of one answer's frame, by kio."""
+    (size,) = struct.unpack_from(">i", frame)
+    assert size == len(frame) - 4
+    header, body = cases.kio_decode_answer(version, frame[4:])
+    rows = {}
+    for topic in body.responses:
+        name = topic.name if version < 13 else topic.topic_id.bytes.hex()
+        for part in topic.partition_responses:
+            rows[name, part.index] = (int(part.error_code), getattr(part, "error_message", None))
+    return header.correlation_id, round(body.throttle_time.total_seconds() * 1000), rows

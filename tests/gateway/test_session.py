@@ -1,0 +1,441 @@
+# One connection as a play: what goes upstream, what comes back, in which order, and how every byte was counted.
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from gateway.data.session import MAX_MUTE_S, UpstreamError
+from policies.verdict import NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED
+from protocol import api
+from protocol.wire import MalformedFrame
+from tests.gateway.play import (
+    TOPIC_ID,
+    Play,
+    answer,
+    decode_answer,
+    other_answer,
+    other_request,
+    request,
+    size_of,
+)
+from tests.protocol import produce_cases as cases
+
+STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
+SIZE = size_of()
+OVER = {"total": 100.0, "topics": {"clicks": 50.0}}
+
+
+# --- what is admitted -------------------------------------------------------------------------------------------------
+
+
+@STEPS
+@pytest.mark.parametrize("version", range(3, 13))
+def test_admitted_requests_and_their_answers_pass_untouched(step: int, version: int) -> None:
+    play = Play()
+    requests = [request(1, version=version), other_request(2), request(3, {"a": [0, 3], "b": [1]}, version=version)]
+    upstream, client = play.client(b"".join(requests), step)
+    assert upstream == b"".join(requests)
+    assert client == b""
+
+    answers = [
+        answer(1, version=version),
+        other_answer(2),
+        answer(3, {"b": {1: (0, 5)}, "a": {3: (0, 9), 0: (0, 7)}}, version=version),
+    ]
+    assert play.broker(b"".join(answers), step) == b"".join(answers)
+    assert play.rows() == {
+        ("clicks", "accepted", ""): (SIZE, 1, 1),
+        ("a", "accepted", ""): (2 * SIZE, 2, 1),
+        ("b", "accepted", ""): (SIZE, 1, 1),
+    }
+    assert play.session.idle
+
+
+def test_admitted_bytes_are_recorded_in_the_meters() -> None:
+    play = Play()
+    play.client(request(1) + request(2, {"clicks": [0, 1]}))
+    meters = play.engine.broker(1)
+    assert meters.total.uncounted == meters.topics[b"clicks"].uncounted == 3 * SIZE
+
+
+def test_a_batch_that_the_broker_refuses_moves_from_bytes_in_to_errors() -> None:
+    play = Play()
+    play.client(request(1, values=(b"x" * 500,)))
+    play.broker(answer(1, {"clicks": {0: (10, -1)}}))
+    meters = play.engine.broker(1)
+    assert (meters.total.uncounted, meters.topics[b"clicks"].uncounted) == (0, 0)
+    assert meters.errors.uncounted == size_of((b"x" * 500,))
+    assert play.rows() == {("clicks", "errored", "MESSAGE_TOO_LARGE"): (size_of((b"x" * 500,)), 1, 1)}
+
+
+def test_an_idempotent_batch_acknowledged_again_at_the_same_offset_is_a_duplicate() -> None:
+    play = Play()
+    for _ in range(2):
+        play.client(request(1, producer=(7, 0, 0)))
+        play.broker(answer(1, {"clicks": {0: (0, 40)}}))
+    assert play.rows() == {("clicks", "accepted", ""): (SIZE, 1, 1), ("clicks", "duplicate", ""): (SIZE, 1, 1)}
+
+
+def test_bytes_behind_the_batch_are_trailing() -> None:
+    play = Play()
+    play.client(request(1, trailing=b"12345"))
+    play.broker(answer(1))
+    assert play.rows() == {("clicks", "accepted", ""): (SIZE, 1, 1), ("clicks", "trailing", ""): (5, 0, 1)}
+
+
+def test_acks_0_is_owed_no_answer_and_counted_as_unacknowledged() -> None:
+    play = Play()
+    frames = request(1, acks=0) + other_request(2)
+    assert play.client(frames) == (frames, b"")
+    assert play.broker(other_answer(2)) == other_answer(2)
+    assert play.rows() == {("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
+
+
+def test_a_changed_client_id_begins_rows_of_its_own() -> None:
+    play = Play()
+    play.client(request(1, client_id="one") + request(2, client_id=None))
+    play.broker(answer(1) + answer(2))
+    # The client id is the one of the last request read: answers don't carry it (docs/accounting.md).
+    assert {row.client_id for row in play.ledger()} <= {"one", ""}
+
+
+def test_what_was_forwarded_and_never_answered_is_unanswered() -> None:
+    play = Play()
+    play.client(request(1))
+    play.session.close()
+    assert play.rows() == {("clicks", "unanswered", ""): (SIZE, 1, 1)}
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+@STEPS
+def test_a_local_answer_waits_for_the_upstream_answers_before_it(step: int) -> None:
+    play = Play()
+    upstream, client = play.client(other_request(1) + other_request(2, key=18, version=9) + other_request(3), step)
+    assert upstream == other_request(1) + other_request(3)
+    assert client == b""
+    out = play.broker(other_answer(1) + other_answer(3), step)
+    first = other_answer(1)
+    assert out.startswith(first)
+    assert out.endswith(other_answer(3))
+    ours = out[len(first) : -len(other_answer(3))]
+    assert struct.unpack_from(">iih", ours) == (len(ours) - 4, 2, api.UNSUPPORTED_VERSION)
+
+
+def test_a_local_answer_goes_at_once_when_nothing_is_owed() -> None:
+    upstream, client = Play().client(other_request(5, key=18, version=9))
+    assert upstream == b""
+    assert struct.unpack_from(">iih", client)[1:] == (5, 35)
+
+
+def test_a_local_answer_never_comes_between_the_parts_of_a_streamed_one() -> None:
+    play = Play()
+    long = other_answer(1, b"x" * 1000)
+    play.client(other_request(1))
+    first = play.broker(long[:500])
+    assert play.client(other_request(2, key=18, version=9)) == (b"", b"")
+    rest = play.broker(long[500:])
+    assert (first + rest)[: len(long)] == long
+    assert len(first + rest) > len(long)
+
+
+def test_an_answer_that_nobody_waits_for_closes_both_sides() -> None:
+    play = Play()
+    play.client(other_request(1))
+    with pytest.raises(UpstreamError, match="correlation id 2"):
+        play.broker(other_answer(2))
+
+
+# --- rejection --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_a_topic_over_its_limit_is_rejected_here_with_throttle_time_and_a_mute(version: int) -> None:
+    play = Play(**OVER).named().overload()
+    upstream, client = play.client(request(1, version=version))
+    assert upstream == b""
+    correlation, throttle_ms, rows = decode_answer(client, version)
+    code, text = rows["clicks", 0]
+    assert (correlation, code) == (1, THROTTLING_QUOTA_EXCEEDED)
+    assert 0 < throttle_ms <= 10_000
+    if version >= 8:
+        assert text is not None
+        assert "topic clicks is over its threshold" in text
+    assert play.session.mute_until == pytest.approx(play.now + throttle_ms / 1000)
+    assert play.rows() == {("clicks", "rejected", "topic-threshold"): (SIZE, 1, 1)}
+    assert play.engine.broker(1).throttled.uncounted == SIZE
+    assert play.engine.broker(1).total.uncounted == 0
+
+
+def test_only_the_partitions_over_their_limit_are_taken_out_of_a_mixed_request() -> None:
+    play = Play(**OVER).named().overload()
+    upstream, client = play.client(request(1, {"free": [0], "clicks": [0, 1]}))
+    assert upstream == request(1, {"free": [0]})
+    assert client == b""
+    merged = play.broker(answer(1, {"free": {0: (0, 3)}}))
+    _, throttle_ms, rows = decode_answer(merged)
+    assert throttle_ms > 0
+    assert {key: code for key, (code, _) in rows.items()} == {("free", 0): 0, ("clicks", 0): 89, ("clicks", 1): 89}
+    assert play.rows() == {
+        ("free", "accepted", ""): (SIZE, 1, 1),
+        ("clicks", "rejected", "topic-threshold"): (2 * SIZE, 2, 1),
+    }
+
+
+def test_the_larger_throttle_time_wins() -> None:
+    play = Play(**OVER).named().overload()
+    play.client(request(1, {"free": [0], "clicks": [0]}))
+    _, throttle_ms, _ = decode_answer(play.broker(answer(1, {"free": {0: (0, 3)}}, throttle_ms=60_000)))
+    assert throttle_ms == 60_000
+
+
+@pytest.mark.parametrize("software", [None, ("librdkafka", "2.16.0"), ("apache-kafka-java", "2.4.1")])
+def test_clients_that_do_not_retry_89_get_19(software: tuple[str, str] | None) -> None:
+    play = Play(**OVER).named(software).overload()
+    _, client = play.client(request(1))
+    assert decode_answer(client)[2]["clicks", 0][0] == NOT_ENOUGH_REPLICAS
+
+
+def test_a_configured_code_wins() -> None:
+    play = Play(**OVER, reject_code=44).named().overload()
+    _, client = play.client(request(1))
+    assert decode_answer(client)[2]["clicks", 0][0] == 44
+
+
+def test_clients_without_a_name_get_all_partitions_rejected_together() -> None:
+    play = Play(**OVER).named(None).overload()
+    upstream, client = play.client(request(1, {"free": [0], "clicks": [0]}))
+    assert upstream == b""
+    assert {code for code, _ in decode_answer(client)[2].values()} == {NOT_ENOUGH_REPLICAS}
+
+
+def test_a_rejection_waits_for_its_turn_behind_an_admitted_request() -> None:
+    play = Play(**OVER).named().overload()
+    upstream, client = play.client(request(1, {"free": [0]}) + request(2))
+    assert (upstream, client) == (request(1, {"free": [0]}), b"")
+    out = play.broker(answer(1, {"free": {0: (0, 3)}}))
+    first = answer(1, {"free": {0: (0, 3)}})
+    assert out.startswith(first)
+    assert decode_answer(out[len(first) :])[0] == 2
+
+
+def test_internal_clients_are_metered_and_never_limited() -> None:
+    play = Play(**OVER, internal_client_ids=("app",)).named().overload()
+    upstream, _ = play.client(request(1))
+    assert upstream == request(1)
+    assert play.engine.broker(1).total.uncounted == SIZE
+
+
+def test_the_gateways_own_topics_are_not_for_producers() -> None:
+    play = Play(protected_topics=("__usage",)).named()
+    upstream, client = play.client(request(1, {"__usage": [0]}))
+    assert upstream == b""
+    assert decode_answer(client)[1:] == (
+        0,
+        {("__usage", 0): (29, "topic __usage is written by the gateway only")},
+    )
+    assert play.session.mute_until == 0.0
+    assert play.client(request(2, {"__usage": [0]}))[0] == b""  # the second time as well: no fast way around it
+
+
+# --- mute -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mute_holds_produce_and_what_is_behind_it_and_nothing_before() -> None:
+    play = Play(**OVER).named().overload()
+    play.client(request(1))
+    until = play.session.mute_until
+    upstream, _ = play.client(other_request(2) + request(3, {"free": [0]}) + other_request(4))
+    assert upstream == other_request(2)
+    assert play.session.hold_until == until
+    play.now = until
+    upstream, _ = play.again()
+    assert upstream == request(3, {"free": [0]}) + other_request(4)
+    assert play.session.hold_until == 0.0
+
+
+def test_a_single_mute_is_bounded() -> None:
+    play = Play(**OVER).named().overload()
+    play.session.drained_at = play.now
+    play.client(request(1))
+    assert play.session.mute_until <= play.now + MAX_MUTE_S
+
+
+def test_a_request_that_has_waited_15_seconds_is_answered_at_once() -> None:
+    play = Play(**OVER).named().overload()
+    play.session.drained_at = play.now - 15.0
+    _, client = play.client(request(1))
+    assert decode_answer(client)[2]["clicks", 0][0] == 89
+    assert play.session.mute_until == 0.0  # the next one in the queue has waited as long
+
+
+def test_requests_read_together_with_a_rejected_one_are_decided_together() -> None:
+    play = Play(**OVER).named().overload()
+    upstream, client = play.client(request(1) + request(2, {"free": [0]}) + request(3))
+    assert upstream == request(2, {"free": [0]})
+    assert decode_answer(client)[0] == 1
+    assert decode_answer(play.broker(answer(2, {"free": {0: (0, 1)}}))[len(answer(2, {"free": {0: (0, 1)}})) :])[0] == 3
+
+
+# --- fence ------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_behind_a_rejected_one_of_an_idempotent_producer_are_rejected_until_it_comes_again() -> None:
+    play = Play(**OVER).named().overload()
+    play.client(request(1, producer=(7, 0, 0)))
+    play.engine.set_policy(None, {})  # the limit is lifted while a later batch is under way
+    play.world.ledger.renew()
+    play.now = play.session.mute_until
+    upstream, client = play.client(request(2, producer=(7, 0, 1)))
+    assert upstream == b""
+    assert decode_answer(client)[2]["clicks", 0][0] == THROTTLING_QUOTA_EXCEEDED
+    both = request(3, producer=(7, 0, 0)) + request(4, producer=(7, 0, 1))
+    assert play.client(both)[0] == both
+    assert play.rows()[("clicks", "rejected", "fence")] == (SIZE, 1, 1)
+
+
+def test_no_fence_behind_a_code_that_the_client_does_not_retry() -> None:
+    play = Play(**OVER, reject_code=44).named().overload()
+    play.client(request(1, producer=(7, 0, 0)))
+    assert play.session.gate.fence.entries == {}
+
+
+# --- acks=0 over a limit ----------------------------------------------------------------------------------------------
+
+
+def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
+    play = Play(**OVER).named().overload()
+    assert play.client(request(1, acks=0)) == (b"", b"")
+    until = play.session.hold_until
+    assert play.now < until <= play.now + MAX_MUTE_S
+    play.engine.set_policy(None, {})
+    play.world.ledger.renew()
+    play.now = until
+    assert play.again() == (request(1, acks=0), b"")
+    assert play.rows() == {("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
+
+
+# --- after a pause ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_client_that_has_gone_left_unforwarded_is_discarded_but_acks_0_is_forwarded() -> None:
+    play = Play().named()
+    play.session.client_gone = True
+    assert play.client(request(1) + request(2, acks=0)) == (request(2, acks=0), b"")
+    assert play.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1), ("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
+
+
+def test_what_is_parked_when_the_connection_ends_is_discarded() -> None:
+    play = Play()
+    parked = bytearray(request(1) + other_request(2) + request(3))
+    play.session.close((parked, 0, len(parked)))
+    assert play.rows() == {("clicks", "discarded", ""): (2 * SIZE, 2, 2)}
+
+
+# --- topic ids --------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_id_that_metadata_has_told_is_counted_by_name() -> None:
+    play = Play()
+    play.world.topic_ids[TOPIC_ID] = b"clicks"
+    frame = request(1, version=13)
+    assert play.client(frame)[0] == frame
+    assert play.broker(answer(1, version=13)) == answer(1, version=13)
+    assert play.rows() == {("clicks", "accepted", ""): (SIZE, 1, 1)}
+
+
+def test_an_unknown_topic_id_is_asked_for_on_the_clients_own_connection() -> None:
+    play = Play()
+    upstream, client = play.client(other_request(1) + request(2, version=13) + other_request(3))
+    assert upstream.startswith(other_request(1))
+    lookup = upstream[len(other_request(1)) :]
+    _, key, version, correlation = struct.unpack_from(">ihhi", lookup)
+    assert (key, version, client) == (api.METADATA, 12, b"")
+    assert TOPIC_ID in lookup
+    told = (
+        b"\0"  # header tags
+        + struct.pack(">i", 0)
+        + b"\x01\0\0\0\0\0\1"[:1]  # no brokers
+        + b"\0"  # cluster id
+        + struct.pack(">i", 1)
+        + b"\x02"
+        + struct.pack(">h", 0)
+        + b"\x07clicks"
+        + TOPIC_ID
+        + b"\0"
+        + b"\x01"
+        + struct.pack(">i", -(2**31))
+        + b"\0"
+        + b"\0"
+    )
+    assert play.broker(other_answer(1) + other_answer(correlation, told)) == other_answer(1)
+    assert play.world.topic_ids[TOPIC_ID] == b"clicks"
+    assert play.session.hold_until == 0.0
+    assert play.again()[0] == request(2, version=13) + other_request(3)
+
+
+def test_a_topic_id_that_nobody_can_name_is_forwarded_and_counted_under_the_id() -> None:
+    play = Play()
+    play.client(request(1, version=13))
+    play.now = play.session.hold_until
+    assert play.again()[0] == request(1, version=13)
+    play.client(request(2, version=13))
+    play.session.close()
+    assert [key[0] for key in play.rows()] == ["topic-id:AAECAwQFBgcICQoLDA0ODw"]
+    assert play.counts["topic_ids_unknown"] == 1
+
+
+def test_a_topic_over_its_limit_is_rejected_by_id() -> None:
+    play = Play(**OVER).named().overload()
+    play.world.topic_ids[TOPIC_ID] = b"clicks"
+    upstream, client = play.client(request(1, version=13))
+    assert upstream == b""
+    assert decode_answer(client, 13)[2][TOPIC_ID.hex(), 0][0] == 89
+
+
+# --- malformed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(20), "TLS"),
+        (struct.pack(">i", -5) + bytes(20), "negative"),
+        (struct.pack(">i", 2**31 - 1) + bytes(20), "2,147,483,647"),
+        (struct.pack(">ihh", 100, 20_000, 1) + bytes(20), "API key 20000"),
+        (struct.pack(">i", 3) + bytes(20), "3"),
+    ],
+    ids=["http", "tls", "negative size", "2 GiB", "unknown key", "too short"],
+)
+@STEPS
+def test_what_is_no_kafka_request_is_refused_with_what_it_looks_like(data: bytes, what: str, step: int) -> None:
+    with pytest.raises(MalformedFrame, match=what):
+        Play().client(data, step)
+
+
+def test_requests_before_a_malformed_one_are_forwarded() -> None:
+    play = Play()
+    with pytest.raises(MalformedFrame):
+        play.client(request(1) + b"GET / HTTP/1.1\r\n")
+    assert b"".join(play.session.to_upstream) == request(1)
+
+
+def test_a_produce_request_that_does_not_end_where_its_frame_ends_is_malformed() -> None:
+    frame = request(1)
+    with pytest.raises(MalformedFrame):
+        Play().client(cases.framed(frame[4:] + b"\0"))
+
+
+@pytest.mark.parametrize("version", [0, 2, 14])
+def test_produce_versions_outside_the_window_close_the_connection(version: int) -> None:
+    with pytest.raises(MalformedFrame, match=f"Produce version {version}"):
+        Play().client(other_request(1, key=0, version=version, body=bytes(40)))
+
+
+def test_sasl_handshake_v0_is_refused() -> None:
+    with pytest.raises(MalformedFrame, match="SaslHandshake version 0"):
+        Play().client(other_request(1, key=17, version=0, body=b"\0\5PLAIN"))
