@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gateway.data.reactor import Reactor
 
 MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
+READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
+READ_ON_S = 0.05  # … and with so long between
 MAX_IOV = 512  # IOV_MAX is 1024 on Linux
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
 _IN_USE = IN | OUT
@@ -126,6 +128,7 @@ class Link:
         "_c_mask",
         "_c_rdhup",
         "_read_at",
+        "_rounds",
         "_timer_at",
         "_u_fd",
         "_u_mask",
@@ -166,6 +169,7 @@ class Link:
         self._c_rdhup = self._u_shut = False
         self._read_at = session.drained_at
         self._timer_at = 0.0
+        self._rounds = 0
 
     def open(self, now: float) -> None:
         """Put both sockets into the reactor."""
@@ -306,35 +310,40 @@ class Link:
         write them twice. Its FIN may stand behind requests that are not read yet, so those are read first.
         """
         buf, pos, end, large = self._unpark()
-        if self.session.hold_until:
-            ended, more = self._read_on()
-            self.session.client_gone = self.session.client_gone or ended
+        session = self.session
+        if session.hold_until and not self.c_in.partial:
+            more = self._read_on(MAX_READ_ON - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
                 if large is not None:
                     self.reactor.budget.give(large)
                     large = None
+                if not self.c_eof and self._rounds < READ_ON_ROUNDS and not session.draining:
+                    self._rounds += 1
+                    session.hold_until = now + READ_ON_S
+                    self._park(buf, pos, end, None)
+                    return
+        self._rounds = 0
+        session.client_gone = session.client_gone or self.c_eof
         self._handle(buf, pos, end, large, now)
 
-    def _read_on(self) -> tuple[bool, bytearray]:
-        """Whether the client has closed, and what there was to read before one could tell."""
+    def _read_on(self, most: int) -> bytearray:
+        """Read up to about `most` bytes more, and note when the client has closed."""
         more = bytearray()
-        if self._c_rdhup or self.c_eof or _in_close_wait(self.client):
-            self.c_eof = True
-        if self.c_in.partial:
-            return self.c_eof, more
+        ended = self._c_rdhup or _in_close_wait(self.client)
         try:
-            while len(more) < MAX_READ_ON:
+            while len(more) < most:
                 data = self.client.recv(262_144)
                 if not data:
-                    self.c_eof = True
+                    ended = True
                     break
                 more += data
         except BlockingIOError:
             pass
         except OSError:
-            self.c_eof = True
-        return self.c_eof, more
+            ended = True
+        self.c_eof = self.c_eof or ended
+        return more
 
     def _client_ended(self) -> None:
         self.c_eof = True
@@ -464,7 +473,6 @@ class Link:
             parked = (buf, pos, end)
         else:
             large = None
-        self.session.close(parked)
         if large is not None:
             reactor.budget.give(large)
         if self.c_in.waiting or self.u_in.waiting:
@@ -474,6 +482,7 @@ class Link:
         reactor.discard(self.client)
         reactor.discard(self.upstream)
         self.session.world.ledger.count(cause)
+        self.session.close(parked)
 
 
 def _in_close_wait(sock: socket.socket) -> bool:

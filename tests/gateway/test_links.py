@@ -1,0 +1,369 @@
+# Links and the reactor on real sockets: backpressure, half-close, large frames, memory, muted peers. No sleeps: every
+# wait is for something that has to happen, with a deadline.
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from gateway.data.links import Link
+from gateway.data.reactor import Reactor, SelectorPoller
+from gateway.data.session import MAX_PENDING, Session
+from tests.gateway.play import Play, answer, decode_answer, other_answer, other_request, request, size_of
+
+DEADLINE_S = 20
+
+
+class Stage:
+    """A reactor, and a link whose far ends are trio streams."""
+
+    def __init__(self, play: Play, max_buffered_bytes: int = 2**26) -> None:
+        self.play = play
+        self.bugs: list[Exception] = []
+        self.reactor = Reactor(max_buffered_bytes, lambda _, bug: self.bugs.append(bug))
+        self.streams: list[trio.SocketStream] = []
+
+    def connect(self, *, small: bool = False) -> tuple[Link, trio.SocketStream, trio.SocketStream]:
+        """A link of its own, the client's stream and the broker's. `small`: with small kernel buffers."""
+        client, c_far = _tcp_pair(small)
+        upstream, u_far = _tcp_pair(small)
+        now = trio.current_time()
+        link = Link(self.reactor, Session(self.play.world, 1, now), client, upstream, "test:1")
+        link.open(now)
+        self.streams += (c_far, u_far)
+        return link, c_far, u_far
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with trio.fail_after(DEADLINE_S):
+            while not condition():
+                await trio.lowlevel.checkpoint()
+
+
+def _tcp_pair(small: bool) -> tuple[socket.socket, trio.SocketStream]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    if small:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    far = socket.socket()
+    if small:
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    far.connect(listener.getsockname())
+    near, _ = listener.accept()
+    if small:
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    listener.close()
+    far.setblocking(False)
+    return near, trio.SocketStream(trio.socket.from_stdlib_socket(far))
+
+
+@asynccontextmanager
+async def staged(play: Play | None = None, **options: int) -> AsyncIterator[Stage]:
+    stage = Stage(play or Play(), **options)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.reactor.run)
+        nursery.start_soon(stage.reactor.run_timers)
+        with trio.fail_after(DEADLINE_S):
+            yield stage
+        for link in list(stage.reactor.links):
+            link.close("disconnects_drain")
+        stage.reactor.settle(trio.current_time())
+        nursery.cancel_scope.cancel()
+    for stream in stage.streams:
+        stream.socket.close()
+    assert stage.bugs == []
+    assert stage.reactor.budget.used == 0, "memory of closed connections was not given back"
+
+
+async def receive_exactly(stream: trio.SocketStream, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = await stream.receive_some(min(65_536, size - len(data)))
+        assert piece, f"closed after {len(data)} of {size} bytes"
+        data += piece
+    return bytes(data)
+
+
+async def test_requests_and_answers_pass() -> None:
+    async with staged() as stage:
+        _, client, broker = stage.connect()
+        frames = request(1) + other_request(2)
+        await client.send_all(frames)
+        assert await receive_exactly(broker, len(frames)) == frames
+        answers = answer(1) + other_answer(2)
+        await broker.send_all(answers)
+        assert await receive_exactly(client, len(answers)) == answers
+
+
+async def test_a_request_cut_into_single_bytes_passes() -> None:
+    async with staged() as stage:
+        _, client, broker = stage.connect()
+        frame = request(1)
+        for i in range(len(frame)):
+            await client.send_all(frame[i : i + 1])
+        assert await receive_exactly(broker, len(frame)) == frame
+
+
+@pytest.mark.parametrize("size", [40_000, 300_000, 5_000_000])
+async def test_large_requests_pass_whole_and_their_memory_is_given_back(size: int) -> None:
+    async with staged() as stage:
+        _, client, broker = stage.connect()
+        frame = request(1, values=(bytes(size),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, frame + request(2))
+            assert await receive_exactly(broker, len(frame)) == frame
+            assert await receive_exactly(broker, len(request(2))) == request(2)
+        await stage.until(lambda: stage.reactor.budget.used == 0)
+
+
+async def test_a_large_answer_streams_through_in_bounded_memory() -> None:
+    async with staged() as stage:
+        _, client, broker = stage.connect()
+        await client.send_all(other_request(1))
+        await receive_exactly(broker, len(other_request(1)))
+        frame = other_answer(1, bytes(20_000_000))
+        most = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.send_all, frame)
+            data = bytearray()
+            while len(data) < len(frame):
+                data += await client.receive_some(65_536)
+                most = max(most, stage.reactor.budget.used)
+        assert bytes(data) == frame
+        assert most < 2_000_000
+
+
+async def test_a_broker_that_does_not_read_stops_the_client() -> None:
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, _ = stage.connect(small=True)
+        nursery.start_soon(client.send_all, 1000 * request(1, values=(bytes(20_000),)))
+        await stage.until(lambda: bool(link.u_out.pieces))
+        for _ in range(50):  # whatever else may happen happens now
+            await trio.lowlevel.checkpoint()
+        assert stage.reactor.budget.used < 2_000_000
+        assert link.session.to_upstream == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_does_not_read_its_answers_stops_the_broker_and_itself() -> None:
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, broker = stage.connect(small=True)
+        await client.send_all(other_request(1))
+        await receive_exactly(broker, len(other_request(1)))
+        nursery.start_soon(broker.send_all, other_answer(1, bytes(50_000_000)))
+        await stage.until(lambda: bool(link.c_out.pieces))
+        nursery.start_soon(client.send_all, 100_000 * other_request(2))
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        assert stage.reactor.budget.used < 2_000_000
+        assert len(link.session.pending) <= MAX_PENDING
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_asked_before_a_half_close_is_answered() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1))
+        await client.send_eof()
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        assert await broker.receive_some(1) == b""
+        await broker.send_all(answer(1))
+        await broker.aclose()
+        assert await receive_exactly(client, len(answer(1))) == answer(1)
+        assert await client.receive_some(1) == b""
+        await stage.until(lambda: link.closed)
+
+
+async def test_acks_0_sent_before_a_close_is_forwarded() -> None:
+    async with staged() as stage:
+        _, client, broker = stage.connect()
+        frames = b"".join(request(i, acks=0) for i in range(20))
+        await client.send_all(frames)
+        await client.aclose()
+        assert await receive_exactly(broker, len(frames)) == frames
+
+
+async def test_a_broker_that_closes_closes_the_client_behind_its_last_answer() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1) + request(2))
+        await receive_exactly(broker, 2 * len(request(1)))
+        await broker.send_all(answer(1))
+        await broker.aclose()
+        assert await receive_exactly(client, len(answer(1))) == answer(1)
+        assert await client.receive_some(1) == b""
+        await stage.until(lambda: link.closed)
+        rows = stage.play.rows()
+        assert rows["clicks", "accepted", ""][2] == 1
+        assert rows["clicks", "unanswered", ""][2] == 1
+
+
+async def test_a_malformed_frame_closes_that_connection_and_no_other() -> None:
+    async with staged() as stage:
+        bad, bad_client, bad_broker = stage.connect()
+        _, client, broker = stage.connect()
+        await bad_client.send_all(request(1) + b"GET / HTTP/1.1\r\n\r\n")
+        assert await receive_exactly(bad_broker, len(request(1))) == request(1)
+        assert not bad.closed, "the request before the malformed one is still answered"
+        await bad_broker.send_all(answer(1))
+        assert await receive_exactly(bad_client, len(answer(1))) == answer(1)
+        assert await _ends(bad_client)
+        assert bad.closed
+        assert len(stage.play.logs) == 1
+        assert "HTTP" in stage.play.logs[0][1]
+        await client.send_all(request(1))
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        stage.play.ledger()
+        assert stage.play.counts["disconnects_malformed"] == stage.play.counts["requests_malformed"] == 1
+
+
+async def _ends(stream: trio.SocketStream) -> bool:
+    try:
+        return await stream.receive_some(1) == b""
+    except trio.BrokenResourceError:  # unread bytes make the kernel say reset instead of end
+        return True
+
+
+async def test_half_a_frame_and_then_the_end_is_one_log_line() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1)[:40])
+        await client.send_eof()
+        assert await broker.receive_some(1) == b""
+        assert [line for _, line in stage.play.logs if "half a frame: 40 bytes" in line]
+        assert not link.closed
+
+
+async def test_a_half_sent_frame_without_progress_is_closed_after_the_deadline() -> None:
+    async with staged() as stage:
+        link, client, _ = stage.connect()
+        await client.send_all(request(1)[:40])
+        await stage.until(lambda: link.c_in.partial == 40)
+        now = trio.current_time()
+        link.check_progress(now, 60.0)
+        assert not link.closed
+        link.check_progress(now + 61, 60.0)
+        assert link.closed
+
+
+async def test_a_frame_waits_for_memory_in_turn_and_gets_it() -> None:
+    async with staged(max_buffered_bytes=1_500_000) as stage:
+        _, one, one_broker = stage.connect()
+        second, two, two_broker = stage.connect()
+        frame = request(1, values=(bytes(1_000_000),))
+        await one.send_all(frame[:500_000])
+        await stage.until(lambda: stage.reactor.budget.used >= 1_000_000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(two.send_all, frame)
+            await stage.until(lambda: second.c_in.waiting)
+            nursery.start_soon(one.send_all, frame[500_000:])
+            assert await receive_exactly(one_broker, len(frame)) == frame
+            assert await receive_exactly(two_broker, len(frame)) == frame
+
+
+async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:
+    play = Play(total=100.0, topics={"clicks": 50.0}).named().overload()
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        link.session.gate.software = ("apache-kafka-java", "4.1.0")
+        await client.send_all(request(1))
+        frame = await receive_exactly(client, 4)
+        rest = await receive_exactly(client, struct.unpack(">i", frame)[0])
+        assert decode_answer(frame + rest)[2]["clicks", 0][0] == 89
+        link.session.mute_until = trio.current_time() + 0.3
+        await client.send_all(request(2, {"free": [0]}))
+        await stage.until(lambda: link.parked is not None)
+        assert link.muted
+        assert await receive_exactly(broker, len(request(2, {"free": [0]}))) == request(2, {"free": [0]})
+        assert trio.current_time() >= link.session.mute_until
+
+
+async def test_a_client_that_closes_during_a_mute_has_its_parked_requests_discarded_and_acks_0_forwarded() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        link.session.mute_until = trio.current_time() + 0.2
+        await client.send_all(request(1) + request(2, acks=0))
+        await client.aclose()
+        assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
+        rows = stage.play.rows()
+        assert rows["clicks", "discarded", ""] == (size_of(), 1, 1)
+        assert rows["clicks", "unacknowledged", ""] == (size_of(), 1, 1)
+        assert link.session.client_gone
+
+
+async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_forwarded() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        frames = 60 * request(1, values=(bytes(50_000),))
+        link.session.mute_until = trio.current_time() + 0.3
+        far = socket.socket(fileno=client.socket.detach())
+        far.setblocking(True)
+
+        def send_and_close() -> None:
+            with far:
+                far.sendall(frames)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, send_and_close)
+            assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
+        assert stage.play.rows()["clicks", "discarded", ""][2] == 60
+        assert link.session.client_gone
+
+
+async def test_a_muted_link_whose_peer_resets_costs_no_events() -> None:
+    async with staged() as stage:
+        link, client, _ = stage.connect()
+        link.session.mute_until = trio.current_time() + 3600
+        await client.send_all(request(1))
+        await stage.until(lambda: link.parked is not None)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.socket.close()
+        await stage.until(lambda: link.closed)
+        assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
+
+
+async def test_drain_answers_what_is_in_flight_and_then_closes() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        idle, idle_client, _ = stage.connect()
+        await client.send_all(request(1))
+        await receive_exactly(broker, len(request(1)))
+        now = trio.current_time()
+        for one in (link, idle):
+            one.drain(now)
+        stage.reactor.settle(now)
+        assert idle.closed
+        assert await idle_client.receive_some(1) == b""
+        assert not link.closed
+        await broker.send_all(answer(1))
+        assert await receive_exactly(client, len(answer(1))) == answer(1)
+        assert await client.receive_some(1) == b""
+
+
+async def test_an_unexpected_error_ends_its_own_link_only() -> None:
+    async with staged() as stage:
+        broken, client, _ = stage.connect()
+        _, fine, fine_broker = stage.connect()
+        broken.session.gate.fence = None  # type: ignore[assignment]
+        await client.send_all(request(1))
+        await stage.until(lambda: broken.closed)
+        assert [type(bug) for bug in stage.bugs] == [AttributeError]
+        stage.bugs.clear()
+        await fine.send_all(request(1))
+        assert await receive_exactly(fine_broker, len(request(1))) == request(1)
+
+
+async def test_the_reactor_works_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.data.reactor.new_poller", SelectorPoller)
+    async with staged() as stage:
+        _, client, broker = stage.connect()
+        frame = request(1, values=(bytes(3_000_000),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, frame)
+            assert await receive_exactly(broker, len(frame)) == frame
+        await broker.send_all(answer(1))
+        assert await receive_exactly(client, len(answer(1))) == answer(1)
