@@ -141,7 +141,7 @@ class Gate:
             return Refusal(api.TOPIC_AUTHORIZATION_FAILED, verdict.protected_topic(_text(name)))
         if self.exempt:
             return None
-        if pid >= 0 and self.fence.entries and self.fence.blocks(pid, producer_epoch, topic, index, sequence, now):
+        if pid >= 0 and self.fence.entries and self.fence.blocks(pid, producer_epoch, name, index, sequence, now):
             return Refusal(self._code(), verdict.behind_fence(_text(name), index, wait_ms))
         if not self._meter(topic, version).over:
             return None
@@ -157,7 +157,7 @@ class Gate:
             self._meter(topic, version).uncounted += size
             total.uncounted += size
             if fence.entries and pid >= 0:
-                fence.admitted(pid, producer_epoch, topic, index)
+                fence.admitted(pid, producer_epoch, self.name(topic, version), index)
 
     def refuse(self, parts: Iterable[Partition], version: int, refused: Refusals, now: float) -> None:
         """Count the rejected partitions and fence what their producers may have in flight behind them."""
@@ -166,11 +166,12 @@ class Gate:
         for part in parts:
             topic, index, size, _, pid, producer_epoch, sequence, _ = part
             code, why = refused[topic, index]
+            topic_name = self.name(topic, version)
             self.broker.throttled.uncounted += size
-            tally.add(part, self.name(topic, version), "rejected", why.reason, why.throttle_ms)
+            tally.add(part, topic_name, "rejected", why.reason, why.throttle_ms)
             # Behind a code that its client doesn't retry the base never comes back, and a fence would stay shut.
             if pid >= 0 and verdict.is_retried(code, name, version_of):
-                self.fence.rejected(pid, producer_epoch, topic, index, sequence, now)
+                self.fence.rejected(pid, producer_epoch, topic_name, index, sequence, now)
 
     # --- accounts -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class Gate:
                     counts[1] += messages
                     counts[2] += 1
                 else:
-                    _Tally(self).add(parts[0], name, "duplicate", "")
+                    self._count_duplicate(parts[0], name, _Tally(self))
                 return
         codes = {(row[0], row[1]): row for row in answered}
         tally = _Tally(self)
@@ -213,9 +214,13 @@ class Gate:
             tally.add(part, name, "errored", api.ERROR_NAMES.get(code, str(code)))
             self.world.engine.refund(self.node_id, name, size)
         elif pid >= 0 and self.world.acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
-            tally.add(part, name, "duplicate", "")
+            self._count_duplicate(part, name, tally)
         else:
             tally.add(part, name, "accepted", "")
+
+    def _count_duplicate(self, part: Partition, name: bytes, tally: _Tally) -> None:
+        tally.add(part, name, "duplicate", "")
+        self.broker.retract(name, part[2])  # it didn't get into the log this time
 
     def _accepted_row(self, name: bytes) -> Counts:
         row = self._accepted[name] = self._row(name, "accepted", "")

@@ -155,8 +155,8 @@ class Worker:
 
     def _learn_topics(self, leads: dict[int, tuple[str, ...]], ids: dict[bytes, str]) -> None:
         world = self._known_world
-        for node_id, names in leads.items():
-            self._engine.set_topics(node_id, names)
+        for node_id in self._engine.brokers.keys() | leads.keys():  # a broker that is not listed leads nothing any more
+            self._engine.set_topics(node_id, leads.get(node_id, ()))
         world.topic_ids.update((topic_id, name.encode()) for topic_id, name in ids.items())
         world.ledger.renew()
         self._tell_rates()

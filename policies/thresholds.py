@@ -1,0 +1,82 @@
+# Thresholds of the broker side quota (V1): one total per broker, explicit ones per topic, and what is left of the total
+# shared evenly by the broker's other topics. An immutable value: a change is a new one, checked as a whole first, so
+# nothing is ever half-applied.
+#
+# Knows no traffic: rates are meter.py's, comparing them is engine.py's. Source: the broker side quota
+# proposal (V1), low level design 1.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from typing import Final
+
+TOTAL_KEY: Final = "total.bytes.in.per.sec.threshold"
+TOPIC_KEY: Final = "bytes.in.per.sec.threshold"
+
+
+class ThresholdError(ValueError):
+    """A change of thresholds that can't be: what is wrong, by how much, and what would be right."""
+
+
+def check(total: float | None, topics: Mapping[str, float]) -> None:
+    """Refuse thresholds that contradict each other. Units: bytes per second; `total` None = no limit.
+
+    Raises:
+        ThresholdError: a number is no rate, or the explicit thresholds exceed the total together.
+    """
+    if total is not None and not (math.isfinite(total) and total > 0):
+        raise ThresholdError(f"{TOTAL_KEY}: {total} must be a finite number above 0; leave it out for no limit")
+    for topic, threshold in topics.items():
+        if not (math.isfinite(threshold) and threshold >= 0):
+            raise ThresholdError(f"{TOPIC_KEY} of topic {topic}: {threshold} must be a finite number, 0 or more")
+    explicit = math.fsum(topics.values())
+    if total is not None and explicit > total:
+        raise ThresholdError(
+            f"the topics' {TOPIC_KEY} sum up to {exact(explicit)}, which exceeds {TOTAL_KEY} = {exact(total)}"
+            f" by {exact(explicit - total)}: lower some of them, or raise the total to at least {exact(explicit)}",
+        )
+
+
+def exact(rate: float) -> str:
+    """A configured rate with every digit: rounded numbers can't explain why a sum is refused."""
+    return f"{rate:,.0f} bytes/s" if rate == int(rate) else f"{rate:,.3f} bytes/s"
+
+
+class Thresholds:
+    """Checked thresholds. Treat as frozen.
+
+    `total`: bytes per second per broker, None = no limit. `explicit`: by topic name.
+    `left`: the part of the total that the topics without an explicit threshold share.
+    """
+
+    __slots__ = ("explicit", "left", "total")
+
+    def __init__(self, total: float | None, topics: Mapping[str, float], gone: Set[bytes] = frozenset()) -> None:
+        """`gone` are deleted topics: their thresholds leave the sum.
+
+        Raises:
+            ThresholdError: see `check`.
+        """
+        check(total, topics)
+        self.total = total
+        self.explicit: dict[bytes, float] = {topic.encode(): value for topic, value in topics.items()}
+        used = math.fsum(value for topic, value in self.explicit.items() if topic not in gone)
+        self.left = 0.0 if total is None else max(0.0, total - used)
+
+    def share(self, topics: int) -> float | None:
+        """The implicit threshold where `topics` topics of a broker have no explicit one; None without a total."""
+        return None if self.total is None else self.left / max(1, topics)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed but hardly meant."""
+        if self.total is None and self.explicit:
+            return (
+                f"{len(self.explicit)} topics have a {TOPIC_KEY}, but without {TOTAL_KEY} nothing is ever rejected",
+            )
+        if self.total is not None and self.left == 0:
+            return (
+                f"the topics' {TOPIC_KEY} use up {TOTAL_KEY} = {exact(self.total)}: the implicit threshold of every"
+                " other topic is 0",
+            )
+        return ()

@@ -1,0 +1,222 @@
+# The usage record: what one worker saw within one interval, and the only definition of its fields (writer: the usage
+# log; readers: the audit, the demo, any operator with kcat). Knows nothing of Kafka, Spark, files or clocks.
+#
+# One JSON object is one Kafka record (key: `key()`) and one line of a spool file. A worker counts its intervals from
+# seq 0 per boot and uses a number up only for an interval that has rows or is its last, so a missing number is a loss
+# and a repeated (boot, worker, seq, part) is a copy: the reader can always tell. A large interval is split into
+# `parts`. Fields may be added within a version; readers skip those they don't know.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any, Final
+
+VERSION: Final = 1
+
+# Each byte of a Produce request ends in exactly one of these, so the offered bytes are the sum over all of them.
+OUTCOMES: Final = (
+    "accepted",  # the broker said so
+    "duplicate",  # an idempotent batch acknowledged once more: the log did not grow
+    "unacknowledged",  # acks=0, forwarded
+    "rejected",  # by a policy; reason says by which
+    "errored",  # refused by the broker; reason is Kafka's error name
+    "unanswered",  # forwarded, the connection ended before the answer
+    "discarded",  # never forwarded, its client had gone
+    "dropped",  # never forwarded and nobody will send it again; reason says why
+    "trailing",  # bytes behind the last whole batch: the broker trims them
+)
+
+# Reasons known in advance, so that a metric for each can exist at 0. Errors of the broker add theirs when they occur.
+REASONS: Final[dict[str, tuple[str, ...]]] = {"rejected": ("topic-threshold", "fence", "protected-topic")}
+
+# Outcomes that say nothing without a reason.
+REASONED: Final = frozenset({"rejected", "errored", "dropped"})
+
+# Kafka answers these after the append (7, 20) or possibly after it (6).
+MAYBE_APPENDED: Final = frozenset(
+    {"NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"},
+)
+
+INTERVAL: Final = "interval"
+LOST: Final = "lost"  # a worker ended without its final interval: what it did after `seq` is not known
+
+# Names and types in the order in which they are written. "int" is a 64-bit integer.
+HEADER_FIELDS: Final[dict[str, str]] = {
+    "version": "int",
+    "kind": "str",
+    "gateway": "str",
+    "boot": "str",
+    "worker": "int",
+    "seq": "int",
+    "part": "int",
+    "parts": "int",
+    "start_ms": "int",
+    "end_ms": "int",
+    "final": "bool",
+}
+ROW_FIELDS: Final[dict[str, str]] = {
+    "broker": "int",  # -1: a bootstrap connection whose broker was not known
+    "topic": "str",
+    "principal": "str",
+    "client_id": "str",
+    "outcome": "str",
+    "reason": "str",
+    "bytes": "int",
+    "messages": "int",
+    "requests": "int",
+    "delay_ms": "int",
+}
+
+MAX_ROWS: Final = 1000
+# Kafka's default max.message.bytes is 1,048,588; a client id may be 32,767 bytes, escaped six times as many.
+MAX_PART_BYTES: Final = 750_000
+
+_TYPES: Final[dict[str, Any]] = {"int": int, "str": str, "bool": bool}
+_LOWEST: Final[dict[str, int]] = {"broker": -1, "seq": -1, "parts": 1}  # every other number starts at 0
+_row_values = attrgetter(*ROW_FIELDS)
+# ASCII output: a client id may hold any character, U+2028 among them, and a record has to stay one line everywhere.
+_dumps = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
+
+
+class InvalidRecord(ValueError):
+    """Not a usage record of this version; the text says where and why."""
+
+
+def key(gateway: str, boot: str, worker: int) -> bytes:
+    """The Kafka key: all intervals of one worker's life share a partition, hence an order."""
+    return f"{gateway}/{boot}/{worker}".encode()
+
+
+def encode_interval(
+    gateway: str,
+    boot: str,
+    worker: int,
+    seq: int,
+    rows: Iterable[object],
+    *,
+    start_ms: int,
+    end_ms: int,
+    final: bool = False,
+) -> list[bytes]:
+    """One interval as JSON lines without newline, each small enough for one Kafka record: usually one.
+
+    `rows` have the attributes ROW_FIELDS. Times are Unix milliseconds. Without rows there is one record, which only a
+    final interval needs. The same arguments give the same bytes.
+    """
+    chunks = _chunks([_dumps(dict(zip(ROW_FIELDS, _row_values(row), strict=True))) for row in rows])
+    parts = len(chunks)
+    return [
+        _line(_header(INTERVAL, gateway, boot, worker, seq, part, parts, start_ms, end_ms, final), chunk)
+        for part, chunk in enumerate(chunks)
+    ]
+
+
+def encode_lost(gateway: str, boot: str, worker: int, seq: int, now_ms: int) -> bytes:
+    """The note that a worker ended without its final interval. `seq` is the last one seen of it, -1 for none."""
+    return _line(_header(LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False), [])
+
+
+def decode(line: bytes | str) -> dict[str, Any]:
+    """A validated record from one line.
+
+    Raises:
+        InvalidRecord: no JSON (half a line after a crash, for example), or not a usage record.
+    """
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise InvalidRecord(f"no JSON: {error}") from None
+    validate(record)
+    assert isinstance(record, dict)
+    return record
+
+
+def validate(record: object) -> None:
+    """Check a decoded record.
+
+    Raises:
+        InvalidRecord: which field is wrong, and how.
+    """
+    if not isinstance(record, dict):
+        raise InvalidRecord("a record is a JSON object")
+    if record.get("version") != VERSION:
+        raise InvalidRecord(f"version: {record.get('version')!r}, this program reads {VERSION}")
+    _check_fields(record, HEADER_FIELDS, "")
+    rows = record.get("rows")
+    if not isinstance(rows, list):
+        raise InvalidRecord("rows: a list is needed")
+    _check_header(record, bool(rows))
+    for i, row in enumerate(rows):
+        _check_row(row, f"rows[{i}].")
+
+
+def identity(record: dict[str, Any]) -> tuple[str, str, int, int, int]:
+    """What names a record once and for all: two with the same identity are copies, only one of them counts."""
+    return record["gateway"], record["boot"], record["worker"], record["seq"], record["part"]
+
+
+def may_be_appended(outcome: str, reason: str = "") -> bool:
+    """Whether these bytes may be in the log though nobody was told so.
+
+    Growth of the log lies between accepted, and accepted plus all bytes of which this is true.
+    """
+    return outcome in ("unacknowledged", "unanswered") or (outcome == "errored" and reason in MAYBE_APPENDED)
+
+
+def _header(*values: object) -> str:
+    return _dumps(dict(zip(HEADER_FIELDS, (VERSION, *values), strict=True)))
+
+
+def _line(header: str, rows: list[str]) -> bytes:
+    return f'{header[:-1]},"rows":[{",".join(rows)}]}}'.encode("ascii")
+
+
+def _chunks(rows: list[str]) -> list[list[str]]:
+    chunks: list[list[str]] = [[]]
+    size = 0
+    for row in rows:
+        if chunks[-1] and (len(chunks[-1]) == MAX_ROWS or size + len(row) > MAX_PART_BYTES):
+            chunks.append([])
+            size = 0
+        chunks[-1].append(row)
+        size += len(row) + 1
+    return chunks
+
+
+def _check_fields(values: dict[str, Any], fields: dict[str, str], path: str) -> None:
+    for name, kind in fields.items():
+        if name not in values:
+            raise InvalidRecord(f"{path}{name}: missing")
+        value = values[name]
+        if value.__class__ is not _TYPES[kind]:  # exact: bool is an int in Python
+            raise InvalidRecord(f"{path}{name}: {value!r} is no {kind}")
+        if kind == "int" and not _LOWEST.get(name, 0) <= value < 2**63:
+            raise InvalidRecord(f"{path}{name}: {value} is out of range")
+
+
+def _check_header(record: dict[str, Any], has_rows: bool) -> None:
+    kind = record["kind"]
+    if kind not in (INTERVAL, LOST):
+        raise InvalidRecord(f"kind: {kind!r} is neither {INTERVAL!r} nor {LOST!r}")
+    if kind == LOST and (has_rows or record["final"]):
+        raise InvalidRecord("rows: a lost worker has none, nor a final interval")
+    if kind == INTERVAL and record["seq"] < 0:
+        raise InvalidRecord(f"seq: {record['seq']} is out of range")
+    if kind == INTERVAL and not has_rows and not record["final"]:
+        raise InvalidRecord("rows: only a final interval may be empty")
+    if record["part"] >= record["parts"]:
+        raise InvalidRecord(f"part: {record['part']} of {record['parts']} parts")
+    if record["end_ms"] < record["start_ms"]:
+        raise InvalidRecord("end_ms: before start_ms")
+
+
+def _check_row(row: object, path: str) -> None:
+    if not isinstance(row, dict):
+        raise InvalidRecord(f"{path[:-1]}: a row is a JSON object")
+    _check_fields(row, ROW_FIELDS, path)
+    if row["outcome"] not in OUTCOMES:
+        raise InvalidRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES)}")
+    if row["outcome"] in REASONED and not row["reason"]:
+        raise InvalidRecord(f"{path}reason: an outcome {row['outcome']!r} needs one")

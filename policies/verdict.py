@@ -1,0 +1,118 @@
+# What a policy says about a batch, in terms that every policy can use: an action, the reason that goes into message,
+# metric and usage log, and how long the client should wait. Which error code carries it depends on the client's
+# software, since clients differ in what they retry (measured: one that gives up loses the application's records).
+#
+# Knows no wire format and no session. Error numbers: Kafka protocol guide. Which client retries what: measured with
+# kafka-clients 2.4-4.1, librdkafka 2.16, franz-go 1.22, sarama 1.61, kafka-python 3.0, aiokafka 0.14, KafkaJS 2.2.
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+REJECT: Final = "reject"
+
+# Reasons as in usage.REASONS.
+TOPIC_THRESHOLD: Final = "topic-threshold"
+FENCE: Final = "fence"
+PROTECTED_TOPIC: Final = "protected-topic"
+
+NOT_ENOUGH_REPLICAS: Final = 19  # certainly not appended, and no doubt about the leader: the safe default
+THROTTLING_QUOTA_EXCEEDED: Final = 89  # the true name of what happened (KIP-599), for clients that retry it
+
+# NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR: every client sends again.
+RETRIED_BY_ALL: Final = frozenset({6, 7, NOT_ENOUGH_REPLICAS, 56})
+
+# Software names in ApiVersions (KIP-511) and the lowest version known to retry 89; () = whatever it says.
+_KNOW_89: Final[dict[str, tuple[int, ...]]] = {"apache-kafka-java": (2, 7), "kgo": (), "kafka-python": (3,)}
+_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any."""
+
+    action: str
+    reason: str
+    throttle_ms: int  # for throttle_time_ms and the mute that goes with it; 0 = none
+    text: str  # error_message for the client, and the log line
+    limit: float | None = None
+    observed: float | None = None
+    total_limit: float | None = None
+    total_observed: float | None = None
+
+
+def over_threshold(
+    topic: str,
+    node_id: int,
+    throttle_ms: int,
+    rate: tuple[float, float],
+    total: tuple[float, float],
+) -> Verdict:
+    """Rejected by V1 thresholds. `rate` and `total` are (observed, limit)."""
+    text = (
+        f"topic {topic} is over its threshold: {_of(*rate)} (1-minute EWMA), broker {node_id} total {_of(*total)};"
+        f" retry in {throttle_ms / 1000:.1f} s"
+    )
+    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
+
+
+def behind_fence(topic: str, index: int, throttle_ms: int) -> Verdict:
+    """Rejected because an earlier batch of the same idempotent producer was, and has not come back yet."""
+    text = f"an earlier batch for topic {topic} partition {index} was rejected: it has to be sent again first"
+    return Verdict(REJECT, FENCE, throttle_ms, text)
+
+
+def protected_topic(topic: str) -> Verdict:
+    """Rejected for good: the topic is the gateway's own."""
+    return Verdict(REJECT, PROTECTED_TOPIC, 0, f"topic {topic} is written by the gateway only")
+
+
+def reject_code(name: str | None, version: str | None, configured: int | None) -> int:
+    """The error code for a rejection that the client should retry.
+
+    `name` and `version` are the client's software as in ApiVersions, None where it said nothing; `configured` is the
+    operator's choice, which wins.
+    """
+    if configured is not None:
+        return configured
+    return THROTTLING_QUOTA_EXCEEDED if _knows_89(name, version) else NOT_ENOUGH_REPLICAS
+
+
+def is_retried(code: int, name: str | None, version: str | None) -> bool:
+    """Whether that client is known to send the batch again after `code`: only then may there be a fence behind it."""
+    return code in RETRIED_BY_ALL or (code == THROTTLING_QUOTA_EXCEEDED and _knows_89(name, version))
+
+
+def whole_request(name: str | None) -> bool:
+    """Whether all partitions of a request have to share one fate.
+
+    Clients that don't tell their name (KafkaJS, aiokafka) may send or fail the accepted partitions again as well.
+    """
+    return not name
+
+
+def _knows_89(name: str | None, version: str | None) -> bool:
+    lowest = _KNOW_89.get(name or "")
+    if not lowest:
+        return lowest is not None
+    found = _VERSION.match(version or "")
+    return found is not None and tuple(map(int, found[1].split("."))) >= lowest
+
+
+def _of(observed: float, limit: float) -> str:
+    """ "6.1 MB/s of 5.0 MB/s", with more digits where the two would look the same."""
+    for digits in (1, 2, 3):
+        texts = format_rate(observed, digits), format_rate(limit, digits)
+        if texts[0] != texts[1]:
+            break
+    return f"{texts[0]} of {texts[1]}"
+
+
+def format_rate(rate: float, digits: int = 1) -> str:
+    """Bytes per second in decimal units, as thresholds are configured."""
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if rate >= size:
+            return f"{rate / size:.{digits}f} {unit}"
+    return f"{rate:.{digits}f} B/s"

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import channel
+from policies import usage
+
+
+@dataclass(frozen=True)
+class Row:
+    broker: int = 1
+    topic: str = "clicks"
+    principal: str = "User:ANONYMOUS"
+    client_id: str = "app"
+    outcome: str = "accepted"
+    reason: str = ""
+    bytes: int = 100
+    messages: int = 3
+    requests: int = 1
+    delay_ms: int = 0
+
+
+def lines(*rows: Row, final: bool = False) -> list[bytes]:
+    return usage.encode_interval("gw-1", "ab12", 0, 17, rows, start_ms=1000, end_ms=2000, final=final)
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    made = usage.decode(lines(Row())[0])
+    return made | changes
+
+
+def test_a_record_is_one_line_of_json_with_these_fields_in_this_order() -> None:
+    (line,) = lines(Row())
+    assert line == (
+        b'{"version":1,"kind":"interval","gateway":"gw-1","boot":"ab12","worker":0,"seq":17,"part":0,"parts":1,'
+        b'"start_ms":1000,"end_ms":2000,"final":false,"rows":[{"broker":1,"topic":"clicks","principal":"User:ANONYMOUS",'
+        b'"client_id":"app","outcome":"accepted","reason":"","bytes":100,"messages":3,"requests":1,"delay_ms":0}]}'
+    )
+
+
+def test_the_key_keeps_a_workers_intervals_in_one_partition() -> None:
+    assert usage.key("gw-1", "ab12", 0) == b"gw-1/ab12/0"
+
+
+def test_the_channels_rows_have_the_fields_of_a_record() -> None:
+    assert list(channel.Row.__struct_fields__) == list(usage.ROW_FIELDS)
+
+
+rows = st.lists(
+    st.builds(
+        Row,
+        topic=st.text(st.characters(exclude_categories=["Cs"])),
+        client_id=st.text(),
+        bytes=st.integers(0, 2**63 - 1),
+        outcome=st.sampled_from(sorted(usage.OUTCOMES)),
+        reason=st.just("x"),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(rows)
+def test_what_is_written_is_read(rows: list[Row]) -> None:
+    (line,) = lines(*rows)
+    assert len(line.splitlines()) == 1
+    assert len(line.decode().splitlines()) == 1  # U+2028 and the like are escaped
+    assert [Row(**row) for row in usage.decode(line)["rows"]] == rows
+
+
+def test_a_large_interval_is_split_into_parts_with_the_same_seq() -> None:
+    records = [usage.decode(line) for line in lines(*[Row(bytes=i) for i in range(2500)])]
+    assert [(r["part"], r["parts"], len(r["rows"]), r["seq"]) for r in records] == [
+        (0, 3, 1000, 17),
+        (1, 3, 1000, 17),
+        (2, 3, 500, 17),
+    ]
+    assert sum(row["bytes"] for r in records for row in r["rows"]) == sum(range(2500))
+    assert len({usage.identity(r) for r in records}) == 3
+
+
+def test_no_part_exceeds_what_a_broker_takes_even_with_the_longest_client_ids() -> None:
+    made = lines(*[Row(client_id="\u2028" * 10_922) for _ in range(30)])  # 32,766 bytes of UTF-8
+    assert max(map(len, made)) <= 1_048_588 - 300  # Kafka's max.message.bytes, batch and record headers off
+    assert sum(len(usage.decode(line)["rows"]) for line in made) == 30
+
+
+def test_a_final_interval_may_be_empty() -> None:
+    (line,) = lines(final=True)
+    assert usage.decode(line)["final"] is True
+
+
+def test_a_lost_worker_is_noted_after_its_last_seq() -> None:
+    made = usage.decode(usage.encode_lost("gw-1", "ab12", 0, -1, 5000))
+    assert (made["kind"], made["seq"], made["rows"]) == ("lost", -1, [])
+
+
+def test_fields_added_later_are_skipped() -> None:
+    usage.validate(record(colour="red"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 2}, "version: 2, this program reads 1"),
+        ({"version": None}, "version"),
+        ({"kind": "other"}, "kind: 'other'"),
+        ({"seq": -1}, "seq: -1"),
+        ({"seq": "1"}, "seq: '1' is no int"),
+        ({"worker": True}, "worker: True is no int"),
+        ({"seq": 2**63}, "out of range"),
+        ({"part": 1}, "part: 1 of 1"),
+        ({"final": 0}, "final: 0 is no bool"),
+        ({"end_ms": 999}, "end_ms"),
+        ({"rows": {}}, "rows: a list"),
+        ({"rows": []}, "only a final interval"),
+        ({"rows": [1]}, r"rows\[0\]: a row"),
+        ({"kind": "lost"}, "a lost worker has none"),
+    ],
+)
+def test_a_wrong_header_is_refused_with_its_field(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(usage.InvalidRecord, match=message):
+        usage.validate(record(**changes))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"outcome": "lost"}, r"rows\[0\]\.outcome: 'lost' is none of accepted, "),
+        ({"outcome": "rejected"}, r"rows\[0\]\.reason"),
+        ({"bytes": -1}, r"rows\[0\]\.bytes: -1 is out of range"),
+        ({"bytes": 1.0}, r"rows\[0\]\.bytes: 1\.0 is no int"),
+        ({"broker": -2}, r"rows\[0\]\.broker"),
+        ({"topic": None}, r"rows\[0\]\.topic: None is no str"),
+    ],
+)
+def test_a_wrong_row_is_refused_with_its_path(row: dict[str, Any], message: str) -> None:
+    made = record()
+    made["rows"][0] |= row
+    with pytest.raises(usage.InvalidRecord, match=message):
+        usage.validate(made)
+
+
+@pytest.mark.parametrize("name", [*usage.HEADER_FIELDS, "rows"])
+def test_every_field_is_needed(name: str) -> None:
+    made = record()
+    del made[name]
+    with pytest.raises(usage.InvalidRecord, match=name):
+        usage.validate(made)
+
+
+@given(st.integers(0, 400))
+def test_a_line_cut_off_by_a_crash_is_no_record(cut: int) -> None:
+    (line,) = lines(Row())
+    with pytest.raises(usage.InvalidRecord):
+        usage.decode(line[: min(cut, len(line) - 1)])
+
+
+@pytest.mark.parametrize("text", ["[]", "1", "null", '"x"', b"\xff\xfe"])
+def test_other_json_is_no_record(text: str | bytes) -> None:
+    with pytest.raises(usage.InvalidRecord):
+        usage.decode(text)
+
+
+def test_what_may_be_in_the_log_unconfirmed() -> None:
+    said = {outcome: usage.may_be_appended(outcome) for outcome in usage.OUTCOMES}
+    assert [outcome for outcome in said if said[outcome]] == ["unacknowledged", "unanswered"]
+    assert usage.may_be_appended("errored", "REQUEST_TIMED_OUT")
+    assert not usage.may_be_appended("errored", "MESSAGE_TOO_LARGE")
+    assert not usage.may_be_appended("rejected", "REQUEST_TIMED_OUT")
+
+
+def test_equal_intervals_give_equal_bytes() -> None:
+    """An interval that is sent again after a restart is recognised as a copy whole."""
+    assert lines(Row(), Row(topic="b")) == lines(Row(), Row(topic="b"))
+    assert json.loads(lines(Row())[0])["rows"][0]["bytes"] == 100

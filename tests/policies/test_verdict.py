@@ -1,0 +1,100 @@
+# Which code which client gets (measured behaviour of real clients), and what the texts say.
+
+from __future__ import annotations
+
+import pytest
+
+from policies.usage import REASONS
+from policies.verdict import (
+    behind_fence,
+    format_rate,
+    is_retried,
+    over_threshold,
+    protected_topic,
+    reject_code,
+    whole_request,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "code"),
+    [
+        ("apache-kafka-java", "4.1.0", 89),
+        ("apache-kafka-java", "2.8.2", 89),
+        ("apache-kafka-java", "2.7.0", 89),
+        ("apache-kafka-java", "2.7.0-SNAPSHOT", 89),
+        ("apache-kafka-java", "10.0", 89),
+        ("apache-kafka-java", "2.6.3", 19),
+        ("apache-kafka-java", "2.4.1", 19),
+        ("apache-kafka-java", "unknown", 19),
+        ("apache-kafka-java", "", 19),
+        ("apache-kafka-java", None, 19),
+        ("kgo", "v1.22.2", 89),
+        ("kgo", "unknown", 89),
+        ("kafka-python", "3.0.12", 89),
+        ("kafka-python", "2.2.15", 19),
+        ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0", 19),
+        ("librdkafka", "2.16.0", 19),
+        ("sarama", "v1.61.1", 19),
+        ("something", "9.9", 19),
+        ("", "", 19),
+        (None, None, 19),
+    ],
+)
+def test_only_clients_that_retry_89_get_it(name: str | None, version: str | None, code: int) -> None:
+    assert reject_code(name, version, None) == code
+    assert is_retried(code, name, version)
+
+
+def test_the_operators_choice_wins() -> None:
+    assert reject_code("apache-kafka-java", "4.1.0", 7) == 7
+
+
+@pytest.mark.parametrize("code", [6, 7, 19, 56])
+def test_some_codes_are_retried_by_every_client(code: int) -> None:
+    assert is_retried(code, None, None)
+
+
+def test_there_is_no_fence_behind_a_code_that_this_client_does_not_retry() -> None:
+    """The base would never come back: aiokafka lost 55 of 60 batches."""
+    assert not is_retried(44, "apache-kafka-java", "4.1.0")
+    assert not is_retried(89, None, None)
+    assert not is_retried(89, "apache-kafka-java", "2.4.1")
+
+
+def test_clients_without_a_name_get_one_answer_for_the_whole_request() -> None:
+    assert whole_request(None)
+    assert whole_request("")
+    assert not whole_request("sarama")
+
+
+def test_the_text_says_limit_observed_rate_and_when_to_retry() -> None:
+    verdict = over_threshold("clicks", 1, 3200, (6.1e6, 5e6), (21.3e6, 20e6))
+    assert verdict.text == (
+        "topic clicks is over its threshold: 6.1 MB/s of 5.0 MB/s (1-minute EWMA), broker 1 total 21.3 MB/s of"
+        " 20.0 MB/s; retry in 3.2 s"
+    )
+
+
+def test_the_text_does_not_say_that_a_rate_exceeds_itself() -> None:
+    assert "5.01 MB/s of 5.00 MB/s" in over_threshold("clicks", 1, 1, (5.01e6, 5e6), (2.0, 1.0)).text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(0, "0.0 B/s"), (999, "999.0 B/s"), (1000, "1.0 kB/s"), (1.5e6, "1.5 MB/s"), (2.25e9, "2.2 GB/s")],
+)
+def test_rates_are_in_decimal_units(rate: float, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+def test_every_rejection_has_a_reason_that_metrics_know() -> None:
+    verdicts = [
+        over_threshold("t", 1, 1, (2, 1), (2, 1)),
+        behind_fence("t", 3, 100),
+        protected_topic("__produce_gateway_usage"),
+    ]
+    assert [verdict.reason for verdict in verdicts] == list(REASONS["rejected"])
+    assert "partition 3" in verdicts[1].text
+    assert "__produce_gateway_usage" in verdicts[2].text
+    assert verdicts[2].throttle_ms == 0  # not a matter of waiting
