@@ -1,0 +1,371 @@
+# Produce answers v3 to v13: what the broker said (`skim`), our own answers (`local`), and the broker's answer with our
+# rejected partitions (`merge`), throttle time (`set_throttle`) or addresses (`rewrite_endpoints`) in it.
+#
+# Nothing is decoded and encoded again: spans are copied, so fields, tags and orders that this release knows nothing of
+# survive. A broker orders topics and partitions as it likes: everything is matched by (topic name or id, index), never
+# by position. `current_leader` (KIP-951) holds ids only and is left alone. It refuses to know why a partition is
+# rejected, and which request an answer is for: the caller says its version.
+#
+# `skim` runs once per answer; as in produce_request it reads the usual form fast and hands all else to `_walk`.
+#
+# Spec: ProduceResponse.json; KIP-219 (throttle time), KIP-467 (error_message, v8), KIP-482, KIP-516, KIP-951 (v10).
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from protocol import wire
+from protocol.api import (
+    CAPS,
+    FLOORS,
+    PRODUCE,
+    PRODUCE_ENDPOINTS,
+    PRODUCE_ERROR_TEXT,
+    PRODUCE_FLEXIBLE,
+    PRODUCE_LOG_START,
+    PRODUCE_TOPIC_IDS,
+)
+from protocol.wire import Buffer, MalformedFrame
+
+Answered: TypeAlias = tuple[bytes, int, int, int]  # topic name or id, index, error code, base offset
+Row: TypeAlias = tuple[bytes, int, int, str | None]  # topic name or id, index, error code, message
+Addresses: TypeAlias = Mapping[int, tuple[bytes, int]]  # node id -> host, port
+_Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
+
+_NODE_ENDPOINTS = 0  # tag of the body
+_MAX_TEXT = 8_000  # characters of an error message: even at four bytes each they fit a string of v8
+
+_MIN = FLOORS[PRODUCE]
+_MAX = CAPS[PRODUCE]
+_ID = wire.UUID_SIZE + 1  # the length byte that a topic id would have, if it had one
+
+_flexible_head: _Unpack = struct.Struct(">4xBB").unpack_from  # header tags, topics
+# index, error code, base offset, record errors, length of the message, tags
+_flexible_partition: _Unpack = struct.Struct(">ihq16xBBB").unpack_from
+_plain_head: _Unpack = struct.Struct(">4xi").unpack_from
+_plain_partition: _Unpack = struct.Struct(">ihq").unpack_from
+_name_size: _Unpack = struct.Struct(">h").unpack_from
+_record_errors_and_message: _Unpack = struct.Struct(">ih").unpack_from
+
+
+def _null(_buf: Buffer, _pos: int) -> tuple[Any, ...]:
+    raise MalformedFrame("a topic without a name")
+
+
+# By the length byte of a compact string: topic, partitions, and the first of them.
+_flexible_topic: tuple[_Unpack, ...] = (
+    _null,
+    *(struct.Struct(f">{size}sBihq16xBBB").unpack_from for size in range(127)),
+)
+_plain_topic: tuple[_Unpack, ...] = tuple(struct.Struct(f">{size}siihq").unpack_from for size in range(128))
+
+
+def skim(buf: Buffer, start: int, end: int, version: int) -> tuple[list[Answered], bool]:
+    """What the broker says in the Produce answer in buf[start:end] (without size prefix) to a request of `version`.
+
+    Returns ([(topic name or id, index, error code, base offset)], whether it carries NodeEndpoints) in the broker's
+    order. Raises MalformedFrame, and nothing else.
+    """
+    try:
+        if not PRODUCE_FLEXIBLE <= version <= _MAX:
+            return _skim_plain(buf, start, end, version)
+        header_tags, topics = _flexible_head(buf, start)
+        if header_tags or not 0 < topics < 0x80:
+            return _skim_any(buf, start, end, version)
+        pos = start + 6
+        answered: list[Answered] = []
+        while topics > 1:
+            topics -= 1
+            if version < PRODUCE_TOPIC_IDS:
+                size = buf[pos]
+                pos += 1
+            else:
+                size = _ID
+            topic, count, index, error, offset, record_errors, message, tags = _flexible_topic[size](buf, pos)
+            pos += size + 33
+            if not 1 < count < 0x80:
+                return _skim_any(buf, start, end, version)
+            while True:
+                if record_errors != 1 or message or tags:  # neither an empty array, nor null, nor no tags
+                    return _skim_any(buf, start, end, version)
+                answered.append((topic, index, error, offset))
+                if count == 2:
+                    break
+                count -= 1
+                index, error, offset, record_errors, message, tags = _flexible_partition(buf, pos)
+                pos += 33
+            if buf[pos]:  # tagged fields
+                return _skim_any(buf, start, end, version)
+            pos += 1
+        if pos + 5 != end or buf[pos + 4]:
+            return _skim_any(buf, start, end, version)
+        return answered, False
+    except (struct.error, IndexError):
+        return _skim_any(buf, start, end, version)
+
+
+def _skim_plain(buf: Buffer, start: int, end: int, version: int) -> tuple[list[Answered], bool]:
+    # v3 … v8: no compact forms, no tagged fields. Called by skim, which catches what unpacking raises.
+    (topics,) = _plain_head(buf, start)
+    if topics < 0 or not _MIN <= version < PRODUCE_FLEXIBLE:
+        return _skim_any(buf, start, end, version)
+    pos = start + 8
+    rest = 8 if version < PRODUCE_LOG_START else 16
+    answered: list[Answered] = []
+    while topics:
+        topics -= 1
+        (size,) = _name_size(buf, pos)
+        if size < 0:
+            return _skim_any(buf, start, end, version)
+        topic, count, index, error, offset = _plain_topic[size](buf, pos + 2)
+        pos += size + 20 + rest
+        if count < 1:
+            return _skim_any(buf, start, end, version)
+        while True:
+            if version >= PRODUCE_ERROR_TEXT:
+                if _record_errors_and_message(buf, pos) != (0, -1):
+                    return _skim_any(buf, start, end, version)
+                pos += 6
+            answered.append((topic, index, error, offset))
+            count -= 1
+            if not count:
+                break
+            index, error, offset = _plain_partition(buf, pos)
+            pos += 14 + rest
+    if pos + 4 != end or end > len(buf):
+        return _skim_any(buf, start, end, version)
+    return answered, False
+
+
+def local(version: int, correlation_id: int, rows: Sequence[Row], throttle_ms: int) -> bytes:
+    """The frame of an answer of our own, size prefix included.
+
+    `rows` are (topic name or id, index, error code, message or None) of all the request's partitions; the message gets
+    to the client from v8 on. Offsets are -1.
+    """
+    if not _MIN <= version <= _MAX:
+        raise ValueError(f"Produce v{version}, v{_MIN} to v{_MAX} are spoken")
+    flexible = version >= PRODUCE_FLEXIBLE
+    topics = _by_topic(rows)
+    parts = [wire.INT32.pack(correlation_id), wire.NO_TAGS if flexible else b"", _put_count(len(topics), flexible)]
+    parts += [_put_topic(topic, of_topic, version) for topic, of_topic in topics.items()]
+    parts += (wire.INT32.pack(throttle_ms), wire.NO_TAGS if flexible else b"")
+    return wire.framed(b"".join(parts))
+
+
+def merge(buf: Buffer, start: int, end: int, version: int, rows: Sequence[Row], throttle_ms: int) -> bytes:
+    """The frame of the broker's answer with `rows` in it as well, size prefix included.
+
+    A row goes behind the broker's partitions of its topic, or into a new topic at the end. Throttle time is the larger
+    of the broker's and ours. Raises MalformedFrame, also when the broker has answered for a partition of `rows`: it
+    was not sent any such.
+    """
+    walked = _walk(buf, start, end, version)
+    ours = _by_topic(rows)
+    for topic in walked.topics:
+        indexes = {row[1] for row in ours.get(topic.key, ())}
+        if indexes and not indexes.isdisjoint([number for number, _, _ in topic.partitions]):
+            raise MalformedFrame(f"the broker answers for a partition of {topic.key!r} that it was not sent")
+    flexible = version >= PRODUCE_FLEXIBLE
+    view = memoryview(buf)
+    topics: list[Buffer] = []
+    for topic in walked.topics:
+        more = ours.pop(topic.key, None)
+        if more is None:
+            topics.append(view[topic.start : topic.end])
+        else:
+            topics += (view[topic.start : topic.count_at], _put_count(len(topic.partitions) + len(more), flexible))
+            topics.append(view[topic.first_at : topic.tags_at])
+            topics += [_put_partition(row, version) for row in more]
+            topics.append(view[topic.tags_at : topic.end])
+    topics += [_put_topic(key, more, version) for key, more in ours.items()]
+    throttle = max(throttle_ms, walked.throttle_ms)
+    parts: list[Buffer] = [view[start : walked.count_at]]
+    if ours:
+        parts.append(_put_count(len(walked.topics) + len(ours), flexible))
+    else:
+        parts.append(view[walked.count_at : walked.first_at])
+    parts += (*topics, wire.INT32.pack(throttle), view[walked.throttle_at + 4 : end])
+    return b"".join((wire.INT32.pack(sum(map(len, parts))), *parts))
+
+
+def set_throttle(buf: bytearray | memoryview, start: int, end: int, version: int, throttle_ms: int) -> None:
+    """Raises the throttle time of the answer in buf[start:end] to `throttle_ms`, in place; never lowers it."""
+    walked = _walk(buf, start, end, version)
+    if throttle_ms > walked.throttle_ms:
+        wire.INT32.pack_into(buf, walked.throttle_at, throttle_ms)
+
+
+def rewrite_endpoints(buf: Buffer, start: int, end: int, version: int, addresses: Addresses) -> bytes:
+    """The frame of the answer, size prefix included, with the addresses of its NodeEndpoints replaced.
+
+    A node that isn't in `addresses` is left out, for its own address would lead clients past the gateway; they ask for
+    metadata then. Raises MalformedFrame.
+    """
+    walked = _walk(buf, start, end, version)
+    if version < PRODUCE_ENDPOINTS or not any(tag == _NODE_ENDPOINTS for tag, _, _ in walked.tags):
+        return wire.framed(bytes(buf[start:end]))
+    tags = []
+    for tag, at, after in walked.tags:
+        value = bytes(buf[at:after])
+        if tag == _NODE_ENDPOINTS:
+            value, left = _readdress(value, addresses)
+            if not left:  # an empty list is the default, and a default isn't written
+                continue
+        tags.append((tag, value))
+    return wire.framed(bytes(buf[start : walked.throttle_at + 4]) + wire.put_tags(tags))
+
+
+def _readdress(value: bytes, addresses: Addresses) -> tuple[bytes, int]:
+    # node id, host, port, rack, tagged fields: only host and port are ours to change.
+    end = len(value)
+    count, pos = _array(value, 0, end, flexible=True)
+    endpoints = []
+    for _ in range(count):
+        at = pos
+        node_id, pos = wire.int32(value, pos, end)
+        host, pos = wire.compact_string(value, pos, end)
+        if host is None:
+            raise MalformedFrame("an endpoint without a host")
+        _, rack_at = wire.int32(value, pos, end)
+        _, pos = wire.compact_string(value, rack_at, end)
+        pos = wire.skip_tags(value, pos, end)
+        if node_id in addresses:
+            new_host, new_port = addresses[node_id]
+            address = wire.put_compact_string(new_host) + wire.INT32.pack(new_port)
+            endpoints.append(value[at : at + 4] + address + value[rack_at:pos])
+    wire.at_end(pos, end)
+    return _put_count(len(endpoints), flexible=True) + b"".join(endpoints), len(endpoints)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _by_topic(rows: Sequence[Row]) -> dict[bytes, list[Row]]:
+    topics: dict[bytes, list[Row]] = {}
+    for row in rows:
+        topics.setdefault(row[0], []).append(row)
+    return topics
+
+
+def _put_topic(key: bytes, rows: list[Row], version: int) -> bytes:
+    flexible = version >= PRODUCE_FLEXIBLE
+    if version < PRODUCE_TOPIC_IDS:
+        key = wire.put_compact_string(key) if flexible else wire.put_string(key)
+    partitions = [_put_partition(row, version) for row in rows]
+    return b"".join((key, _put_count(len(rows), flexible), *partitions, wire.NO_TAGS if flexible else b""))
+
+
+_refused = struct.Struct(">ihqq").pack  # index, error code, base offset, log append time
+
+
+def _put_partition(row: Row, version: int) -> bytes:
+    _, index, error, message = row
+    put = _refused(index, error, -1, -1)
+    if version >= PRODUCE_LOG_START:
+        put += wire.INT64.pack(-1)
+    if version >= PRODUCE_ERROR_TEXT:
+        text = None if message is None else message[:_MAX_TEXT].encode(errors="replace")
+        flexible = version >= PRODUCE_FLEXIBLE
+        put += _put_count(0, flexible)  # record errors
+        put += wire.put_compact_string(text) + wire.NO_TAGS if flexible else wire.put_string(text)
+    return put
+
+
+def _put_count(count: int, flexible: bool) -> bytes:
+    return wire.put_uvarint(count + 1) if flexible else wire.INT32.pack(count)
+
+
+# --- step by step -----------------------------------------------------------------------------------------------------
+
+
+class _Topic(NamedTuple):
+    key: bytes
+    start: int
+    count_at: int  # of its partitions
+    first_at: int
+    partitions: list[tuple[int, int, int]]  # index, error code, base offset
+    tags_at: int  # where the last partition ends; from v9 on tagged fields follow
+    end: int
+
+
+class _Walked(NamedTuple):
+    count_at: int  # of the topics
+    first_at: int
+    topics: list[_Topic]
+    throttle_at: int
+    throttle_ms: int
+    tags: list[tuple[int, int, int]]
+
+
+def _skim_any(buf: Buffer, start: int, end: int, version: int) -> tuple[list[Answered], bool]:
+    walked = _walk(buf, start, end, version)
+    answered = [(topic.key, *partition) for topic in walked.topics for partition in topic.partitions]
+    endpoints = version >= PRODUCE_ENDPOINTS and any(tag == _NODE_ENDPOINTS for tag, _, _ in walked.tags)
+    return answered, endpoints
+
+
+def _walk(buf: Buffer, start: int, end: int, version: int) -> _Walked:
+    if end > len(buf):
+        raise MalformedFrame(f"the frame ends {end - len(buf)} bytes behind the buffer")
+    if not _MIN <= version <= _MAX:
+        raise MalformedFrame(f"Produce v{version}, v{_MIN} to v{_MAX} are spoken")
+    flexible = version >= PRODUCE_FLEXIBLE
+    count_at = wire.skip(start, 4, end)  # the correlation id
+    if flexible:
+        count_at = wire.skip_tags(buf, count_at, end)
+    left, first_at = _array(buf, count_at, end, flexible)
+    pos = first_at
+    topics: list[_Topic] = []
+    for _ in range(left):
+        topic = _walk_topic(buf, pos, end, version)
+        topics.append(topic)
+        pos = topic.end
+    throttle_ms, after = wire.int32(buf, pos, end)
+    tags: list[tuple[int, int, int]] = []
+    if flexible:
+        tags, after = wire.tags(buf, after, end)
+    wire.at_end(after, end)
+    return _Walked(count_at, first_at, topics, pos, throttle_ms, tags)
+
+
+def _walk_topic(buf: Buffer, start: int, end: int, version: int) -> _Topic:
+    flexible = version >= PRODUCE_FLEXIBLE
+    key: bytes | None
+    if version >= PRODUCE_TOPIC_IDS:
+        key, count_at = wire.uuid(buf, start, end)
+    else:
+        key, count_at = (wire.compact_string if flexible else wire.string)(buf, start, end)
+    if key is None:
+        raise MalformedFrame("a topic without a name")
+    left, first_at = _array(buf, count_at, end, flexible)
+    pos = first_at
+    partitions = []
+    for _ in range(left):
+        after = wire.skip(pos, 22 if version < PRODUCE_LOG_START else 30, end)
+        partitions.append(_plain_partition(buf, pos))
+        pos = _skip_error_text(buf, after, end, flexible) if version >= PRODUCE_ERROR_TEXT else after
+    after = wire.skip_tags(buf, pos, end) if flexible else pos
+    return _Topic(key, start, count_at, first_at, partitions, pos, after)
+
+
+def _skip_error_text(buf: Buffer, pos: int, end: int, flexible: bool) -> int:
+    # record_errors, error_message, and the tagged fields of the partition.
+    string = wire.compact_string if flexible else wire.string
+    left, pos = _array(buf, pos, end, flexible)
+    for _ in range(left):
+        pos = wire.skip(pos, 4, end)  # the index in the batch
+        _, pos = string(buf, pos, end)
+        if flexible:
+            pos = wire.skip_tags(buf, pos, end)
+    _, pos = string(buf, pos, end)
+    return wire.skip_tags(buf, pos, end) if flexible else pos
+
+
+def _array(buf: Buffer, pos: int, end: int, flexible: bool) -> tuple[int, int]:
+    count, pos = (wire.compact_array if flexible else wire.array)(buf, pos, end)
+    if count < 0:
+        raise MalformedFrame("null in place of an array")
+    return count, pos

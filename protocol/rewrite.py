@@ -1,0 +1,421 @@
+# Answers that tell a client what there is and where: ApiVersions, Metadata, FindCoordinator, DescribeCluster.
+#
+# A client must learn the gateway's addresses and nothing that the gateway couldn't follow. Spans are walked and copied:
+# only id, host and port of a row with an address are written anew, so fields and tags that nobody knows yet survive. A
+# broker without an address here is withheld, never shown with its own. Everything is read to exactly its end before
+# anything is changed or learned. Which addresses there are is the caller's knowledge.
+#
+# NodeEndpoints (KIP-951) are elsewhere: protocol/produce_response.py rewrites Produce's, protocol/stream.py hides the
+# others. Specs: KIP-35 and KIP-511 (ApiVersions), KIP-516 (topic ids), KIP-699 (FindCoordinator's list), KIP-700,
+# KIP-919 and KIP-1073 (DescribeCluster).
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from protocol import api
+from protocol.wire import (
+    INT16,
+    INT32,
+    NO_TAGS,
+    UUID_SIZE,
+    Buffer,
+    MalformedFrame,
+    array,
+    at_end,
+    compact_array,
+    compact_string,
+    framed,
+    int8,
+    int16,
+    int32,
+    put_compact_string,
+    put_string,
+    put_uvarint,
+    skip,
+    skip_tags,
+    string,
+    uvarint,
+)
+
+Addresses: TypeAlias = Mapping[int, tuple[bytes, int]]  # node id -> host and port to hand out
+TopicIds: TypeAlias = dict[bytes, bytes]  # topic id -> name
+
+_NO_ID = bytes(UUID_SIZE)  # a broker that has none (or a failed lookup) sends zeros
+_NO_NODE = -1
+_NO_PORT = -1
+_CONTROLLERS = 2  # DescribeCluster: endpoint type
+_API_VERSIONS_FLEXIBLE = 3
+_METADATA_FLEXIBLE = 9
+_METADATA_IDS = 10
+_FIND_COORDINATOR_FLEXIBLE = 3
+_FIND_COORDINATOR_LIST = 4
+_REQUEST_HEAD = struct.Struct(">hhi")  # api key, version, correlation id
+_API_ROW = struct.Struct(">hhh")  # api key, lowest version, highest version
+
+
+# --- ApiVersions ------------------------------------------------------------------------------------------------------
+
+
+def cap_api_versions(buf: Buffer, start: int, end: int, version: int, hide_unknown: bool) -> bytes | None:
+    """Lower the highest versions of an ApiVersions answer to those that the gateway understands (api.CAPS).
+
+    APIs of which no version is left are taken out; with `hide_unknown` also those that this release doesn't know.
+    Lowest versions stay as they are, so do finalized features and other tagged fields.
+
+    Returns:
+        None if `buf` (then it must be writable) has been changed in place, its size being the same; else the new frame.
+
+    Raises:
+        MalformedFrame: nothing has been changed.
+    """
+    error, pos = int16(buf, skip(start, 4, end), end)  # this header never has tagged fields
+    if error == api.UNSUPPORTED_VERSION:
+        version = 0  # whatever was asked for, this comes in the form that every client reads
+    flexible = version >= _API_VERSIONS_FLEXIBLE
+    before = pos
+    count, pos = compact_array(buf, pos, end) if flexible else array(buf, pos, end)
+    lowered: list[tuple[int, int]] = []
+    kept: list[tuple[int, int]] = []
+    for _ in range(count):
+        row, pos = pos, skip(pos, _API_ROW.size, end)
+        key, lowest, highest = _API_ROW.unpack_from(buf, row)
+        if flexible:
+            pos = skip_tags(buf, pos, end)
+        cap = api.CAPS.get(key, highest)
+        if cap < lowest or (hide_unknown and key not in api.NAMES):
+            continue
+        kept.append((row, pos))
+        if cap < highest:
+            lowered.append((row + 4, cap))
+    after = pos
+    if version >= 1:
+        pos = skip(pos, 4, end)  # throttle time
+    if flexible:
+        pos = skip_tags(buf, pos, end)
+    at_end(pos, end)
+
+    if len(kept) == max(count, 0):
+        for place, cap in lowered:
+            INT16.pack_into(buf, place, cap)
+        return None
+    out = bytearray(buf[start:end])
+    for place, cap in lowered:
+        INT16.pack_into(out, place - start, cap)
+    rows = b"".join(out[first - start : last - start] for first, last in kept)
+    return framed(out[: before - start] + _put_count(len(kept), flexible) + rows + out[after - start :])
+
+
+def unsupported_api_versions(correlation_id: int) -> bytes:
+    """The answer to an ApiVersions request of a version above ours, as a broker gives it (KIP-511).
+
+    That is error 35 in the form of version 0, with the versions of ApiVersions itself to choose from.
+    """
+    row = _API_ROW.pack(api.API_VERSIONS, 0, api.CAPS[api.API_VERSIONS])
+    return framed(INT32.pack(correlation_id) + INT16.pack(api.UNSUPPORTED_VERSION) + INT32.pack(1) + row)
+
+
+# --- Metadata ---------------------------------------------------------------------------------------------------------
+
+
+def metadata(
+    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicIds
+) -> tuple[bytes, list[int]]:
+    """A Metadata answer (v0 to v13) with our addresses, and the ids of the brokers that had to be withheld.
+
+    Leaders and replicas go on naming a broker that is withheld: to a client it is one that isn't available just now.
+    Topic ids of the answer (v10+) are added to `topic_ids`.
+
+    Raises:
+        MalformedFrame: nothing has been learned.
+    """
+    flexible = version >= _METADATA_FLEXIBLE
+    pos = _after_header(buf, start, end, flexible)
+    if version >= 3:
+        pos = skip(pos, 4, end)  # throttle time
+    first = pos
+    rows, withheld, pos = _brokers(buf, pos, end, flexible, 0 if version >= 1 else None, addresses)
+    last = pos
+    if version >= 2:
+        pos = _skip_string(buf, pos, end, flexible)  # cluster id
+    if version >= 1:
+        pos = skip(pos, 4, end)  # controller id
+    learned: TopicIds = {}
+    try:
+        if flexible:
+            pos = _walk_flexible_topics(buf, pos, end, version >= _METADATA_IDS, topic_ids, learned)
+        else:
+            pos = _walk_topics(buf, pos, end, version)
+    except (IndexError, struct.error):  # cheaper than a check at every step: the end is checked below in any case
+        raise MalformedFrame("the frame ends within its topics") from None
+    if 8 <= version <= 10:
+        pos = skip(pos, 4, end)  # cluster authorized operations
+    if version >= 13:
+        pos = skip(pos, 2, end)  # error code
+    if flexible:
+        pos = skip_tags(buf, pos, end)
+    at_end(pos, end)
+    topic_ids.update(learned)
+    return _spliced(buf, start, first, rows, last, end), withheld
+
+
+def metadata_by_id_request(correlation_id: int, version: int, ids: list[bytes]) -> bytes:
+    """A Metadata request (v12 or v13) for the names of topic ids; it creates no topic. `metadata` reads its answer."""
+    head = _REQUEST_HEAD.pack(api.METADATA, version, correlation_id) + put_string(b"produce-gateway") + NO_TAGS
+    topics = b"".join(topic_id + put_compact_string(None) + NO_TAGS for topic_id in ids)
+    return framed(head + put_uvarint(len(ids) + 1) + topics + b"\0\0" + NO_TAGS)  # no creation, no operations
+
+
+def _walk_flexible_topics(buf: Buffer, pos: int, end: int, has_ids: bool, known: TopicIds, learned: TopicIds) -> int:
+    # An answer about 10,000 topics is walked in the middle of the traffic, so this is flat: lengths are read as the one
+    # byte that they nearly always are, and nothing is compared with `end` but once per topic. A step behind it is seen
+    # then, one behind the buffer is an IndexError.
+    count, pos = compact_array(buf, pos, end)
+    for _ in range(count):
+        size = buf[pos + 2]  # behind the error code
+        name = pos + 3
+        if size >= 0x80:
+            size, name = uvarint(buf, pos + 2, end)
+        pos = name + size - 1 if size else name
+        if has_ids:
+            topic_id = bytes(buf[pos : pos + UUID_SIZE])
+            if size > 1 and topic_id not in known:
+                learned[topic_id] = bytes(buf[name:pos])
+            pos += UUID_SIZE
+        size = buf[pos + 1]  # behind is_internal
+        if size < 0x80:
+            size, pos = size - 1, pos + 2
+        else:
+            size, pos = compact_array(buf, pos + 1, end)
+        for _ in range(size):
+            # error, index, leader, leader epoch; arrays of replicas, in-sync replicas, offline replicas; tags
+            after = pos + 14
+            replicas = buf[after]
+            after += 4 * replicas - 3
+            in_sync = buf[after]
+            after += 4 * in_sync - 3
+            offline = buf[after]
+            after += 4 * offline - 3
+            if 0 < replicas < 0x80 and 0 < in_sync < 0x80 and 0 < offline < 0x80 and buf[after] == 0:
+                pos = after + 1
+            else:
+                pos = _skip_partition(buf, pos, end)
+        pos += 4  # topic authorized operations
+        pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos, end)
+        if pos > end:
+            raise MalformedFrame("the frame ends within its topics")
+    learned.pop(_NO_ID, None)
+    return pos
+
+
+def _skip_partition(buf: Buffer, pos: int, end: int) -> int:
+    pos = skip(pos, 14, end)
+    for _ in range(3):
+        count, pos = compact_array(buf, pos, end)
+        pos = skip(pos, 4 * max(count, 0), end)
+    return skip_tags(buf, pos, end)
+
+
+def _walk_topics(buf: Buffer, pos: int, end: int, version: int) -> int:
+    read = INT32.unpack_from
+    fixed = 14 if version >= 7 else 10  # error, index, leader, and from v7 on the leader's epoch
+    arrays = (None,) * (3 if version >= 5 else 2)
+    count, pos = array(buf, pos, end)
+    for _ in range(count):
+        _, pos = string(buf, pos + 2, end)
+        if version >= 1:
+            pos += 1  # is_internal
+        size, pos = array(buf, pos, end)
+        for _ in range(size):
+            pos += fixed
+            for _ in arrays:
+                (nodes,) = read(buf, pos)
+                pos += 4 + 4 * nodes if nodes > 0 else 4
+        if version >= 8:
+            pos += 4  # topic authorized operations
+        if pos > end:
+            raise MalformedFrame("the frame ends within its topics")
+    return pos
+
+
+# --- FindCoordinator --------------------------------------------------------------------------------------------------
+
+
+def find_coordinator(
+    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicIds | None = None
+) -> tuple[bytes, list[int]]:
+    """A FindCoordinator answer (v0 to v6) with our addresses, and the ids of the coordinators that had to be withheld.
+
+    In place of one without an address stands COORDINATOR_NOT_AVAILABLE, which clients try again. `topic_ids` isn't
+    used: it is there so that all REWRITES are called alike.
+
+    Raises:
+        MalformedFrame: it isn't such an answer.
+    """
+    flexible = version >= _FIND_COORDINATOR_FLEXIBLE
+    withheld: list[int] = []
+    pos = _after_header(buf, start, end, flexible)
+    if version >= 1:
+        pos = skip(pos, 4, end)  # throttle time
+    first = pos
+    if version >= _FIND_COORDINATOR_LIST:
+        rows, pos = _coordinators(buf, pos, end, addresses, withheld)
+    else:
+        rows, pos = _coordinator(buf, pos, end, version, addresses, withheld)
+    last = pos
+    if flexible:
+        pos = skip_tags(buf, pos, end)
+    at_end(pos, end)
+    return _spliced(buf, start, first, rows, last, end), withheld
+
+
+def _coordinator(
+    buf: Buffer, pos: int, end: int, version: int, addresses: Addresses, withheld: list[int]
+) -> tuple[bytes, int]:
+    flexible = version >= _FIND_COORDINATOR_FLEXIBLE
+    row = pos
+    pos = skip(pos, 2, end)  # error code
+    if version >= 1:
+        pos = _skip_string(buf, pos, end, flexible)  # error message
+    place = pos
+    node, host, pos = _place(buf, pos, end, flexible)
+    if node in addresses:
+        return bytes(buf[row:place]) + _put_place(node, *addresses[node], flexible), pos
+    if not host:
+        return bytes(buf[row:pos]), pos  # an error, which names nobody
+    withheld.append(node)
+    text = _put_text(_unavailable(node), flexible) if version >= 1 else b""
+    code = INT16.pack(api.COORDINATOR_NOT_AVAILABLE)
+    return code + text + _put_place(_NO_NODE, b"", _NO_PORT, flexible), pos
+
+
+def _coordinators(buf: Buffer, pos: int, end: int, addresses: Addresses, withheld: list[int]) -> tuple[bytes, int]:
+    start = pos
+    count, pos = compact_array(buf, pos, end)
+    rows: list[Buffer] = [buf[start:pos]]
+    for _ in range(count):
+        row = pos
+        pos = _skip_string(buf, pos, end, True)  # key
+        place = pos
+        node, host, pos = _place(buf, pos, end, True)
+        error = pos
+        pos = _skip_string(buf, skip(pos, 2, end), end, True)  # error code, error message
+        text = pos
+        pos = skip_tags(buf, pos, end)
+        if node in addresses:
+            rows += (buf[row:place], _put_place(node, *addresses[node], True), buf[error:pos])
+        elif not host:
+            rows.append(buf[row:pos])
+        else:
+            withheld.append(node)
+            code = INT16.pack(api.COORDINATOR_NOT_AVAILABLE) + put_compact_string(_unavailable(node))
+            rows += (buf[row:place], _put_place(_NO_NODE, b"", _NO_PORT, True), code, buf[text:pos])
+    return b"".join(rows), pos
+
+
+def _unavailable(node: int) -> bytes:
+    return b"broker %d, the coordinator, can't be reached through this gateway yet" % node
+
+
+# --- DescribeCluster --------------------------------------------------------------------------------------------------
+
+
+def describe_cluster(
+    buf: Buffer, start: int, end: int, version: int, addresses: Addresses, topic_ids: TopicIds | None = None
+) -> tuple[bytes, list[int]]:
+    """A DescribeCluster answer (v0 to v2) with our addresses, and the ids of the brokers that had to be withheld.
+
+    An answer that lists controllers (endpoint type 2) is passed as it is: no producer goes there, and they are not
+    mapped. `topic_ids` isn't used.
+
+    Raises:
+        MalformedFrame: it isn't such an answer.
+    """
+    pos = _after_header(buf, start, end, True)
+    pos = skip(pos, 4 + 2, end)  # throttle time, error code
+    pos = _skip_string(buf, pos, end, True)  # error message
+    endpoints = 1
+    if version >= 1:
+        endpoints, pos = int8(buf, pos, end)
+    pos = _skip_string(buf, pos, end, True)  # cluster id
+    pos = skip(pos, 4, end)  # controller id
+    first = pos
+    rows, withheld, last = _brokers(buf, pos, end, True, 1 if version >= 2 else 0, addresses)  # v2: is_fenced
+    pos = skip(last, 4, end)  # cluster authorized operations
+    at_end(skip_tags(buf, pos, end), end)
+    if endpoints == _CONTROLLERS:
+        return framed(bytes(buf[start:end])), []
+    return _spliced(buf, start, first, rows, last, end), withheld
+
+
+# --- steps that they share --------------------------------------------------------------------------------------------
+
+
+def _brokers(
+    buf: Buffer, pos: int, end: int, flexible: bool, behind_rack: int | None, addresses: Addresses
+) -> tuple[bytes, list[int], int]:
+    """An array of brokers with our addresses; the ids withheld; the position behind it.
+
+    `behind_rack`: bytes of fields behind the rack, None where there is no rack either.
+    """
+    count, pos = compact_array(buf, pos, end) if flexible else array(buf, pos, end)
+    rows: list[bytes] = []
+    withheld: list[int] = []
+    for _ in range(count):
+        node, _, pos = _place(buf, pos, end, flexible)
+        rest = pos
+        if behind_rack is not None:
+            pos = skip(_skip_string(buf, pos, end, flexible), behind_rack, end)
+        if flexible:
+            pos = skip_tags(buf, pos, end)
+        if node in addresses:
+            rows.append(_put_place(node, *addresses[node], flexible) + buf[rest:pos])
+        else:
+            withheld.append(node)
+    return _put_count(len(rows), flexible) + b"".join(rows), withheld, pos
+
+
+def _after_header(buf: Buffer, start: int, end: int, flexible: bool) -> int:
+    pos = skip(start, 4, end)  # correlation id
+    return skip_tags(buf, pos, end) if flexible else pos
+
+
+def _skip_string(buf: Buffer, pos: int, end: int, flexible: bool) -> int:
+    return (compact_string(buf, pos, end) if flexible else string(buf, pos, end))[1]
+
+
+def _place(buf: Buffer, pos: int, end: int, flexible: bool) -> tuple[int, bytes | None, int]:
+    node, pos = int32(buf, pos, end)
+    host, pos = compact_string(buf, pos, end) if flexible else string(buf, pos, end)
+    return node, host, skip(pos, 4, end)  # port
+
+
+def _put_place(node: int, host: bytes, port: int, flexible: bool) -> bytes:
+    return INT32.pack(node) + _put_text(host, flexible) + INT32.pack(port)
+
+
+def _put_text(text: bytes, flexible: bool) -> bytes:
+    return put_compact_string(text) if flexible else put_string(text)
+
+
+def _put_count(count: int, flexible: bool) -> bytes:
+    return put_uvarint(count + 1) if flexible else INT32.pack(count)
+
+
+def _spliced(buf: Buffer, start: int, first: int, rows: bytes, last: int, end: int) -> bytes:
+    # Views, not slices: what is copied may be megabytes of topics, and a slice of a bytearray is a copy of its own.
+    with memoryview(buf) as view:
+        size = first - start + len(rows) + end - last
+        return b"".join((INT32.pack(size), view[start:first], rows, view[last:end]))
+
+
+Rewrite: TypeAlias = Callable[[Buffer, int, int, int, Addresses, TopicIds], tuple[bytes, list[int]]]
+
+# Called for whole answers by api key: (buf, start, end, version, addresses, topic_ids) -> (frame, ids withheld).
+REWRITES: dict[int, Rewrite] = {
+    api.METADATA: metadata,
+    api.FIND_COORDINATOR: find_coordinator,
+    api.DESCRIBE_CLUSTER: describe_cluster,
+}

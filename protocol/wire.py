@@ -1,0 +1,190 @@
+# The smallest steps over Kafka's wire format: integers, strings, arrays and tagged fields, read and written.
+#
+# A read step takes `(buf, pos, end)` and returns `(value, new pos)`; it never looks at or behind `end`, and whatever
+# does not fit is `MalformedFrame`: an IndexError or struct.error that leaves this package is a bug. It refuses to know
+# any message: those are in the modules named after them. Strings stay bytes: a topic is a key here, nobody reads it,
+# and whether it is valid UTF-8 is the broker's question.
+#
+# Spec: kafka.apache.org/protocol (primitive types); KIP-482 (compact forms, tagged fields: unknown ones are skipped).
+
+from __future__ import annotations
+
+import struct
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+
+UUID_SIZE = 16
+NO_TAGS = b"\0"  # an empty tagged-field section
+_MAX_UVARINT = 0xFFFFFFFF  # Kafka's varints of lengths, counts and tags are 32 bits wide
+
+
+class MalformedFrame(Exception):
+    """The bytes of a frame are not the message that its header promises. Ends that connection and no other."""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def skip(pos: int, size: int, end: int) -> int:
+    """The position `size` bytes further on; MalformedFrame if that is behind `end` or `size` is negative."""
+    if size < 0 or size > end - pos:
+        raise MalformedFrame(f"{size} bytes announced, {end - pos} left")
+    return pos + size
+
+
+def int8(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """A signed byte."""
+    after = skip(pos, 1, end)
+    value = buf[pos]
+    return (value if value < 0x80 else value - 0x100), after
+
+
+def int16(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """A big-endian signed 16-bit integer."""
+    after = skip(pos, 2, end)
+    return INT16.unpack_from(buf, pos)[0], after
+
+
+def int32(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """A big-endian signed 32-bit integer."""
+    after = skip(pos, 4, end)
+    return INT32.unpack_from(buf, pos)[0], after
+
+
+def int64(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """A big-endian signed 64-bit integer."""
+    after = skip(pos, 8, end)
+    return INT64.unpack_from(buf, pos)[0], after
+
+
+def uuid(buf: Buffer, pos: int, end: int) -> tuple[bytes, int]:
+    """Sixteen raw bytes, as topic ids are."""
+    after = skip(pos, UUID_SIZE, end)
+    return bytes(buf[pos:after]), after
+
+
+def uvarint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """An unsigned varint of at most five bytes and 32 bits."""
+    value = shift = 0
+    while pos < end:
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > _MAX_UVARINT:
+                break
+            return value, pos
+        shift += 7
+        if shift > 28:
+            break
+    else:
+        raise MalformedFrame("the frame ends within a varint")
+    raise MalformedFrame("a varint of more than 32 bits")
+
+
+def string(buf: Buffer, pos: int, end: int) -> tuple[bytes | None, int]:
+    """A (nullable) string with its length as int16; None for length -1."""
+    size, pos = int16(buf, pos, end)
+    if size == -1:
+        return None, pos
+    after = skip(pos, size, end)
+    return bytes(buf[pos:after]), after
+
+
+def compact_string(buf: Buffer, pos: int, end: int) -> tuple[bytes | None, int]:
+    """A (nullable) string, or any bytes, with its length + 1 as uvarint; None for 0."""
+    size, pos = uvarint(buf, pos, end)
+    if size == 0:
+        return None, pos
+    after = skip(pos, size - 1, end)
+    return bytes(buf[pos:after]), after
+
+
+def array(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """The count of an array as int32; -1 is null. No count is larger than the bytes that are left."""
+    count, pos = int32(buf, pos, end)
+    if count < -1 or count > end - pos:
+        raise MalformedFrame(f"an array of {count} elements, {end - pos} bytes left")
+    return count, pos
+
+
+def compact_array(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """The count of an array as uvarint of count + 1; -1 is null. No count is larger than the bytes that are left."""
+    count, pos = uvarint(buf, pos, end)
+    if count - 1 > end - pos:
+        raise MalformedFrame(f"an array of {count - 1} elements, {end - pos} bytes left")
+    return count - 1, pos
+
+
+def tags(buf: Buffer, pos: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
+    """A section of tagged fields as [(tag, start of its value, end of its value)], in the order of the wire."""
+    count, pos = uvarint(buf, pos, end)
+    fields = []
+    for _ in range(count):
+        tag, pos = uvarint(buf, pos, end)
+        size, pos = uvarint(buf, pos, end)
+        after = skip(pos, size, end)
+        fields.append((tag, pos, after))
+        pos = after
+    return fields, pos
+
+
+def skip_tags(buf: Buffer, pos: int, end: int) -> int:
+    """The position behind a section of tagged fields, whatever they are."""
+    if pos < end and buf[pos] == 0:  # nearly always
+        return pos + 1
+    count, pos = uvarint(buf, pos, end)
+    for _ in range(count):
+        _, pos = uvarint(buf, pos, end)
+        size, pos = uvarint(buf, pos, end)
+        pos = skip(pos, size, end)
+    return pos
+
+
+def at_end(pos: int, end: int) -> None:
+    """MalformedFrame unless the frame has been read to exactly its end."""
+    if pos != end:
+        raise MalformedFrame(f"{end - pos} bytes behind the end of the message")
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def put_uvarint(value: int) -> bytes:
+    """An unsigned varint in its shortest form."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def put_string(value: bytes | None) -> bytes:
+    """A string with its length as int16; None is null."""
+    return INT16.pack(-1) if value is None else INT16.pack(len(value)) + value
+
+
+def put_compact_string(value: bytes | None) -> bytes:
+    """A string with its length + 1 as uvarint; None is null."""
+    return b"\0" if value is None else put_uvarint(len(value) + 1) + value
+
+
+def put_tags(fields: list[tuple[int, bytes]]) -> bytes:
+    """A section of tagged fields from (tag, value), in the order given (KIP-482 wants ascending tags)."""
+    parts = [put_uvarint(len(fields))]
+    for tag, value in fields:
+        parts += (put_uvarint(tag), put_uvarint(len(value)), value)
+    return b"".join(parts)
+
+
+def framed(content: bytes | bytearray) -> bytes:
+    """The content of a frame with its 4-byte size prefix."""
+    return INT32.pack(len(content)) + content

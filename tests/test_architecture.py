@@ -1,0 +1,120 @@
+# The directions in which modules may import each other, and what pure packages may touch. A picture of the same is in
+# docs/design.md; this is what keeps it true.
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PURE = ("protocol", "policies")
+SOURCES = sorted(path for top in (*PURE, "gateway") for path in (ROOT / top).rglob("*.py"))
+
+# Standard library modules that do I/O or read a clock: none of them in a pure package.
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "io",
+    "logging",
+    "os",
+    "pathlib",
+    "select",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Modules that this file imports at run time (those under TYPE_CHECKING are no dependency)."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and isinstance(branch.test, ast.Name) and branch.test.id == "TYPE_CHECKING"
+        for node in ast.walk(branch)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def under(folder: str) -> list[Path]:
+    return [path for path in SOURCES if path.relative_to(ROOT).as_posix().startswith(folder)]
+
+
+def ids(paths: list[Path]) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in paths]
+
+
+@pytest.mark.parametrize("path", under("protocol/"), ids=ids(under("protocol/")))
+def test_protocol_is_pure_and_knows_no_policy(path: Path) -> None:
+    tops = {name.split(".")[0] for name in imports(path)}
+    assert not tops & IMPURE
+    assert tops <= sys.stdlib_module_names | {"protocol"}
+
+
+@pytest.mark.parametrize("path", under("policies/"), ids=ids(under("policies/")))
+def test_policies_are_pure_and_know_no_protocol(path: Path) -> None:
+    tops = {name.split(".")[0] for name in imports(path)}
+    assert not tops & IMPURE
+    assert tops <= sys.stdlib_module_names | {"policies"}
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.parts[-2] in PURE], ids=lambda path: path.name)
+def test_pure_packages_print_nothing(path: Path) -> None:
+    calls = [node.func.id for node in ast.walk(ast.parse(path.read_text())) if _is_named_call(node)]
+    assert not {"print", "open", "input"} & set(calls)
+
+
+def _is_named_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+
+
+@pytest.mark.parametrize("path", under("gateway/data/"), ids=ids(under("gateway/data/")))
+def test_the_data_plane_and_control_share_the_channel_and_nothing_else(path: Path) -> None:
+    names = imports(path)
+    assert not [name for name in names if name.startswith(("gateway.control", "gateway.config", "gateway.audit"))]
+    heavy = {"confluent_kafka", "kafka", "prometheus_client", "pydantic", "yaml", "hypercorn", "kio", "pyspark"}
+    assert not {name.split(".")[0] for name in names} & heavy
+
+
+@pytest.mark.parametrize("path", under("gateway/control/"), ids=ids(under("gateway/control/")))
+def test_control_never_reaches_into_the_data_plane(path: Path) -> None:
+    assert not [name for name in imports(path) if name.startswith("gateway.data")]
+
+
+@pytest.mark.parametrize("name", ["session", "gate", "ledger", "world", "budget"])
+def test_the_cores_of_the_data_plane_do_no_io(name: str) -> None:
+    tops = {module.split(".")[0] for module in imports(ROOT / "gateway" / "data" / f"{name}.py")}
+    assert not tops & (IMPURE | {"trio"})
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
+def test_only_the_audit_imports_pyspark(path: Path) -> None:
+    if "gateway/audit/" not in path.as_posix():
+        assert not [name for name in imports(path) if name.split(".")[0] in {"pyspark", "py4j"}]
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.parts[-2] in PURE and p.name != "__init__.py"], ids=str)
+def test_every_pure_module_has_its_tests(path: Path) -> None:
+    assert (ROOT / "tests" / path.parent.name / f"test_{path.name}").exists()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
+def test_every_module_opens_with_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    if path.name == "__init__.py" and not text.strip():
+        return
+    assert text.startswith(("#", '"""'))
