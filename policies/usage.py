@@ -29,7 +29,10 @@ OUTCOMES: Final = (
 )
 
 # Reasons known in advance, so that a metric for each can exist at 0. Errors of the broker add theirs when they occur.
-REASONS: Final[dict[str, tuple[str, ...]]] = {"rejected": ("topic-threshold", "fence", "protected-topic")}
+REASONS: Final[dict[str, tuple[str, ...]]] = {
+    "rejected": ("topic-threshold", "fence", "protected-topic"),
+    "dropped": ("connection-lost",),  # acks=0 that waited for its limit when its connection ended
+}
 
 # Outcomes that say nothing without a reason.
 REASONED: Final = frozenset({"rejected", "errored", "dropped"})

@@ -30,6 +30,7 @@ MAX_WAIT_S = 15.0  # … so that no request waits longer than this in all, those
 MIN_HOLD_S = 0.05
 LOOKUP_S = 1.0  # for asking the broker about a topic id that nobody here knows
 LOOKUP_VERSION = 12  # of Metadata: the first that can be asked by topic id
+CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
 FIRST_LOOKUP_ID = 0x7FFF0000  # correlation ids of our own requests
 
 _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
@@ -431,14 +432,17 @@ class Session:
             while (length := check_request_head(buf, pos, end, max_bytes)) and pos + length <= end:
                 _, key, version, _ = REQUEST_HEAD.unpack_from(buf, pos)
                 if key == 0 and _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
-                    _, _, client_id, _, parts = produce_request.skim(buf, pos + 4, pos + length)
+                    _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, pos + length)
                     if client_id != self.gate.client_id:
                         self.gate.identify(client_id)
                     if version >= api.PRODUCE_TOPIC_IDS:
                         missing = self.gate.nameless(parts)
                         if missing:
                             self.gate.give_up(missing)
-                    self.gate.count(parts, version, "discarded")
+                    if acks:
+                        self.gate.count(parts, version, "discarded")
+                    else:  # its client believes that it was sent, and will not send it again
+                        self.gate.count(parts, version, "dropped", CONNECTION_LOST)
                 pos += length
         except MalformedFrame:
             return  # never forwarded, and no Produce request: nothing to account for

@@ -49,6 +49,7 @@ INTERVAL_S = 1.0
 GAUGES_S = 0.25
 WANT_S = 0.2  # many sessions see the same new broker at once: ask once
 MAX_UNSPOOLED = 120  # intervals kept for control; beyond it the current one simply lasts longer, nothing is lost
+MAX_BACKLOG = 500  # messages that control has not read
 MAX_LOG_LINES = 1000  # kept while there is no control
 REPEAT_S = 10.0  # the same complaint about a broker is logged once in so long
 DRAIN_SHARE = 0.8  # of the time to stop: connections; the rest is for handing the last counts over
@@ -174,6 +175,11 @@ class Worker:
         if self._channel is not None:
             self._channel.post(message)
 
+    def _post_if_heard(self, message: Any) -> None:
+        """For what the next one makes obsolete: a control that doesn't read must not fill our memory."""
+        if self._channel is not None and self._channel.backlog < MAX_BACKLOG:
+            self._channel.post(message)
+
     def _log(self, level: str, text: str) -> None:
         line = Log(level, text)
         if self._channel is None:
@@ -293,7 +299,7 @@ class Worker:
             )
             for rate in self._engine.rates()
         )
-        self._post(Rates(brokers, self._engine.warnings()))
+        self._post_if_heard(Rates(brokers, self._engine.warnings()))
 
     async def _close_intervals(self) -> None:
         while True:
@@ -322,7 +328,7 @@ class Worker:
             gauges = Gauges(len(links), sum(link.muted for link in links), self._reactor.budget.used)
             if gauges != told:
                 told = gauges
-                self._post(gauges)
+                self._post_if_heard(gauges)
             await trio.sleep(GAUGES_S)
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -330,9 +330,12 @@ def test_what_a_client_that_has_gone_left_unforwarded_is_discarded_but_acks_0_is
 
 def test_what_is_parked_when_the_connection_ends_is_discarded() -> None:
     play = Play()
-    parked = bytearray(request(1) + other_request(2) + request(3))
+    parked = bytearray(request(1) + other_request(2) + request(3) + request(4, acks=0))
     play.session.close((parked, 0, len(parked)))
-    assert play.rows() == {("clicks", "discarded", ""): (2 * SIZE, 2, 2)}
+    assert play.rows() == {
+        ("clicks", "discarded", ""): (2 * SIZE, 2, 2),
+        ("clicks", "dropped", "connection-lost"): (SIZE, 1, 1),  # its client will not send it again
+    }
 
 
 # --- topic ids --------------------------------------------------------------------------------------------------------

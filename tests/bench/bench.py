@@ -1,0 +1,254 @@
+"""What the gateway costs, beside nothing in between and beside kafka-proxy (docs/benchmarks.md).
+
+All that is compared runs in one go and takes turns (A, B, C, A, B, C, …); figures are medians over rounds, ratios are
+taken round by round. Figures of different runs, or different machines, don't compare; ratios do, roughly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from cpu import machine
+from load import SCENARIOS, Scenario, build_rawload, limit_in_force, measure
+from processes import BenchError, free_ports
+from profile_worker import INSTRUMENTS, profile
+from report import as_markdown, as_text
+from targets import (
+    BUSY_THRESHOLDS,
+    IDLE_THRESHOLDS,
+    ROOT,
+    Target,
+    cache_dir,
+    direct,
+    gateway,
+    kafka_proxy,
+    kafka_proxy_path,
+    null_broker,
+)
+
+TARGETS = ("direct", "gateway", "gateway-limited", "kafka-proxy")
+JAVA = ("java-200B", "java-1000B")
+ROUNDS, JAVA_ROUNDS, QUICK_SHARE = 5, 3, 0.25
+PROFILE_FACTOR = 5  # of requests: a sampler on the kernel's tick gets some 250 samples a second
+PORTS = 28_000  # below the range from which Linux gives ports to outgoing connections
+
+Sample = dict[str, Any]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything started is stopped
+    try:
+        if options.read is not None:
+            run = json.loads(options.read.read_text())
+        elif options.profile is not None:
+            run_profile(options)
+            return 0
+        else:
+            run = run_all(options)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    if options.json is not None:
+        options.json.write_text(json.dumps(run, indent=1) + "\n")
+    print(as_markdown(run) if options.markdown else as_text(run))
+    return complain(run)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    names = [scenario.name for scenario in SCENARIOS] + list(JAVA)
+    parser = argparse.ArgumentParser(prog="bench.py", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"{JAVA_ROUNDS} rounds of a quarter of the requests")
+    parser.add_argument("--only", type=names_of(names), help=f"scenarios, comma-separated: {', '.join(names)}")
+    parser.add_argument("--targets", type=names_of(TARGETS), help=f"comma-separated: {', '.join(TARGETS)}")
+    parser.add_argument("--rounds", type=int, help=f"{ROUNDS} if not given, {JAVA_ROUNDS} with Java")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="measure nothing: print what --json wrote")
+    parser.add_argument("--profile", choices=INSTRUMENTS, help="where a worker's time goes, in the first of --only")
+    parser.add_argument("--ports", type=int, default=PORTS, help=f"first of about 60 ports to use ({PORTS})")
+    return parser.parse_args(arguments)
+
+
+def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def split(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(known)}")
+        return names
+
+    return split
+
+
+def run_all(options: argparse.Namespace) -> dict[str, Any]:
+    wanted = options.only or [scenario.name for scenario in SCENARIOS] + list(JAVA)
+    targets = list(options.targets or TARGETS)
+    if "kafka-proxy" in targets and kafka_proxy_path() is None:
+        say("kafka-proxy is not on PATH: left out")
+        targets.remove("kafka-proxy")
+    facts = machine(ROOT) | {"kafka_proxy_used": "kafka-proxy" in targets}
+    rawload = build_rawload()
+    rounds = options.rounds or (JAVA_ROUNDS if options.quick else ROUNDS)
+    share = QUICK_SHARE if options.quick else 1.0
+    results = []
+    with tempfile.TemporaryDirectory(prefix="run-", dir=cache_dir()) as run_dir:
+        raw = [scenario for scenario in SCENARIOS if scenario.name in wanted]
+        if raw:
+            results += run_raw(rawload, raw, targets, rounds, share, options.ports, Path(run_dir))
+        if java := [name for name in JAVA if name in wanted]:
+            results += run_java(java, targets, options.rounds or JAVA_ROUNDS, share, options.ports, Path(run_dir))
+    return {"machine": facts | {"load_after": os.getloadavg()[0]}, "scenarios": results}
+
+
+def run_raw(
+    rawload: Path,
+    scenarios: Sequence[Scenario],
+    names: Sequence[str],
+    rounds: int,
+    share: float,
+    ports: int,
+    run_dir: Path,
+) -> list[dict[str, Any]]:
+    """The Go load against the Go null broker."""
+    results = []
+    with ExitStack() as stack:
+        ports = free_ports(ports, 40)
+        upstream, broker = stack.enter_context(null_broker(rawload, ports, run_dir))
+        targets = start(stack, names, upstream, ports, run_dir)
+        for scenario in scenarios:
+            requests = int(scenario.requests * share)
+
+            def take(target: Target, scenario: Scenario = scenario, requests: int = requests) -> Sample:
+                with in_force(rawload, target):
+                    return measure(rawload, target, scenario, requests, broker)
+
+            turns = [target for target in targets if scenario.limited or target.name != "gateway-limited"]
+            results.append(
+                {"name": scenario.name, "title": scenario.title, "per": scenario.per, "bar": scenario.bar,
+                 "units": requests, "rounds": take_turns(scenario.title, turns, rounds, take)}
+            )  # fmt: skip
+    return results
+
+
+def run_java(
+    wanted: Sequence[str], names: Sequence[str], rounds: int, share: float, ports: int, run_dir: Path
+) -> list[dict[str, Any]]:
+    """Kafka's ProducerPerformance against a real broker."""
+    from perf_test import BROKER_CONFIG, JAVA_SCENARIOS, JavaScenario, create_topic, measure_java
+
+    from gateway.embedded import Cluster, EmbeddedError
+
+    results = []
+    ports = free_ports(ports, 50)
+    try:
+        cluster = Cluster(brokers=1, overrides=BROKER_CONFIG, port=ports + 40).open()
+    except EmbeddedError as error:
+        raise BenchError(f"no real broker: {error}") from error
+    with ExitStack() as stack:
+        stack.callback(cluster.stop)
+        create_topic(cluster)
+        names = [name for name in names if name != "gateway-limited"]
+        targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir)
+        for scenario in JAVA_SCENARIOS:
+            if scenario.name not in wanted:
+                continue
+            records = int(scenario.records * share)
+
+            def take(target: Target, scenario: JavaScenario = scenario, records: int = records) -> Sample:
+                return measure_java(cluster, target, scenario, records)
+
+            measure_java(cluster, direct(cluster.bootstrap_servers), scenario, records // 4)  # the broker warms up
+
+            results.append(
+                {"name": scenario.name, "title": scenario.title, "per": "record", "bar": None, "units": records,
+                 "rounds": take_turns(scenario.title, targets, rounds, take)}
+            )  # fmt: skip
+    return results
+
+
+def start(stack: ExitStack, names: Sequence[str], upstream: str, ports: int, run_dir: Path) -> list[Target]:
+    """Takes ports `ports` + 10 to `ports` + 39, in the order in which they take turns."""
+    run_dir = Path(tempfile.mkdtemp(dir=run_dir))
+    begin = {
+        "direct": lambda: direct(upstream),
+        "gateway": lambda: stack.enter_context(gateway("gateway", upstream, ports + 10, IDLE_THRESHOLDS, run_dir)),
+        "gateway-limited": lambda: stack.enter_context(
+            gateway("gateway-limited", upstream, ports + 20, BUSY_THRESHOLDS, run_dir)
+        ),
+        "kafka-proxy": lambda: stack.enter_context(kafka_proxy(upstream, ports + 30, run_dir)),
+    }
+    return [begin[name]() for name in TARGETS if name in names]
+
+
+@contextmanager
+def in_force(rawload: Path, target: Target) -> Iterator[None]:
+    if target.name != "gateway-limited":
+        yield
+    else:
+        with limit_in_force(rawload, target):
+            yield
+
+
+def take_turns(
+    title: str, targets: Sequence[Target], rounds: int, take: Callable[[Target], Sample]
+) -> list[dict[str, Sample]]:
+    done = []
+    for number in range(1, rounds + 1):
+        samples = {}
+        for target in targets:
+            begun = time.monotonic()
+            samples[target.name] = take(target)
+            took = time.monotonic() - begun
+            say(f"{title}: round {number} of {rounds}: {target.name}: {brief(samples[target.name])} ({took:.1f} s)")
+        done.append(samples)
+    return done
+
+
+def brief(sample: Sample) -> str:
+    cpu = ""
+    if "cpu_s" in sample:
+        cpu = f", {sample['cpu_us_per_request']:.2f} µs each, {sample['cpu_s_per_gb']:.2f} s/GB"
+    return f"{sample['requests_per_s']:,.0f}/s{cpu}"
+
+
+def run_profile(options: argparse.Namespace) -> None:
+    name = (options.only or ["small-64"])[0]
+    scenario = next((scenario for scenario in SCENARIOS if scenario.name == name), None)
+    if scenario is None:
+        raise BenchError(f"--profile is for the raw loads, not for {name}")
+    requests = int(scenario.requests * (QUICK_SHARE if options.quick else 1.0) * PROFILE_FACTOR)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=cache_dir()) as run_dir:
+        ports = free_ports(options.ports, 40)
+        print(profile(options.profile, build_rawload(), scenario, requests, ports, Path(run_dir)))
+
+
+def complain(run: dict[str, Any]) -> int:
+    """Figures count only where every request was taken; the bars are for people to judge."""
+    bad = [
+        f"{scenario['title']}: {target}: {sample['failed']} answers with an error {sample.get('errors', '')}"
+        for scenario in run["scenarios"]
+        for samples in scenario["rounds"]
+        for target, sample in samples.items()
+        if sample["failed"]
+    ]
+    for line in bad:
+        say(f"NOT VALID: {line}")
+    return 1 if bad else 0
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+# CPU time of process trees, out of /proc (so Linux only), and the facts about the machine that figures depend on.
+#
+# A tree's CPU is the sum over its living processes of user + system + that of children already waited for
+# (/proc/PID/stat fields 14 to 17, proc_pid_stat(5)): a child that ends in between moves its time to its parent and is
+# counted neither twice nor never. Resolution is the kernel's tick, 10 ms: a measured stretch should take a second.
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PROC = Path("/proc")
+
+
+def _stat(pid: int) -> tuple[int, float] | None:
+    """Parent and CPU seconds of a process; None when it is gone."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces and parentheses
+    return int(fields[1]), sum(map(int, fields[11:15])) / _TICKS_PER_S
+
+
+def tree_cpu(root: int) -> dict[int, float]:
+    """CPU seconds so far of `root` and each of its living descendants, by process id."""
+    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    stats = {pid: found for pid in pids if (found := _stat(pid)) is not None}
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in stats.items():
+        children.setdefault(parent, []).append(pid)
+    tree, todo = {}, [root] if root in stats else []
+    while todo:
+        pid = todo.pop()
+        tree[pid] = stats[pid][1]
+        todo += children.get(pid, [])
+    return tree
+
+
+def command_line(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _first_line(*command: str) -> str | None:
+    if shutil.which(command[0]) is None:
+        return None
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return lines[0].strip() if done.returncode == 0 and lines else None
+
+
+def _cpu_model() -> str:
+    for line in (_PROC / "cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _revision(root: Path) -> str | None:
+    commit = _first_line("git", "-C", str(root), "rev-parse", "--short", "HEAD")
+    changed = _first_line("git", "-C", str(root), "status", "--porcelain")
+    return f"{commit} and changes" if commit and changed else commit
+
+
+def machine(root: Path) -> dict[str, Any]:
+    """What a reader must know to compare these figures with others."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory / 2**30, 1),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "go": _first_line("go", "version"),
+        "java": _first_line("java", "--version"),
+        "kafka_proxy": _first_line("kafka-proxy", "version"),
+        "revision": _revision(root),
+        "load_before": os.getloadavg()[0],
+    }

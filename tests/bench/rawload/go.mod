@@ -1,0 +1,3 @@
+module rawload
+
+go 1.21

@@ -1,0 +1,115 @@
+# From samples to tables: medians over rounds, and ratios to kafka-proxy taken round by round (what disturbs a machine
+# for longer than a round disturbs both sides of a ratio).
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+REFERENCE = "kafka-proxy"
+
+Round = Mapping[str, Mapping[str, Any]]  # target -> sample
+
+_UNITS = {
+    "request": ("requests/s", "CPU µs/request", "cpu_us_per_request"),
+    "GB": ("MB/s", "CPU s/GB", "cpu_s_per_gb"),
+    "record": ("records/s", "CPU µs/record", "cpu_us_per_request"),
+}
+
+
+def _over(rounds: Sequence[Round], target: str, key: str) -> list[float]:
+    return [float(samples[target][key]) for samples in rounds if key in samples.get(target, {})]
+
+
+def ratios(rounds: Sequence[Round], target: str, key: str) -> list[float]:
+    """The target's CPU by the reference's, one per round that has both."""
+    both = (samples for samples in rounds if key in samples.get(target, {}) and key in samples.get(REFERENCE, {}))
+    return [float(samples[target][key] / samples[REFERENCE][key]) for samples in both if samples[REFERENCE][key]]
+
+
+def _speed(rounds: Sequence[Round], target: str, per: str) -> float:
+    if per == "GB":
+        return median([float(samples[target]["bytes"] / samples[target]["seconds"] / 1e6) for samples in rounds])
+    return median(_over(rounds, target, "requests_per_s"))
+
+
+def _ratio_text(found: Sequence[float]) -> str:
+    return f"{median(found):.2f} ({min(found):.2f}–{max(found):.2f})" if found else "–"
+
+
+def _row(rounds: Sequence[Round], target: str, per: str) -> list[str]:
+    key = _UNITS[per][2]
+    used = _over(rounds, target, key)
+    return [
+        target,
+        f"{_speed(rounds, target, per):,.0f}",
+        f"{median(used):.2f}" if used else "–",
+        "1" if target == REFERENCE else _ratio_text(ratios(rounds, target, key)),
+        f"{median(_over(rounds, target, 'p50_ms')):.2f}",
+        f"{median(_over(rounds, target, 'p99_ms')):.2f}",
+    ]
+
+
+def _table(scenario: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    speed, cpu, _ = _UNITS[scenario["per"]]
+    head = ["", speed, cpu, f"of {REFERENCE}'s", "p50 ms", "p99 ms"]
+    return head, [_row(scenario["rounds"], target, scenario["per"]) for target in scenario["rounds"][0]]
+
+
+def bars(scenarios: Iterable[Mapping[str, Any]]) -> list[tuple[str, float, float]]:
+    """(scenario, median ratio of the gateway's CPU to kafka-proxy's, highest ratio we accept) where both ran."""
+    found = []
+    for scenario in scenarios:
+        if scenario.get("bar") is not None:
+            got = ratios(scenario["rounds"], "gateway", _UNITS[scenario["per"]][2])
+            if got:
+                found.append((str(scenario["title"]), median(got), float(scenario["bar"])))
+    return found
+
+
+def _facts(run: Mapping[str, Any]) -> list[str]:
+    m = run["machine"]
+    versions = [f"Python {m['python']}", *(str(m[key]) for key in ("go", "java") if m.get(key))]
+    if m.get("kafka_proxy_used"):
+        versions.append(f"kafka-proxy {m.get('kafka_proxy') or 'of unknown version'}")
+    return [
+        f"{m['time']}, revision {m['revision'] or 'unknown'}",
+        f"{m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['kernel']}; load {m['load_before']:.1f} before, "
+        f"{m['load_after']:.1f} after",
+        ", ".join(versions),
+    ]
+
+
+def _size(scenario: Mapping[str, Any]) -> str:
+    what = "records" if scenario["per"] == "record" else "requests"
+    return f"{len(scenario['rounds'])} rounds of {scenario['units']:,} {what}"
+
+
+def as_text(run: Mapping[str, Any]) -> str:
+    lines = _facts(run)
+    for scenario in run["scenarios"]:
+        head, rows = _table(scenario)
+        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+        lines += ["", f"{scenario['title']} ({_size(scenario)})"]
+        for name, *cells in [head, *rows]:
+            figures = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+            lines.append("  ".join([name.ljust(widths[0]), *figures]))
+    if met := bars(run["scenarios"]):
+        lines += ["", "Gateway's CPU by kafka-proxy's, and the bar:"]
+        for title, got, bar in met:
+            lines.append(f"  {title}: {got:.2f}, bar {bar:.2f}: {'met' if got <= bar else 'MISSED'}")
+    return "\n".join(lines)
+
+
+def as_markdown(run: Mapping[str, Any]) -> str:
+    lines = [f"- {fact}" for fact in _facts(run)]
+    for scenario in run["scenarios"]:
+        head, rows = _table(scenario)
+        lines += ["", f"**{scenario['title']}** ({_size(scenario)})", ""]
+        lines += ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
+    if met := bars(run["scenarios"]):
+        lines += ["", "| gateway's CPU by kafka-proxy's | measured | bar |", "|---|---:|---:|"]
+        lines += [f"| {title} | {got:.2f} | {bar:.2f} |" for title, got, bar in met]
+    return "\n".join(lines)

@@ -1,0 +1,118 @@
+# What is compared: nothing in between, the gateway, the gateway with a limit in force, and kafka-proxy where installed.
+#
+# Each is started once per run and stands idle while another is measured. A target is an address to send to, and the
+# process whose tree's CPU counts.
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from processes import BenchError, running, wait_for_port
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = "127.0.0.1"
+NODE_ID = 1  # of the null broker and of a one-broker embedded cluster
+
+# Thresholds nobody reaches: they are looked up for every request and reject none.
+IDLE_THRESHOLDS = {
+    "total.bytes.in.per.sec.threshold": "1000000MB",
+    "topics": {
+        "load": {"bytes.in.per.sec.threshold": "500000MB"},
+        "clicks": {"bytes.in.per.sec.threshold": "5MB"},
+    },
+}
+# Topic `busy` is held at its limit once the total is passed, while `load` stays below its own: 40 MB/s are 235,000 of
+# the small requests.
+BUSY_THRESHOLDS = {
+    "total.bytes.in.per.sec.threshold": "42MB",
+    "topics": {
+        "load": {"bytes.in.per.sec.threshold": "40MB"},
+        "busy": {"bytes.in.per.sec.threshold": "1MB"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """An address to load. `bootstrap` is for clients that follow metadata, `node` for a load that sends straight."""
+
+    name: str
+    bootstrap: str
+    node: str
+    pid: int | None  # root of the tree whose CPU counts; None: nothing is in between
+
+
+def direct(upstream: str) -> Target:
+    return Target("direct", upstream, upstream, None)
+
+
+@contextmanager
+def null_broker(rawload: Path, port: int, run_dir: Path) -> Iterator[tuple[str, int]]:
+    """Address and process id of a broker that keeps nothing."""
+    log = run_dir / "null-broker.log"
+    address = f"{HOST}:{port}"
+    with running([str(rawload), "-null", address, "-topics", "load,busy"], log) as process:
+        wait_for_port(process, port, log)
+        yield address, process.pid
+
+
+def gateway_config(upstream: str, port: int, thresholds: dict[str, Any], spool: Path) -> dict[str, Any]:
+    return {
+        "upstream": {"bootstrap_servers": upstream},
+        "listener": {"host": HOST, "port": port, "advertised_host": HOST},
+        "admin": {"host": HOST, "port": port + 9},
+        "thresholds": thresholds,
+        "usage_log": {"topic": "__produce_gateway_usage", "spool_dir": str(spool)},
+        "internal_topics": "none",
+    }
+
+
+@contextmanager
+def gateway(
+    name: str, upstream: str, port: int, thresholds: dict[str, Any], run_dir: Path, env: dict[str, str] | None = None
+) -> Iterator[Target]:
+    """Takes ports `port` to `port` + 9."""
+    log, config = run_dir / f"{name}.log", run_dir / f"{name}.yaml"
+    spool = run_dir / f"{name}-spool"
+    spool.mkdir()
+    config.write_text(yaml.safe_dump(gateway_config(upstream, port, thresholds, spool)))
+    node_port = port + 1 + NODE_ID
+    command = [sys.executable, "-m", "gateway", "serve", str(config)]
+    with running(command, log, env=env, cwd=ROOT) as process:
+        wait_for_port(process, node_port, log)
+        yield Target(name, f"{HOST}:{port}", f"{HOST}:{node_port}", process.pid)
+
+
+def kafka_proxy_path() -> str | None:
+    return shutil.which("kafka-proxy")
+
+
+@contextmanager
+def kafka_proxy(upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
+    """grepplabs' kafka-proxy with its defaults, on loopback. The one broker's address is mapped to one listener."""
+    path = kafka_proxy_path()
+    if path is None:
+        raise BenchError("kafka-proxy is not on PATH")
+    log, address = run_dir / "kafka-proxy.log", f"{HOST}:{port}"
+    command = [
+        path, "server", "--bootstrap-server-mapping", f"{upstream},{address}", "--default-listener-ip", HOST,
+        "--http-listen-address", f"{HOST}:{port + 1}",
+    ]  # fmt: skip
+    with running(command, log) as process:
+        wait_for_port(process, port, log)
+        yield Target("kafka-proxy", address, address, process.pid)
+
+
+def cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    path = Path(base) / "produce-gateway" / "bench"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
