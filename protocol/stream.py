@@ -158,7 +158,7 @@ class EndpointHider:
             chunk has to begin with them. Fewer than HOLD, and none once the whole answer is there.
         """
         size = end - start
-        if self._skip >= size and size < self._left:  # most chunks of a large answer lie within records
+        if self._skip >= size:  # most chunks of a large answer lie within records
             self._skip -= size
             self._left -= size
             return 0

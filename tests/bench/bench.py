@@ -144,7 +144,7 @@ def run_java(
     wanted: Sequence[str], names: Sequence[str], rounds: int, share: float, ports: int, run_dir: Path
 ) -> list[dict[str, Any]]:
     """Kafka's ProducerPerformance against a real broker."""
-    from perf_test import BROKER_CONFIG, JAVA_SCENARIOS, JavaScenario, create_topic, measure_java
+    from java_producer import BROKER_CONFIG, JAVA_SCENARIOS, JavaScenario, create_topic, measure_java
 
     from gateway.embedded import Cluster, EmbeddedError
 

@@ -119,16 +119,16 @@ def test_metadata_keeps_unknown_tagged_fields_at_every_level(version: int, data:
     assert frame == framed(header + encode(expected_metadata(message), extra))
 
 
+@pytest.mark.parametrize("lengths", [(130, 128, 127), (130, 1, 1), (1, 127, 1), (1, 1, 127), (1, 1, 128)])
 @pytest.mark.parametrize("version", [v for v in METADATA if v >= 9])
-def test_metadata_with_lengths_of_more_than_one_varint_byte(version: int) -> None:
-    """200 partitions, 130 replicas, a topic name of 200 bytes: none of them fits into the one byte of the fast walk."""
+def test_metadata_with_lengths_of_more_than_one_varint_byte(version: int, lengths: tuple[int, int, int]) -> None:
+    """200 partitions, 127 nodes or more, a name of 200 bytes: they don't fit into the one byte of the fast walk."""
     cls = answer_class(api.METADATA, version)
     topic_cls = element(cls, "topics")
     partition_cls = element(topic_cls, "partitions")
-    nodes = [node << 8 for node in range(130)]  # a last byte of 0 looks like the end of a partition
-    partition = filled(
-        partition_cls, replica_nodes=tuple(nodes), isr_nodes=tuple(nodes[:128]), offline_replicas=tuple(nodes[:127])
-    )
+    # Node ids whose last byte is 0: it looks like the end of a partition.
+    replicas, in_sync, offline = (tuple(node << 8 for node in range(length)) for length in lengths)
+    partition = filled(partition_cls, replica_nodes=replicas, isr_nodes=in_sync, offline_replicas=offline)
     topic_id = {"topic_id": uuid.UUID(int=7)} if version >= 10 else {}
     topic = topic_cls(error_code=ErrorCode(0), name="t" * 200, partitions=(partition,) * 200, **topic_id)
     rest = {} if version < 13 else {"error_code": ErrorCode(0)}
@@ -144,18 +144,9 @@ def test_a_null_array_of_nodes_is_one_byte(place: int) -> None:
     """No broker sends it, but a byte 0 must not be taken for a length of -1."""
     arrays = [b"\x02" + bytes(4), b"\x02" + bytes(4), b"\x02" + bytes(4)]
     arrays[place] = b"\x00"
-    topic = (
-        bytes(2)
-        + b"\x02t"
-        + bytes(16)
-        + b"\x00"
-        + b"\x02"
-        + bytes(14)
-        + b"".join(arrays)
-        + b"\x00"
-        + bytes(4)
-        + b"\x00"
-    )
+    fixed = bytes(11) + b"\x01\x01\x00"  # read from three bytes too early: two more lengths and an end
+    partition = fixed + b"".join(arrays) + b"\x00"
+    topic = bytes(2) + b"\x02t" + bytes(16) + b"\x00" + b"\x02" + partition + bytes(4) + b"\x00"
     content = bytes(4) + b"\x00" + bytes(4) + b"\x01" + b"\x00" + bytes(4) + b"\x03" + topic + topic + b"\x00"
     assert metadata(content, 0, len(content), 12, {}, {}) == (framed(content), [])
 

@@ -1,0 +1,104 @@
+# A gateway as an operator starts it: `python -m gateway serve CONFIG`, its ports, its processes, its end.
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from gateway import embedded
+from tests.clients import processes
+
+READY_TIMEOUT_S = 60.0
+DRAIN_S = 20.0
+
+
+class GatewayFailed(AssertionError):
+    """It did not come up, or did not end well; with what it logged."""
+
+
+class Gateway:
+    """A running gateway in front of `upstream`; `settings` are sections of the configuration file.
+
+    Attributes:
+        bootstrap: where clients connect first.
+        admin: base URL of /metrics and /readyz.
+    """
+
+    def __init__(self, upstream: str, settings: dict[str, Any] | None = None, node_ids: int = 3) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="produce-gateway-")
+        folder = Path(self._folder.name)
+        self.port = embedded.free_port(node_ids + 3)  # bootstrap, then port + 1 + node id for 1..node_ids, then admin
+        self._admin_port = self.port + node_ids + 2
+        self.bootstrap = f"{embedded.HOST}:{self.port}"
+        self.admin = f"http://{embedded.HOST}:{self._admin_port}"
+        config = {
+            "upstream": {"bootstrap_servers": upstream},
+            "listener": {"host": embedded.HOST, "port": self.port},
+            "admin": {"host": embedded.HOST, "port": self._admin_port},
+            "usage_log": {"spool_dir": str(folder / "spool")},
+        }
+        path = folder / "gateway.yaml"
+        path.write_text(yaml.safe_dump(config | (settings or {})))
+        self._log = folder / "log"
+        with open(self._log, "wb") as log:
+            command = [sys.executable, "-m", "gateway", "serve", str(path)]
+            self.process = embedded.spawn(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
+
+    def broker_port(self, node_id: int) -> int:
+        return self.port + 1 + node_id
+
+    def ports(self, node_ids: int = 3) -> set[int]:
+        return {self.port, *(self.broker_port(node) for node in range(1, node_ids + 1))}
+
+    def pids(self) -> set[int]:
+        """The parent, the control process, the workers."""
+        return processes.tree(self.process.pid)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def __enter__(self) -> Gateway:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self._ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                said = self.log()[-3000:]
+                self._end(None)
+                raise GatewayFailed(f"the gateway is not ready (exit status {self.process.poll()}): {said}")
+            time.sleep(0.05)
+        return self
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.admin}/readyz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        said = self.log()
+        status = self._end(DRAIN_S)
+        if kind is None and status != 0:
+            raise GatewayFailed(f"the gateway ended with {status}: {said[-3000:]}")
+
+    def _end(self, terminate_s: float | None) -> int:
+        children = self.pids()
+        status = embedded.reap(self.process, terminate_s)
+        self._folder.cleanup()
+        left = {pid for pid in children if (processes.PROC / str(pid)).exists() and pid != self.process.pid}
+        if status == 0 and left:
+            raise GatewayFailed(f"the gateway left processes behind: {[processes.command_of(pid) for pid in left]}")
+        return status

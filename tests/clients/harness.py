@@ -1,0 +1,450 @@
+# Builds the drivers once, runs them, and reads back from the broker itself what they left there.
+#
+# A driver is a program per language (go/, node/, java/, python/) with one contract. Its only argument is a JSON object,
+# its last line of stdout is one; it tells what its library told the application and judges nothing:
+#
+#   produce  client run topics partitions count [record_bytes keys acks idempotence compression batch_records rate
+#            transactional_id transaction_size abort_every client_id options timeout_s]
+#            -> sent acknowledged errors{name: n} failed[i] unresolved[i] aborted[i] timeline[acknowledged per second]
+#               first_error throttle{count max_ms} (null: the library doesn't tell) events{name: n} elapsed_s
+#               transactions{committed aborted failed}
+#   consume  client run topics group count [isolation settle_s client_id options timeout_s]
+#            -> partitions{"topic/0": [i, …]} strangers first_s events elapsed_s
+#   admin    client topics partitions replication
+#            -> listed partitions retention_ms cluster_id controller brokers deleted
+#
+# Record i is `client:run:i`, padded with `|xxx` to record_bytes, and goes to partition i modulo their number (with
+# keys: where the library's partitioner puts it). `options` are the library's own settings by the library's own names.
+# Judgement is here: `read_back` asks the broker directly, `judge` compares. Knows nothing of the gateway.
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from gateway import embedded
+
+HERE = Path(__file__).parent
+BUILD_TIMEOUT_S = 600.0  # modules and packages are downloaded the first time
+GRACE_S = 20.0  # a driver ends itself 15 s after its own deadline; after this it is killed
+
+Result = dict[str, Any]
+
+
+class Unavailable(Exception):
+    """A driver can't be built or run here; the text says what is missing."""
+
+
+class DriverFailed(Exception):
+    """A driver ended without a result, or with an error before its work began."""
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+def _tool(name: str, version_argument: str, why: str) -> str:
+    """What the tool says of its version; a driver built by another one is not used."""
+    path = shutil.which(name)
+    if path is None:
+        raise Unavailable(f"{name} is not on PATH: {why}")
+    said = subprocess.run([path, version_argument], capture_output=True, text=True, check=False, timeout=60)
+    return said.stdout + said.stderr
+
+
+def _run_build(command: Sequence[str], folder: Path, **environment: str) -> None:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BUILD_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise Unavailable(f"{' '.join(command[:3])} failed in {folder}: {(done.stdout + done.stderr).strip()[-1500:]}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _built(kind: str, versions: str, make: Callable[[Path], None]) -> Path:
+    """The folder with the built driver: made once for these sources and these tools, by one process at a time."""
+    sources = sorted(path for path in (HERE / kind).iterdir() if path.is_file())
+    digest = hashlib.sha256(versions.encode())
+    for path in sources:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    folder = embedded.cache_dir() / "clients" / f"{kind}-{digest.hexdigest()[:16]}"
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not folder.exists():
+            fresh = folder.with_name(f"{folder.name}.building")
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir(parents=True)
+            for path in sources:
+                shutil.copy(path, fresh)
+            make(fresh)
+            fresh.rename(folder)
+    return folder
+
+
+@functools.cache
+def build_go() -> Path:
+    versions = _tool("go", "version", "franz-go and sarama are driven by a Go program (Go 1.21 or newer)")
+    # Binaries carry no path of this machine and no state of a repository: the same sources give the same program.
+    command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", "driver", "."]
+    return _built("go", versions, lambda folder: _run_build(command, folder)) / "driver"
+
+
+@functools.cache
+def build_node() -> Path:
+    versions = _tool("node", "--version", "KafkaJS is driven by a Node program (Node 18 or newer)")
+    _tool("npm", "--version", "KafkaJS is fetched with it")
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    return _built("node", versions, lambda folder: _run_build(command, folder)) / "driver.js"
+
+
+@functools.cache
+def build_java() -> Path:
+    versions = _tool("javac", "-version", "the Java clients are driven by a small Java program, which needs a JDK")
+    libs = embedded.fetch()
+    # Release 11 is the oldest that every kafka-clients in CLIENTS can run with.
+    command = ["javac", "--release", "11", "-nowarn", "-cp", f"{libs}/*", "-d", ".", "Driver.java"]
+    return _built("java", versions + libs.parent.name, lambda folder: _run_build(command, folder))
+
+
+@functools.cache
+def old_kafka_clients(version: str) -> Path:
+    """The jar of another kafka-clients; the rest of the class path is the embedded Kafka's."""
+    folder = embedded.cache_dir() / "clients" / f"kafka-clients-{version}"
+    jar = folder / f"kafka-clients-{version}.jar"
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not jar.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "settings.xml").write_text(embedded._settings(os.environ.get(embedded.MAVEN_ENV)))
+            command = [embedded.java(), "-jar", str(embedded._ivy_jar()), "-settings", "settings.xml", "-cache", "ivy"]
+            command += ["-dependency", "org.apache.kafka", "kafka-clients", version, "-confs", "default"]
+            _run_build([*command, "-retrieve", "[artifact]-[revision].[ext]"], folder)
+    if not jar.exists():
+        raise Unavailable(f"Ivy brought no kafka-clients {version}")
+    return jar
+
+
+def _java_command(version: str | None) -> list[str]:
+    classes = build_java()
+    libs = embedded.fetch()
+    path = [str(classes), *([str(old_kafka_clients(version))] if version else []), f"{libs}/*"]
+    config = libs.parent / "log4j2.xml"
+    log = [f"-Dlog4j2.configurationFile={config}", f"-Dkafka.log.file={os.devnull}"]
+    return [embedded.java(), "-Xmx192m", *embedded.JVM_OPTIONS, *log, "-cp", os.pathsep.join(path), "Driver"]
+
+
+def _python_command(module: str) -> list[str]:
+    return [sys.executable, str(HERE / "python" / f"drive_{module}.py")]
+
+
+# --- the clients ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client library and how to start its driver. `command` may take minutes the first time: it builds."""
+
+    name: str
+    command: Callable[[], list[str]]
+    codecs: tuple[str, ...]
+    full_only: bool = False  # a further version of a library that is there already
+
+
+_ALL_CODECS = ("gzip", "snappy", "lz4", "zstd")
+CLIENTS = {
+    client.name: client
+    for client in (
+        Client("java", lambda: _java_command(None), _ALL_CODECS),
+        Client("java-3.9.1", lambda: _java_command("3.9.1"), _ALL_CODECS, full_only=True),
+        Client("java-2.8.2", lambda: _java_command("2.8.2"), _ALL_CODECS, full_only=True),
+        Client("librdkafka", lambda: _python_command("librdkafka"), _ALL_CODECS),
+        Client("franz-go", lambda: [str(build_go())], _ALL_CODECS),
+        Client("sarama", lambda: [str(build_go())], _ALL_CODECS),
+        Client("kafka-python", lambda: _python_command("kafka_python"), ("gzip",)),  # the others need extra packages
+        Client("aiokafka", lambda: _python_command("aiokafka"), ("gzip",)),
+        Client("kafkajs", lambda: ["node", str(build_node())], ("gzip",)),  # likewise
+    )
+}
+
+
+class Driver:
+    """A running driver. `result` waits for its end, never beyond its deadline, and the process is gone after it."""
+
+    def __init__(self, client: str, mode: str, bootstrap: str, *, timeout_s: float = 60.0, **config: Any) -> None:
+        self.client = client
+        self.mode = mode
+        command = CLIENTS[client].command()
+        given = {"client": client, "mode": mode, "bootstrap": bootstrap, "timeout_s": timeout_s, **config}
+        self._deadline = time.monotonic() + timeout_s + GRACE_S
+        self._process = embedded.spawn(
+            [*command, json.dumps(given)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def result(self) -> Result:
+        """What the driver found.
+
+        Raises:
+            DriverFailed: it had to be killed, ended without a result, or could not begin.
+        """
+        try:
+            out, err = self._process.communicate(timeout=max(0.1, self._deadline - time.monotonic()))
+            killed = ""
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            out, err = self._process.communicate()
+            killed = ", killed at its deadline"
+        finally:
+            embedded.reap(self._process)
+        return self._read(out, err, killed)
+
+    def stop(self) -> None:
+        """End it whatever it is doing; its result is of no interest."""
+        self._process.kill()
+        self._process.communicate()
+        embedded.reap(self._process)
+
+    def _read(self, out: str, err: str, killed: str) -> Result:
+        last = out.strip().rsplit("\n", 1)[-1]
+        try:
+            result = json.loads(last)
+        except ValueError:
+            result = None
+        who = f"{self.client} {self.mode}{killed} (exit status {self._process.returncode})"
+        if not isinstance(result, dict):
+            raise DriverFailed(f"{who}: no result; stderr ends with: {err[-2000:]}")
+        if "error" in result:
+            raise DriverFailed(f"{who}: {result['error']}: {result.get('first_error')}; stderr: {err[-2000:]}")
+        return result
+
+
+def run(client: str, mode: str, bootstrap: str, **config: Any) -> Result:
+    """Run a driver to its end. `config` as in this module's head."""
+    return Driver(client, mode, bootstrap, **config).result()
+
+
+# --- what is in the log -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Log:
+    """What a topic holds, in the order of its offsets: record numbers by "topic/partition"."""
+
+    partitions: dict[str, list[int]] = field(default_factory=dict)
+    damaged: int = 0  # records of this run that are not byte for byte what was sent
+    strangers: int = 0  # records of other runs
+
+    def numbers(self) -> list[int]:
+        return [number for numbers in self.partitions.values() for number in numbers]
+
+
+def read_back(
+    bootstrap: str,
+    topics: Sequence[str],
+    client: str,
+    run: str,
+    *,
+    record_bytes: int = 0,
+    isolation: str = "read_committed",
+    timeout_s: float = 60.0,
+) -> Log:
+    """Read whole topics directly from the broker, from their start to the end that they have now."""
+    log = Log()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "read-back",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    try:
+        metadata = consumer.list_topics(timeout=timeout_s).topics
+        places = [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in metadata[t].partitions]
+        open_places = {(place.topic, place.partition) for place in places}
+        consumer.assign(places)
+        deadline = time.monotonic() + timeout_s
+        prefix = f"{client}:{run}:".encode()
+        while open_places:
+            if time.monotonic() > deadline:
+                raise DriverFailed(f"reading {topics} back took more than {timeout_s:.0f} s: {open_places} are left")
+            for message in consumer.consume(1000, 0.1):
+                where = (str(message.topic()), int(message.partition() or 0))
+                error = message.error()
+                if error is None:
+                    _note(log, where, message.value() or b"", prefix, record_bytes)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    open_places.discard(where)  # other errors: librdkafka goes on trying, and the deadline is ours
+    finally:
+        consumer.close()
+    return log
+
+
+def _note(log: Log, where: tuple[str, int], value: bytes, prefix: bytes, record_bytes: int) -> None:
+    text = value.partition(b"|")[0]
+    number = text.removeprefix(prefix)
+    if not text.startswith(prefix) or not number.isdigit():
+        log.strangers += 1
+        return
+    whole = (text + b"|").ljust(record_bytes, b"x") if record_bytes > len(text) else text
+    log.damaged += whole != value
+    log.partitions.setdefault(f"{where[0]}/{where[1]}", []).append(int(number))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the records of a run, told by the log alone."""
+
+    acknowledged: int
+    lost: tuple[int, ...]  # acknowledged and not there
+    duplicates: int  # times that a record is there once more than it should
+    reordered: int  # records that stand behind a later one of their partition, repetitions not counted
+    unexpected: tuple[int, ...]  # of aborted transactions, and yet there
+    written_though_failed: int  # the application was told of an error, or of nothing: both are allowed
+    damaged: int
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.duplicates or self.reordered or self.unexpected or self.damaged)
+
+
+def judge(produced: Result, log: Log) -> Verdict:
+    """Compare what the application was told with what is there."""
+    aborted = set(produced["aborted"])
+    untold = {*produced["failed"], *produced["unresolved"]}
+    acknowledged = set(range(produced["sent"])) - aborted - untold
+    there = Counter(log.numbers())
+    return Verdict(
+        acknowledged=len(acknowledged),
+        lost=tuple(sorted(acknowledged - there.keys())),
+        duplicates=there.total() - len(there),
+        reordered=sum(map(reordered, log.partitions.values())),
+        unexpected=tuple(sorted(aborted & there.keys())),
+        written_though_failed=len(untold & there.keys()),
+        damaged=log.damaged,
+    )
+
+
+def reordered(numbers: Sequence[int]) -> int:
+    """How many first occurrences stand behind a larger number."""
+    count, largest, seen = 0, -1, set()
+    for number in numbers:
+        if number not in seen:
+            seen.add(number)
+            count += number < largest
+            largest = max(largest, number)
+    return count
+
+
+def judge_reading(consumed: Result, log: Log) -> list[str]:
+    """How what a consumer saw differs from what the broker holds; an empty list where it doesn't."""
+    findings = []
+    for place in sorted(consumed["partitions"].keys() | log.partitions.keys()):
+        seen, there = consumed["partitions"].get(place, []), log.partitions.get(place, [])
+        if seen != there:
+            missing, extra = Counter(there) - Counter(seen), Counter(seen) - Counter(there)
+            differ = f"missing {sorted(missing)[:10]}, too many {sorted(extra)[:10]}"
+            what = differ if missing or extra else "in another order"
+            findings.append(f"{place}: {len(seen)} records seen, {len(there)} there: {what}")
+    return findings
+
+
+# --- directly at the cluster ------------------------------------------------------------------------------------------
+
+
+def create_topics(bootstrap: str, names: Sequence[str], partitions: int, replication: int = 1, **config: str) -> None:
+    """Create topics and return when every broker's metadata has them with all leaders."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    new = [NewTopic(name, partitions, replication, config=dict(config)) for name in names]
+    for future in admin.create_topics(new).values():
+        future.result(30)
+
+    def led() -> bool:
+        topics = admin.list_topics(timeout=10).topics
+        return all(
+            name in topics
+            and len(topics[name].partitions) == partitions
+            and all(place.leader >= 0 for place in topics[name].partitions.values())
+            for name in names
+        )
+
+    embedded.wait_for(f"topics {', '.join(names)}", led)
+
+
+def committed(bootstrap: str, group: str, topic: str, partitions: int) -> int:
+    """Sum of a group's committed offsets, asked directly."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        return sum(max(0, place.offset) for place in consumer.committed(places, timeout=30))
+    finally:
+        consumer.close()
+
+
+def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
+    """Sum of a topic's end offsets, asked directly; a leader that has just become one is asked again."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "end-offsets", "log_level": 0})
+    try:
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        return sum(_end_offset(consumer, place) for place in places)
+    finally:
+        consumer.close()
+
+
+def await_end(bootstrap: str, topic: str, partitions: int, count: int, timeout_s: float = 15.0) -> None:
+    """Return when `count` records are there, at the latest after `timeout_s`: with acks=0 nobody is told when."""
+    deadline = time.monotonic() + timeout_s
+    while end_offsets(bootstrap, topic, partitions) < count and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=10)[1])
+        except KafkaException:  # its `retriable` is told for transactions only
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

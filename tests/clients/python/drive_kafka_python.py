@@ -1,0 +1,157 @@
+# kafka-python.
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import kafka
+from common import Config, Ledger, Reading, eventually, main
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError
+
+
+def base(config: Config) -> dict[str, Any]:
+    settings: dict[str, Any] = {"bootstrap_servers": config.bootstrap}
+    return settings | ({"client_id": config.client_id} if config.client_id else {})
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    settings = base(config)
+    if config.batch_records:
+        settings["batch_size"] = config.batch_bytes()
+    if config.acks is not None:
+        settings["acks"] = "all" if config.acks == -1 else config.acks
+        if config.acks != -1:
+            settings["enable_idempotence"] = False
+    if config.idempotence is not None:
+        settings["enable_idempotence"] = config.idempotence
+    if config.transactional_id:
+        settings["transactional_id"] = config.transactional_id
+    if config.compression and config.compression != "none":
+        settings["compression_type"] = config.compression
+    return settings | config.options
+
+
+def send(config: Config, ledger: Ledger, producer: KafkaProducer, first: int, end: int) -> None:
+    for i in range(first, end):
+        if (wait := ledger.due(i)) > 0:
+            time.sleep(wait)
+        if not ledger.left():
+            return
+        topic, partition = config.target(i)
+        where = {"key": str(i).encode()} if config.keys else {"partition": partition}
+        try:
+            future = producer.send(topic, config.value(i), **where)
+        except KafkaError as error:
+            ledger.fail(i, type(error).__name__, str(error))
+            continue
+        future.add_callback(lambda _, i=i: ledger.acknowledge(i))
+        future.add_errback(lambda error, i=i: ledger.fail(i, type(error).__name__, str(error)))
+
+
+def flush(ledger: Ledger, producer: KafkaProducer) -> None:
+    try:
+        producer.flush(ledger.left())
+    except KafkaError as error:
+        ledger.events.update([f"flush: {type(error).__name__}"])
+
+
+def produce(config: Config) -> dict[str, Any]:
+    ledger = Ledger(config)
+    producer = KafkaProducer(**settings_of(config))
+
+    def work() -> None:
+        if config.transactional_id:
+            transact(config, ledger, producer)
+        else:
+            send(config, ledger, producer, 0, config.count)
+            flush(ledger, producer)
+
+    ledger.by_the_deadline(work)
+    result = ledger.result()
+    longest = [
+        value
+        for group in producer.metrics().values()
+        for name, value in group.items()
+        if name == "produce-throttle-time-max" and value == value and value != float("-inf")
+    ]
+    result["throttle"]["max_ms"] = max(longest, default=0)
+    producer.close(3)
+    return result
+
+
+def transact(config: Config, ledger: Ledger, producer: KafkaProducer) -> None:
+    producer.init_transactions()
+    for first, end, commit in config.transactions():
+        outcome = "aborted"
+        try:
+            producer.begin_transaction()
+            send(config, ledger, producer, first, end)
+            flush(ledger, producer)
+            if commit and ledger.all_ok(first, end):
+                producer.commit_transaction()
+                outcome = "committed"
+            else:
+                producer.abort_transaction()
+        except KafkaError as error:
+            ledger.events.update([f"transaction: {type(error).__name__}"])
+            outcome = "failed"
+        ledger.end_transaction(first, end, outcome)
+
+
+def consume(config: Config) -> dict[str, Any]:
+    reading = Reading(config)
+    consumer = KafkaConsumer(
+        *config.topics,
+        **base(config),
+        group_id=config.group,
+        auto_offset_reset="earliest",
+        isolation_level=config.isolation,
+        **config.options,
+    )
+    while not reading.done():
+        try:
+            polled = consumer.poll(100)
+        except KafkaError as error:
+            reading.events.update([type(error).__name__])
+            continue
+        for where, records in polled.items():
+            for record in records:
+                reading.take(where.topic, where.partition, record.value)
+    result = reading.result()
+    consumer.close()
+    return result
+
+
+def admin(config: Config) -> dict[str, Any]:
+    client = KafkaAdminClient(**base(config))
+    topic = config.topics[0]
+    options = {
+        "num_partitions": config.partitions,
+        "replication_factor": config.replication,
+        "configs": {"retention.ms": "3600123"},
+    }
+    client.create_topics({topic: options})
+    listed = eventually(lambda: topic in client.list_topics())
+    described = client.describe_topics([topic])
+    configs = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    cluster = client.describe_cluster()
+    node_id = "broker_id" if "broker_id" in cluster["brokers"][0] else "node_id"  # DescribeCluster's name, Metadata's
+    client.delete_topics([topic])
+    return {
+        "listed": listed,
+        "partitions": len(described[0]["partitions"]),
+        "retention_ms": configs["topic"][topic]["retention.ms"]["value"],
+        "cluster_id": cluster["cluster_id"],
+        "controller": cluster["controller_id"],
+        "brokers": [{"id": b[node_id], "host": b["host"], "port": b["port"]} for b in cluster["brokers"]],
+        "deleted": eventually(lambda: topic not in client.list_topics()),
+    }
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    main(kafka.__version__, {"produce": produce, "consume": consume, "admin": admin})

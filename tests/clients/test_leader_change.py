@@ -1,0 +1,152 @@
+# Clients stay behind the gateway when leaders move. A broker that is no leader any more names the new one with its
+# address in its answer (KIP-951); a client that sees the broker's own address there goes straight to it from then on.
+#
+# Two moves: node 2 is killed (its connections break, clients ask for metadata), and, once it is back, gets its
+# partitions again (the old leader lives and answers NOT_LEADER_OR_FOLLOWER with the hint: the case that matters).
+# Sent to the brokers directly (CLIENTS_TARGET=direct), the same run is the control: then every client must be seen.
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from gateway import embedded
+from tests.clients import harness
+from tests.clients.conftest import Target, missing
+from tests.clients.gateways import Gateway
+from tests.clients.harness import Driver
+from tests.clients.processes import Watch, connections_to, sockets_of, wait_until
+
+pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(300)]
+
+CLIENTS = ("franz-go", "librdkafka", "java")
+KILLED = 2
+PARTITIONS = 6  # two are led by each broker
+RATE = 40.0
+SECONDS = 45  # the two moves take 20 s on an idle machine, and records must be under way during both
+COUNT = int(RATE) * SECONDS
+
+
+@pytest.fixture
+def prepared() -> None:
+    """Building takes longer than the brokers may be kept waiting."""
+    try:
+        for client in CLIENTS:
+            harness.CLIENTS[client].command()
+    except harness.Unavailable as reason:
+        missing(str(reason))
+
+
+@pytest.fixture
+def drivers() -> Iterator[dict[tuple[str, str], Driver]]:
+    running: dict[tuple[str, str], Driver] = {}
+    yield running
+    for driver in running.values():
+        driver.stop()
+
+
+def broker_ports(cluster: embedded.Cluster) -> set[int]:
+    return {broker.port for broker in cluster.brokers.values()}
+
+
+def broker_pids(cluster: embedded.Cluster) -> set[int]:
+    return {broker.pid for broker in cluster.brokers.values() if broker.running}
+
+
+def leaders(bootstrap: str, topics: list[str]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Each partition's leader and the number of its replicas in sync."""
+    found = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=10).topics
+    return {(name, p.id): (p.leader, len(p.isrs)) for name in topics for p in found[name].partitions.values()}
+
+
+def give_back(bootstrap: str, topics: list[str]) -> None:
+    """Every partition to the first of its replicas, as a broker that was away expects it."""
+    places = [TopicPartition(name, partition) for name in topics for partition in range(PARTITIONS)]
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.elect_leaders(ElectionType.PREFERRED, places).result(30)
+
+
+def test_after_a_leader_change_only_the_gateway_is_connected_to_the_brokers(
+    proc: None,
+    prepared: None,
+    request: pytest.FixtureRequest,
+    cluster: embedded.Cluster,
+    target: Target,
+    drivers: dict[tuple[str, str], Driver],
+) -> None:
+    gateway: Gateway | None = request.getfixturevalue("gateway") if target.name == "gateway" else None
+    through = gateway.pids if gateway else set[int]
+    direct, mark = cluster.bootstrap_servers, uuid.uuid4().hex[:6]
+    topics = {client: f"leaders-{client}-{mark}" for client in CLIENTS}
+    names = list(topics.values())
+    harness.create_topics(direct, names, PARTITIONS, 3, **{"min.insync.replicas": "2"})
+    us = {os.getpid()}  # the test asks the brokers itself
+
+    with Watch(broker_ports(cluster), lambda: through() | broker_pids(cluster) | us) as watch:
+        for client, topic in topics.items():
+            given: dict[str, Any] = {"topics": [topic], "run": mark, "count": COUNT, "timeout_s": 150.0}
+            drivers[client, "consume"] = Driver(client, "consume", target.bootstrap, group=topic, **given)
+            given |= {"partitions": PARTITIONS, "rate": RATE, "batch_records": 4, "acks": -1, "idempotence": True}
+            drivers[client, "produce"] = Driver(client, "produce", target.bootstrap, **given)
+
+        def sent() -> int:
+            return min(harness.end_offsets(direct, name, PARTITIONS) for name in names)
+
+        wait_until("every producer's first records", lambda: sent() > 3 * RATE, 60)
+        before = leaders(direct, names)
+        assert {leader for leader, _ in before.values()} == set(cluster.brokers)
+        cluster.kill(KILLED)
+        survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.running)
+        wait_until("new leaders", lambda: all(n != KILLED for n, _ in leaders(survivors, names).values()), 30)
+        reached = sent()
+        wait_until("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
+        cluster.start(KILLED)
+        wait_until("node 2 to catch up", lambda: all(isr == 3 for _, isr in leaders(direct, names).values()), 60)
+        give_back(direct, names)
+        wait_until("the old leaders", lambda: led_as(before, direct, names), 30)
+        assert all(driver.running for driver in drivers.values()), "the records ran out before the leaders came back"
+        results = {key: driver.result() for key, driver in drivers.items()}
+
+    for client, topic in topics.items():
+        produced, consumed = results[client, "produce"], results[client, "consume"]
+        assert (produced["acknowledged"], produced["errors"]) == (COUNT, {}), f"{client}: {produced['first_error']}"
+        log = harness.read_back(direct, [topic], client, mark)
+        assert harness.judge(produced, log).clean, f"{client}: {harness.judge(produced, log)}"
+        numbers = {number for seen in consumed["partitions"].values() for number in seen}
+        assert numbers == set(range(COUNT)), f"{client}: {len(numbers)} of {COUNT} consumed; {consumed['events']}"
+    assert watch.looks > 100
+    if gateway is None:
+        assert watch.strangers.keys() >= {driver.pid for driver in drivers.values()}
+        return
+    assert watch.strangers == {}
+    for node, broker in cluster.brokers.items():
+        assert watch.seen[broker.port] & gateway.pids(), f"the gateway was never connected to broker {node}"
+
+
+def led_as(before: dict[tuple[str, int], tuple[int, int]], bootstrap: str, names: list[str]) -> bool:
+    now = leaders(bootstrap, names)
+    return all(now[place][0] == leader for place, (leader, _) in before.items())
+
+
+def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(
+    proc: None, cluster: embedded.Cluster, drivers: dict[tuple[str, str], Driver]
+) -> None:
+    topic = f"direct-{uuid.uuid4().hex[:6]}"
+    harness.create_topics(cluster.bootstrap_servers, [topic], 1)
+    with Watch(broker_ports(cluster), lambda: broker_pids(cluster) | {os.getpid()}) as watch:
+        driver = Driver("librdkafka", "produce", cluster.bootstrap_servers, topics=[topic], count=50, rate=50.0)
+        drivers["librdkafka", "produce"] = driver
+        wait_until("the client's connection", lambda: bool(_dialled(driver.pid, broker_ports(cluster))), 20)
+        driver.result()
+    assert "drive_librdkafka" in watch.strangers[driver.pid]
+
+
+def _dialled(pid: int, ports: set[int]) -> list[int]:
+    own = set(sockets_of(pid))
+    return [connection.remote_port for connection in connections_to(ports) if connection.inode in own]
