@@ -1,0 +1,286 @@
+# The demo's witnesses: the same bytes and messages counted where they passed, by programs that don't know each other.
+#
+# Bytes: the brokers' log directories, /metrics, the usage topic, Spark. Messages: the clients' acknowledgements (not
+# here: demo_load.py), the brokers' end offsets, /metrics, the usage topic, Spark. They agree exactly only where nothing
+# but what producers sent ever changes a log; `preconditions` asks the cluster for each of these conditions, and does
+# not take the demo's own word for it.
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Consumer, TopicPartition
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway import embedded
+from policies import usage
+
+AUDIT_TIMEOUT_S: Final = 300.0  # 12 to 20 s; the first time it fetches Spark's Kafka connector
+_READ_TIMEOUT_S: Final = 30.0
+
+# What the topics are created with, and are asked for again when it comes to the sums.
+TOPIC_CONFIG: Final = {
+    "compression.type": "producer",  # anything else: the broker compresses anew, and the log grows by another number
+    "cleanup.policy": "delete",  # no compaction …
+    "retention.ms": "-1",  # … and nothing is old or large enough to be deleted
+    "retention.bytes": "-1",
+}
+
+
+class DemoError(Exception):
+    """The demo can't go on; the text is one line that says why."""
+
+
+@dataclass
+class Outcomes:
+    """Bytes and messages by outcome, of one topic."""
+
+    bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(usage.OUTCOMES, 0))
+    messages: dict[str, int] = field(default_factory=lambda: dict.fromkeys(usage.OUTCOMES, 0))
+    maybe_appended: int = 0  # bytes that may be in the log though nobody was told so
+
+    def add(self, outcome: str, reason: str, size: int, messages: int) -> None:
+        self.bytes[outcome] += size
+        self.messages[outcome] += messages
+        self.maybe_appended += size if usage.may_be_appended(outcome, reason) else 0
+
+    @property
+    def offered(self) -> int:
+        return sum(self.bytes.values())
+
+
+Count = dict[str, Outcomes]  # by topic
+
+
+def accepted_bytes(count: Count) -> int:
+    return sum(each.bytes["accepted"] for each in count.values())
+
+
+def accepted_messages(count: Count) -> int:
+    return sum(each.messages["accepted"] for each in count.values())
+
+
+# --- the gateway's metrics --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Meters:
+    """The gateway's one-minute rates and their thresholds in bytes/s, by broker and (broker, topic)."""
+
+    brokers: Mapping[str, tuple[float, float]]
+    topics: Mapping[tuple[str, str], tuple[float, float]]
+
+    def topic(self, name: str) -> tuple[float, float]:
+        """Rate and threshold of a topic: means over the brokers that have it. NaN where none has."""
+        found = [pair for (_, topic), pair in self.topics.items() if topic == name]
+        return _mean(rate for rate, _ in found), _mean(threshold for _, threshold in found)
+
+    def total(self) -> tuple[float, float]:
+        """Rate and threshold of a broker: means over all."""
+        return _mean(rate for rate, _ in self.brokers.values()), _mean(limit for _, limit in self.brokers.values())
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else math.nan
+
+
+def _samples(text: str, name: str) -> Iterable[tuple[dict[str, str], float]]:
+    full = f"produce_gateway_{name}"
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == full:
+                yield sample.labels, sample.value
+
+
+def read_meters(text: str) -> Meters:
+    """Rates and thresholds out of an exposition of the gateway's."""
+
+    def pairs(scope: str, *labels: str) -> dict[tuple[str, ...], tuple[float, float]]:
+        limits = {
+            tuple(found[label] for label in labels): value
+            for found, value in _samples(text, f"{scope}_threshold_bytes_per_second")
+        }
+        rates = _samples(text, f"{scope}_rate_bytes_per_second")
+        keyed = ((tuple(found[label] for label in labels), value) for found, value in rates)
+        return {key: (value, limits.get(key, math.inf)) for key, value in keyed}
+
+    return Meters(
+        {key[0]: pair for key, pair in pairs("broker", "broker").items()},
+        {(key[0], key[1]): pair for key, pair in pairs("topic", "broker", "topic").items()},
+    )
+
+
+def read_metrics(text: str, topics: Sequence[str]) -> Count:
+    """Bytes and messages out of an exposition of the gateway's."""
+    count: Count = {topic: Outcomes() for topic in topics}
+    messages = {tuple(sorted(labels.items())): value for labels, value in _samples(text, "produce_messages_total")}
+    for labels, size in _samples(text, "produce_bytes_total"):
+        if labels["topic"] in count:
+            number = messages.get(tuple(sorted(labels.items())), 0)
+            count[labels["topic"]].add(labels["outcome"], labels["reason"], int(size), int(number))
+    return count
+
+
+# --- the usage log, by itself and by Spark ----------------------------------------------------------------------------
+
+
+def read_usage_log(bootstrap_servers: str, usage_topic: str, topics: Sequence[str]) -> Count:
+    """Sums over the records of the usage topic, each counted once."""
+    count: Count = {topic: Outcomes() for topic in topics}
+    seen = set()
+    for value in _read_topic(bootstrap_servers, usage_topic):
+        record = usage.decode(value)
+        if usage.identity(record) in seen:
+            continue
+        seen.add(usage.identity(record))
+        for row in record["rows"]:
+            if row["topic"] in count:
+                count[row["topic"]].add(row["outcome"], row["reason"], row["bytes"], row["messages"])
+    return count
+
+
+def _consumer(bootstrap_servers: str) -> Consumer:
+    return Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "demo", "enable.auto.commit": False})
+
+
+def _read_topic(bootstrap_servers: str, topic: str) -> Iterable[bytes]:
+    consumer = _consumer(bootstrap_servers)
+    try:
+        left = {p: end for p, (start, end) in _offsets(consumer, topic).items() if end > start}
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
+        while left:
+            message = consumer.poll(_READ_TIMEOUT_S)
+            if message is None or message.error():
+                raise DemoError(f"topic {topic} can't be read: {message.error() if message else 'nothing came'}")
+            value, partition, offset = message.value(), message.partition(), message.offset()
+            assert value is not None
+            assert partition is not None
+            assert offset is not None
+            yield value
+            if offset + 1 >= left[partition]:
+                del left[partition]
+    finally:
+        consumer.close()
+
+
+def _offsets(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    known = consumer.list_topics(topic, timeout=_READ_TIMEOUT_S).topics[topic]
+    if known.error is not None or not known.partitions:
+        raise DemoError(f"topic {topic} can't be read: {known.error or 'it has no partitions'}")
+    return {
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_READ_TIMEOUT_S)
+        for partition in known.partitions
+    }
+
+
+def run_audit(
+    bootstrap_servers: str, usage_topic: str, topics: Sequence[str], tell: Callable[[str], None]
+) -> tuple[Count, bool]:
+    """What `produce-gateway audit` says of the usage topic, and whether it says that nothing is missing.
+
+    `tell` gets what it says on its way.
+    """
+    command = [sys.executable, "-m", "gateway", "audit", "--bootstrap-servers", bootstrap_servers]
+    command += ["--topic", usage_topic, "--by", "topic,outcome,reason", "--format", "json"]
+    with tempfile.TemporaryFile("w+") as out:
+        process = embedded.spawn(command, stdout=out, stderr=subprocess.PIPE, text=True)
+        deadline = threading.Timer(AUDIT_TIMEOUT_S, process.kill)
+        deadline.start()
+        said = [""]
+        try:
+            assert process.stderr is not None
+            with process.stderr as lines:
+                for line in lines:
+                    said.append(line.strip())
+                    tell(line.strip())
+            status = process.wait()
+        finally:
+            deadline.cancel()
+            embedded.reap(process)
+        if status != 0:
+            raise DemoError(f"the audit ended with {status}: {said[-1]}")
+        out.seek(0)
+        return parse_audit(json.load(out), topics)
+
+
+def parse_audit(report: Mapping[str, Any], topics: Sequence[str]) -> tuple[Count, bool]:
+    """The same out of the audit's JSON, which was asked for by topic, outcome and reason."""
+    count: Count = {topic: Outcomes() for topic in topics}
+    for row in report["rows"]:
+        if row["topic"] in count:
+            sums = row["offered"]  # of one outcome: offered is that outcome
+            count[row["topic"]].add(row["outcome"], row["reason"], sums["bytes"], sums["messages"])
+    return count, bool(report["integrity"]["complete"])
+
+
+# --- the brokers ------------------------------------------------------------------------------------------------------
+
+
+class Brokers:
+    """The cluster, asked directly and not through the gateway."""
+
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topics = list(topics)
+        self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def end_offsets(self) -> int:
+        """Messages in the logs, by the end offsets that a consumer is told."""
+        return sum(end for end, _ in self._end_and_start().values())
+
+    def log_bytes(self) -> int:
+        """Bytes in the log directories: of each partition the leader's replica."""
+        leaders = self._leaders()
+        return sum(
+            partition["partition_size"]
+            for broker in self._admin.describe_log_dirs(topic_partitions=self._topics)
+            for log_dir in broker["log_dirs"]
+            for topic in log_dir["topics"]
+            for partition in topic["partitions"]
+            if leaders.get((topic["name"], partition["partition_index"])) == (broker["broker"], 0)
+            and not partition["is_future_key"]
+        )
+
+    def preconditions(self) -> dict[str, bool]:
+        """What must hold for log growth to equal what was accepted; sentence -> whether it does."""
+        resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in self._topics]
+        configs = self._admin.describe_configs(resources, config_filter="all")["topic"]
+        right = all(configs[t][key]["value"] == value for t in self._topics for key, value in TOPIC_CONFIG.items())
+        return {
+            "topics keep what producers send: compression.type=producer, no compaction, no retention": right,
+            "no leader changed, so no log was cut": all(epoch == 0 for _, epoch in self._leaders().values()),
+            "no log lost its beginning": all(start == 0 for _, start in self._end_and_start().values()),
+            "no transactions, so no markers in the logs": not any(self._admin.list_transactions().values()),
+        }
+
+    def _leaders(self) -> dict[tuple[str, int], tuple[int, int]]:
+        return {
+            (topic["name"], partition["partition_index"]): (partition["leader_id"], partition["leader_epoch"])
+            for topic in self._admin.describe_topics(self._topics)
+            for partition in topic["partitions"]
+        }
+
+    def _end_and_start(self) -> dict[tuple[str, int], tuple[int, int]]:
+        consumer = _consumer(self._bootstrap_servers)
+        try:
+            return {
+                (topic, partition): (end, start)
+                for topic in self._topics
+                for partition, (start, end) in _offsets(consumer, topic).items()
+            }
+        finally:
+            consumer.close()

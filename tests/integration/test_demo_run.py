@@ -1,0 +1,80 @@
+# The demo as a user runs it: from the command to the last figure, with a real Kafka, real clients and Spark. And its
+# preconditions, each of them broken once in a real cluster.
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import NewTopic
+
+from gateway.demo_sums import TOPIC_CONFIG, Brokers
+from gateway.embedded import Cluster
+
+RECORDS = 20
+
+
+def test_brokers_count_what_was_produced_and_notice_what_would_make_the_sums_differ() -> None:
+    with Cluster(1) as cluster, closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
+        topics = ("plain", "cut", "markers")
+        admin.create_topics([NewTopic(name, 2, 1, topic_configs=TOPIC_CONFIG) for name in topics])
+        admin.create_topics([NewTopic("gzip", 2, 1, topic_configs=TOPIC_CONFIG | {"compression.type": "gzip"})])
+        for topic in ("plain", "cut", "gzip"):
+            produce(cluster, topic)
+
+        assert broken(cluster, "plain") == []
+        with closing(Brokers(cluster.bootstrap_servers, ["plain"])) as brokers:
+            assert brokers.end_offsets() == 2 * RECORDS
+            # Two batches: 61 bytes of header each, and per record 1,000 bytes of value and 9 of its own header; the
+            # 7-bit deltas are one byte for each of 20 records.
+            assert brokers.log_bytes() == 2 * (61 + RECORDS * 1_009)
+
+        assert broken(cluster, "gzip") == ["topics keep what producers send"]
+        admin.delete_records({TopicPartition("cut", 0): 5})
+        assert broken(cluster, "cut") == ["no log lost its beginning"]
+        produce(cluster, "markers", **{"transactional.id": "t"})
+        assert broken(cluster, "markers") == ["no transactions"]
+
+
+def broken(cluster: Cluster, topic: str) -> list[str]:
+    """The beginnings of those sentences that do not hold."""
+    with closing(Brokers(cluster.bootstrap_servers, [topic])) as brokers:
+        return [
+            sentence.split(":")[0].split(",")[0] for sentence, holds in brokers.preconditions().items() if not holds
+        ]
+
+
+def produce(cluster: Cluster, topic: str, **options: str) -> None:
+    """RECORDS of 1,000 bytes to each of two partitions, in one batch each."""
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 300, "log_level": 0}
+    producer = Producer(settings | options)
+    if options:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    for i in range(2 * RECORDS):
+        producer.produce(topic, bytes(1_000), partition=i % 2)
+    assert producer.flush(30) == 0
+    if options:
+        producer.commit_transaction(30)
+
+
+@pytest.mark.spark
+@pytest.mark.clients
+def test_the_demo_rejects_reconciles_and_prints_json_only() -> None:
+    command = [sys.executable, "-m", "gateway", "demo", "--json", "--seconds", "40"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, f"{done.stderr[-3000:]}\n{done.stdout}"
+    report = json.loads(done.stdout)
+    assert report["reconciled"] is True
+    for unit in ("bytes", "messages"):
+        (value,) = set(report["sums"][unit].values())
+        assert value > 0
+    topics = {row["topic"]: row for row in report["topics"]}
+    assert topics["clicks"]["rejected_bytes"] > 0
+    assert topics["payments"]["rejected_bytes"] == topics["signups"]["rejected_bytes"] == 0
+    assert sum(row["accepted_bytes"] for row in topics.values()) == report["sums"]["bytes"]["spark"]

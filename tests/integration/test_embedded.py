@@ -1,0 +1,291 @@
+# The embedded Kafka: what comes out of the fetch, and that brokers start, crash, return and end as they are told.
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import signal
+import subprocess
+import sys
+import threading
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway import embedded
+from gateway.embedded import Cluster, EmbeddedError, difference, expected_sums, fetch, free_port, wait_for
+
+# --- fetching ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, bytes]]:
+    """A Maven repository on loopback with the real jars, and an empty cache; changes to the dict change its files."""
+    libs = fetch()
+    listed = ET.fromstring(embedded._data("kafka.xml")).iter("dependency")
+    files = {}
+    for at in listed:
+        jar = f"{at.attrib['name']}-{at.attrib['rev']}.jar"
+        folder = at.attrib["org"].replace(".", "/")
+        files[f"/m2/{folder}/{at.attrib['name']}/{at.attrib['rev']}/{jar}"] = (libs / jar).read_bytes()
+
+    class Repository(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, _, ending = self.path.rpartition(".")
+            summed = ending == "sha1"
+            content = files.get(path if summed else self.path)
+            if content is None:
+                self.send_error(404)
+                return
+            body = hashlib.sha1(content).hexdigest().encode() if summed else content
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815  (the name is http.server's)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Repository) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("PRODUCE_GATEWAY_MAVEN", f"http://127.0.0.1:{server.server_port}/m2")
+        monkeypatch.setenv("PRODUCE_GATEWAY_CACHE", str(tmp_path / "cache"))
+        yield files
+        server.shutdown()
+        thread.join()
+
+
+def test_fetch_takes_the_jars_from_an_own_maven_repository_once(maven: dict[str, bytes], tmp_path: Path) -> None:
+    said = io.StringIO()
+    libs = fetch(said)
+    assert libs.is_relative_to(tmp_path / "cache")
+    assert difference(libs, expected_sums()) is None
+    assert "42 jars" in said.getvalue()
+
+    maven.clear()
+    said = io.StringIO()
+    assert fetch(said) == libs
+    assert said.getvalue() == ""
+
+
+def test_a_jar_that_changed_in_the_repository_is_refused_in_one_line(maven: dict[str, bytes], tmp_path: Path) -> None:
+    path = next(path for path in maven if "jopt-simple" in path)
+    maven[path] += b"!"
+    with pytest.raises(EmbeddedError, match=r"^Apache Kafka .* jopt-simple-.*\.jar has SHA-256 .*: not used$"):
+        fetch(io.StringIO())
+    assert not list((tmp_path / "cache").glob("*/libs"))
+
+
+def test_a_cached_jar_that_was_damaged_is_fetched_again(maven: dict[str, bytes]) -> None:
+    libs = fetch(io.StringIO())
+    jar = libs / "slf4j-api-2.0.17.jar"
+    jar.write_bytes(jar.read_bytes()[:-1])
+    said = io.StringIO()
+    assert fetch(said) == libs
+    assert difference(libs, expected_sums()) is None
+    assert "The cached Apache Kafka is damaged (slf4j-api-2.0.17.jar has SHA-256" in said.getvalue()
+
+
+def test_a_repository_that_lacks_a_jar_is_one_line_with_its_name(maven: dict[str, bytes]) -> None:
+    del maven[next(path for path in maven if "jopt-simple" in path)]
+    with pytest.raises(EmbeddedError, match=r"could not fetch .*jopt-simple.*PRODUCE_GATEWAY_MAVEN") as caught:
+        fetch(io.StringIO())
+    assert "\n" not in str(caught.value)
+
+
+def test_difference_names_what_is_missing_and_what_is_too_much(tmp_path: Path) -> None:
+    sums = {"a.jar": hashlib.sha256(b"a").hexdigest(), "b.jar": hashlib.sha256(b"b").hexdigest()}
+    (tmp_path / "a.jar").write_bytes(b"a")
+    assert difference(tmp_path, sums) == "1 of 2 jars are missing, b.jar among them"
+    (tmp_path / "b.jar").write_bytes(b"b")
+    assert difference(tmp_path, sums) is None
+    (tmp_path / "c.jar").write_bytes(b"c")
+    assert difference(tmp_path, sums) == "c.jar does not belong there"
+
+
+# --- Java -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _forget_java() -> Iterator[None]:
+    embedded.java.cache_clear()
+    yield
+    embedded.java.cache_clear()
+
+
+@pytest.mark.usefixtures("_forget_java")
+def test_missing_java_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EmbeddedError, match=r"^Kafka and Spark need Java 17 or newer, but none is on PATH: install"):
+        embedded.java()
+
+
+@pytest.mark.parametrize(
+    ("version", "major"), [("11.0.2", "11"), ("1.8.0_402", "8"), ("17.0.15", None), ("21", None), ("25-ea", None)]
+)
+@pytest.mark.usefixtures("_forget_java")
+def test_java_must_be_17(version: str, major: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "java"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if major is None:
+        assert embedded.java() == str(fake)
+        return
+    with pytest.raises(EmbeddedError, match=rf"is Java {major}: put a newer one first"):
+        embedded.java()
+
+
+# --- brokers ----------------------------------------------------------------------------------------------------------
+
+
+def create(cluster: Cluster, topic: str, partitions: int = 1, copies: int = 1) -> None:
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    client.create_topics([NewTopic(topic, partitions, copies)])[topic].result(30)
+
+
+def end_offset(cluster: Cluster, topic: str) -> int:
+    tool = "org.apache.kafka.tools.GetOffsetShell"
+    said = cluster.run_java(tool, "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic)
+    return sum(int(line.rsplit(":", 1)[1]) for line in said.split())
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return subprocess.run(["ps", "-p", str(pid)], capture_output=True, check=False).returncode == 0
+    return state != "Z"
+
+
+def test_a_broker_takes_records_crashes_and_has_them_when_it_returns(kafka: Cluster) -> None:
+    create(kafka, "crash", 2)
+    perf = "org.apache.kafka.tools.ProducerPerformance"
+    load = ("--topic", "crash", "--num-records", "500", "--record-size", "100", "--throughput", "-1")
+    assert "500 records sent" in kafka.run_java(perf, *load, "--bootstrap-server", kafka.bootstrap_servers)
+
+    broker = kafka.broker(1)
+    first_pid, first_port = broker.pid, broker.port
+    kafka.kill(1)
+    assert not alive(first_pid)
+    assert embedded.seen_brokers(first_port) == 0
+    kafka.start(1)
+    assert broker.pid != first_pid
+    assert broker.port == first_port
+    assert end_offset(kafka, "crash") == 500
+    assert (broker.log_dir / "crash-0").is_dir()
+
+
+def test_released_features_are_on_as_after_a_real_format(kafka: Cluster) -> None:
+    said = kafka.run_java(
+        "org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", kafka.bootstrap_servers, "describe"
+    )
+    levels = {line.split()[1]: line.partition("FinalizedVersionLevel: ")[2].split()[0] for line in said.splitlines()}
+    assert levels["transaction.version"] == "2"
+    assert levels["metadata.version"].startswith("4.3")
+    assert levels["group.version"] == "1"
+
+
+def test_a_failing_tool_says_why(kafka: Cluster) -> None:
+    with pytest.raises(EmbeddedError, match=r"(?s)TopicCommand ended with 1: .*bootstrap-server"):
+        kafka.run_java("org.apache.kafka.tools.TopicCommand", "--list")
+
+
+def test_leaders_move_when_one_of_three_is_killed(kafka3: Cluster) -> None:
+    create(kafka3, "moving", 6, 3)
+    # Not the victim's address: librdkafka would log that it can't connect, and say so on standard error.
+    client = AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka3.broker(1).port}", "log_level": 0})
+
+    def leaders() -> set[int]:
+        return {p.leader for p in client.list_topics("moving", timeout=10).topics["moving"].partitions.values()}
+
+    wait_for("leaders", lambda: leaders() == {1, 2, 3})
+    kafka3.kill(3)
+    try:
+        wait_for("new leaders", lambda: leaders() == {1, 2})
+    finally:
+        kafka3.start(3)
+    assert embedded.seen_brokers(kafka3.broker(1).port) == 3
+
+
+def test_users_are_asked_for_their_password_by_plain_and_scram() -> None:
+    users = {"alice": 'a "quoted" \\ one', "bob": "b"}
+    with Cluster(1, users=users) as cluster:
+        create(cluster, "sasl")
+        for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+            common = {
+                "bootstrap.servers": cluster.sasl_bootstrap_servers,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": mechanism,
+                "sasl.username": "alice",
+                "log_level": 0,
+            }
+            assert delivered(Producer(common | {"sasl.password": users["alice"]}), "sasl")
+            assert not delivered(Producer(common | {"sasl.password": "wrong", "message.timeout.ms": 1500}), "sasl")
+
+
+def delivered(producer: Producer, topic: str) -> bool:
+    accepted: list[bool] = []
+    producer.produce(topic, b"x", on_delivery=lambda error, _: accepted.append(error is None))
+    producer.flush(20)
+    return accepted == [True]
+
+
+def test_a_configuration_that_kafka_refuses_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    cluster = Cluster(1, {"log.retention.hours": "soon"}, base_dir=tmp_path)
+    with pytest.raises(EmbeddedError, match=r"broker 1 ended with 1: .*log\.retention\.hours"):
+        cluster.open()
+    assert not cluster.broker(1).running
+
+
+def test_overrides_ports_and_files_are_where_they_were_asked_for(tmp_path: Path) -> None:
+    port = free_port(2)
+    own = {1: {"log.dirs": f"{tmp_path / 'one'},{tmp_path / 'two'}"}}
+    with Cluster(1, {"auto.create.topics.enable": "true"}, per_broker_overrides=own, base_dir=tmp_path, port=port) as c:
+        assert c.bootstrap_servers == f"127.0.0.1:{port}"
+        assert delivered(Producer({"bootstrap.servers": c.bootstrap_servers, "log_level": 0}), "made-by-producing")
+        pid = c.broker(1).pid
+    assert not alive(pid)
+    assert len(list(tmp_path.glob("*/made-by-producing-0"))) == 1
+    with Cluster(1, per_broker_overrides=own, base_dir=tmp_path, port=port) as c:
+        assert end_offset(c, "made-by-producing") == 1
+
+
+OWNER = """
+import time
+from gateway.embedded import Cluster
+cluster = Cluster(1).open()
+tool = cluster.java("kafka.Kafka", "/dev/null")
+print(cluster.broker(1).pid, tool.pid, cluster.broker(1).folder.parent, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_the_process_that_started_it(how: signal.Signals) -> None:
+    command = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as owner:
+        assert owner.stdout is not None
+        broker, tool, folder = owner.stdout.readline().split()
+        assert alive(int(broker))
+        owner.send_signal(how)
+    wait_for("the broker's end", lambda: not alive(int(broker)))
+    wait_for("the tool's end", lambda: not alive(int(tool)))
+    wait_for("the folder's removal", lambda: not Path(folder).exists())
+
+
+def test_free_ports_are_consecutive_and_never_given_twice() -> None:
+    first, second = free_port(5), free_port(5)
+    assert not set(range(first, first + 5)) & set(range(second, second + 5))
+    assert all(20_000 <= port < 31_000 for port in (first, second + 4))
