@@ -1,0 +1,213 @@
+# `produce-gateway audit …`: its options, exit codes and manners. The result goes to stdout and nothing else does; what
+# is going on goes to stderr, a line each; an error is one line there. No arithmetic and no Spark in here: job.py is
+# imported only after the options are known to be right, so that --help and a typing error cost no PySpark.
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from gateway.audit.job import Question, Report
+
+TOPIC: Final = "__produce_gateway_usage"
+OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
+
+# Written out here because importing the schema imports PySpark; a test holds them equal.
+BY: Final = ("broker", "topic", "principal", "client_id", "outcome", "reason", "gateway", "worker")
+MEASURES: Final = ("bytes", "messages", "requests")
+_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_EPILOG = """\
+exit codes: 0 done; 1 it could not be done (one line on stderr says why); 2 wrong options;
+3 with --strict, when something is missing: a gap, a lost worker, malformed or contradictory records.
+
+examples:
+  produce-gateway audit --bootstrap-servers localhost:9092 --by topic,principal --window 1m
+  produce-gateway audit --spool ./spool --by topic,reason --format json
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the audit with these arguments (without the program's name); gives the exit code."""
+    try:
+        options = _parser().parse_args(argv)
+        question, properties, conf = _checked(options, _now_ms())
+    except SystemExit as stop:  # argparse has said what was wrong, or has shown its help
+        return stop.code if isinstance(stop.code, int) else WRONG_USE
+    if importlib.util.find_spec("pyspark") is None:
+        return _fail("the audit needs PySpark: pip install 'produce-gateway[audit]'")
+    return _audit(options, question, properties, conf)
+
+
+def _audit(
+    options: argparse.Namespace, question: tuple[object, ...], properties: Mapping[str, str], conf: Mapping[str, str]
+) -> int:
+    from gateway.audit import connector, job, tables
+
+    tell = _teller(options.quiet)
+    try:
+        report = _report(options, job.Question(*question), properties, conf, tell)  # type: ignore[arg-type]
+        text = tables.dumps(report) if options.format == "json" else tables.as_text(report, options.measure)
+    except (connector.MissingDependency, job.AuditError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except Exception as error:  # whatever else Spark may raise: still one line, and never a traceback
+        return _fail(job.explain(error))
+    return _print(text, INCOMPLETE if options.strict and not report.integrity.complete else OK)
+
+
+def _report(
+    options: argparse.Namespace,
+    question: Question,
+    properties: Mapping[str, str],
+    conf: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> Report:
+    from gateway.audit import job
+
+    topic = options.bootstrap_servers is not None
+    if topic:
+        job.check_reachable(options.bootstrap_servers)
+    tell("starting Spark")
+    with job.session(conf, kafka=topic, jars=options.jars, packages=options.packages) as spark:
+        sources = []
+        if topic:
+            source = job.read_topic(spark, options.bootstrap_servers, options.topic, properties)
+            tell(f"{options.topic}: {source.records:,} records")
+            sources.append(source)
+        sources += [job.read_spool(spark, path) for path in options.spool]
+        return job.run(spark, sources, question, tell)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="produce-gateway audit",
+        description="Sums up the usage log exactly: offered, accepted, rejected, errored … bytes, messages, requests.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
+    add("--topic", default=TOPIC, help="its name (%(default)s)")
+    add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
+    add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
+    add("--to", dest="end", metavar="TIME", help="end, not included")
+    add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
+    add("--window", metavar="DURATION", help="one row per 1m, 1h, 1d …")
+    add("--format", choices=("table", "json"), default="table")
+    add("--measure", default=",".join(MEASURES), metavar="A,B", help="tables to show: %(default)s")
+    add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
+    add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
+    add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
+    add("--packages", help="Maven coordinates of the Kafka connector, in place of the pinned one")
+    add("--jars", help="files of the Kafka connector, in place of the pinned one")
+    add("--strict", action="store_true", help="exit with 3 when something is missing")
+    add("--quiet", action="store_true", help="no progress on stderr")
+    return parser
+
+
+def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[object, ...], dict[str, str], dict[str, str]]:
+    """The question's fields, the Kafka properties and Spark's settings; the rest of `options` is put in order."""
+    if options.bootstrap_servers is None and not options.spool:
+        _refuse("nothing to read: give --bootstrap-servers, or --spool, or both")
+    by = _choice("--by", options.by, BY)
+    options.measure = _choice("--measure", options.measure, MEASURES) or MEASURES
+    window = _duration("--window", options.window) if options.window is not None else None
+    start, end = (_time(name, text, now_ms) for name, text in (("--from", options.start), ("--to", options.end)))
+    if start is not None and end is not None and end <= start:
+        _refuse("--to must be later than --from")
+    properties = _file_properties(options.command_config) if options.command_config else {}
+    properties |= _pairs("--property", options.property)
+    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
+    return (by, window, start, end), properties, _pairs("--conf", options.conf)
+
+
+def _choice(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+    chosen = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",") if part.strip()))
+    for each in chosen:
+        if each not in known:
+            _refuse(f"{name}: {each!r} is none of {', '.join(known)}")
+    return chosen
+
+
+def _duration(name: str, text: str) -> int:
+    found = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text)
+    if not found or not int(found[1]):
+        _refuse(f"{name}: {text!r} is no duration such as 30s, 1m, 1h or 1d")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def _time(name: str, text: str | None, now_ms: int) -> int | None:
+    if text is None:
+        return None
+    if re.fullmatch(r"\d+(ms|s|m|h|d)", text):
+        return now_ms - _duration(name, text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        _refuse(f"{name}: {text!r} is neither a time such as 2026-11-20T21:00Z nor a duration such as 1h")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _pairs(name: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            _refuse(f"{name}: {text!r} is not KEY=VALUE")
+        pairs[key.strip()] = value
+    return pairs
+
+
+def _file_properties(path: str) -> dict[str, str]:
+    try:
+        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(f"--command-config: {path}: {error.strerror if isinstance(error, OSError) else error}")
+    pairs = _pairs(f"--command-config {path}", [line for line in lines if line and line[0] not in "#!"])
+    return {name: value.strip() for name, value in pairs.items()}
+
+
+def _refuse(text: str) -> NoReturn:
+    print(f"produce-gateway audit: {text}", file=sys.stderr)
+    raise SystemExit(WRONG_USE)
+
+
+def _fail(text: str, code: int = FAILED) -> int:
+    print(f"produce-gateway audit: {text}", file=sys.stderr)
+    return code
+
+
+def _teller(quiet: bool) -> Callable[[str], None]:
+    started = time.monotonic()
+
+    def tell(text: str) -> None:
+        if not quiet:
+            print(f"audit {time.monotonic() - started:5.1f} s  {text}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _print(text: str, code: int) -> int:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader has seen enough; the interpreter's own flush at exit must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return code

@@ -1,0 +1,69 @@
+# The usage record as Spark reads it, and the columns that the audit gives back. Field names, types and the version come
+# from policies/usage.py and from nowhere else, so the writer and the audit can't drift apart.
+#
+# Knows types and names only: no session, no source, no expression. Counts and times stay 64-bit integers (Unix
+# milliseconds) from end to end; Spark's own timestamps would bring in a session time zone, and a time that can't be
+# read would silently become null or 1970.
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from policies import usage
+
+_TYPES: Final[dict[str, DataType]] = {"int": LongType(), "str": StringType(), "bool": BooleanType()}
+
+# Where from_json puts the text of a record that it could not read; without such a column it hands out plain nulls.
+CORRUPT: Final = "_corrupt"
+
+ROW: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in usage.ROW_FIELDS.items()])
+RECORD: Final = StructType(
+    [
+        *(StructField(name, _TYPES[kind]) for name, kind in usage.HEADER_FIELDS.items()),
+        StructField("rows", ArrayType(ROW)),
+    ]
+)
+# One line of text between brackets: it must turn out to be exactly one record.
+LINE: Final = StructType([StructField("records", ArrayType(RECORD)), StructField(CORRUPT, StringType())])
+
+# What a source has to give: one usage record's text a row, and where it was found.
+RAW: Final = StructType([StructField("value", StringType()), StructField("origin", StringType())])
+
+# One worker's life, and what names a record once and for all (usage.identity). A "lost" note repeats the number of the
+# last interval seen, so that it is told from that interval by its kind.
+BOOT: Final = ("gateway", "boot", "worker")
+IDENTITY: Final = (*BOOT, "kind", "seq", "part")
+
+# What sums can be asked by, apart from the time window.
+DIMENSIONS: Final = ("broker", "topic", "principal", "client_id", "outcome", "reason", "gateway", "worker")
+MEASURES: Final = ("bytes", "messages", "requests")
+
+# Sums that a row of the result holds, each in every measure: the whole, its parts, and (again, from among the parts)
+# what may be in the log though nobody was told so.
+OFFERED: Final = "offered"
+MAYBE_APPENDED: Final = "maybe_appended"
+SUMS: Final = (OFFERED, *usage.OUTCOMES, MAYBE_APPENDED)
+
+WINDOW: Final = "window_start_ms"
+
+# A gateway's clock that is off by decades, or one in seconds or microseconds, would put windows where nobody looks.
+EARLIEST_MS: Final = 946_684_800_000  # 2000-01-01
+LATEST_MS: Final = 4_102_444_800_000  # 2100-01-01
+# A count that no interval can have, and which thousands of such rows can't overflow when they are summed up.
+MOST: Final = 2**50
+MOST_PARTS: Final = 2**20
+
+
+def column(sum_name: str, measure: str) -> str:
+    """The result's column of one sum in one measure, `accepted_bytes` for example."""
+    return f"{sum_name}_{measure}"

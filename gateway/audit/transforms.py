@@ -1,0 +1,279 @@
+# The audit's arithmetic: pure functions from DataFrame to DataFrame. They know no source, no sink and no session, so
+# that they run alike on a static DataFrame, a batch of the topic, spool files and one micro-batch of a stream.
+#
+# decode -> mark_copies -> unique -> totals | gaps | boots. There are no watermarks anywhere: a watermark follows the
+# most advanced partition, and a backfill over uneven partitions then loses rows without a word.
+#
+# `decode` is the one expensive step. Its caller should persist what it gives: otherwise the optimizer copies
+# from_json below every filter that looks into its result, and decodes everything twice.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+
+from gateway.audit import schema
+from policies import usage
+
+_SAMPLE = 200  # characters of a malformed record that are worth showing
+_JSON = {
+    "columnNameOfCorruptRecord": schema.CORRUPT,
+    # Spark's defaults take more than JSON allows.
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+
+
+def decode(raw: DataFrame) -> DataFrame:
+    """Usage records from text; takes schema.RAW.
+
+    Gives the fields of schema.RECORD, `origin`, `digest` (a hash of the whole content), `problem` (null for a good
+    record, else why it is malformed) and `sample` (the beginning of a malformed one). No record is left out.
+    """
+    # from_json stops behind the first value and ignores the rest: of two records on one line (a newline lost in a
+    # crash) the second would be gone without a trace. Inside brackets the parser has to read on to the last byte.
+    line = F.concat(F.lit('{"records":['), F.col("value"), F.lit("]}"))
+    parsed = raw.select("value", "origin", F.from_json(line, schema.LINE, _JSON).alias("line"))
+    parsed = parsed.select("value", "origin", "line", F.get(F.col("line")["records"], F.lit(0)).alias("record"))
+    content = [F.col("record")[name] for name in (*usage.HEADER_FIELDS, "rows")]
+    return parsed.withColumn("problem", _problem()).select(
+        "record.*",
+        "origin",
+        "problem",
+        F.when(F.col("problem").isNotNull(), F.substring("value", 1, _SAMPLE)).alias("sample"),
+        F.xxhash64(*content).alias("digest"),
+    )
+
+
+def mark_copies(decoded: DataFrame) -> DataFrame:
+    """The good records, with `copy` (1 for the one that counts, 2 … for its copies) and `conflict`.
+
+    `conflict` is true for a copy that says something else than the one that counts. Which one counts depends on the
+    contents only, so that the topic and the spool give the same sums in any order of arrival.
+    """
+    same = Window.partitionBy(*schema.IDENTITY).orderBy("digest")
+    return (
+        decoded.where(F.col("problem").isNull())
+        .withColumn("copy", F.row_number().over(same))
+        .withColumn("conflict", F.col("digest") != F.first("digest").over(same))
+    )
+
+
+def unique(marked: DataFrame) -> DataFrame:
+    """One record of each identity."""
+    return marked.where(F.col("copy") == 1).drop("copy", "conflict")
+
+
+def within(records: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFrame:
+    """Records whose interval starts in [from_ms, to_ms); None is no bound."""
+    if from_ms is not None:
+        records = records.where(F.col("start_ms") >= from_ms)
+    if to_ms is not None:
+        records = records.where(F.col("start_ms") < to_ms)
+    return records
+
+
+def totals(records: DataFrame, by: Sequence[str] = (), window_ms: int | None = None) -> DataFrame:
+    """Sums by any of schema.DIMENSIONS and a window, of unique records.
+
+    Columns: window_start_ms where a window is asked for, those of `by`, schema.SUMS x schema.MEASURES
+    (`offered_bytes`, …) and `delay_ms`. An interval counts whole in the window in which it starts.
+    """
+    keys = [*([schema.WINDOW] if window_ms else []), *by]
+    rows = records.select("gateway", "worker", "start_ms", F.explode("rows").alias("row"))
+    rows = rows.select("gateway", "worker", "start_ms", "row.*")
+    if window_ms:
+        rows = rows.withColumn(schema.WINDOW, F.col("start_ms") - F.col("start_ms") % window_ms)
+    # Two steps, because 31 conditional sums per row cost several times as much as four plain ones.
+    outcomes = rows.groupBy(*keys, F.col("outcome").alias("_outcome"), _maybe_appended().alias("_maybe")).agg(
+        *(F.sum(name).alias(name) for name in (*schema.MEASURES, "delay_ms"))
+    )
+    return outcomes.groupBy(*keys).agg(
+        *(
+            F.sum(F.when(_belongs(name), F.col(measure)).otherwise(0)).alias(schema.column(name, measure))
+            for name in schema.SUMS
+            for measure in schema.MEASURES
+        ),
+        F.sum("delay_ms").alias("delay_ms"),
+    )
+
+
+def gaps(records: DataFrame) -> DataFrame:
+    """What is missing from each worker's numbering, of unique records.
+
+    Columns: gateway, boot, worker, `gap` ("seq": the intervals first_seq … last_seq are missing; "parts": some parts
+    of one interval are), first_seq, last_seq, `missing` (how many), and between which times it lies: after_ms (null:
+    from the beginning of that boot) and before_ms.
+    """
+    intervals = _intervals(records)
+    return _missing_numbers(intervals).unionByName(_missing_at_end(records)).unionByName(_missing_parts(intervals))
+
+
+def boots(records: DataFrame) -> DataFrame:
+    """One row for each worker's life, of unique records.
+
+    Columns: gateway, boot, worker, `state` ("final": ended and all accounted for; "lost": died, what it did after
+    last_seq is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq,
+    start_ms and end_ms of what was seen, lost_seq and lost_ms (null unless there is a note of its loss).
+    """
+    interval = F.col("kind") == usage.INTERVAL
+    lost = F.col("kind") == usage.LOST
+    state = F.when(F.max("final"), "final").when(F.max(lost), "lost").otherwise("open")
+    return records.groupBy(*schema.BOOT).agg(
+        state.alias("state"),
+        F.count_distinct(F.when(interval, F.col("seq"))).alias("intervals"),
+        F.min(F.when(interval, F.col("seq"))).alias("first_seq"),
+        F.max(F.when(interval, F.col("seq"))).alias("last_seq"),
+        F.min(F.when(interval, F.col("start_ms"))).alias("start_ms"),
+        F.max(F.when(interval, F.col("end_ms"))).alias("end_ms"),
+        F.max(F.when(lost, F.col("seq"))).alias("lost_seq"),
+        F.max(F.when(lost, F.col("end_ms"))).alias("lost_ms"),
+    )
+
+
+def _problem() -> Column:
+    # The first of these that is true. A comparison with null is neither, hence the nulls come before their values.
+    line, record = F.col("line"), F.col("record")
+    header = [record[name].isNull() for name in usage.HEADER_FIELDS]
+    checks = [
+        (F.col("value").isNull() | (F.trim(F.col("value")) == ""), "empty"),
+        (~F.is_valid_utf8(F.col("value")), "not UTF-8"),
+        (
+            line.isNull() | line[schema.CORRUPT].isNotNull() | record.isNull() | (F.size(line["records"]) != 1),
+            "not one JSON object, or a field of the wrong type",
+        ),
+        (record["version"].isNull(), "version is missing"),
+        (record["version"] != usage.VERSION, f"a version other than {usage.VERSION}"),
+        (reduce(or_, header) | record["rows"].isNull(), "a field is missing"),
+        (~record["kind"].isin(usage.INTERVAL, usage.LOST), "unknown kind"),
+        (_bad_numbering(record), "numbering is out of range"),
+        (_bad_times(record), "time is out of range"),
+        (_bad_shape(record), "rows do not fit the kind"),
+        (F.exists(record["rows"], _bad_row), "a row is incomplete or out of range"),
+    ]
+    chain = F.when(*_case(checks[0]))
+    for check in checks[1:]:
+        chain = chain.when(*_case(check))
+    return chain
+
+
+def _case(check: tuple[Column, str]) -> tuple[Column, Column]:
+    condition, text = check
+    return condition, F.lit(text)
+
+
+def _bad_numbering(record: Column) -> Column:
+    lowest = F.when(record["kind"] == usage.LOST, -1).otherwise(0)
+    return (
+        (record["worker"] < 0)
+        | (record["seq"] < lowest)
+        | (record["part"] < 0)
+        | (record["part"] >= record["parts"])
+        | (record["parts"] > schema.MOST_PARTS)
+    )
+
+
+def _bad_times(record: Column) -> Column:
+    return (
+        (record["start_ms"] < schema.EARLIEST_MS)
+        | (record["end_ms"] < record["start_ms"])
+        | (record["end_ms"] > schema.LATEST_MS)
+    )
+
+
+def _bad_shape(record: Column) -> Column:
+    size = F.size(record["rows"])
+    lost = record["kind"] == usage.LOST
+    return (lost & ((size > 0) | record["final"])) | (~lost & (size == 0) & ~record["final"])
+
+
+def _bad_row(row: Column) -> Column:
+    numbers = [name for name, kind in usage.ROW_FIELDS.items() if kind == "int" and name != "broker"]
+    unfit = [
+        row["broker"] < -1,
+        ~row["outcome"].isin(*usage.OUTCOMES),
+        row["outcome"].isin(*sorted(usage.REASONED)) & (row["reason"] == ""),
+        *((row[name] < 0) | (row[name] > schema.MOST) for name in numbers),
+    ]
+    missing = [row[name].isNull() for name in usage.ROW_FIELDS]
+    return row.isNull() | reduce(or_, missing) | reduce(or_, unfit)
+
+
+def _maybe_appended() -> Column:
+    """usage.may_be_appended as an expression."""
+    always = [outcome for outcome in usage.OUTCOMES if usage.may_be_appended(outcome)]
+    return F.col("outcome").isin(*always) | (
+        (F.col("outcome") == "errored") & F.col("reason").isin(*sorted(usage.MAYBE_APPENDED))
+    )
+
+
+def _belongs(name: str) -> Column:
+    if name == schema.OFFERED:
+        return F.lit(True)
+    return F.col("_maybe") if name == schema.MAYBE_APPENDED else F.col("_outcome") == name
+
+
+def _intervals(records: DataFrame) -> DataFrame:
+    return (
+        records.where(F.col("kind") == usage.INTERVAL)
+        .groupBy(*schema.BOOT, "seq")
+        .agg(
+            F.max("parts").alias("parts"),
+            F.count(F.lit(1)).alias("seen"),
+            F.min("start_ms").alias("start_ms"),
+            F.max("end_ms").alias("end_ms"),
+        )
+    )
+
+
+def _missing_numbers(intervals: DataFrame) -> DataFrame:
+    life = Window.partitionBy(*schema.BOOT).orderBy("seq")
+    first = F.coalesce(F.lag("seq").over(life) + 1, F.lit(0))
+    return (
+        intervals.withColumn("first_seq", first)
+        .withColumn("after_ms", F.lag("end_ms").over(life))
+        .where(F.col("seq") > F.col("first_seq"))
+        .select(
+            *schema.BOOT,
+            F.lit("seq").alias("gap"),
+            "first_seq",
+            (F.col("seq") - 1).alias("last_seq"),
+            (F.col("seq") - F.col("first_seq")).alias("missing"),
+            "after_ms",
+            F.col("start_ms").alias("before_ms"),
+        )
+    )
+
+
+def _missing_at_end(records: DataFrame) -> DataFrame:
+    # The note of a worker's loss says how far it had come; what lies between that and what is here is gone.
+    first = F.coalesce(F.col("last_seq") + 1, F.lit(0))
+    return (
+        boots(records)
+        .where(F.col("lost_seq") >= first)
+        .select(
+            *schema.BOOT,
+            F.lit("seq").alias("gap"),
+            first.alias("first_seq"),
+            F.col("lost_seq").alias("last_seq"),
+            (F.col("lost_seq") - first + 1).alias("missing"),
+            F.col("end_ms").alias("after_ms"),
+            F.col("lost_ms").alias("before_ms"),
+        )
+    )
+
+
+def _missing_parts(intervals: DataFrame) -> DataFrame:
+    return intervals.where(F.col("seen") < F.col("parts")).select(
+        *schema.BOOT,
+        F.lit("parts").alias("gap"),
+        F.col("seq").alias("first_seq"),
+        F.col("seq").alias("last_seq"),
+        (F.col("parts") - F.col("seen")).alias("missing"),
+        F.col("start_ms").alias("after_ms"),
+        F.col("end_ms").alias("before_ms"),
+    )

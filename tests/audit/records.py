@@ -1,0 +1,79 @@
+# Usage records for the audit's tests, as the gateway writes them, and what they add up to, told without Spark.
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from policies import usage
+
+START = 1_763_600_040_000  # 2025-11-20T00:54:00Z: a whole minute
+
+
+@dataclass(frozen=True)
+class Row:
+    broker: int = 1
+    topic: str = "clicks"
+    principal: str = "User:alice"
+    client_id: str = "app"
+    outcome: str = "accepted"
+    reason: str = ""
+    bytes: int = 100
+    messages: int = 2
+    requests: int = 1
+    delay_ms: int = 0
+
+
+def interval(
+    seq: int,
+    rows: Iterable[Row] = (Row(),),
+    *,
+    boot: str = "b1",
+    worker: int = 0,
+    final: bool = False,
+    start_ms: int | None = None,
+) -> list[str]:
+    """The lines of one interval; by default interval N is the N-th second after START."""
+    start = START + 1000 * seq if start_ms is None else start_ms
+    lines = usage.encode_interval("gw", boot, worker, seq, rows, start_ms=start, end_ms=start + 1000, final=final)
+    return [line.decode() for line in lines]
+
+
+def lost(seq: int, *, boot: str = "b1", worker: int = 0, now_ms: int = START + 60_000) -> str:
+    return usage.encode_lost("gw", boot, worker, seq, now_ms).decode()
+
+
+def truth(lines: Sequence[str], by: Sequence[str], window_ms: int | None = None) -> dict[tuple[object, ...], list[int]]:
+    """(window, *by) -> bytes of offered, accepted, rejected, errored; messages offered; every record counted once."""
+    sums: dict[tuple[object, ...], list[int]] = defaultdict(lambda: [0] * 5)
+    seen = set()
+    for line in lines:
+        try:
+            record = usage.decode(line)
+        except usage.InvalidRecord:
+            continue
+        if usage.identity(record) in seen:
+            continue
+        seen.add(usage.identity(record))
+        window = [record["start_ms"] // window_ms * window_ms] if window_ms else []
+        for row in record["rows"]:
+            into = sums[(*window, *(row[name] for name in by))]
+            into[0] += row["bytes"]
+            for i, outcome in enumerate(("accepted", "rejected", "errored"), start=1):
+                into[i] += row["bytes"] if row["outcome"] == outcome else 0
+            into[4] += row["messages"]
+    return dict(sums)
+
+
+def summed(rows: Iterable[dict[str, object]], keys: Sequence[str]) -> dict[tuple[object, ...], list[object]]:
+    """The same of the rows that the audit gives."""
+    columns = ("offered_bytes", "accepted_bytes", "rejected_bytes", "errored_bytes", "offered_messages")
+    return {tuple(row[key] for key in keys): [row[column] for column in columns] for row in rows}
+
+
+def changed(line: str, **fields: object) -> str:
+    """The record with other fields; a field that is `...` is left out."""
+    record = json.loads(line) | fields
+    return json.dumps({name: value for name, value in record.items() if value is not ...})

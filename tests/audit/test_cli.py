@@ -1,0 +1,123 @@
+# The command: options and their errors, exit codes, and what goes to stdout and stderr.
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.audit import cli, schema
+from gateway.embedded import free_port
+from tests.audit.records import START, Row, interval
+
+NOW = START + 86_400_000
+
+
+def _command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway.audit", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | env)
+
+
+def _checked(*args: str) -> tuple[tuple[object, ...], dict[str, str], dict[str, str]]:
+    return cli._checked(cli._parser().parse_args(["--spool", "x", *args]), NOW)
+
+
+def test_the_choices_offered_are_those_that_the_schema_has() -> None:
+    assert cli.BY == schema.DIMENSIONS
+    assert cli.MEASURES == schema.MEASURES
+
+
+@pytest.mark.parametrize(
+    ("args", "question"),
+    [
+        ((), (("topic",), None, None, None)),
+        (("--by", ""), ((), None, None, None)),
+        (("--by", "topic, client-id,topic", "--window", "5m"), (("topic", "client_id"), 300_000, None, None)),
+        (("--window", "1d"), (("topic",), 86_400_000, None, None)),
+        (("--from", "2025-11-20T00:54Z", "--to", "1h"), (("topic",), None, START, NOW - 3_600_000)),
+        (("--from", "2025-11-20T01:54:00+01:00"), (("topic",), None, START, None)),
+        (("--from", "2025-11-20T00:54"), (("topic",), None, START, None)),
+    ],
+)
+def test_questions(args: tuple[str, ...], question: tuple[object, ...]) -> None:
+    assert _checked(*args)[0] == question
+
+
+def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text('# ours\nsecurity.protocol=SASL_SSL\n\nsasl.jaas.config=a b="c";\nssl.key.password = x\n')
+    _, properties, conf = _checked(
+        *("--command-config", str(path), "--property", "kafka.security.protocol=SSL"),
+        *("--conf", "spark.driver.memory=2g"),
+    )
+    assert properties == {"security.protocol": "SSL", "sasl.jaas.config": 'a b="c";', "ssl.key.password": "x"}
+    assert conf == {"spark.driver.memory": "2g"}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "nothing to read: give --bootstrap-servers, or --spool, or both"),
+        (("--spool", "x", "--by", "topic,user"), "--by: 'user' is none of broker, topic, principal"),
+        (("--spool", "x", "--measure", "litres"), "--measure: 'litres' is none of bytes, messages, requests"),
+        (("--spool", "x", "--window", "0m"), "--window: '0m' is no duration such as"),
+        (("--spool", "x", "--window", "minute"), "--window: 'minute' is no duration such as"),
+        (("--spool", "x", "--from", "noon"), "--from: 'noon' is neither a time such as"),
+        (("--spool", "x", "--from", "2025-01-02", "--to", "2025-01-01"), "--to must be later than --from"),
+        (("--spool", "x", "--property", "acks"), "--property: 'acks' is not KEY=VALUE"),
+        (("--spool", "x", "--command-config", "/nowhere"), "--command-config: /nowhere: No such file or directory"),
+        (("--spool", "x", "--colour"), "unrecognized arguments: --colour"),
+    ],
+)
+def test_wrong_options_are_said_before_anything_is_started(
+    args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(list(args)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err.splitlines()[-1]
+
+
+def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    assert "3 with --strict" in capsys.readouterr().out
+
+
+def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
+    done = _command("--spool", str(tmp_path), "--quiet", JAVA_HOME=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("produce-gateway audit: ")
+    assert "Java 17" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_a_broker_it_says_so_before_it_starts_spark(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--bootstrap-servers", f"127.0.0.1:{free_port()}"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("produce-gateway audit: no broker can be reached (127.0.0.1:")
+    assert err.count("\n") == 1
+
+
+def test_the_result_alone_goes_to_stdout_and_a_gap_is_exit_code_3_when_asked_for(tmp_path: Path) -> None:
+    rows = [Row(bytes=10), Row(outcome="rejected", reason="fence", bytes=5)]
+    lines = [*interval(0, rows), *interval(2, rows), *interval(2, rows), *interval(3, (), final=True)]
+    (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
+    done = _command("--spool", str(tmp_path), "--format", "json", "--strict", "--by", "reason")
+    assert done.returncode == 3, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["totals"]["offered"] == {"bytes": 30, "messages": 8, "requests": 4}
+    assert [(row["reason"], row["accepted"]["bytes"], row["rejected"]["bytes"]) for row in answer["rows"]] == [
+        ("", 20, 0),
+        ("fence", 0, 10),
+    ]
+    assert answer["integrity"]["duplicates"] == 1
+    assert [gap["first_seq"] for gap in answer["integrity"]["gaps"]] == [1]
+    assert answer["integrity"]["complete"] is False
+    progress = done.stderr.splitlines()
+    assert progress[0].endswith("starting Spark")
+    assert all(line.startswith("audit ") for line in progress), done.stderr

@@ -1,0 +1,60 @@
+# The connector's jars: what is in the cache is checked, what is not there is fetched, and what fails says what to do.
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from gateway.audit import connector
+from gateway.audit.connector import MissingDependency, connector_jars
+from gateway.embedded import MAVEN_ENV, free_port
+
+OWN_JARS = Path(pyspark.__file__).parent / "jars"
+
+
+@pytest.fixture
+def no_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MAVEN_ENV, f"http://127.0.0.1:{free_port()}/maven2")
+
+
+def test_the_installed_spark_has_a_pinned_connector_of_exactly_its_version() -> None:
+    jars = connector.PINNED[pyspark.__version__]
+    assert [jar.version for jar in jars if jar.organisation == "org.apache.spark"] == [pyspark.__version__] * 2
+    assert all(len(jar.sha256) == 64 for jar in jars)
+
+
+def test_jars_in_the_cache_are_used_without_a_network_as_long_as_they_are_whole(
+    tmp_path: Path, no_repository: None
+) -> None:
+    folder = tmp_path / "spark-kafka-connector" / "4.0.99"
+    folder.mkdir(parents=True)
+    (folder / "a.jar").write_bytes(b"one")
+    (folder / "sha256.json").write_text(json.dumps({"a.jar": hashlib.sha256(b"one").hexdigest()}))
+    assert connector_jars("4.0.99", OWN_JARS, tmp_path) == [folder / "a.jar"]
+    (folder / "a.jar").write_bytes(b"other")
+    with pytest.raises(MissingDependency) as error:
+        connector_jars("4.0.99", OWN_JARS, tmp_path)
+    said = str(error.value)
+    assert said.startswith("the Kafka connector of Spark 4.0.99 could not be fetched (")
+    assert "install pyspark==4.0.0" in said
+    assert MAVEN_ENV in said
+    assert "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.99" in said
+    assert "\n" not in said
+    assert [path.name for path in folder.parent.iterdir()] == ["4.0.99"]
+
+
+def test_a_jar_that_is_not_the_pinned_one_is_not_used() -> None:
+    pinned = connector.PINNED["4.0.0"]
+    right = {jar.file: jar.sha256 for jar in pinned}
+    connector._compare(right, pinned)
+    with pytest.raises(MissingDependency, match=r"kafka-clients-3.9.0.jar .*SHA-256 0000, expected .*: not used"):
+        connector._compare(right | {"kafka-clients-3.9.0.jar": "0000"}, pinned)
+
+
+def test_without_pysparks_own_ivy_it_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependency, match=r"no Ivy in .*: install pyspark from PyPI"):
+        connector_jars("4.0.0", tmp_path, tmp_path)

@@ -1,0 +1,181 @@
+# The audit over its real sources: a topic of a real Kafka, spool files, and both at once.
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway.audit import job
+from gateway.audit.job import AuditError, Question, Report
+from gateway.embedded import free_port
+from tests.audit.records import START, Row, changed, interval, lost, summed, truth
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gateway.embedded import Cluster
+
+TOPIC = "audit-usage"
+QUESTION = Question(by=("topic", "client_id"), window_ms=60_000)
+
+
+def _log() -> list[str]:
+    """Every record of two workers: one ended, one died; several parts, several minutes."""
+    lines = [
+        line
+        for seq in range(30)
+        for line in interval(
+            seq, [Row(client_id=f"c{i}", bytes=seq * 7 + i) for i in range(4)], start_ms=START + 9000 * seq
+        )
+    ]
+    lines += interval(30, [Row(client_id=f"c{i % 9}", bytes=i) for i in range(1500)], final=True)
+    lines += [line for seq in range(5) for line in interval(seq, boot="b2", worker=1)]
+    return [*lines, lost(4, boot="b2", worker=1)]
+
+
+LINES = _log()
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: Cluster) -> Iterator[str]:
+    """LINES in three partitions, a fifth of them twice, some rubbish between; its bootstrap servers."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    created = admin.create_topics([NewTopic(TOPIC, 3, 1), NewTopic(f"{TOPIC}-empty", 1, 1)])
+    for made in created.values():
+        made.result(30)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    sent: list[str | None] = [*LINES, *LINES[::5], "rubbish", None]
+    random.Random(5).shuffle(sent)
+    for i, line in enumerate(sent):
+        producer.produce(TOPIC, line, partition=i % 3)
+    assert producer.flush(30) == 0
+    yield kafka.bootstrap_servers
+    for deleted in admin.delete_topics([TOPIC, f"{TOPIC}-empty"]).values():
+        deleted.result(30)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """LINES in two spool files as a gateway keeps them, beside files that are no records."""
+    (tmp_path / "usage-00000001-aa.jsonl").write_text("".join(line + "\n" for line in LINES[:20]))
+    (tmp_path / "usage-00000002-aa.jsonl").write_text("".join(line + "\n" for line in LINES[20:]))
+    (tmp_path / "published.json").write_text('{"segment":1}')
+    (tmp_path / "lock").touch()
+    return tmp_path
+
+
+def _sums(report: Report) -> object:
+    return summed(report.rows, ["window_start_ms", *report.question.by])
+
+
+@pytest.mark.kafka
+def test_topic_and_spool_and_both_together_give_the_same_exact_sums(
+    spark: SparkSession, topic: str, spool: Path
+) -> None:
+    from_topic = job.read_topic(spark, topic, TOPIC)
+    from_spool = job.read_spool(spark, str(spool))
+    of_topic = job.run(spark, [from_topic], QUESTION)
+    of_spool = job.run(spark, [from_spool], QUESTION)
+    of_both = job.run(spark, [from_topic, from_spool], QUESTION)
+    expected = truth(LINES, QUESTION.by, QUESTION.window_ms)
+    assert _sums(of_topic) == _sums(of_spool) == _sums(of_both) == expected
+    assert of_topic.rows == of_spool.rows == of_both.rows
+
+    copies = len(LINES[::5])
+    assert from_topic.records == len(LINES) + copies + 2
+    trust = of_topic.integrity
+    assert (trust.records, trust.duplicates, trust.conflicts) == (len(LINES) + copies + 2, copies, 0)
+    assert sorted(trust.problems) == ["empty", "not one JSON object, or a field of the wrong type"]
+    assert {sample["sample"] for sample in trust.samples} == {None, "rubbish"}
+    assert all(re.fullmatch(rf"{TOPIC}-[0-2]@\d+", sample["origin"]) for sample in trust.samples)
+    assert (trust.gaps_total, trust.lost, trust.incomplete_total, trust.boots) == (0, 1, 1, 2)
+    assert (of_spool.integrity.malformed, of_spool.integrity.duplicates) == (0, 0)
+    assert of_both.integrity.duplicates == copies + len(LINES)
+    ends = {each["partition"]: each["end_offset"] for each in of_topic.sources[0]["partitions"]}
+    assert sum(ends.values()) == from_topic.records
+    assert len(ends) == 3
+
+
+@pytest.mark.kafka
+def test_what_arrives_after_the_start_is_not_read(spark: SparkSession, topic: str) -> None:
+    source = job.read_topic(spark, topic, TOPIC)
+    producer = Producer({"bootstrap.servers": topic})
+    producer.produce(TOPIC, interval(0, boot="late")[0])
+    assert producer.flush(30) == 0
+    assert source.raw.count() == source.records
+    assert job.read_topic(spark, topic, TOPIC).raw.count() == (source.records or 0) + 1
+
+
+@pytest.mark.kafka
+def test_records_that_go_while_it_reads_are_an_error_and_no_smaller_sum(spark: SparkSession, kafka: Cluster) -> None:
+    name = f"{TOPIC}-short"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for seq in range(3):
+        producer.produce(name, interval(seq)[0])
+    assert producer.flush(30) == 0
+    source = job.read_topic(spark, kafka.bootstrap_servers, name)
+    deleted = admin.delete_records([TopicPartition(name, 0, 2)])
+    next(iter(deleted.values())).result(30)
+    with pytest.raises(AuditError, match=r"^records that were there at the start are gone [^\n]*$"):
+        job.run(spark, [source], Question())
+    assert job.read_topic(spark, kafka.bootstrap_servers, name).records == 1
+
+
+@pytest.mark.kafka
+def test_an_empty_topic_is_an_empty_answer(spark: SparkSession, topic: str) -> None:
+    report = job.run(spark, [job.read_topic(spark, topic, f"{TOPIC}-empty")], Question())
+    assert report.integrity.records == 0
+    assert report.integrity.complete
+    assert [row["offered_bytes"] for row in report.rows] == [0]
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_not_there_is_one_line(spark: SparkSession, topic: str) -> None:
+    with pytest.raises(AuditError, match=f"^topic nowhere does not exist at {topic}$"):
+        job.read_topic(spark, topic, "nowhere")
+    with pytest.raises(AuditError, match=r"^[^\n]*ConfigException: [^\n]*security.protocol[^\n]*$"):
+        job.read_topic(spark, topic, TOPIC, {"security.protocol": "NONE"})
+
+
+def test_a_broker_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(AuditError, match=r"^no broker can be reached \(127.0.0.1:\d+: Connection refused\)$"):
+        job.check_reachable(f"127.0.0.1:{free_port()}")
+    with pytest.raises(AuditError, match=r"^--bootstrap-servers: 'here' is not HOST:PORT$"):
+        job.check_reachable("here")
+
+
+def test_a_spool_that_is_not_there_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match=r"^no spool file matches .*nowhere$"):
+        job.read_spool(spark, str(tmp_path / "nowhere"))
+
+
+def test_a_time_range_chooses_intervals_and_the_gaps_that_touch_it(spark: SparkSession, tmp_path: Path) -> None:
+    # 0 | gap 1-2 | 3 4 | gap 5-6 | 7, conflicting 4, and a worker that died in the fourth second
+    lines = [line for seq in (0, 3, 4, 7) for line in interval(seq)]
+    lines += [changed(interval(4)[0], parts=2), *interval(0, boot="b2"), lost(0, boot="b2", now_ms=START + 4000)]
+    path = tmp_path / "any.name"
+    path.write_text("\n".join(lines) + "\n")
+    source = job.read_spool(spark, str(path))
+
+    def ask(from_s: int | None, to_s: int | None) -> tuple[int, list[int], list[str]]:
+        bounds = [None if at is None else START + 1000 * at for at in (from_s, to_s)]
+        report = job.run(spark, [source], Question((), None, *bounds))
+        trust = report.integrity
+        assert trust.conflicts == 1
+        assert not trust.complete
+        gaps = [gap["first_seq"] for gap in trust.gaps if gap["gap"] == "seq"]
+        return report.rows[0]["offered_requests"], gaps, [boot["boot"] for boot in trust.incomplete]
+
+    assert ask(None, None) == (5, [1, 5], ["b1", "b2"])
+    assert ask(4, None) == (2, [5], ["b1"])
+    assert ask(0, 1) == (2, [], ["b1", "b2"])
+    assert ask(1, 3) == (0, [1], ["b1", "b2"])

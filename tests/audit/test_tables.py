@@ -1,0 +1,109 @@
+# What a report looks like: the JSON shape that others rely on, and the text.
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gateway.audit import schema, tables
+from gateway.audit.job import Integrity, Question, Report
+from policies import usage
+from tests.audit.records import START
+
+
+def _sums(**bytes_: int) -> dict[str, int]:
+    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
+    given = {schema.column(name, "bytes"): value for name, value in bytes_.items()}
+    return zero | given | {"offered_bytes": sum(bytes_.values()), "delay_ms": 0}
+
+
+def _integrity(**changes: Any) -> Integrity:
+    fields: dict[str, Any] = {
+        "records": 5, "duplicates": 1, "conflicts": 0, "malformed": 0, "problems": {}, "samples": [], "boots": 2,
+        "gaps": [], "gaps_total": 0, "incomplete": [], "incomplete_total": 0, "lost": 0,
+    }  # fmt: skip
+    return Integrity(**(fields | changes))
+
+
+def _report(by: tuple[str, ...] = ("topic",), window_ms: int | None = None, **changes: Any) -> Report:
+    key = {"topic": "clicks", "client_id": "app", "outcome": "accepted"}
+    window = {schema.WINDOW: START} if window_ms else {}
+    rows = [
+        window | {name: key[name] for name in by} | _sums(accepted=1_234_567),
+        window | {name: f"{key[name]}2" for name in by} | _sums(accepted=3, rejected=1000),
+    ]
+    return Report(Question(by, window_ms), [{"kind": "spool", "name": "x"}], rows, _integrity(**changes))
+
+
+def test_json_has_every_sum_at_every_row_and_in_total() -> None:
+    answer = json.loads(tables.dumps(_report(window_ms=60_000)))
+    assert list(answer) == [
+        "version", "by", "window_ms", "from_ms", "to_ms", "sources", "totals", "rows", "integrity",
+    ]  # fmt: skip
+    sums = ["offered", *usage.OUTCOMES, "maybe_appended", "delay_ms"]
+    assert list(answer["totals"]) == sums
+    assert list(answer["rows"][0]) == ["window_start_ms", "topic", *sums]
+    assert answer["rows"][1]["rejected"] == {"bytes": 1000, "messages": 0, "requests": 0}
+    assert answer["totals"]["offered"]["bytes"] == 1_235_570
+    assert list(answer["integrity"]) == [
+        "complete", "records", "duplicates", "conflicts", "malformed", "malformed_problems", "malformed_samples",
+        "boots", "gaps_total", "gaps", "incomplete_total", "incomplete",
+    ]  # fmt: skip
+    assert answer["integrity"]["complete"] is True
+
+
+def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
+    text = tables.as_text(_report(window_ms=60_000), ("bytes",))
+    assert text == (
+        "bytes\n"
+        "window                topic      offered   accepted  rejected  errored\n"
+        "--------------------  -------  ---------  ---------  --------  -------\n"
+        "2025-11-20T00:54:00Z  clicks   1,234,567  1,234,567         0        0\n"
+        "2025-11-20T00:54:00Z  clicks2      1,003          3     1,000        0\n"
+        "--------------------  -------  ---------  ---------  --------  -------\n"
+        "total                          1,235,570  1,234,570     1,000        0\n"
+        "\n"
+        "records 5, duplicates 1, malformed 0, gaps 0, workers' lives 2, without an end 0\n"
+        "complete"
+    )
+
+
+def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
+    head = tables.as_text(_report(("outcome",))).splitlines()[0].split()
+    assert head == ["outcome", "bytes", "messages", "requests", "delay", "ms"]
+
+
+def test_what_a_client_named_itself_can_not_move_the_cursor() -> None:
+    report = _report(("client_id",))
+    report.rows[0]["client_id"] = "a\x1b[2Jb\nc\u202e"
+    text = tables.as_text(report, ("bytes",))
+    assert "a\\x1b[2Jb\\nc\\u202e" in text
+
+
+def test_everything_that_is_missing_is_named() -> None:
+    life = {"gateway": "gw", "boot": "b1", "worker": 0}
+    gaps = [
+        life | {"gap": "seq", "first_seq": 1, "last_seq": 2, "missing": 2, "after_ms": None, "before_ms": START},
+        life | {"gap": "parts", "first_seq": 5, "last_seq": 5, "missing": 1, "after_ms": START, "before_ms": START + 1},
+    ]
+    boots = [
+        life | {"state": "lost", "last_seq": 7, "end_ms": START},
+        life | {"state": "open", "last_seq": None, "end_ms": None},
+    ]
+    text = tables.as_text(
+        _report(
+            gaps=gaps, gaps_total=30, incomplete=boots, incomplete_total=2, lost=1, conflicts=1, malformed=1,
+            problems={"empty": 1}, samples=[{"origin": "0@7", "problem": "empty", "sample": None}],
+        )
+    )  # fmt: skip
+    assert text.splitlines()[-9:] == [
+        "CONFLICT  1 copies say something else than the record that was counted",
+        "MALFORMED  1 x empty",
+        "  0@7: ",
+        "GAP  gw/b1/0: intervals 1 to 2 (2) missing, between the start and 2025-11-20T00:54:00Z",
+        "GAP  gw/b1/0: 1 parts of interval 5 missing, between 2025-11-20T00:54:00Z and 2025-11-20T00:54:00.001Z",
+        "  … and 10 more",
+        "LOST  gw/b1/0: died; seen up to interval 7 (2025-11-20T00:54:00Z), what it did after that is not known",
+        "OPEN  gw/b1/0: no final interval; seen up to nothing; it still runs, or died unnoticed",
+        "NOT COMPLETE: the sums above leave out what is named here",
+    ]
