@@ -128,7 +128,10 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Interval(msgspec.Struct, frozen=True, tag=True):
-    """One second of a worker. Sent again on a new channel until `Spooled` confirms it."""
+    """One second of a worker. Sent again on a new channel until `Spooled` confirms it.
+
+    With `seq` -1 it holds counts only: no part of the accounts, neither kept nor confirmed.
+    """
 
     boot: str
     worker: int

@@ -317,9 +317,11 @@ class Worker:
             interval = Interval(self._boot, self._number, next(self._seq), start_ms, end_ms, rows, counts, final)
             self._unspooled.append(interval)
             self._post(interval)
-        elif counts:
+        elif counts and self._channel is not None:
             # Not part of the accounts, so it uses up no sequence number and is not kept.
             self._post(Interval(self._boot, self._number, -1, start_ms, end_ms, (), counts))
+        else:
+            self._world.ledger.counts = counts  # for a control that comes later
 
     async def _tell_gauges(self) -> None:
         told: Gauges | None = None

@@ -1,0 +1,584 @@
+# The usage log: intervals from workers -> JSON lines in a bounded spool on disk -> a Kafka topic.
+#
+# A worker keeps an interval until it is in the spool, and the spool keeps it until the topic has acknowledged it, so
+# whatever dies, nothing goes missing; what can come twice (a crash between the two steps) is told apart by its boot and
+# sequence number. Where something is given up after all (a full spool for minutes) it is counted, logged, and a gap in
+# the numbers. What a record holds is policies/usage.py's. Files: `usage-<number>-<boot>.jsonl`, written by one process,
+# synced to disk with every write (one a second); `published.json` says up to where the topic has them; `lock`.
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from gateway.channel import Interval
+from gateway.control.metrics import Metrics
+from policies import usage
+
+log = logging.getLogger("gateway.usage")
+
+MAX_QUEUED: Final = 600  # intervals that wait for a disk with room: ten minutes of one worker
+RETRY_S: Final = 1.0
+SEGMENT_BYTES: Final = 64 * 2**20
+SEGMENT_AGE_S: Final = 3600.0  # files go as wholes, so retention needs them to end
+READ_BYTES: Final = 4 * 2**20
+PUBLISH_TIMEOUT_MS: Final = 30_000
+PUBLISH_BACKOFF_S: Final = (0.5, 30.0)
+_SEGMENT = re.compile(r"usage-(\d{8})-[0-9a-f]+\.jsonl")
+# Nothing in our power makes the broker take these, and the records behind must not wait for them for ever.
+_FINAL: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+
+
+class SpoolInUse(Exception):
+    """Another gateway writes to this directory."""
+
+
+class SpoolFull(OSError):
+    """usage_log.max_spool_bytes is reached and nothing may be deleted."""
+
+
+class PublishError(Exception):
+    """The topic did not take the records; they stay in the spool."""
+
+
+@dataclass(slots=True)
+class _Life:
+    """What the spool holds of one boot of a worker."""
+
+    gateway: str
+    worker: int
+    seq: int
+    ended: bool  # final, or noted as lost
+    segment: int  # where its last record is
+
+
+@dataclass(slots=True)
+class _Segment:
+    path: Path
+    size: int
+
+
+class Spool:
+    """The files. Every method blocks, may be called from any thread, and raises OSError when the disk does.
+
+    Raises:
+        SpoolInUse: when opened.
+    """
+
+    def __init__(self, directory: Path, max_bytes: int, retention_s: float, *, published_only: bool) -> None:
+        """`published_only`: delete only what was acknowledged; else age alone decides (there is no topic)."""
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._retention_s = retention_s
+        self._published_only = published_only
+        self._segment_bytes = min(SEGMENT_BYTES, max_bytes // 8)
+        self._boot = secrets.token_hex(4)
+        self._guard = threading.Lock()
+        self._segments: dict[int, _Segment] = {}  # in the order of their numbers
+        self._fd = -1
+        self._current = 0
+        self._current_since = 0.0
+        self._published = (0, 0)  # segment number, offset: what lies before is acknowledged
+        self._lives: dict[str, _Life] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(directory / "lock")
+        self._scan()
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments.values())
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What the topic has not acknowledged yet."""
+        number, offset = self._published
+        return sum(s.size - (offset if n == number else 0) for n, s in list(self._segments.items()) if n >= number)
+
+    def last_seq(self, boot: str) -> int:
+        """The last interval of that boot on disk, -1 for none."""
+        life = self._lives.get(boot)
+        return -1 if life is None else life.seq
+
+    def unfinished(self, worker: int) -> list[tuple[str, str, int]]:
+        """(gateway, boot, last seq) of every life of that worker without an end."""
+        with self._guard:
+            return [(x.gateway, boot, x.seq) for boot, x in self._lives.items() if x.worker == worker and not x.ended]
+
+    def append(self, lines: list[bytes]) -> None:
+        """Write records and sync them; all or none."""
+        with self._guard:
+            data = b"".join(line + b"\n" for line in lines)
+            self._make_room(len(data))
+            segment = self._writable()
+            try:
+                _write_all(self._fd, data)
+                os.fsync(self._fd)
+            except OSError:
+                self._undo(segment)
+                raise
+            segment.size += len(data)
+            for line in lines:
+                self._note(line, self._current)
+
+    def read(self, max_bytes: int = READ_BYTES) -> tuple[list[bytes], tuple[int, int]]:
+        """Records behind the published position, and the position behind them; none when all is published."""
+        with self._guard:
+            number, offset = self._published
+            for n in [n for n in self._segments if n >= number]:
+                lines, end = self._read_segment(n, offset if n == number else 0, max_bytes)
+                if lines:
+                    return lines, (n, end)
+            return [], self._published
+
+    def acknowledge(self, position: tuple[int, int]) -> None:
+        """The topic has everything before this position."""
+        with self._guard:
+            self._published = position
+            # No sync: an older position after a power cut means records that come twice, which is allowed.
+            fresh = self._directory / "published.json.new"
+            fresh.write_text(json.dumps({"segment": position[0], "offset": position[1]}))
+            fresh.replace(self._directory / "published.json")
+
+    def prune(self) -> None:
+        """Delete what retention no longer holds."""
+        with self._guard:
+            horizon = time.time() - self._retention_s
+            for number in [n for n in self._segments if self._is_done(n)]:
+                if self._modified(number) < horizon:
+                    self._delete(number)
+
+    def close(self) -> None:
+        with self._guard:
+            self._close_segment()
+            self._lock.close()
+
+    def _scan(self) -> None:
+        for path in sorted(self._directory.glob("usage-*.jsonl")):
+            if match := _SEGMENT.fullmatch(path.name):
+                self._segments[int(match[1])] = _Segment(path, _cut_half_line(path))
+        for number, segment in self._segments.items():
+            with segment.path.open("rb") as file:
+                for line in file:
+                    self._note(line, number)
+        try:
+            position = json.loads((self._directory / "published.json").read_text())
+            self._published = (int(position["segment"]), int(position["offset"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            self._published = (0, 0)  # all of it once more: copies, never a gap
+        self._current = max([*self._segments, self._published[0]], default=0)
+
+    def _note(self, line: bytes, number: int) -> None:
+        try:
+            header = _header_of(line)
+            boot, seq, worker, gateway = header["boot"], header["seq"], header["worker"], header["gateway"]
+            ended = header["final"] or header["kind"] == usage.LOST
+        except (ValueError, KeyError):
+            return  # not ours to judge; the audit reports it
+        life = self._lives.setdefault(boot, _Life(gateway, worker, seq, ended, number))
+        life.seq, life.ended, life.segment = max(life.seq, seq), ended, number
+
+    def _make_room(self, size: int) -> None:
+        for number in list(self._segments):
+            if self.total_bytes + size <= self._max_bytes:
+                return
+            if self._published_only and self._is_done(number):
+                self._delete(number)  # retention is a wish, the bound is not
+        if self.total_bytes + size > self._max_bytes:
+            raise SpoolFull(f"usage_log.max_spool_bytes = {self._max_bytes:,} is reached by records not yet published")
+
+    def _is_done(self, number: int) -> bool:
+        if number == self._current and self._fd >= 0:
+            return False
+        if self._published_only and (number, self._segments[number].size) > self._published:
+            return False
+        return not any(life.segment == number and not life.ended for life in self._lives.values())
+
+    def _modified(self, number: int) -> float:
+        try:
+            return self._segments[number].path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def _delete(self, number: int) -> None:
+        self._segments[number].path.unlink(missing_ok=True)
+        del self._segments[number]
+        self._lives = {boot: life for boot, life in self._lives.items() if life.segment in self._segments}
+
+    def _writable(self) -> _Segment:
+        if self._fd >= 0:
+            segment = self._segments[self._current]
+            aged = time.monotonic() - self._current_since >= SEGMENT_AGE_S
+            if os.fstat(self._fd).st_nlink == 0:
+                log.warning("%s was deleted while it was written to; going on in a new file", segment.path)
+                del self._segments[self._current]
+            elif not aged and segment.size < self._segment_bytes:
+                return segment
+            self._close_segment()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"usage-{self._current + 1:08d}-{self._boot}.jsonl"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._current += 1
+        self._current_since = time.monotonic()
+        self._segments[self._current] = _Segment(path, 0)
+        _sync_directory(self._directory)
+        return self._segments[self._current]
+
+    def _undo(self, segment: _Segment) -> None:
+        """Half a record must not stay in the middle of a file; where it can't be cut off, the file ends here."""
+        try:
+            os.ftruncate(self._fd, segment.size)
+        except OSError:
+            self._close_segment()
+
+    def _close_segment(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read_segment(self, number: int, offset: int, max_bytes: int) -> tuple[list[bytes], int]:
+        segment = self._segments[number]
+        try:
+            with segment.path.open("rb") as file:
+                file.seek(offset)
+                data = file.read(min(max_bytes, max(0, segment.size - offset)))
+        except FileNotFoundError:
+            log.error("%s is gone and was not published completely", segment.path)
+            segment.size = 0
+            return [], 0
+        end = data.rfind(b"\n") + 1
+        return data[:end].splitlines(), offset + end
+
+
+class UsageLog:
+    """Takes intervals, puts them into the spool in their order, and confirms them."""
+
+    def __init__(self, spool: Spool, gateway: str, metrics: Metrics) -> None:
+        self._spool = spool
+        self._gateway = gateway
+        self._metrics = metrics
+        self._queue: deque[tuple[Interval | bytes, Callable[[], None]]] = deque()
+        self._wake = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+        self.written = trio.Event()  # set with every write: the publisher waits for it
+        self._seen: dict[str, int] = {}
+        self._troubled = False
+
+    def put(self, interval: Interval, confirm: Callable[[], None]) -> bool:
+        """Queue an interval; False when it is a copy of one that came before (it is confirmed in its turn)."""
+        last = max(self._seen.get(interval.boot, -1), self._spool.last_seq(interval.boot))
+        fresh = interval.seq > last
+        self._seen[interval.boot] = max(last, interval.seq)
+        self._enqueue(interval if fresh else b"", confirm)
+        return fresh
+
+    def put_lost(self, worker: int, boot: str, gateway: str = "", seq: int = -1) -> None:
+        """Note that a boot of a worker ended without its final interval."""
+        seq = max(seq, self._seen.get(boot, -1))
+        self._enqueue(usage.encode_lost(gateway or self._gateway, boot, worker, seq, time.time_ns() // 10**6), _nothing)
+
+    def put_lost_before(self, worker: int, boot: str) -> list[str]:
+        """Note every life of that worker in the spool that has no end, but this one. Returns their boots."""
+        lost = [life for life in self._spool.unfinished(worker) if life[1] != boot]
+        for gateway, old, seq in lost:
+            self.put_lost(worker, old, gateway, seq)
+        return [old for _, old, _ in lost]
+
+    @property
+    def queued(self) -> int:
+        """Intervals not yet on disk."""
+        return len(self._queue)
+
+    async def drained(self) -> None:
+        """Return when everything queued is on disk."""
+        while self._queue:
+            await self._idle.wait()
+
+    async def run(self) -> None:
+        while True:
+            while self._queue:
+                await self._write()
+            self._idle.set()
+            self._wake = trio.Event()
+            await self._wake.wait()
+
+    def _enqueue(self, item: Interval | bytes, confirm: Callable[[], None]) -> None:
+        self._queue.append((item, confirm))
+        if len(self._queue) > MAX_QUEUED:
+            self._queue.popleft()
+            self._metrics.usage_dropped.labels("spool-full").inc()
+        if self._idle.is_set():
+            self._idle = trio.Event()
+        self._wake.set()
+
+    async def _write(self) -> None:
+        batch = list(self._queue)
+        try:
+            records = await trio.to_thread.run_sync(self._append, [item for item, _ in batch])
+        except OSError as error:
+            self._metrics.spool_errors.inc()
+            if not self._troubled:
+                log.error("usage log: can't write to the spool (%s); intervals wait in memory", error)
+            self._troubled = True
+            await trio.sleep(RETRY_S)
+            return
+        if self._troubled:
+            log.warning("usage log: the spool can be written again")
+            self._troubled = False
+        self._metrics.usage_written.inc(records)
+        for entry in batch:
+            if self._queue and self._queue[0] is entry:  # else it was dropped meanwhile, and written all the same
+                self._queue.popleft()
+            entry[1]()
+        self.written.set()
+        self.written = trio.Event()
+
+    def _append(self, items: list[Interval | bytes]) -> int:
+        lines: list[bytes] = []
+        for item in items:
+            if isinstance(item, Interval):
+                lines += usage.encode_interval(
+                    self._gateway, item.boot, item.worker, item.seq, item.rows,
+                    start_ms=item.start_ms, end_ms=item.end_ms, final=item.final,
+                )  # fmt: skip
+            elif item:
+                lines.append(item)
+        if lines:
+            self._spool.append(lines)
+        return len(lines)
+
+
+class Publisher:
+    """Spool -> topic. `client`: librdkafka properties that reach the cluster."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        client: dict[str, Any],
+        topic: str,
+        partitions: int,
+        replication: int | None,
+        metrics: Metrics,
+    ) -> None:
+        self._spool = spool
+        self._client = client
+        self._topic = topic
+        self._partitions = partitions
+        self._replication = replication
+        self._metrics = metrics
+        self._producer: Producer | None = None
+        self._ready = False
+        self._ending = False
+        self._troubled = False
+        self._progress = trio.Event()
+
+    async def caught_up(self) -> None:
+        """Return when the topic has everything that is in the spool."""
+        while self._spool.backlog_bytes:
+            await self._progress.wait()
+
+    async def run(self, usage_log: UsageLog) -> None:
+        """Publish whatever the spool holds, for ever."""
+        pause = PUBLISH_BACKOFF_S[0]
+        while True:
+            written = usage_log.written
+            try:
+                # Abandoned at the end: a cluster that doesn't answer must not hold up a stop.
+                published = await trio.to_thread.run_sync(self.publish, abandon_on_cancel=True)
+            except (PublishError, OSError) as error:
+                if not self._troubled:
+                    log.warning("usage log: %s; records stay in the spool and are tried again", error)
+                self._troubled = True
+                await trio.sleep(pause)
+                pause = min(2 * pause, PUBLISH_BACKOFF_S[1])
+                continue
+            pause = PUBLISH_BACKOFF_S[0]
+            self._progress.set()
+            self._progress = trio.Event()
+            if published and self._troubled:
+                log.info("usage log: the topic takes records again")
+                self._troubled = False
+            if not published:
+                await written.wait()
+
+    def stop(self) -> None:
+        """Let a `publish` that is running return soon."""
+        self._ending = True
+
+    def publish(self) -> int:
+        """One batch, in a thread: how many records were acknowledged.
+
+        Raises:
+            PublishError: some were not; the whole batch comes again.
+        """
+        lines, position = self._spool.read()
+        if not lines:
+            return 0
+        self._prepare()
+        failed = self._send(lines)
+        # A refusal concerns a whole batch on the wire; one by one shows whose fault it is.
+        failed = [
+            pair for line, error in failed for pair in (self._send([line]) if _is_final(error) else [(line, error)])
+        ]
+        refused = [error for _, error in failed if _is_final(error)]
+        if len(failed) > len(refused):
+            error = next(error for _, error in failed if not _is_final(error))
+            self._ready = False  # perhaps somebody deleted the topic
+            if any(error.fatal() for _, error in failed):
+                self._producer = None  # an idempotent producer that lost its place; a new one begins a new sequence
+            raise PublishError(f"topic {self._topic}: {error.str()}")
+        if refused:
+            self._metrics.usage_dropped.labels("refused").inc(len(refused))
+            log.error("usage log: %d records are not in the topic: %s", len(refused), refused[0].str())
+        self._spool.acknowledge(position)
+        self._metrics.usage_published.inc(len(lines) - len(refused))
+        return len(lines)
+
+    def _send(self, lines: list[bytes]) -> list[tuple[bytes, KafkaError]]:
+        """Produce, wait for all of them, and return those that failed."""
+        assert self._producer is not None
+        failed: list[tuple[bytes, KafkaError]] = []
+        waiting = len(lines)
+
+        def settle(line: bytes, error: KafkaError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if error is not None:
+                failed.append((line, error))
+
+        for line in lines:
+            self._produce(line, settle)
+        while waiting and not self._ending:
+            self._producer.poll(0.1)
+        if waiting:
+            raise PublishError("the gateway is stopping")
+        return failed
+
+    def _produce(self, line: bytes, settle: Callable[[bytes, KafkaError | None], None]) -> None:
+        assert self._producer is not None
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            settle(line, error)
+
+        while True:
+            try:
+                self._producer.produce(self._topic, value=line, key=_key_of(line), on_delivery=delivered)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                settle(line, error.args[0])
+                return
+
+    def _prepare(self) -> None:
+        if self._producer is None:
+            self._producer = Producer(
+                {
+                    **self._client,
+                    "enable.idempotence": True,
+                    "acks": "all",
+                    "compression.type": "lz4",
+                    "message.timeout.ms": PUBLISH_TIMEOUT_MS,
+                }
+            )
+        if not self._ready:
+            self._create_topic()
+            self._ready = True
+
+    def _create_topic(self) -> None:
+        admin = AdminClient(self._client)
+        try:
+            metadata = admin.list_topics(timeout=5)
+            if self._topic in metadata.topics:
+                return
+            replication = self._replication or min(3, len(metadata.brokers))
+            config = {"cleanup.policy": "delete", "compression.type": "producer"}
+            if replication >= 3:
+                config["min.insync.replicas"] = "2"
+            new = NewTopic(self._topic, num_partitions=self._partitions, replication_factor=replication, config=config)
+            admin.create_topics([new])[self._topic].result(timeout=15)
+            log.info("topic %s created: %d partitions, %d replicas", self._topic, self._partitions, replication)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise PublishError(f"topic {self._topic} can't be created: {error.args[0].str()}") from error
+        except TimeoutError as error:
+            raise PublishError(f"topic {self._topic} can't be created: no answer") from error
+
+
+def _is_final(error: KafkaError) -> bool:
+    return error.code() in _FINAL
+
+
+def _nothing() -> None:
+    """For records that nobody waits for."""
+
+
+def _lock(path: Path) -> Any:
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise SpoolInUse(f"{path.parent} is in use by another gateway: give each its own usage_log.spool_dir") from None
+    return file
+
+
+def _cut_half_line(path: Path) -> int:
+    """The size after cutting what a crash left of a record: it was never confirmed."""
+    size = path.stat().st_size
+    with path.open("rb+") as file:
+        end = size
+        while end > 0:
+            start = max(0, end - 65_536)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        if end < size:
+            file.truncate(end)
+    return end
+
+
+def _header_of(line: bytes) -> Any:
+    """A record without its rows, which are most of it and come last."""
+    return json.loads(line[: line.index(b',"rows":')] + b"}")
+
+
+def _key_of(line: bytes) -> bytes:
+    try:
+        header = _header_of(line)
+        return usage.key(header["gateway"], header["boot"], header["worker"])
+    except (ValueError, KeyError):
+        return b""  # somebody else's line in our file: the audit says so, the rest must get through
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,236 @@
+# Control's side of the workers: one channel each, the latest snapshots down, everything they report up, and which of
+# them gets the next connection.
+#
+# A snapshot is kept by its type, so a worker that comes (again) gets exactly the latest of each. Knows no sockets but
+# the channels, and not what the numbers mean: they go on to metrics and usage log.
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from gateway.channel import (
+    PROTOCOL,
+    Accepted,
+    Brokers,
+    Channel,
+    ChannelClosed,
+    Drain,
+    Gauges,
+    Hello,
+    Interval,
+    Log,
+    Policy,
+    Rates,
+    Row,
+    Settings,
+    Spooled,
+    Topics,
+    Want,
+)
+from gateway.control.metrics import Metrics
+from gateway.control.usage_log import UsageLog
+
+log = logging.getLogger("gateway.workers")
+traffic_log = logging.getLogger("gateway.traffic")
+
+HELLO_TIMEOUT_S: Final = 30.0
+MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
+MAX_LINES: Final = 50  # of rejected and errored requests per interval: a log is read by people
+LOGGED: Final = frozenset({"rejected", "errored", "dropped"})
+_SNAPSHOTS: Final = (Settings, Brokers, Topics, Policy)  # in the order in which a worker needs them
+_LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class _Worker:
+    def __init__(self, number: int, channel: Channel) -> None:
+        self.number = number
+        self.channel = channel
+        self.boot = ""
+        self.connections = 0  # as it said last, and what it was given since
+        self.final = False
+
+
+class Workers:
+    """All workers of this gateway.
+
+    `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke.
+    """
+
+    def __init__(
+        self, usage_log: UsageLog, metrics: Metrics, want: Callable[[], None], reconnect: Callable[[int], None]
+    ) -> None:
+        self._usage_log = usage_log
+        self._metrics = metrics
+        self._want = want
+        self._reconnect = reconnect
+        self._unfinished: dict[int, str] = {}  # the boot of each worker that has not sent its last interval
+        self._latest: dict[type, Any] = {}
+        self._workers: dict[int, _Worker] = {}
+        self._changed = trio.Event()
+        self._drain: Drain | None = None
+        self._warned: tuple[str, ...] = ()
+
+    @property
+    def connected(self) -> int:
+        """Workers that can take connections."""
+        return sum(1 for worker in self._workers.values() if worker.boot)
+
+    def tell(self, message: Settings | Brokers | Topics | Policy) -> None:
+        """Replace a snapshot, in every worker and for those to come."""
+        self._latest[type(message)] = message
+        for worker in self._workers.values():
+            if worker.boot:
+                worker.channel.post(message)
+
+    def drain(self, timeout_s: float) -> None:
+        """Let every worker finish; those that come now as well."""
+        self._drain = Drain(timeout_s)
+        for worker in self._workers.values():
+            worker.channel.post(self._drain)
+
+    async def ended(self) -> None:
+        """Return when no worker is connected."""
+        while self._workers:
+            await self._changed.wait()
+
+    async def hand_over(self, sock: socket.socket, broker: int | None, peer: str) -> None:
+        """Give a client's connection to the worker with the fewest; wait while there is none that could take it."""
+        try:
+            while not (ready := [w for w in self._workers.values() if w.boot and w.channel.backlog < MAX_BACKLOG]):
+                with trio.move_on_after(0.1):  # a backlog shrinks without notice
+                    await self._changed.wait()
+        except trio.Cancelled:
+            sock.close()
+            raise
+        worker = min(ready, key=lambda w: w.connections)
+        worker.connections += 1
+        worker.channel.post(Accepted(broker, peer), sock.detach())
+
+    async def serve(self, number: int, sock: socket.socket) -> None:
+        """One worker's channel until either end is gone."""
+        worker = _Worker(number, Channel(sock, "control"))
+        self._workers[number] = worker
+        self._metrics.show_worker(number)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(worker.channel.run)
+                await self._greet(worker)
+                while True:
+                    self._take(worker, (await worker.channel.receive())[0])
+        except* ChannelClosed as group:
+            if not worker.final:
+                log.error("worker %d: %s", number, group.exceptions[0])
+                self._reconnect(number)
+        finally:
+            worker.channel.close()
+            self._forget(worker)
+
+    async def _greet(self, worker: _Worker) -> None:
+        with trio.move_on_after(HELLO_TIMEOUT_S):
+            hello, _ = await worker.channel.receive()
+            if not isinstance(hello, Hello) or hello.protocol != PROTOCOL:
+                raise ChannelClosed(f"it is of another release, restart the gateway: {hello}")
+            self._note_lost(worker.number, hello.boot)
+            for kind in _SNAPSHOTS:
+                if kind in self._latest:
+                    worker.channel.post(self._latest[kind])
+            if self._drain is not None:
+                worker.channel.post(self._drain)
+            worker.boot = hello.boot
+            self._metrics.worker_up.labels(str(worker.number)).set(1)
+            self._notify()
+            return
+        raise ChannelClosed(f"it said nothing within {HELLO_TIMEOUT_S:g} s")
+
+    def _take(self, worker: _Worker, message: Any) -> None:
+        match message:
+            case Interval():
+                self._take_interval(worker, message)
+            case Gauges():
+                worker.connections = message.connections
+                self._metrics.set_gauges(worker.number, message)
+            case Rates():
+                self._metrics.set_rates(message)
+                for warning in message.warnings:
+                    if warning not in self._warned:
+                        log.warning("%s", warning)
+                self._warned = message.warnings
+            case Log(level, text):
+                traffic_log.log(_LEVELS.get(level, logging.ERROR), "%s", text)
+            case Want():
+                self._want()
+
+    def _take_interval(self, worker: _Worker, interval: Interval) -> None:
+        channel, seq = worker.channel, interval.seq
+        if seq < 0:  # counts without rows: nothing for the accounts
+            self._metrics.add_counts(interval.counts)
+            return
+        if self._usage_log.put(interval, lambda: channel.post(Spooled(seq))):
+            self._metrics.add_interval(interval)
+            for line in describe(interval):
+                traffic_log.warning("%s", line)
+        if interval.final:
+            worker.final = True
+            self._unfinished.pop(worker.number, None)
+
+    def _note_lost(self, number: int, boot: str) -> None:
+        """The worker has this boot now: every earlier life of it that did not end in order is lost."""
+        before = self._unfinished.get(number, boot)
+        lost = self._usage_log.put_lost_before(number, boot)
+        if before != boot and before not in lost:
+            self._usage_log.put_lost(number, before)
+            lost.append(before)
+        self._metrics.workers_lost.inc(len(lost))
+        self._unfinished[number] = boot
+
+    def note_unfinished(self) -> None:
+        """At the very end: workers that have not reported their last interval never will."""
+        for number, boot in self._unfinished.items():
+            self._usage_log.put_lost(number, boot)
+            self._metrics.workers_lost.inc()
+        self._unfinished.clear()
+
+    def _forget(self, worker: _Worker) -> None:
+        if self._workers.get(worker.number) is worker:
+            del self._workers[worker.number]
+            self._metrics.worker_up.labels(str(worker.number)).set(0)
+            self._metrics.set_gauges(worker.number, Gauges(0, 0, 0))
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+def describe(interval: Interval) -> list[str]:
+    """A line for each (broker, topic, outcome, reason) that was not admitted or not accepted, for the log."""
+    found: dict[tuple[int, str, str, str], list[Row]] = defaultdict(list)
+    for row in interval.rows:
+        if row.outcome in LOGGED:
+            found[row.broker, row.topic, row.outcome, row.reason].append(row)
+    seconds = (interval.end_ms - interval.start_ms) / 1000
+    lines = [_line(key, rows, seconds) for key, rows in sorted(found.items())]
+    if len(lines) > MAX_LINES:
+        more = Counter(outcome for _, _, outcome, _ in sorted(found)[MAX_LINES:])
+        lines = [
+            *lines[:MAX_LINES],
+            f"and as much for {more.total()} more topics and reasons in this second: {dict(more)}",
+        ]
+    return lines
+
+
+def _line(key: tuple[int, str, str, str], rows: list[Row], seconds: float) -> str:
+    broker, topic, outcome, reason = key
+    clients = sorted({f"{row.principal} {row.client_id!r}" for row in rows})
+    named = ", ".join(clients[:3]) + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
+    return (
+        f"{outcome}: topic {topic} on broker {broker}: {reason}: {sum(r.bytes for r in rows):,} bytes,"
+        f" {sum(r.messages for r in rows):,} messages in {sum(r.requests for r in rows):,} requests"
+        f" within {seconds:.1f} s, from {named}"
+    )

@@ -1,0 +1,467 @@
+# The parent: starts the control process and the worker, starts them again when they die, passes signals on. It owns
+# what must outlive them: the listening sockets, and the making of the socketpairs between them.
+#
+# It knows nothing of Kafka, metrics or policies and imports none of it, so there is little in it that could fail. Each
+# child has a socketpair to it, with the messages below in channel.py's framing. Children listen to their parent only:
+# SIGTERM and SIGINT are blocked from before their exec and then ignored (systemd signals a whole control group, a
+# terminal a whole process group), and they end with their parent (PR_SET_PDEATHSIG where there is one, else the end of
+# their socket).
+#
+# Stop: listening sockets close, children get Stop, workers drain, control writes down what they reported; what is left
+# at the deadline is killed.
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import math
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import trio
+
+from gateway.channel import Channel, ChannelClosed
+
+log = logging.getLogger("gateway.supervisor")
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+BACKLOG = 1024  # connections that wait while control restarts
+BACKOFF_S = (0.1, 10.0)  # first and longest pause before a dead child is started again
+STEADY_S = 30.0  # a child that lived so long starts at the first pause again
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_CHILD_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+CONTROL = -1  # the number of the control process among the children; workers count from 0
+
+
+# --- parent -> child --------------------------------------------------------------------------------------------------
+
+
+class Listening(msgspec.Struct, frozen=True, tag=True):
+    """A listening socket, its descriptor with it; or why there is none. Unasked to a control that was restarted."""
+
+    name: str
+    host: str
+    port: int
+    error: str = ""
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """To control, after the sockets that were open already: the validated configuration, as JSON."""
+
+    settings: bytes
+
+
+class NewChannel(msgspec.Struct, frozen=True, tag=True):
+    """One end of a fresh socketpair between control and that worker; it replaces an earlier one."""
+
+    worker: int
+    restarts: int  # of that worker so far
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    timeout_s: float
+
+
+# --- child -> parent --------------------------------------------------------------------------------------------------
+
+
+class Listen(msgspec.Struct, frozen=True, tag=True):
+    """Open that address, or give it again if it is open under this name; answered by Listening."""
+
+    name: str
+    host: str
+    port: int
+
+
+class Unlisten(msgspec.Struct, frozen=True, tag=True):
+    name: str
+
+
+class Reconnect(msgspec.Struct, frozen=True, tag=True):
+    """Control lost its channel to a worker; if that is alive, both get a new one."""
+
+    worker: int
+
+
+class GiveUp(msgspec.Struct, frozen=True, tag=True):
+    """It makes no sense to start this child again: the parent prints why, ends everything and exits with 1."""
+
+    text: str
+
+
+_decode_for_child = msgspec.msgpack.Decoder(Listening | Start | NewChannel | Stop).decode
+_decode_for_parent = msgspec.msgpack.Decoder(Listen | Unlisten | Reconnect | GiveUp).decode
+
+
+class ParentGone(Exception):
+    """The parent is dead; there is nobody left to work for."""
+
+
+class ListenFailed(OSError):
+    """The parent could not open an address; the text says which and why."""
+
+
+# --- the child's side -------------------------------------------------------------------------------------------------
+
+
+def attach(fd: int) -> ParentLink:
+    """Take up the socket to the parent, first thing in a child's main function, before `trio.run`."""
+    for number in _CHILD_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CHILD_SIGNALS)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return ParentLink(socket.socket(fileno=fd))
+
+
+class ParentLink:
+    """A child's view of its parent. `run` has to be running for anything else to happen.
+
+    Attributes:
+        stopping: set when the parent asks this child to finish within `drain_timeout_s` seconds.
+        settings: control only, set once `started` is: the configuration as JSON.
+        inherited: control only: (host, port, socket) by name of what was open before this process.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._line = Channel(sock, "child", _decode_for_child)
+        self._channels, self._next_channel = trio.open_memory_channel[tuple[NewChannel, socket.socket]](math.inf)
+        self._asked: dict[str, trio.Event] = {}
+        self._answers: dict[str, tuple[Listening, int]] = {}
+        self.stopping = trio.Event()
+        self.drain_timeout_s = 0.0
+        self.started = trio.Event()
+        self.settings = b""
+        self.inherited: dict[str, tuple[str, int, socket.socket]] = {}
+
+    async def run(self) -> None:
+        """Read from and write to the parent.
+
+        Raises:
+            ParentGone: it closed its end.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._line.run)
+                while True:
+                    self._take(*await self._line.receive())
+        except* ChannelClosed:
+            raise ParentGone from None
+        finally:
+            self._line.close()
+
+    async def next_channel(self) -> socket.socket:
+        """A worker: the next socketpair end to control. A later one replaces an earlier one."""
+        return (await self.next_worker())[1]
+
+    async def next_worker(self) -> tuple[NewChannel, socket.socket]:
+        """Control: the next socketpair end to a worker, and which worker."""
+        return await self._next_channel.receive()
+
+    async def listen(self, name: str, host: str, port: int) -> socket.socket:
+        """Have the parent open an address. One call per name at a time.
+
+        Raises:
+            ListenFailed: it could not.
+        """
+        if name in self.inherited:
+            held_host, held_port, held = self.inherited.pop(name)
+            if (held_host, held_port) == (host, port):
+                return held
+            held.close()
+        self._asked[name] = trio.Event()
+        self._line.post(Listen(name, host, port))
+        await self._asked[name].wait()
+        del self._asked[name]
+        answer, fd = self._answers.pop(name)
+        if answer.error or fd < 0:
+            raise ListenFailed(answer.error or f"{host}:{port}: too many open files")
+        return socket.socket(fileno=fd)
+
+    def unlisten(self, name: str) -> None:
+        """Let the parent close what it holds under that name; closing our own socket is up to us."""
+        self._line.post(Unlisten(name))
+
+    def reconnect(self, worker: int) -> None:
+        """Control: ask for a new channel to that worker."""
+        self._line.post(Reconnect(worker))
+
+    async def give_up(self, text: str) -> None:
+        """Ask the parent to end the whole gateway with this message; returns when it knows."""
+        self._line.post(GiveUp(text))
+        await self._line.flushed()
+
+    def _take(self, message: Any, fd: int) -> None:
+        match message:
+            case Listening(name=name) if name in self._asked:
+                self._answers[name] = (message, fd)
+                self._asked[name].set()
+            case Listening() if fd >= 0:
+                self.inherited[message.name] = (message.host, message.port, socket.socket(fileno=fd))
+            case NewChannel() if fd >= 0:
+                self._channels.send_nowait((message, socket.socket(fileno=fd)))
+            case Start():
+                self.settings = message.settings
+                self.started.set()
+            case Stop():
+                self.drain_timeout_s = message.timeout_s
+                self.stopping.set()
+
+
+# --- the parent's side ------------------------------------------------------------------------------------------------
+
+
+# A child's command line by its number; `--fd N`, and for workers `--worker W`, are put behind it.
+Program = Callable[[int], Sequence[str]]
+
+
+def module_of(number: int) -> Sequence[str]:
+    """The gateway's own children."""
+    return [sys.executable, "-m", "gateway.control" if number == CONTROL else "gateway.data"]
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """A listening TCP socket.
+
+    Raises:
+        ListenFailed: the address with the reason, made for a human.
+    """
+    if not 0 < port <= 65535:
+        raise ListenFailed(f"{host}:{port}: a port is at most 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    dualstack = host == "::" and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=dualstack)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        if isinstance(error, socket.gaierror):
+            reason = error.strerror or str(error)
+        raise ListenFailed(f"{host}:{port}: {reason}") from error
+
+
+def run(
+    settings: bytes,
+    listeners: dict[str, tuple[str, int]],
+    *,
+    workers: int = 1,
+    drain_timeout_s: float = 30.0,
+    program: Program = module_of,
+) -> int:
+    """Run a gateway until SIGTERM or SIGINT, and return the exit code.
+
+    `settings` goes to control as it is. `listeners` (name -> host, port) are opened before anything is started: one
+    that can't be opened is exit code 1 with one line.
+    """
+    _raise_file_limit()
+    family = _Family(settings, workers, drain_timeout_s, program)
+    try:
+        for name, (host, port) in listeners.items():
+            family.open(name, host, port)
+    except ListenFailed as error:
+        log.error("can't listen on %s", error)
+        return 1
+    return trio.run(family.run)
+
+
+class _Child:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.name = "control" if number == CONTROL else f"worker {number}"
+        self.line: Channel | None = None  # None while it isn't running
+        self.process: subprocess.Popen[bytes] | None = None
+        self.restarts = -1
+
+    def spawn(self, program: Program) -> Channel:
+        ours, theirs = socket.socketpair()
+        argv = [*program(self.number), "--fd", str(theirs.fileno())]
+        if self.number != CONTROL:
+            argv += ["--worker", str(self.number)]
+        # In this thread, because PR_SET_PDEATHSIG follows the thread that forked; the mask is inherited (see `attach`).
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD_SIGNALS)
+        try:
+            self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+        self.restarts += 1
+        self.line = Channel(ours, "parent", _decode_for_parent)
+        return self.line
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+
+class _Family:
+    """Everything the parent keeps while it runs."""
+
+    def __init__(self, settings: bytes, workers: int, drain_timeout_s: float, program: Program) -> None:
+        self._settings = settings
+        self._drain_timeout_s = drain_timeout_s
+        self._program = program
+        self._control = _Child(CONTROL)
+        self._workers = [_Child(number) for number in range(workers)]
+        self._listening: dict[str, tuple[str, int, socket.socket]] = {}
+        self._stopping = trio.Event()
+        self._exit_code = 0
+
+    def open(self, name: str, host: str, port: int) -> socket.socket:
+        """The socket of that name and address, opened now if it is not open."""
+        if name in self._listening:
+            if self._listening[name][:2] == (host, port):
+                return self._listening[name][2]
+            self.close(name)
+        sock = open_listener(host, port)
+        self._listening[name] = (host, port, sock)
+        return sock
+
+    def close(self, name: str) -> None:
+        if name in self._listening:
+            self._listening.pop(name)[2].close()
+
+    async def run(self) -> int:
+        try:
+            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._follow_signals, signals)
+                    async with trio.open_nursery() as children:
+                        children.start_soon(self._enforce_deadline, children.cancel_scope)
+                        async with trio.open_nursery() as keepers:
+                            for child in (self._control, *self._workers):
+                                keepers.start_soon(self._keep, child)
+                        children.cancel_scope.cancel()
+                    nursery.cancel_scope.cancel()
+        finally:
+            for child in (self._control, *self._workers):
+                child.kill()
+            for name in list(self._listening):
+                self.close(name)
+        return self._exit_code
+
+    async def _follow_signals(self, signals: Any) -> None:
+        async for number in signals:
+            if self._stopping.is_set():
+                log.warning("%s once more: ending at once", signal.Signals(number).name)
+                for child in (self._control, *self._workers):
+                    child.kill()
+                continue
+            log.info("%s: finishing, at most %g s", signal.Signals(number).name, self._drain_timeout_s)
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for name in list(self._listening):
+            self.close(name)
+        # Control writes down what the workers say last, so they end before it, and all of it before the deadline.
+        for child, part in ((self._control, 0.9), *((worker, 0.7) for worker in self._workers)):
+            if child.line is not None:
+                child.line.post(Stop(self._drain_timeout_s * part))
+
+    async def _enforce_deadline(self, children: trio.CancelScope) -> None:
+        await self._stopping.wait()
+        await trio.sleep(self._drain_timeout_s)
+        for child in (self._control, *self._workers):
+            if child.line is not None:
+                log.warning("%s did not finish within %g s and is killed", child.name, self._drain_timeout_s)
+                child.kill()
+
+    async def _keep(self, child: _Child) -> None:
+        pause = BACKOFF_S[0]
+        while not self._stopping.is_set():
+            since = trio.current_time()
+            code = await self._live(child)
+            if self._stopping.is_set():
+                return
+            if trio.current_time() - since >= STEADY_S:
+                pause = BACKOFF_S[0]
+            log.error("%s ended (%s) and is started again in %g s", child.name, _describe(code), pause)
+            with trio.move_on_after(pause):
+                await self._stopping.wait()
+            pause = min(2 * pause, BACKOFF_S[1])
+
+    async def _live(self, child: _Child) -> int:
+        """One life of a child, from its start to its exit code."""
+        line = child.spawn(self._program)
+        assert child.process is not None
+        try:
+            self._introduce(child)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._converse, child, line)
+                code = await trio.to_thread.run_sync(child.process.wait, abandon_on_cancel=True)
+                nursery.cancel_scope.cancel()
+        finally:
+            child.line = None
+            line.close()
+        return code
+
+    def _introduce(self, child: _Child) -> None:
+        """Give a new child what it needs, and its peers a fresh channel to it."""
+        assert child.line is not None
+        if child is self._control:
+            for name, (host, port, sock) in self._listening.items():
+                child.line.post(Listening(name, host, port), os.dup(sock.fileno()))
+            child.line.post(Start(self._settings))
+        for worker in self._workers if child is self._control else [child]:
+            self._connect(worker)
+
+    def _connect(self, worker: _Child) -> None:
+        if worker.line is None or self._control.line is None:
+            return  # whichever comes later connects them
+        control_end, worker_end = socket.socketpair()
+        message = NewChannel(worker.number, worker.restarts)
+        self._control.line.post(message, control_end.detach())
+        worker.line.post(message, worker_end.detach())
+
+    async def _converse(self, child: _Child, line: Channel) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(line.run)
+                while True:
+                    message, _ = await line.receive()
+                    self._obey(line, message)
+        except* ChannelClosed:
+            pass  # it is ending; its exit code tells more
+
+    def _obey(self, line: Channel, message: Any) -> None:
+        match message:
+            case Listen(name, host, port):
+                if self._stopping.is_set():
+                    line.post(Listening(name, host, port, "the gateway is stopping"))
+                    return
+                try:
+                    fd = os.dup(self.open(name, host, port).fileno())
+                except OSError as error:
+                    line.post(Listening(name, host, port, str(error)))
+                else:
+                    line.post(Listening(name, host, port), fd)
+            case Unlisten(name):
+                self.close(name)
+            case Reconnect(number):
+                self._connect(self._workers[number])
+            case GiveUp(text):
+                log.error("%s", text)
+                self._exit_code = 1
+                if not self._stopping.is_set():
+                    self._stop()
+
+
+def _raise_file_limit() -> None:
+    """A connection takes two descriptors in a worker, and the usual soft limit is 1,024; children inherit ours."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):  # macOS: no process may have as many as its hard limit says
+            log.info("the limit of open files stays at %d", soft)
+
+
+def _describe(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

@@ -1,0 +1,127 @@
+# A family of processes for test_supervisor.py: the real parent with children that tell on stdout what happens to them.
+#
+#   family.py run PORT    the parent; "bootstrap" listens on PORT
+#   family.py control | worker   its children, by their own start
+#
+# FAMILY says how children misbehave: stubborn (never ends), crash (dies at once), give-up. "broker 1" listens on
+# FAMILY_PORT.
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+
+import trio
+
+from gateway import supervisor
+from gateway.channel import Channel, ChannelClosed, Hello
+
+MOOD = os.environ.get("FAMILY", "")
+
+
+def tell(who: str, event: str, **more: object) -> None:
+    line = json.dumps({"who": who, "pid": os.getpid(), "event": event, **more}) + "\n"
+    os.write(1, line.encode())  # in one piece: three processes share this pipe
+
+
+def parent() -> int:
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
+    port, drain_timeout_s = int(sys.argv[2]), float(os.environ.get("FAMILY_DRAIN", "10"))
+    tell("parent", "started")
+
+    def program(number: int) -> list[str]:
+        return [sys.executable, __file__, "control" if number == supervisor.CONTROL else "worker"]
+
+    listeners = {"bootstrap": ("127.0.0.1", port)}
+    return supervisor.run(b"{}", listeners, drain_timeout_s=drain_timeout_s, program=program)
+
+
+async def control(link: supervisor.ParentLink) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        await link.started.wait()
+        tell("control", "started", settings=link.settings.decode(), inherited=sorted(link.inherited))
+        if MOOD == "give-up":
+            await link.give_up("no spool to write to")
+        for name, port in (("bootstrap", int(os.environ["FAMILY_BOOT"])), ("broker 1", int(os.environ["FAMILY_PORT"]))):
+            try:
+                sock = await link.listen(name, "127.0.0.1", port)
+            except supervisor.ListenFailed as error:
+                tell("control", "refused", name=name, error=str(error))
+            else:
+                tell("control", "listening", name=name)
+                nursery.start_soon(accept, name, sock)
+        nursery.start_soon(follow, link, nursery)
+        await link.stopping.wait()
+        tell("control", "stop", timeout=link.drain_timeout_s)
+        nursery.cancel_scope.cancel()
+
+
+async def accept(name: str, sock: object) -> None:
+    listener = trio.socket.from_stdlib_socket(sock)  # type: ignore[arg-type]
+    while True:
+        client, _ = await listener.accept()
+        client.close()
+        tell("control", "accepted", name=name)
+
+
+async def follow(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
+    while True:
+        message, sock = await link.next_worker()
+        nursery.start_soon(greet, message.restarts, Channel(sock, "control"))
+
+
+async def greet(restarts: int, channel: Channel) -> None:
+    try:
+        hello, _ = await channel.receive()
+        tell("control", "hello", worker_pid=hello.pid, restarts=restarts)
+        await channel.receive()
+    except ChannelClosed:
+        tell("control", "channel closed")
+
+
+async def worker(link: supervisor.ParentLink) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        nursery.start_soon(say_hello, link, nursery)
+        await link.stopping.wait()
+        tell("worker", "stop", timeout=link.drain_timeout_s)
+        if MOOD == "stubborn":
+            await trio.sleep_forever()
+        nursery.cancel_scope.cancel()
+
+
+async def say_hello(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
+    while True:
+        channel = Channel(await link.next_channel(), "worker")
+        channel.post(Hello(1, 0, os.getpid(), "boot"))
+        nursery.start_soon(hold, channel)
+
+
+async def hold(channel: Channel) -> None:
+    try:
+        await channel.run()
+    except ChannelClosed:
+        channel.close()
+
+
+def child(who: str) -> int:
+    link = supervisor.attach(int(sys.argv[sys.argv.index("--fd") + 1]))
+    tell(who, "born")
+    if MOOD == "crash" and who == "worker":
+        return 3
+    if MOOD == "deaf":  # hears of nothing, not even of its parent's end
+        time.sleep(600)
+    code = 0
+    try:
+        trio.run({"control": control, "worker": worker}[who], link)
+    except* supervisor.ParentGone:
+        code = 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(parent() if sys.argv[1] == "run" else child(sys.argv[1]))

@@ -1,0 +1,67 @@
+# A broker that offers ApiVersions and Metadata v4, and nothing else: enough to be a cluster for the control process.
+# What it says may be changed while it runs.
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+class NullBroker:
+    """`brokers`: node id -> (host, port), itself by default. `topics`: name -> node ids that lead its partitions."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._server = socket.create_server(("127.0.0.1", port))
+        self.port = self._server.getsockname()[1]
+        self.brokers = {1: ("127.0.0.1", self.port)}
+        self.topics: dict[str, list[int]] = {}
+        self._clients: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for client in self._clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                self._clients.append(client)
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError, EOFError):
+            file = client.makefile("rb")
+            with file:
+                while len(prefix := file.read(4)) == 4:
+                    request = file.read(struct.unpack(">i", prefix)[0])
+                    key, version, correlation = struct.unpack_from(">hhi", request)
+                    body = {18: self._api_versions, 3: self._metadata}[key](version)
+                    client.sendall(struct.pack(">ii", 4 + len(body), correlation) + body)
+
+    def _api_versions(self, version: int) -> bytes:
+        apis = b"".join(struct.pack(">hhh", key, 0, highest) for key, highest in ((3, 4), (18, 0)))
+        return struct.pack(">hi", 35 if version > 0 else 0, 2) + apis
+
+    def _metadata(self, version: int) -> bytes:
+        assert version == 4
+        out = struct.pack(">ii", 0, len(self.brokers))
+        for node_id, (host, port) in self.brokers.items():
+            out += struct.pack(">i", node_id) + text(host) + struct.pack(">ih", port, -1)
+        out += text("cluster") + struct.pack(">ii", 1, len(self.topics))
+        for name, leaders in self.topics.items():
+            out += struct.pack(">h", 0) + text(name) + struct.pack(">bi", 0, len(leaders))
+            for index, leader in enumerate(leaders):
+                out += struct.pack(">hiiiiii", 0, index, leader, 1, leader, 1, leader)
+        return out

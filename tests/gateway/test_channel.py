@@ -1,0 +1,277 @@
+# The channel over a real socketpair, with real descriptors.
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import struct
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from pytest_trio import trio_fixture
+
+from gateway.channel import (
+    COUNTS,
+    PROTOCOL,
+    Accepted,
+    Broker,
+    BrokerRate,
+    Brokers,
+    Channel,
+    ChannelClosed,
+    Drain,
+    Gauges,
+    Hello,
+    Interval,
+    Log,
+    Policy,
+    Rates,
+    Row,
+    Settings,
+    Spooled,
+    TopicRate,
+    Topics,
+    Want,
+)
+
+DOWN = [
+    Settings(PROTOCOL, "gw", reject_code=89, internal_principals=("User:a",)),
+    Brokers((("h", 9092),), (Broker(1, "b1", 9092, "gw", 19094),)),
+    Topics({1: ("a", "ü")}, {bytes(range(16)): "a"}),
+    Policy(3, 2e7, {"a": 5e6}),
+    Spooled(7),
+    Drain(2.5),
+]
+UP = [
+    Hello(PROTOCOL, 0, 17, "abc"),
+    Interval("abc", 0, 0, 1, 2, (Row(1, "t", "User:x", "c", "accepted", "", 2**40, 2, 1),), {COUNTS[0]: 3}, True),
+    Rates((BrokerRate(1, 1.5, 0.0, 0.0, None, (TopicRate("t", 1.5, None, False),)),), ("w",)),
+    Gauges(1, 2, 3),
+    Log("info", "text"),
+    Want("metadata"),
+]
+
+
+@trio_fixture
+async def ends():
+    left, right = socket.socketpair()
+    control, worker = Channel(left, "control"), Channel(right, "worker")
+    yield control, worker
+    control.close()
+    worker.close()
+
+
+@trio_fixture
+async def raw():
+    """A worker's end, and the bare socket that feeds it."""
+    left, right = socket.socketpair()
+    worker = Channel(right, "worker")
+    yield left, worker
+    left.close()
+    worker.close()
+
+
+def marked_pipe(mark: bytes) -> int:
+    """The reading end of a pipe that holds a mark: a descriptor that can be told from others."""
+    reading, writing = os.pipe()
+    os.write(writing, mark)
+    os.close(writing)
+    return reading
+
+
+def read_mark(fd: int) -> bytes:
+    mark = os.read(fd, 100)
+    os.close(fd)
+    return mark
+
+
+def encoded(message: object) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return struct.pack(">I", len(body)) + body
+
+
+@pytest.mark.trio
+async def test_every_message_arrives_as_it_was_sent(ends):
+    control, worker = ends
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        nursery.start_soon(worker.run)
+        for message in DOWN:
+            control.post(message)
+        for message in UP:
+            worker.post(message)
+        with trio.fail_after(10):
+            assert [await worker.receive() for _ in DOWN] == [(message, -1) for message in DOWN]
+            assert [await control.receive() for _ in UP] == [(message, -1) for message in UP]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_bytes_may_come_one_by_one_or_all_at_once(raw):
+    sock, worker = raw
+    stream = b"".join(encoded(message) for message in DOWN)
+    sock.sendall(stream)
+    with trio.fail_after(10):
+        assert [(await worker.receive())[0] for _ in DOWN] == DOWN
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def drip():
+            for i in range(len(stream)):
+                sock.sendall(stream[i : i + 1])
+                await trio.testing.wait_all_tasks_blocked()
+
+        with trio.fail_after(20):
+            assert [(await worker.receive())[0] for _ in DOWN] == DOWN
+
+
+@pytest.mark.trio
+async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_behind_it(ends):
+    control, worker = ends
+    large = Topics({1: tuple(f"topic-{i}" for i in range(200_000))})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        control.post(large)
+        control.post(Spooled(1))
+        assert control.backlog == 2
+        with trio.fail_after(20):
+            assert (await worker.receive())[0] == large
+            assert (await worker.receive())[0] == Spooled(1)
+            await control.flushed()
+        assert control.backlog == 0
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_each_descriptor_comes_with_its_own_message(ends):
+    control, worker = ends
+    for i in range(40):
+        control.post(Accepted(i, "peer"), marked_pipe(b"%d" % i))
+        control.post(Spooled(i))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        with trio.fail_after(10):
+            for i in range(40):
+                message, fd = await worker.receive()
+                assert message == Accepted(i, "peer")
+                assert read_mark(fd) == b"%d" % i
+                assert await worker.receive() == (Spooled(i), -1)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(ends):
+    control, worker = ends
+    for i in range(3):
+        control.post(Accepted(i, "peer"), marked_pipe(b"%d" % i))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        with trio.fail_after(10):
+            await control.flushed()
+        nursery.cancel_scope.cancel()
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
+    os.close(highest)
+    with trio.fail_after(10):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+            assert await worker.receive() == (Accepted(0, "peer"), -1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for i in (1, 2):
+            message, fd = await worker.receive()
+            assert (message, read_mark(fd)) == (Accepted(i, "peer"), b"%d" % i)
+
+
+@pytest.mark.trio
+async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends):
+    control, worker = ends
+    sent, kept = marked_pipe(b"s"), marked_pipe(b"k")
+    control.post(Accepted(1, "p"), sent)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        with trio.fail_after(10):
+            await control.flushed()
+        nursery.cancel_scope.cancel()
+    with pytest.raises(OSError):
+        os.fstat(sent)
+    control.post(Accepted(2, "p"), kept)
+    control.close()
+    with pytest.raises(OSError):
+        os.fstat(kept)
+    with trio.fail_after(10):
+        assert read_mark((await worker.receive())[1]) == b"s"
+
+
+@pytest.mark.trio
+async def test_descriptors_received_with_nobody_to_take_them_are_closed(raw):
+    sock, worker = raw
+    reading, writing = os.pipe()
+    whole = encoded(Accepted(1, "p"))
+    flagged = struct.pack(">I", (len(whole) - 4) | 1 << 31) + whole[4:-1]  # its last byte never comes
+    socket.send_fds(sock, [flagged], [reading])
+    os.close(reading)
+    with trio.move_on_after(0.05):
+        await worker.receive()
+    worker.close()
+    with pytest.raises(BrokenPipeError):
+        os.write(writing, b"x")
+    os.close(writing)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x7f\xff\xff\xff",  # a size beyond MAX_MESSAGE
+        b"\0\0\0\x03abc",  # no msgpack
+        encoded({"type": "NewerMessage"}),
+        encoded(Hello(PROTOCOL, 0, 1, "up, not down")),
+    ],
+)
+async def test_what_the_other_end_may_not_say_ends_the_channel(raw, garbage):
+    sock, worker = raw
+    sock.sendall(garbage)
+    with trio.fail_after(10), pytest.raises(ChannelClosed):
+        await worker.receive()
+
+
+@pytest.mark.trio
+async def test_the_end_of_the_other_process_ends_reading_and_writing(ends):
+    control, worker = ends
+    worker.post(Log("info", "last words"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.run)
+        with trio.fail_after(10):
+            await worker.flushed()
+        nursery.cancel_scope.cancel()
+    worker.close()
+    with trio.fail_after(10):
+        assert (await control.receive())[0] == Log("info", "last words")
+        with pytest.raises(ChannelClosed):
+            await control.receive()
+        control.post(Spooled(1))
+        with pytest.raises(ChannelClosed):
+            await control.run()
+
+
+@pytest.mark.trio
+async def test_closing_wakes_whoever_waits(ends):
+    control, _ = ends
+    ended = []
+
+    async def wait():
+        try:
+            await control.receive()
+        except ChannelClosed:
+            ended.append("receive")
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            control.close()
+    assert ended == ["receive"]

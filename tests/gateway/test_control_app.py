@@ -1,0 +1,325 @@
+# A whole gateway as a user starts it: three real processes, in front of a broker that knows next to nothing, and Kafka.
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from policies import usage
+from tests.gateway.null_broker import NullBroker
+from tests.gateway.test_supervisor import is_alive
+
+DEADLINE_S = 60.0
+
+
+def free_block(count):
+    """The first of so many ports in a row that nobody has."""
+    for first in range(32200, 32900, count):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError("no free ports")
+
+
+class Gateway:
+    """`produce-gateway serve`, its log and its admin port."""
+
+    def __init__(self, path: Path, upstream: str, extra: str = "", spool: Path | None = None, files: int = 0):
+        first = free_block(10)
+        self.admin, self.port = first, first + 1
+        self.spool = spool or path / "spool"
+        config = path / f"gw-{first}.yaml"
+        config.write_text(
+            f"upstream: {{bootstrap_servers: '{upstream}', metadata_refresh: 300ms}}\n"
+            f"listener: {{port: {self.port}}}\nadmin: {{port: {self.admin}}}\n"
+            f"usage_log: {{spool_dir: {self.spool}}}\ngateway_id: gw\n{extra}\n"
+        )
+        command = [sys.executable, "-m", "gateway", "serve", str(config)]
+        if files:
+            command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        os.set_blocking(self.process.stderr.fileno(), False)
+        self.log = ""
+
+    def read_log(self, seconds=0.0):
+        if select.select([self.process.stderr], [], [], seconds)[0]:
+            self.log += (self.process.stderr.read() or b"").decode()
+        return self.log
+
+    def wait_for(self, what, condition):
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := condition()):
+            self.read_log(0.02)
+            assert time.monotonic() < deadline, f"{what}; the log says:\n{self.log}"
+        return found
+
+    def wait_for_log(self, pattern, count=1):
+        return self.wait_for(pattern, lambda: len(re.findall(pattern, self.read_log())) >= count)
+
+    def get(self, path):
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def ready(self):
+        self.wait_for("ready", lambda: self.get("/readyz")[0] == 200)
+        return self
+
+    def metric(self, name, **labels):
+        for family in text_string_to_metric_families(self.get("/metrics")[1]):
+            for sample in family.samples:
+                if sample.name == f"produce_gateway_{name}" and sample.labels == labels:
+                    return sample.value
+        return None
+
+    def child(self, module):
+        """The pid of the child that runs this module."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(stat[1]) == self.process.pid and module.encode() in (entry / "cmdline").read_bytes():
+                    return int(entry.name)
+        return None
+
+    def records(self):
+        files = sorted(self.spool.glob("*.jsonl"))
+        return [usage.decode(line) for file in files for line in file.read_bytes().splitlines()]
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.finish()
+
+    def finish(self):
+        code = self.process.wait(timeout=DEADLINE_S)
+        os.set_blocking(self.process.stderr.fileno(), True)
+        self.log += self.process.stderr.read().decode()
+        assert "Traceback" not in self.log, self.log
+        return code
+
+
+@pytest.fixture
+def serve(tmp_path):
+    gateways = []
+
+    def serve(upstream, extra="", **more):
+        gateways.append(Gateway(tmp_path, upstream, extra, **more))
+        return gateways[-1]
+
+    yield serve
+    for gateway in gateways:
+        if gateway.process.poll() is None:
+            gateway.process.kill()
+        gateway.process.wait(timeout=DEADLINE_S)
+        gateway.process.stderr.close()
+
+
+@pytest.fixture
+def broker():
+    broker = NullBroker()
+    yield broker
+    broker.close()
+
+
+def at(broker):
+    return f"127.0.0.1:{broker.port}"
+
+
+def ask_api_versions(port):
+    """An ApiVersions v0 request through that listener: the answer's correlation id and error code."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        sock.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
+        answer = b""
+        while len(answer) < 10:
+            data = sock.recv(100)
+            if not data:
+                return None
+            answer += data
+        return struct.unpack_from(">ih", answer, 4)
+
+
+def test_it_serves_a_broker_that_offers_next_to_nothing(serve, broker):
+    broker.topics = {"clicks": [1]}
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    assert ask_api_versions(gateway.port) == (7, 0)
+    assert ask_api_versions(gateway.port + 2) == (7, 0)
+    gateway.wait_for_log(rf"broker 1: 127.0.0.1:{gateway.port + 2} -> {at(broker)}")
+    gateway.wait_for_log(rf"try: kcat -b 127.0.0.1:{gateway.port} -L")
+    assert "are not published to a topic" in gateway.log  # it says what is off
+    gateway.wait_for("counted", lambda: gateway.metric("connections_accepted_total") == 2)
+    assert gateway.metric("produce_bytes_total", broker="1", topic="clicks", outcome="accepted", reason="") == 0
+    assert gateway.end() == 0
+    assert [record["final"] for record in gateway.records()][-1] is True
+
+
+def test_a_broker_that_joins_later_gets_a_listener(serve, broker):
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    broker.brokers[3] = ("127.0.0.1", broker.port)
+    gateway.wait_for_log(rf"broker 3: 127.0.0.1:{gateway.port + 4} -> {at(broker)}")
+    assert ask_api_versions(gateway.port + 4) == (7, 0)
+
+
+def test_a_broker_whose_port_is_taken_is_withheld_and_told(serve, broker):
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    with socket.create_server(("127.0.0.1", gateway.port + 3)):
+        broker.brokers[2] = ("127.0.0.1", broker.port)
+        gateway.wait_for_log("broker 2 is withheld from clients: no listener on .* Address already in use")
+        assert gateway.metric("upstream_brokers_without_listener") == 1
+    gateway.wait_for_log("broker 2: 127.0.0.1")
+    assert ask_api_versions(gateway.port + 3) == (7, 0)
+
+
+def test_an_upstream_that_is_not_there_is_one_line_until_it_comes(serve):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    gateway = serve(f"127.0.0.1:{port}", "internal_topics: none")
+    gateway.wait_for_log("the cluster at .* does not answer .*refused.*")
+    status, body = gateway.get("/readyz")
+    assert status == 503
+    assert "the cluster has not answered yet" in json.loads(body)["problems"]
+    assert gateway.get("/healthz")[0] == 200
+    gateway.wait_for("asked again", lambda: gateway.metric("metadata_refreshes_total", outcome="failed") > 1)
+    with contextlib.closing(NullBroker(port)):
+        gateway.ready()
+        assert gateway.log.count("does not answer") == 1
+        assert ask_api_versions(gateway.port) == (7, 0)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_noted_as_lost(serve, broker):
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
+    os.kill(worker, signal.SIGKILL)
+    gateway.wait_for("restart", lambda: gateway.metric("worker_restarts_total", worker="0") == 1)
+    gateway.ready()
+    assert ask_api_versions(gateway.port) == (7, 0)
+    assert gateway.metric("workers_lost_total") == 1
+    assert gateway.end() == 0
+    assert [record["kind"] for record in gateway.records()].count("lost") == 1
+
+
+def test_a_control_that_is_killed_leaves_worker_and_connections_alone(serve, broker):
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    control = gateway.wait_for("control", lambda: gateway.child("gateway.control"))
+    worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
+    with socket.create_connection(("127.0.0.1", gateway.port + 2), timeout=20) as old:
+        old.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        assert old.recv(8)[4:8] == struct.pack(">i", 1)
+        os.kill(control, signal.SIGKILL)
+        old.sendall(struct.pack(">ihhih", 10, 18, 0, 2, -1))
+        assert struct.pack(">i", 2) in old.recv(100) + old.recv(100)
+        assert ask_api_versions(gateway.port + 2) == (7, 0)  # it waits for the next control
+    gateway.ready()
+    assert gateway.child("gateway.data") == worker
+    assert gateway.end() == 0
+    assert "lost" not in [record["kind"] for record in gateway.records()]
+
+
+def test_running_out_of_descriptors_delays_connections_and_passes(serve, broker):
+    gateway = serve(at(broker), "internal_topics: none", files=80).ready()
+    worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
+    os.kill(worker, signal.SIGSTOP)  # so control has to hold what it accepted
+    with contextlib.ExitStack() as clients:
+        for _ in range(400):  # more than fit into the channel's buffer and control's descriptors together
+            clients.enter_context(socket.create_connection(("127.0.0.1", gateway.port)))
+        gateway.wait_for_log("no connections can be accepted just now: Too many open files")
+    os.kill(worker, signal.SIGCONT)
+    gateway.wait_for("service", lambda: ask_api_versions(gateway.port) == (7, 0))
+    gateway.wait_for("metric", lambda: gateway.metric("accept_pauses_total"))
+    assert gateway.log.count("can be accepted just now") <= 3
+    assert gateway.end() == 0
+
+
+@pytest.mark.parametrize("mode", ["kafka", "none"])
+def test_a_stop_does_not_wait_for_an_upstream_that_is_not_there(serve, mode):
+    with socket.create_server(("127.0.0.1", 0)) as probe:  # connects, and never says a word
+        gateway = serve(f"127.0.0.1:{probe.getsockname()[1]}", f"internal_topics: {mode}")
+        gateway.wait_for("admin", lambda: gateway.get("/healthz")[0] == 200)
+        begin = time.monotonic()
+        assert gateway.end() == 0
+        assert time.monotonic() - begin < 4  # one question to the cluster takes five
+
+
+def test_nothing_is_left_when_the_parent_is_killed_and_the_next_one_notes_it(serve, broker):
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    ask_api_versions(gateway.port)
+    children = [gateway.child(module) for module in ("gateway.control", "gateway.data")]
+    gateway.process.kill()
+    gateway.wait_for("all dead", lambda: not any(is_alive(pid) for pid in children))
+    again = serve(at(broker), "internal_topics: none", spool=gateway.spool).ready()
+    assert again.end() == 0
+
+
+def test_two_gateways_with_one_spool_are_refused(serve, broker):
+    first = serve(at(broker), "internal_topics: none").ready()
+    second = serve(at(broker), "internal_topics: none", spool=first.spool)
+    assert second.finish() == 1
+    assert "is in use by another gateway: give each its own usage_log.spool_dir" in second.log
+
+
+def test_a_spool_that_cannot_be_made_is_one_clear_line(serve, broker, tmp_path):
+    (tmp_path / "file").write_text("")
+    gateway = serve(at(broker), spool=tmp_path / "file")
+    assert gateway.finish() == 1
+    assert f"usage_log.spool_dir {tmp_path}/file: File exists" in gateway.log
+
+
+@pytest.mark.kafka
+def test_what_is_produced_is_in_metrics_spool_and_topic_alike(serve, kafka):
+    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic("app-a", num_partitions=3, replication_factor=1)])["app-a"].result(timeout=30)
+    gateway = serve(kafka.bootstrap_servers).ready()
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{gateway.port}", "client.id": "app"})
+    for i in range(1000):
+        producer.produce("app-a", b"x" * 1000, key=str(i).encode())
+    assert producer.flush(60) == 0
+    node_id = str(next(iter(admin.list_topics(timeout=20).brokers)))
+    labels = {"broker": node_id, "topic": "app-a", "outcome": "accepted", "reason": ""}
+    gateway.wait_for("metrics", lambda: gateway.metric("produce_messages_total", **labels) == 1000)
+    size = gateway.metric("produce_bytes_total", **labels)
+    assert size > 1_000_000
+    assert gateway.metric("client_bytes_total", principal="User:ANONYMOUS", client_id="app", outcome="accepted") == size
+    gateway.wait_for("published", lambda: gateway.metric("usage_log_backlog_bytes") == 0)
+    assert gateway.end() == 0
+
+    records = gateway.records()
+    assert records[-1]["final"]
+    boot = records[-1]["boot"]
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x"})
+    topic = "__produce_gateway_usage"
+    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+    published, deadline = [], time.monotonic() + DEADLINE_S
+    while len(published) < len(records) and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None and message.key() == f"gw/{boot}/0".encode():
+            published.append(usage.decode(message.value()))
+    consumer.close()
+    for found in (records, published):
+        rows = [row for record in found for row in record["rows"] if row["outcome"] == "accepted"]
+        assert sum(row["bytes"] for row in rows) == size
+        assert sum(row["messages"] for row in rows) == 1000
+    assert published == records

@@ -1,0 +1,131 @@
+# The metrics: all there at 0, fed by intervals, bounded where clients could make them grow.
+
+from __future__ import annotations
+
+import math
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.channel import COUNTS, BrokerRate, Gauges, Interval, Rates, Row, TopicRate
+from gateway.control.metrics import COUNTERS, GAUGES, RATES, Metrics
+from policies.usage import OUTCOMES
+
+
+def samples(metrics):
+    """(name without prefix, labels) -> value."""
+    return {
+        (sample.name.removeprefix("produce_gateway_"), frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+    }
+
+
+def value(metrics, name, **labels):
+    return samples(metrics).get((name, frozenset(labels.items())))
+
+
+def row(topic="t", client="app", outcome="accepted", reason="", size=100, broker=1):
+    return Row(broker, topic, "User:u", client, outcome, reason, size, 2, 1)
+
+
+def interval(*rows, **counts):
+    return Interval("boot", 0, 0, 0, 1000, rows, counts)
+
+
+def test_every_metric_is_in_the_exposition_from_the_start():
+    metrics = Metrics()
+    text = metrics.text().decode()
+    for name, (_, help_text) in {**COUNTERS, **GAUGES, **RATES}.items():
+        assert f"# HELP produce_gateway_{name}" in text
+        assert help_text in text
+    assert "_created" not in text
+
+
+def test_every_count_of_a_worker_is_there_at_0():
+    shown = samples(Metrics())
+    for name in COUNTS:
+        if name.startswith("disconnects_"):
+            labels = frozenset({("cause", name.removeprefix("disconnects_"))})
+            assert shown["disconnects_total", labels] == 0
+        else:
+            assert shown[f"{name}_total", frozenset()] == 0
+
+
+def test_every_outcome_of_a_known_topic_is_there_at_0():
+    metrics = Metrics()
+    metrics.show_topics({1: ("a", "b"), 2: ("a",)})
+    shown = samples(metrics)
+    for broker, topic in (("1", "a"), ("1", "b"), ("2", "a")):
+        for kind in ("bytes", "messages", "requests"):
+            found = {
+                dict(labels)["outcome"]: v
+                for (name, labels), v in shown.items()
+                if name == f"produce_{kind}_total" and {("broker", broker), ("topic", topic)} <= labels
+            }
+            assert found == dict.fromkeys(OUTCOMES, 0)
+    assert value(metrics, "produce_bytes_total", broker="1", topic="a", outcome="rejected", reason="fence") == 0
+
+
+def test_topics_shown_in_advance_are_bounded_and_others_come_with_their_first_byte():
+    metrics = Metrics(max_topics=2)
+    metrics.show_topics({1: ("a", "b", "c")})
+    assert value(metrics, "produce_bytes_total", broker="1", topic="c", outcome="accepted", reason="") is None
+    metrics.add_interval(interval(row("c")))
+    assert value(metrics, "produce_bytes_total", broker="1", topic="c", outcome="accepted", reason="") == 100
+
+
+def test_rows_and_counts_add_up():
+    metrics = Metrics()
+    metrics.add_interval(interval(row(), row(client="other-app", size=50), requests=3, disconnects_client=1))
+    metrics.add_interval(interval(row(outcome="errored", reason="MESSAGE_TOO_LARGE", broker=-1), requests=2))
+    accepted = {"broker": "1", "topic": "t", "outcome": "accepted", "reason": ""}
+    assert value(metrics, "produce_bytes_total", **accepted) == 150
+    assert value(metrics, "produce_messages_total", **accepted) == 4
+    assert value(metrics, "produce_requests_total", **accepted) == 2
+    errored = {"broker": "unknown", "topic": "t", "outcome": "errored", "reason": "MESSAGE_TOO_LARGE"}
+    assert value(metrics, "produce_bytes_total", **errored) == 100
+    assert value(metrics, "client_bytes_total", principal="User:u", client_id="other-app", outcome="accepted") == 50
+    assert value(metrics, "requests_total") == 5
+    assert value(metrics, "disconnects_total", cause="client") == 1
+    assert value(metrics, "usage_log_intervals_total") == 2
+
+
+def test_clients_beyond_the_cap_are_other_and_no_byte_is_lost():
+    metrics = Metrics(max_clients=2)
+    metrics.add_interval(interval(*(row(client=f"app-{i}", size=10**i) for i in range(4))))
+    metrics.add_interval(interval(row(client="app-1", size=7)))
+    assert value(metrics, "client_bytes_total", principal="User:u", client_id="app-1", outcome="accepted") == 17
+    assert value(metrics, "client_bytes_total", principal="other", client_id="other", outcome="accepted") == 1100
+
+
+def test_rates_show_the_latest_snapshot_only():
+    metrics = Metrics()
+    limited = TopicRate("a", 30.0, 20.0, True)
+    metrics.set_rates(Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, (limited, TopicRate("z", 1.0, 0.0, False))),)))
+    assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 50
+    assert value(metrics, "broker_error_rate_bytes_per_second", broker="1") == 1
+    assert value(metrics, "broker_throttled_rate_bytes_per_second", broker="1") == 2
+    assert value(metrics, "broker_threshold_utilization_ratio", broker="1") == 0.5
+    assert value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="a") == 1.5  # not capped
+    assert value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="z") == math.inf
+    assert value(metrics, "topic_over_threshold", broker="1", topic="a") == 1
+    metrics.set_rates(Rates((BrokerRate(1, 50.0, 0.0, 0.0, None, (TopicRate("b", 5.0, None, False),)),)))
+    assert value(metrics, "topic_rate_bytes_per_second", broker="1", topic="a") is None
+    assert value(metrics, "topic_threshold_bytes_per_second", broker="1", topic="b") == math.inf
+    assert math.isnan(value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="b"))
+
+
+def test_gauges_are_per_worker():
+    metrics = Metrics()
+    metrics.show_worker(0)
+    assert value(metrics, "connections", worker="0") == 0
+    metrics.set_gauges(0, Gauges(5, 2, 1000))
+    assert value(metrics, "connections", worker="0") == 5
+    assert value(metrics, "muted_connections", worker="0") == 2
+    assert value(metrics, "buffered_bytes", worker="0") == 1000
+
+
+def test_two_gateways_in_one_process_do_not_share_metrics():
+    first, second = Metrics(), Metrics()
+    first.usage_written.inc()
+    assert value(second, "usage_log_records_written_total") == 0

@@ -1,0 +1,380 @@
+# The usage log's promise: what a worker was told is on disk is there after any end, and all of it gets to the topic.
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+
+import pytest
+import trio
+import trio.testing
+
+from gateway.channel import Interval, Row
+from gateway.control import usage_log as module
+from gateway.control.metrics import Metrics
+from gateway.control.usage_log import Publisher, Spool, SpoolFull, SpoolInUse, UsageLog
+from policies import usage
+
+MiB = 2**20
+
+
+def interval(seq, boot="boot-1", final=False, topic="t", rows=1):
+    row = Row(1, topic, "User:ANONYMOUS", "app", "accepted", "", 100, 1, 1)
+    return Interval(boot, 0, seq, 1000 * seq, 1000 * seq + 1000, (row,) * rows, {}, final)
+
+
+def line(seq, boot="boot-1", final=False, padding=0):
+    rows = [Row(1, "t", "User:ANONYMOUS", "x" * padding, "accepted", "", 100, 1, 1)]
+    return usage.encode_interval("gw", boot, 0, seq, rows, start_ms=0, end_ms=1, final=final)[0]
+
+
+def open_spool(path, max_bytes=64 * MiB, retention_s=3600.0, published_only=True):
+    return Spool(path, max_bytes, retention_s, published_only=published_only)
+
+
+def fill(spool, boot):
+    """Append until the bound; how many records went in."""
+    for seq in range(1000):
+        try:
+            spool.append([line(seq, boot=boot, padding=30_000)])
+        except SpoolFull:
+            return seq
+    raise AssertionError("there is no bound")
+
+
+def on_disk(path):
+    """Every record in every file, in order."""
+    return [usage.decode(text) for file in sorted(path.glob("*.jsonl")) for text in file.read_bytes().splitlines()]
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110  the clock jumps
+        await trio.sleep(0.5)
+
+
+def sample(metrics, name, labels=None):
+    return metrics.registry.get_sample_value(f"produce_gateway_{name}", labels or {})
+
+
+# --- the spool --------------------------------------------------------------------------------------------------------
+
+
+def test_records_are_read_in_order_from_where_the_topic_has_them(tmp_path):
+    spool = open_spool(tmp_path)
+    spool.append([line(0), line(1)])
+    lines, position = spool.read()
+    assert lines == [line(0), line(1)]
+    spool.acknowledge(position)
+    assert spool.read()[0] == []
+    spool.append([line(2)])
+    assert spool.read()[0] == [line(2)]
+    assert spool.backlog_bytes == len(line(2)) + 1
+    spool.close()
+
+
+def test_a_restart_goes_on_publishing_where_the_last_one_stopped(tmp_path):
+    first = open_spool(tmp_path)
+    first.append([line(0)])
+    first.acknowledge(first.read()[1])
+    first.append([line(1)])
+    first.close()
+    second = open_spool(tmp_path)
+    second.append([line(2)])
+    lines, position = second.read()
+    assert lines == [line(1)]
+    second.acknowledge(position)
+    assert second.read()[0] == [line(2)]
+    second.close()
+
+
+def test_a_lost_position_means_copies_and_never_a_gap(tmp_path):
+    for content in (None, "", "{}", '{"segment": "x"}'):
+        spool = open_spool(tmp_path / str(content))
+        spool.append([line(0)])
+        spool.acknowledge(spool.read()[1])
+        spool.close()
+        position = tmp_path / str(content) / "published.json"
+        if content is None:
+            position.unlink()
+        else:
+            position.write_text(content)
+        again = open_spool(tmp_path / str(content))
+        assert again.read()[0] == [line(0)]
+        again.close()
+
+
+def test_half_a_record_left_by_a_crash_is_cut_off(tmp_path):
+    spool = open_spool(tmp_path)
+    spool.append([line(0), line(1)])
+    spool.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    file.write_bytes(file.read_bytes()[:-10])
+    again = open_spool(tmp_path)
+    assert again.last_seq("boot-1") == 0
+    again.append([line(1)])
+    assert [record["seq"] for record in on_disk(tmp_path)] == [0, 1]
+    again.close()
+
+
+def test_only_one_gateway_writes_to_a_directory(tmp_path):
+    spool = open_spool(tmp_path)
+    with pytest.raises(SpoolInUse, match="give each its own"):
+        open_spool(tmp_path)
+    spool.close()
+    open_spool(tmp_path).close()
+
+
+def test_a_write_that_fails_half_way_leaves_nothing_of_it(tmp_path):
+    spool = open_spool(tmp_path)
+    spool.append([line(0)])
+    size = next(tmp_path.glob("*.jsonl")).stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, limits[1]))  # as a disk with room for 50 more bytes
+    try:
+        with pytest.raises(OSError, match="too large"):
+            spool.append([line(1)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert next(tmp_path.glob("*.jsonl")).stat().st_size == size
+    spool.append([line(2)])
+    assert [record["seq"] for record in on_disk(tmp_path)] == [0, 2]
+    assert spool.read()[0] == [line(0), line(2)]
+    spool.close()
+
+
+def test_the_bound_refuses_rather_than_deleting_what_nobody_has(tmp_path):
+    spool = open_spool(tmp_path, max_bytes=MiB)
+    seq = fill(spool, "boot-1")
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.jsonl")) <= MiB
+    assert [record["seq"] for record in on_disk(tmp_path)] == list(range(seq))
+    spool.close()
+
+
+def test_room_is_made_by_deleting_what_the_topic_has_oldest_first(tmp_path):
+    spool = open_spool(tmp_path, max_bytes=MiB)
+    for seq in range(100):
+        spool.append([line(seq, padding=30_000)])
+        spool.acknowledge(spool.read()[1])
+    kept = [record["seq"] for record in on_disk(tmp_path)]
+    assert kept == list(range(kept[0], 100))
+    assert 20 < len(kept) < 36
+    spool.close()
+
+
+def test_retention_deletes_old_files_once_they_are_published(tmp_path):
+    spool = open_spool(tmp_path, max_bytes=MiB, retention_s=60)
+    for seq in range(8):
+        spool.append([line(seq, padding=50_000)])  # files end at an eighth of the bound: 3 records each
+    files = sorted(tmp_path.glob("*.jsonl"))
+    assert len(files) == 3
+    for file in files:
+        os.utime(file, (time.time() - 100, time.time() - 100))
+    spool.prune()
+    assert sorted(tmp_path.glob("*.jsonl")) == files  # nothing is published
+    while (batch := spool.read(max_bytes=60_000))[1][0] < 3:
+        spool.acknowledge(batch[1])
+    spool.prune()
+    assert sorted(tmp_path.glob("*.jsonl")) == files[2:]  # the last one is written to
+    assert spool.read()[0]
+    spool.close()
+
+
+def test_without_a_topic_age_alone_deletes(tmp_path):
+    spool = open_spool(tmp_path, retention_s=60, published_only=False)
+    spool.append([line(0, final=True)])
+    spool.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    again = open_spool(tmp_path, retention_s=60, published_only=False)
+    again.prune()
+    assert file.exists()
+    os.utime(file, (time.time() - 100, time.time() - 100))
+    again.prune()
+    assert not file.exists()
+    again.close()
+
+
+def test_the_last_sign_of_a_worker_without_an_end_is_kept(tmp_path):
+    spool = open_spool(tmp_path, retention_s=0, published_only=False)
+    spool.append([line(0, boot="open"), line(0, boot="ended", final=True)])
+    spool.close()
+    again = open_spool(tmp_path, retention_s=0, published_only=False)
+    again.prune()
+    assert again.unfinished(0) == [("gw", "open", 0)]
+    again.append([usage.encode_lost("gw", "open", 0, 0, 1)])
+    again.prune()
+    assert len(list(tmp_path.glob("*.jsonl"))) == 1
+    again.close()
+
+
+def test_a_file_that_somebody_deletes_while_it_is_written_to_is_noticed(tmp_path, caplog):
+    spool = open_spool(tmp_path)
+    spool.append([line(0)])
+    next(tmp_path.glob("*.jsonl")).unlink()
+    spool.append([line(1)])
+    assert [record["seq"] for record in on_disk(tmp_path)] == [1]
+    assert "was deleted while it was written to" in caplog.text
+    spool.close()
+
+
+# --- intervals into the spool -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path):
+    spool, metrics, confirmed = open_spool(tmp_path), Metrics(), []
+    log = UsageLog(spool, "gw", metrics)
+    async with trio.open_nursery() as nursery:
+        for seq in range(3):
+            assert log.put(interval(seq), lambda seq=seq: confirmed.append((seq, len(on_disk(tmp_path)))))
+        assert confirmed == []
+        nursery.start_soon(log.run)
+        with trio.fail_after(20):
+            await log.drained()
+        assert confirmed == [(0, 3), (1, 3), (2, 3)]
+        assert sample(metrics, "usage_log_records_written_total") == 3
+        nursery.cancel_scope.cancel()
+    spool.close()
+
+
+@pytest.mark.trio
+async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(tmp_path):
+    spool, confirmed = open_spool(tmp_path), []
+    spool.append([line(0)])
+    spool.close()
+    spool = open_spool(tmp_path)  # control was restarted; the worker sends what it had no answer for
+    log = UsageLog(spool, "gw", Metrics())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        assert not log.put(interval(0), lambda: confirmed.append(0))
+        assert log.put(interval(1), lambda: confirmed.append(1))
+        assert not log.put(interval(1), lambda: confirmed.append(1))
+        with trio.fail_after(20):
+            await log.drained()
+        assert confirmed == [0, 1, 1]
+        assert [record["seq"] for record in on_disk(tmp_path)] == [0, 1]
+        nursery.cancel_scope.cancel()
+    spool.close()
+
+
+@pytest.mark.trio
+async def test_intervals_wait_while_the_disk_takes_none_and_what_is_given_up_is_counted(
+    tmp_path, caplog, autojump_clock
+):
+    spool, metrics, confirmed = open_spool(tmp_path, max_bytes=MiB), Metrics(), []
+    fill(spool, "old")
+    log = UsageLog(spool, "gw", metrics)
+    surplus = 5
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        for seq in range(module.MAX_QUEUED + surplus):
+            log.put(interval(seq, rows=20), lambda seq=seq: confirmed.append(seq))
+        await trio.testing.wait_all_tasks_blocked()
+        await until(lambda: sample(metrics, "usage_log_spool_errors_total") >= 2)
+        assert confirmed == []
+        assert caplog.text.count("can't write to the spool") == 1
+        assert sample(metrics, "usage_log_dropped_total", {"reason": "spool-full"}) == surplus
+        spool.acknowledge(spool.read()[1])  # now there is something that may be deleted
+        spool._max_bytes = 64 * MiB  # and the operator made room for the rest
+        await until(lambda: not log.queued)
+        assert confirmed == list(range(surplus, module.MAX_QUEUED + surplus))
+        assert "can be written again" in caplog.text
+        nursery.cancel_scope.cancel()
+    spool.close()
+
+
+@pytest.mark.trio
+async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(tmp_path):
+    spool = open_spool(tmp_path)
+    spool.append([line(4, boot="old"), line(9, boot="done", final=True)])
+    spool.close()
+    spool = open_spool(tmp_path)
+    log = UsageLog(spool, "gw", Metrics())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        assert log.put_lost_before(0, "new") == ["old"]
+        with trio.fail_after(20):
+            await log.drained()
+        assert log.put_lost_before(0, "new") == []
+        nursery.cancel_scope.cancel()
+    lost = on_disk(tmp_path)[-1]
+    assert (lost["kind"], lost["boot"], lost["seq"]) == ("lost", "old", 4)
+    spool.close()
+
+
+# --- the topic --------------------------------------------------------------------------------------------------------
+
+
+def read_topic(servers, topic, count):
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "x", "enable.auto.commit": False})
+    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+    found, deadline = [], time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append((message.key(), message.value()))
+    consumer.close()
+    return found, len(partitions)
+
+
+@pytest.mark.kafka
+def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path, kafka):
+    metrics = Metrics()
+    spool = open_spool(tmp_path)
+    lines = [line(seq) for seq in range(2000)]
+    spool.append(lines[:1500])
+    client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2}
+    publisher = Publisher(spool, client, "usage-a", 2, None, metrics)
+    assert publisher.publish() == 1500
+    spool.append(lines[1500:])
+    assert publisher.publish() == 500
+    assert publisher.publish() == 0
+    found, partitions = read_topic(kafka.bootstrap_servers, "usage-a", 2000)
+    assert partitions == 2
+    assert found == [(b"gw/boot-1/0", value) for value in lines]
+    assert sample(metrics, "usage_log_records_published_total") == 2000
+    spool.close()
+
+
+@pytest.mark.kafka
+def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(tmp_path, kafka):
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    topic = NewTopic("usage-b", num_partitions=1, replication_factor=1, config={"max.message.bytes": "2000"})
+    admin.create_topics([topic])["usage-b"].result(timeout=30)
+    metrics = Metrics()
+    spool = open_spool(tmp_path)
+    client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2}
+    publisher = Publisher(spool, client, "usage-b", 2, None, metrics)
+    large = os.urandom(30_000).hex().join(['{"gateway":"', '","rows":[]}']).encode()
+    spool.append([line(0), large, line(1)])
+    assert publisher.publish() == 3
+    assert sample(metrics, "usage_log_dropped_total", {"reason": "refused"}) == 1
+    assert spool.read()[0] == []
+    found, _ = read_topic(kafka.bootstrap_servers, "usage-b", 2)
+    assert sorted(value for _, value in found) == [line(0), line(1)]
+    spool.close()
+
+
+def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(tmp_path):
+    spool = open_spool(tmp_path)
+    spool.append([line(0)])
+    publisher = Publisher(spool, {"bootstrap.servers": "127.0.0.1:1", "log_level": 2}, "u", 1, 1, Metrics())
+    with pytest.raises(module.PublishError, match="topic u can't be created"):
+        publisher.publish()
+    assert spool.read()[0] == [line(0)]
+    spool.close()
+
+
+def test_published_json_says_where(tmp_path):
+    spool = open_spool(tmp_path)
+    spool.append([line(0)])
+    spool.acknowledge(spool.read()[1])
+    assert json.loads((tmp_path / "published.json").read_text()) == {"segment": 1, "offset": len(line(0)) + 1}
+    spool.close()

@@ -1,0 +1,270 @@
+# The parent, with real processes: who is started again, what survives whom, and how everything ends.
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway import supervisor
+
+FAMILY = Path(__file__).with_name("family.py")
+DEADLINE_S = 60.0
+PORTS = range(32000, 32080)
+
+
+def free_ports(count):
+    found = []
+    for port in PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError("no free ports")
+
+
+class Family:
+    """A running parent, and what its children told."""
+
+    def __init__(self, mood="", drain_s=10.0, boot=None, broker=None):
+        ports = free_ports(2)
+        self.boot, self.broker = boot or ports[0], broker or ports[1]
+        env = {
+            **os.environ,
+            "FAMILY": mood,
+            "FAMILY_DRAIN": str(drain_s),
+            "FAMILY_BOOT": str(self.boot),
+            "FAMILY_PORT": str(self.broker),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, str(FAMILY), "run", str(self.boot)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, start_new_session=True,
+        )  # fmt: skip
+        self.told = []
+        self._rest = b""
+
+    def wait_for(self, who, event, count=1, **more):
+        """The count-th event like this."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            found = [t for t in self.told if {**t, "who": who, "event": event, **more} == t]
+            if len(found) >= count:
+                return found[count - 1]
+            left = deadline - time.monotonic()
+            assert left > 0, f"no {who} {event} {more} x {count} in {self.told}"
+            if select.select([self.process.stdout], [], [], left)[0]:
+                data = os.read(self.process.stdout.fileno(), 65536)
+                assert data, f"the family ended without {who} {event} {more}: {self.told} {self.process.stderr.read()}"
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                self.told += [json.loads(line) for line in lines]
+
+    def running(self):
+        """Pids of everyone, once all are up."""
+        self.wait_for("control", "listening", name="broker 1")
+        hello = self.wait_for("control", "hello")
+        return self.wait_for("control", "started")["pid"], hello["worker_pid"]
+
+    def end(self):
+        """Exit code and log."""
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        self.told += [json.loads(line) for line in (self._rest + out).splitlines()]
+        self._rest = b""
+        return self.process.returncode, err.decode()
+
+
+@pytest.fixture
+def start():
+    families = []
+
+    def start(*args, **kwargs):
+        families.append(Family(*args, **kwargs))
+        return families[-1]
+
+    yield start
+    for family in families:
+        for pid in {told["pid"] for told in family.told} | {family.process.pid}:
+            with contextlib.suppress(ProcessLookupError):
+                if pid == family.process.pid or is_alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+        family.process.communicate(timeout=DEADLINE_S)
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def test_control_gets_the_settings_and_the_sockets_that_are_open(start):
+    family = start()
+    family.running()
+    assert family.wait_for("control", "started")["settings"] == "{}"
+    assert family.wait_for("control", "started")["inherited"] == ["bootstrap"]
+    for name, port in (("bootstrap", family.boot), ("broker 1", family.broker)):
+        socket.create_connection(("127.0.0.1", port)).close()
+        family.wait_for("control", "accepted", name=name)
+
+
+def test_a_worker_that_dies_is_started_again_and_control_stays(start):
+    family = start()
+    control, worker = family.running()
+    os.kill(worker, signal.SIGKILL)
+    again = family.wait_for("control", "hello", restarts=1)
+    assert again["worker_pid"] != worker
+    assert again["pid"] == control
+    family.wait_for("control", "channel closed")
+    family.process.terminate()
+    code, log = family.end()
+    assert code == 0
+    assert "worker 0 ended (SIGKILL) and is started again" in log
+
+
+def test_a_control_that_dies_gets_the_listeners_again_and_the_worker_stays(start):
+    family = start()
+    control, worker = family.running()
+    os.kill(control, signal.SIGKILL)
+    wait_until(lambda: not is_alive(control), "control is dead")
+    waiting = socket.create_connection(("127.0.0.1", family.broker))  # nobody accepts, nobody refuses
+    second = family.wait_for("control", "started", count=2)
+    assert second["pid"] != control
+    assert second["inherited"] == ["bootstrap", "broker 1"]
+    assert family.wait_for("control", "hello", pid=second["pid"])["worker_pid"] == worker
+    family.wait_for("control", "accepted", pid=second["pid"], name="broker 1")
+    waiting.close()
+
+
+def test_a_port_in_use_at_start_is_one_clear_line_and_exit_code_1(start):
+    with socket.create_server(("127.0.0.1", free_ports(1)[0])) as other:
+        port = other.getsockname()[1]
+        family = start(boot=port)
+        code, log = family.end()
+    assert code == 1
+    assert log == f"can't listen on 127.0.0.1:{port}: Address already in use\n"
+    assert [told["event"] for told in family.told] == ["started"]  # no child was started
+
+
+def test_a_port_that_control_asks_for_in_vain_is_its_own_affair(start):
+    with socket.create_server(("127.0.0.1", free_ports(1)[0])) as other:
+        family = start(broker=other.getsockname()[1])
+        refused = family.wait_for("control", "refused", name="broker 1")
+        assert refused["error"] == f"127.0.0.1:{family.broker}: Address already in use"
+        family.wait_for("control", "hello")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_in_order(start, number):
+    family = start(drain_s=10)
+    control, worker = family.running()
+    family.process.send_signal(number)
+    code, log = family.end()
+    assert code == 0
+    # Workers end first, then control, so it hears what they say last; all of it before the deadline.
+    assert family.wait_for("worker", "stop")["timeout"] == pytest.approx(7)
+    assert family.wait_for("control", "stop")["timeout"] == pytest.approx(9)
+    assert not is_alive(control)
+    assert not is_alive(worker)
+    assert "started again" not in log
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", family.broker))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_process_group_is_no_different(start, number):
+    family = start()
+    family.running()
+    os.killpg(family.process.pid, number)  # a terminal's Ctrl-C, systemd's KillMode=control-group
+    assert family.end()[0] == 0
+    family.wait_for("worker", "stop")
+    family.wait_for("control", "stop")
+
+
+def test_who_does_not_finish_in_time_is_killed(start):
+    family = start("stubborn", drain_s=1)
+    _, worker = family.running()
+    family.process.terminate()
+    code, log = family.end()
+    assert code == 0
+    assert "worker 0 did not finish within 1 s and is killed" in log
+    assert not is_alive(worker)
+
+
+def test_a_second_signal_ends_at_once(start):
+    family = start("stubborn", drain_s=1000)
+    family.running()
+    family.process.terminate()
+    family.wait_for("worker", "stop")
+    family.process.terminate()
+    assert "SIGTERM once more: ending at once" in family.end()[1]
+
+
+@pytest.mark.parametrize("mood", ["", "deaf"])
+def test_children_do_not_outlive_a_parent_that_is_killed(start, mood):
+    if mood == "deaf" and sys.platform != "linux":
+        pytest.skip("only Linux has PR_SET_PDEATHSIG")
+    family = start(mood)
+    pids = [family.wait_for(who, "born")["pid"] for who in ("control", "worker")]
+    family.process.kill()
+    for pid in pids:
+        wait_until(lambda pid=pid: not is_alive(pid), f"{pid} ended with its parent")
+
+
+def test_a_child_that_keeps_dying_is_started_at_longer_and_longer_intervals(start):
+    family = start("crash")
+    family.wait_for("worker", "born", count=4)
+    family.process.terminate()
+    log = family.end()[1]
+    pauses = [
+        line.rpartition(" in ")[2] for line in log.splitlines() if line.startswith("worker 0 ended (exit code 3)")
+    ]
+    assert pauses[:3] == ["0.1 s", "0.2 s", "0.4 s"]
+
+
+def test_control_can_give_up_for_all(start):
+    family = start("give-up")
+    code, log = family.end()
+    assert code == 1
+    assert "no spool to write to" in log
+    assert "started again" not in log
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "why"),
+    [
+        ("127.0.0.1", 70000, "a port is at most 65535"),
+        ("no-such-host.invalid", 32099, "no-such-host.invalid:32099: "),
+        ("192.0.2.1", 32099, "192.0.2.1:32099: Cannot assign requested address"),
+    ],
+)
+def test_an_address_that_cannot_be_opened_says_which_and_why(host, port, why):
+    with pytest.raises(supervisor.ListenFailed, match=why):
+        supervisor.open_listener(host, port)
+
+
+def test_ipv6_listens_too():
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    try:
+        sock = supervisor.open_listener("::1", free_ports(1)[0])
+    except supervisor.ListenFailed:
+        pytest.skip("this machine has no ::1")
+    with sock, socket.create_connection(sock.getsockname()[:2]):
+        pass
