@@ -15,7 +15,7 @@ import struct
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import trio
@@ -49,6 +49,9 @@ class Settings(msgspec.Struct, frozen=True, tag=True):
     internal_principals: tuple[str, ...] = ()
     internal_client_ids: tuple[str, ...] = ()
     protected_topics: tuple[str, ...] = ()  # the gateway's own: clients may not produce to them
+    acks0: Literal["delay", "drop"] = "delay"  # what becomes of acks=0 over a limit
+    policies: tuple[str, ...] = ()  # policies.plugin.TrafficPolicy, as "module:factory"
+    observe: bool = False  # decide and count, but touch nothing
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -81,6 +84,8 @@ class Policy(msgspec.Struct, frozen=True, tag=True):
     version: int
     total: float | None = None
     topics: dict[str, float] = {}
+    on_exceed: Literal["reject", "delay"] = "reject"
+    mode: Literal["enforce", "observe"] = "enforce"
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):

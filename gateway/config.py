@@ -189,6 +189,8 @@ class Thresholds(_Section):
 
     total: Annotated[Size | None, Field(alias="total.bytes.in.per.sec.threshold", gt=0)] = None
     topics: dict[str, TopicThreshold] = {}
+    on_exceed: Literal["reject", "delay"] = "reject"  # as the proposal has it
+    mode: Literal["enforce", "observe"] = "enforce"
 
     @field_validator("topics")
     @classmethod
@@ -262,6 +264,9 @@ class Settings(_Section):
     usage_log: UsageLog = UsageLog()
     internal_topics: Literal["kafka", "none"] = "kafka"
     internal: Internal = Internal()
+    mode: Literal["enforce", "observe"] = "enforce"  # observe: every policy decides and counts, none acts
+    acks0: Literal["delay", "drop"] = "delay"  # over a limit; dropping is silent: every client reports success
+    policies: tuple[str, ...] = ()  # policies of your own: module:factory, see docs/policies.md
     reject_code: Literal["auto"] | int = "auto"
     unknown_apis: Literal["pass", "hide"] = "pass"
     limits: Limits = Limits()
@@ -279,6 +284,14 @@ class Settings(_Section):
         if value == "auto" or (type(value) is int and value in ERROR_NAMES and value != 0):
             return value
         raise ValueError(f"{value!r} is neither auto nor the number of a Kafka error, such as 89 or 19")
+
+    @field_validator("policies")
+    @classmethod
+    def _check_policies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
+                raise ValueError(f"{name!r} names no policy: write module:factory, for example mycompany.limits:make")
+        return value
 
     @field_validator("gateway_id")
     @classmethod

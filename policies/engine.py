@@ -12,19 +12,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policies.meter import ALPHA, TICK_S, Meter
+from policies.pacing import Pacer
 from policies.thresholds import Thresholds
-from policies.verdict import Verdict, over_threshold
+from policies.verdict import (
+    DELAYED,
+    LINE_FULL,
+    MAX_THROTTLE_MS,
+    WAITED_LONG,
+    Verdict,
+    used_up_threshold,
+    over_threshold,
+)
+
+if TYPE_CHECKING:
+    from policies.bucket import Bucket
+
+OnExceed = Literal["reject", "delay"]
+Mode = Literal["enforce", "observe"]
 
 # org.apache.kafka.common.internals.Topic. They have no implicit threshold and take no share of the others'.
 INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"},
 )
 
-MAX_THROTTLE_MS: Final = 10_000  # franz-go gives a request up after 20 s: one wait must leave room for queued ones
 # Names that clients made up must not fill the memory: beyond so many the rest shares one meter, OTHER.
 MAX_UNLISTED: Final = 10_000
 OTHER: Final = b""
@@ -36,16 +51,19 @@ _by_rate = attrgetter("rate")
 class TopicMeter(Meter):
     """bytesIn of one topic on one broker.
 
-    `over`: whether the next batch has to be rejected. `limit`: explicit threshold, None = the broker's implicit share.
+    `over`: whether `Engine.decide` has to be asked about the next batch. Where thresholds reject, it will be rejected.
+    `limit`: explicit threshold, None = the broker's implicit share. `bucket`, `seen`: the pacer's own.
     """
 
-    __slots__ = ("_broker", "limit", "name", "over")
+    __slots__ = ("_broker", "bucket", "limit", "name", "over", "seen")
 
     def __init__(self, name: bytes, limit: float | None, broker: BrokerMeters) -> None:
         super().__init__()
         self.name = name
         self.limit = limit
         self.over = False
+        self.bucket: Bucket | None = None
+        self.seen = 0
         self._broker = broker
 
     @property
@@ -58,7 +76,7 @@ class TopicMeter(Meter):
 class BrokerMeters:
     """What one upstream broker gets, and how much of it each topic.
 
-    `share`: the implicit threshold of its topics, None without a total threshold.
+    `share`: the implicit threshold of its topics, None without a total threshold. `pacer`: where thresholds delay.
     """
 
     __slots__ = (
@@ -71,13 +89,16 @@ class BrokerMeters:
         "_unlisted",
         "errors",
         "node_id",
+        "pacer",
         "share",
         "throttled",
         "topics",
         "total",
     )
 
-    def __init__(self, node_id: int, thresholds: Thresholds, internal: frozenset[bytes]) -> None:
+    def __init__(
+        self, node_id: int, thresholds: Thresholds, internal: frozenset[bytes], paces: bool, now: float
+    ) -> None:
         self.node_id = node_id
         self.total = Meter()  # got into the log
         self.errors = Meter()  # admitted here, refused by the broker
@@ -88,7 +109,8 @@ class BrokerMeters:
         self._unlisted: set[bytes] = set()  # produced to, and not in metadata (yet)
         self._over: list[TopicMeter] = []
         self._candidates: list[TopicMeter] | None = None
-        self.apply(thresholds)
+        self.pacer: Pacer | None = None
+        self.apply(thresholds, paces, now)
 
     def record(self, topic: bytes, size: int) -> bool:
         """The seed's recordQuota: count `size` bytes and say True, or count them as throttled and say False.
@@ -115,6 +137,7 @@ class BrokerMeters:
                 self._sharing += 1
                 self._lower_share()
         meter = self.topics[topic] = TopicMeter(topic, self._limit(topic), self)
+        meter.over = self.pacer is not None
         return meter
 
     def retract(self, topic: bytes, size: int) -> None:
@@ -138,9 +161,10 @@ class BrokerMeters:
         """Whether topics without a threshold of their own have nothing left to share."""
         return self.share == 0 and self._sharing > 0
 
-    def apply(self, thresholds: Thresholds) -> None:
+    def apply(self, thresholds: Thresholds, paces: bool, now: float) -> None:
         """Take over changed thresholds."""
         self._thresholds = thresholds
+        self._set_pacer(thresholds.total if paces else None, now)
         for meter in self.topics.values():
             meter.limit = self._limit(meter.name)
         self._recount()
@@ -153,7 +177,9 @@ class BrokerMeters:
         self._unlisted -= topics
         self._recount()
 
-    def tick(self, ticks: int) -> None:
+    def tick(self, ticks: int, now: float) -> None:
+        if self.pacer is not None:
+            self.pacer.close_tick(now)
         for meter in (self.total, self.errors, self.throttled):
             meter.tick(ticks)
         self._tick_topics(ticks)
@@ -177,6 +203,48 @@ class BrokerMeters:
             (self.total.rate, total_limit),
         )
 
+    def decide(
+        self, topic: bytes, size: int, due: float, now: float, may_delay: bool, denied_s: float, enforced: bool
+    ) -> Verdict | None:
+        """See `Engine.decide`."""
+        meter = self.topics.get(topic) or self.topics.get(OTHER)
+        if meter is None or not meter.over:
+            return None
+        pacer = self.pacer
+        if pacer is None:
+            return self.verdict(topic, due, now)
+        admitted, wait, late = pacer.decide(meter, size, now, may_delay, denied_s)
+        if admitted and not wait:
+            return None
+        if not (admitted or enforced):
+            pacer.pass_over(meter, size)  # it is only counted as rejected: the others must not pay for it
+        limit, total_limit = meter.threshold, self._thresholds.total
+        assert limit is not None, "a topic without a threshold never waits"
+        assert total_limit is not None
+        return used_up_threshold(
+            topic.decode(errors="replace"),
+            self.node_id,
+            min(math.ceil(wait * 1000), MAX_THROTTLE_MS),
+            (meter.rate, limit),
+            (self.total.rate, total_limit),
+            DELAYED if admitted else WAITED_LONG if late else LINE_FULL,
+        )
+
+    def limits(self, meter: TopicMeter) -> bool:
+        """Whether that topic is over its threshold, and the total over its own."""
+        return meter.over if self.pacer is None else self.pacer.is_paced(meter)
+
+    def _set_pacer(self, total: float | None, now: float) -> None:
+        if total is None:
+            if self.pacer is not None:
+                self.pacer.release()
+            self.pacer = None
+        elif self.pacer is None:
+            self._clear()
+            self.pacer = Pacer(total, self.total, self.topics)
+        else:
+            self.pacer.set_rate(total, now)
+
     def _limit(self, topic: bytes) -> float | None:
         return self._thresholds.explicit.get(topic, math.inf if topic in self._internal else None)
 
@@ -188,11 +256,17 @@ class BrokerMeters:
         self.share = self._thresholds.share(self._sharing)
         self._judge()
 
-    def _judge(self) -> None:
+    def _clear(self) -> None:
         for meter in self._over:
             meter.over = False
         self._over = []
         self._candidates = None
+
+    def _judge(self) -> None:
+        if self.pacer is not None:  # it judges by what is owed just now, not by a rate of the last minute
+            self.pacer.forget_gone()
+            return
+        self._clear()
         if not self.over:
             return
         share = self.share
@@ -206,7 +280,7 @@ class BrokerMeters:
     def _lower_share(self) -> None:
         """One more topic shares. Rates stay as they are until the next tick, so each topic gets over at most once."""
         self.share = share = self._thresholds.share(self._sharing)
-        if share is None or not self.over:
+        if share is None or self.pacer is not None or not self.over:
             return
         if self._candidates is None:
             self._candidates = sorted((m for m in self.topics.values() if m.limit is None and not m.over), key=_by_rate)
@@ -240,6 +314,8 @@ class BrokerMeters:
 
 
 class TopicRate(NamedTuple):
+    """`over`: rejected, or delayed, just now."""
+
     topic: str
     rate: float
     threshold: float | None
@@ -261,11 +337,15 @@ class Engine:
     """The policies of one worker.
 
     `due`: when the next tick is. Ticks lie at whole multiples of TICK_S from the start, however late `tick` is called.
+    `paces`: whether `pace` has to be called every pacing.PACE_S.
     """
 
     def __init__(self, now: float, internal: Iterable[str] = INTERNAL_TOPICS) -> None:
         self.due = now + TICK_S
         self.brokers: dict[int, BrokerMeters] = {}
+        self.paces = False
+        self._observes = False
+        self._now = now  # of the last call that said so
         self._start = now
         self._ticks = 0
         self._internal = frozenset(topic.encode() for topic in internal)
@@ -275,14 +355,26 @@ class Engine:
         self._listed: dict[int, frozenset[bytes]] = {}
         self._gone: set[bytes] = set()  # of those with a threshold: listed once, now by no broker: deleted
 
-    def set_policy(self, total: float | None, topics: Mapping[str, float]) -> None:
-        """Replace all thresholds, in bytes per second. `total` (of each broker) None = nothing is ever rejected.
+    def set_policy(
+        self,
+        total: float | None,
+        topics: Mapping[str, float],
+        *,
+        on_exceed: OnExceed = "reject",
+        mode: Mode = "enforce",
+    ) -> None:
+        """Replace all thresholds, in bytes per second. `total` (of each broker) None = nothing is ever over.
+
+        `on_exceed`: what is over is rejected by its EWMA (V1), or delayed. `mode` "observe": verdicts are only to be
+        counted.
 
         Raises:
             ThresholdError: they contradict each other; then the former ones stay.
         """
         thresholds = Thresholds(total, topics, self._gone)
         self._total, self._topics = total, dict(topics)
+        self.paces = on_exceed == "delay" and total is not None
+        self._observes = mode == "observe"
         self._gone &= thresholds.explicit.keys()
         self._apply(thresholds)
 
@@ -301,11 +393,14 @@ class Engine:
     def broker(self, node_id: int) -> BrokerMeters:
         meters = self.brokers.get(node_id)
         if meters is None:
-            meters = self.brokers[node_id] = BrokerMeters(node_id, self._thresholds, self._internal)
+            meters = self.brokers[node_id] = BrokerMeters(
+                node_id, self._thresholds, self._internal, self.paces, self._now
+            )
         return meters
 
     def tick(self, now: float) -> bool:
         """Apply every tick that is due, also several after a long pause. True if there was one."""
+        self._now = now
         if now < self.due:
             return False
         done = int((now - self._start) // TICK_S)
@@ -313,7 +408,7 @@ class Engine:
         self._ticks += ticks
         self.due = self._start + (self._ticks + 1) * TICK_S
         for broker in self.brokers.values():
-            broker.tick(ticks)
+            broker.tick(ticks, now)
         return True
 
     def next_tick(self, now: float) -> float:
@@ -326,8 +421,37 @@ class Engine:
         broker.retract(topic, size)
         broker.errors.uncounted += size
 
+    def pace(self, now: float) -> None:
+        """Bring `over` up to date where thresholds delay; to be called every pacing.PACE_S while `paces`."""
+        self._now = now
+        for broker in self.brokers.values():
+            if broker.pacer is not None:
+                broker.pacer.pace(now)
+
+    def decide(
+        self,
+        node_id: int,
+        topic: bytes,
+        size: int,
+        now: float,
+        *,
+        may_delay: bool = True,
+        denied_s: float = 0.0,
+    ) -> Verdict | None:
+        """What happens to a batch of `size` bytes that is not in `uncounted` yet; None = admit it without a word.
+
+        To be asked where the topic's `over` is set; elsewhere it says None. A verdict "delay" admits. Who doesn't admit
+        after all, or admits what is rejected, needs to do nothing about it but count or not count.
+
+        `may_delay` False: the connection's oldest request has waited as long as it may; what would have to wait for
+        others is rejected. `denied_s`: seconds since the connection's first rejection behind which nothing was
+        admitted; who was denied for longer finds room first, where there is not enough for all.
+        """
+        verdict = self.broker(node_id).decide(topic, size, self.due, now, may_delay, denied_s, not self._observes)
+        return replace(verdict, observed_only=True) if verdict is not None and self._observes else verdict
+
     def rejection(self, node_id: int, topic: bytes, now: float) -> Verdict:
-        """Why a topic whose `over` is set is rejected. Not for the hot path's admitted batches."""
+        """Why a topic whose `over` is set is rejected, where thresholds reject."""
         return self.broker(node_id).verdict(topic, self.due, now)
 
     def rates(self) -> list[BrokerRate]:
@@ -340,7 +464,7 @@ class Engine:
                 broker.throttled.rate,
                 broker.threshold,
                 [
-                    TopicRate(meter.name.decode(errors="replace"), meter.rate, meter.threshold, meter.over)
+                    TopicRate(meter.name.decode(errors="replace"), meter.rate, meter.threshold, broker.limits(meter))
                     for meter in broker.topics.values()
                 ],
             )
@@ -360,7 +484,7 @@ class Engine:
     def _apply(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
         for broker in self.brokers.values():
-            broker.apply(thresholds)
+            broker.apply(thresholds, self.paces, self._now)
 
 
 def _ticks_until(meter: Meter, limit: float) -> int:

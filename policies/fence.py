@@ -5,9 +5,11 @@
 # Java producer loses records that way (measured, 6 runs of 6). So everything behind a rejected sequence is rejected
 # too, until that sequence or an earlier one comes again and is admitted, or nobody has sent it for EXPIRY_S.
 #
-# One fence per client connection, which dies with it: a client that reconnects starts again from the rejected batch,
-# and a fence shared by connections would stand on when that batch had been admitted elsewhere. Only for codes that this
-# client retries (verdict.is_retried). Sequences: KIP-98, int32 from 0, wrapping after 2^31 - 1.
+# One fence per client connection, which dies with it. A client that reconnects, to this worker, another one or another
+# gateway, starts again from its oldest unacknowledged batch, which is the rejected one or an earlier one; so the new
+# connection needs to know nothing of the old, and a fence shared by connections would stand on when that batch had been
+# admitted elsewhere. Only for codes that this client retries (verdict.is_retried): behind another one the base never
+# comes back. Sequences: KIP-98, int32 from 0, wrapping after 2^31 - 1.
 
 from __future__ import annotations
 
@@ -44,6 +46,7 @@ class Fence:
         key = (pid, epoch, topic, index)
         entry = self.entries.get(key)
         if entry is None:
+            self._expire(now)  # what its producer has given up would keep this connection from the fast way for ever
             return False
         base, seen = entry
         if now - seen >= EXPIRY_S:

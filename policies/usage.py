@@ -28,14 +28,23 @@ OUTCOMES: Final = (
     "trailing",  # bytes behind the last whole batch: the broker trims them
 )
 
+# What a policy that is only observed would have done: counted beside the outcome above that the same bytes had, never
+# part of the offered bytes.
+WOULD: Final = ("would_reject", "would_delay")
+
 # Reasons known in advance, so that a metric for each can exist at 0. Errors of the broker add theirs when they occur.
 REASONS: Final[dict[str, tuple[str, ...]]] = {
     "rejected": ("topic-threshold", "fence", "protected-topic"),
-    "dropped": ("connection-lost",),  # acks=0 that waited for its limit when its connection ended
+    "dropped": (
+        "connection-lost",  # acks=0 that waited for its limit when its connection ended
+        "acks0-limit",  # acks=0 over its limit, where the operator wants it dropped
+    ),
+    "would_reject": ("topic-threshold",),
+    "would_delay": ("topic-threshold",),
 }
 
 # Outcomes that say nothing without a reason.
-REASONED: Final = frozenset({"rejected", "errored", "dropped"})
+REASONED: Final = frozenset({"rejected", "errored", "dropped", *WOULD})
 
 # Kafka answers these after the append (7, 20) or possibly after it (6).
 MAYBE_APPENDED: Final = frozenset(
@@ -64,7 +73,7 @@ ROW_FIELDS: Final[dict[str, str]] = {
     "topic": "str",
     "principal": "str",
     "client_id": "str",
-    "outcome": "str",
+    "outcome": "str",  # one of OUTCOMES or WOULD
     "reason": "str",
     "bytes": "int",
     "messages": "int",
@@ -219,7 +228,7 @@ def _check_row(row: object, path: str) -> None:
     if not isinstance(row, dict):
         raise InvalidRecord(f"{path[:-1]}: a row is a JSON object")
     _check_fields(row, ROW_FIELDS, path)
-    if row["outcome"] not in OUTCOMES:
-        raise InvalidRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES)}")
+    if row["outcome"] not in OUTCOMES and row["outcome"] not in WOULD:
+        raise InvalidRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES + WOULD)}")
     if row["outcome"] in REASONED and not row["reason"]:
         raise InvalidRecord(f"{path}reason: an outcome {row['outcome']!r} needs one")

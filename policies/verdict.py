@@ -8,15 +8,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 REJECT: Final = "reject"
+DELAY: Final = "delay"  # admitted; the client, and then its connection, waits afterwards
+
+MAX_THROTTLE_MS: Final = 10_000  # franz-go gives a request up after 20 s: one wait must leave room for queued ones
 
 # Reasons as in usage.REASONS.
 TOPIC_THRESHOLD: Final = "topic-threshold"
 FENCE: Final = "fence"
 PROTECTED_TOPIC: Final = "protected-topic"
+
+# How the text of `used_up_threshold` ends, before the time.
+DELAYED: Final = "delayed by "
+LINE_FULL: Final = f"others wait for {MAX_THROTTLE_MS / 1000:g} s already; retry in "
+WAITED_LONG: Final = "this connection has waited as long as its client may be kept waiting; retry in "
 
 NOT_ENOUGH_REPLICAS: Final = 19  # certainly not appended, and no doubt about the leader: the safe default
 THROTTLING_QUOTA_EXCEEDED: Final = 89  # the true name of what happened (KIP-599), for clients that retry it
@@ -31,7 +40,10 @@ _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any."""
+    """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any.
+
+    `observed_only`: the policy is tried out (mode observe): admit without a delay, and count the outcome `would`.
+    """
 
     action: str
     reason: str
@@ -41,6 +53,22 @@ class Verdict:
     observed: float | None = None
     total_limit: float | None = None
     total_observed: float | None = None
+    observed_only: bool = False
+
+    @property
+    def would(self) -> str:
+        """One of usage.WOULD: what would have happened to the batch if this were enforced."""
+        return f"would_{self.action}"
+
+
+def strictest(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """The one that counts among several policies' verdicts on the same batch; None if none says anything.
+
+    What is enforced beats what is only observed, a rejection beats a delay, then the longer throttle wins; the first of
+    equals.
+    """
+    said = (verdict for verdict in verdicts if verdict is not None)
+    return max(said, key=lambda v: (not v.observed_only, v.action == REJECT, v.throttle_ms), default=None)
 
 
 def over_threshold(
@@ -56,6 +84,25 @@ def over_threshold(
         f" retry in {throttle_ms / 1000:.1f} s"
     )
     return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
+
+
+def used_up_threshold(
+    topic: str,
+    node_id: int,
+    throttle_ms: int,
+    rate: tuple[float, float],
+    total: tuple[float, float],
+    outcome: str,
+) -> Verdict:
+    """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: LINE_FULL or WAITED_LONG."""
+    wait = f"{throttle_ms / 1000:.1f} s" if throttle_ms >= 100 else f"{throttle_ms} ms"
+    text = (
+        f"topic {topic} has used up its threshold of {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
+        f" EWMA) and broker {node_id} its total of {format_rate(total[1])} (observed {format_rate(total[0])});"
+        f" {outcome}{wait}"
+    )
+    action = DELAY if outcome is DELAYED else REJECT
+    return Verdict(action, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
 
 
 def behind_fence(topic: str, index: int, throttle_ms: int) -> Verdict:

@@ -48,11 +48,11 @@ IDENTITY: Final = (*BOOT, "kind", "seq", "part")
 DIMENSIONS: Final = ("broker", "topic", "principal", "client_id", "outcome", "reason", "gateway", "worker")
 MEASURES: Final = ("bytes", "messages", "requests")
 
-# Sums that a row of the result holds, each in every measure: the whole, its parts, and (again, from among the parts)
-# what may be in the log though nobody was told so.
+# Sums that a row of the result holds, each in every measure: the whole, its parts, what policies in mode observe would
+# have done to some of it, and (again, from among the parts) what may be in the log though nobody was told so.
 OFFERED: Final = "offered"
 MAYBE_APPENDED: Final = "maybe_appended"
-SUMS: Final = (OFFERED, *usage.OUTCOMES, MAYBE_APPENDED)
+SUMS: Final = (OFFERED, *usage.OUTCOMES, *usage.WOULD, MAYBE_APPENDED)
 
 WINDOW: Final = "window_start_ms"
 

@@ -85,7 +85,7 @@ def _measure_table(report: Report, measure: str) -> str:
     total = _total(report.rows)
     shown = [
         name
-        for name in (schema.OFFERED, *usage.OUTCOMES)
+        for name in (schema.OFFERED, *usage.OUTCOMES, *usage.WOULD)
         if name in _ALWAYS or any(total[schema.column(name, each)] for each in schema.MEASURES)
     ]
     keys = _keys(report)
@@ -100,9 +100,17 @@ def _flat_table(report: Report, measures: Sequence[str]) -> str:
     total = _total(report.rows)
     columns = [*(schema.column(schema.OFFERED, measure) for measure in measures), "delay_ms"]
     head = [*map(_title, keys), *measures, "delay ms"]
-    body = [[*_labels(row, keys), *(f"{row[name]:,}" for name in columns)] for row in report.rows]
+    body = [
+        [*_labels(row, keys), *(f"{_either(row, measure):,}" for measure in measures), f"{row['delay_ms']:,}"]
+        for row in report.rows
+    ]
     foot = [*_total_labels(keys), *(f"{total[name]:,}" for name in columns)]
     return _align(head, body, foot, len(keys))
+
+
+def _either(row: Mapping[str, Any], measure: str) -> int:
+    """A row of one outcome holds offered bytes or what a policy would have done, never both."""
+    return sum(row[schema.column(name, measure)] for name in (schema.OFFERED, *usage.WOULD))
 
 
 def _title(key: str) -> str:

@@ -98,7 +98,7 @@ def totals(records: DataFrame, by: Sequence[str] = (), window_ms: int | None = N
             for name in schema.SUMS
             for measure in schema.MEASURES
         ),
-        F.sum("delay_ms").alias("delay_ms"),
+        F.sum(F.when(_offered(), F.col("delay_ms")).otherwise(0)).alias("delay_ms"),
     )
 
 
@@ -195,7 +195,7 @@ def _bad_row(row: Column) -> Column:
     numbers = [name for name, kind in usage.ROW_FIELDS.items() if kind == "int" and name != "broker"]
     unfit = [
         row["broker"] < -1,
-        ~row["outcome"].isin(*usage.OUTCOMES),
+        ~row["outcome"].isin(*usage.OUTCOMES, *usage.WOULD),
         row["outcome"].isin(*sorted(usage.REASONED)) & (row["reason"] == ""),
         *((row[name] < 0) | (row[name] > schema.MOST) for name in numbers),
     ]
@@ -213,8 +213,13 @@ def _maybe_appended() -> Column:
 
 def _belongs(name: str) -> Column:
     if name == schema.OFFERED:
-        return F.lit(True)
+        return _offered()
     return F.col("_maybe") if name == schema.MAYBE_APPENDED else F.col("_outcome") == name
+
+
+def _offered() -> Column:
+    """Whether these are bytes of their own: what a policy would have done is told of bytes that also had an outcome."""
+    return ~F.col("_outcome").isin(*usage.WOULD)
 
 
 def _intervals(records: DataFrame) -> DataFrame:

@@ -60,6 +60,9 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         internal_principals=settings.internal.principals,
         internal_client_ids=settings.internal.client_ids,
         protected_topics=(settings.usage_log.topic,),
+        acks0=settings.acks0,
+        policies=settings.policies,
+        observe=settings.mode == "observe",
     )
 
 
@@ -121,7 +124,10 @@ class _Control:
             settings.gateway, settings.upstream.bootstrap_servers, settings.internal_topics, settings.usage_log.topic
         )
         self._workers.tell(worker_settings(settings))
-        self._workers.tell(Policy(1, settings.thresholds.total, settings.thresholds.by_topic()))
+        thresholds = settings.thresholds
+        self._workers.tell(
+            Policy(1, thresholds.total, thresholds.by_topic(), thresholds.on_exceed, thresholds.mode),
+        )
         try:
             async with trio.open_nursery() as outer:
                 outer.start_soon(self._usage_log.run)

@@ -18,7 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from gateway.channel import COUNTS, BrokerRate, Gauges, Interval, Rates
-from policies.usage import OUTCOMES, REASONS
+from policies.usage import OUTCOMES, REASONS, WOULD
 
 PREFIX: Final = "produce_gateway"
 OTHER: Final = "other"
@@ -29,12 +29,19 @@ SHOWN: Final = tuple(
     for reason in ([r for r in REASONS[outcome] if r != "protected-topic"] if outcome in REASONS else [""])
 )
 _ROW = ("broker", "topic", "outcome", "reason")
+SHOWN_OBSERVED: Final = tuple((outcome, reason) for outcome in WOULD for reason in REASONS[outcome])
 
 # name -> (labels, help). Counters get `_total`.
 COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "produce_bytes": (_ROW, "Bytes of records in Produce requests by what became of them; their sum was offered."),
     "produce_messages": (_ROW, "Records in Produce requests by what became of them."),
     "produce_requests": (_ROW, "Produce requests with a partition of that topic, by what became of it."),
+    "observed_bytes": (_ROW, "Bytes that a policy in mode observe would have rejected or delayed; they passed."),
+    "observed_requests": (_ROW, "Produce requests that a policy in mode observe would have rejected or delayed."),
+    "throttle_seconds": (
+        ("broker", "topic", "outcome"),
+        "Throttle times told to clients, by what became of the request: rejected, or delayed and accepted.",
+    ),
     "client_bytes": (
         ("principal", "client_id", "outcome"),
         "Bytes of records by client; beyond limits.max_client_metrics clients under `other`.",
@@ -157,10 +164,20 @@ class Metrics:
                     self._shown.add((broker, topic))
                     for outcome, reason in SHOWN:
                         self._add_row(broker, topic, outcome, reason, 0, 0, 0)
+                    for outcome, reason in SHOWN_OBSERVED:
+                        self._add_observed(broker, topic, outcome, reason, 0, 0)
+                    for outcome in ("accepted", "rejected"):
+                        self._counters["throttle_seconds"].labels(_broker(broker), topic, outcome)
 
     def add_interval(self, interval: Interval) -> None:
         self._counters["usage_log_intervals"].inc()
         for row in interval.rows:
+            if row.outcome in WOULD:
+                self._add_observed(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.requests)
+                continue
+            if row.delay_ms:
+                labels = (_broker(row.broker), row.topic, row.outcome)
+                self._counters["throttle_seconds"].labels(*labels).inc(row.delay_ms / 1000)
             self._add_row(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.messages, row.requests)
             client = (row.principal, row.client_id)
             if client not in self._clients:
@@ -192,16 +209,25 @@ class Metrics:
     def _add_row(
         self, broker: int, topic: str, outcome: str, reason: str, size: int, messages: int, requests: int
     ) -> None:
-        labels = ("unknown" if broker < 0 else str(broker), topic, outcome, reason)
+        labels = (_broker(broker), topic, outcome, reason)
         self._counters["produce_bytes"].labels(*labels).inc(size)
         self._counters["produce_messages"].labels(*labels).inc(messages)
         self._counters["produce_requests"].labels(*labels).inc(requests)
+
+    def _add_observed(self, broker: int, topic: str, outcome: str, reason: str, size: int, requests: int) -> None:
+        labels = (_broker(broker), topic, outcome, reason)
+        self._counters["observed_bytes"].labels(*labels).inc(size)
+        self._counters["observed_requests"].labels(*labels).inc(requests)
 
     def _count(self, name: str, count: int) -> None:
         if name.startswith("disconnects_"):
             self._counters["disconnects"].labels(name.removeprefix("disconnects_")).inc(count)
         elif name in self._counters:
             self._counters[name].inc(count)
+
+
+def _broker(node_id: int) -> str:
+    return "unknown" if node_id < 0 else str(node_id)
 
 
 class _RateSeries(Collector):

@@ -35,6 +35,7 @@ from gateway.channel import (
 )
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import UsageLog
+from policies.usage import WOULD
 
 log = logging.getLogger("gateway.workers")
 traffic_log = logging.getLogger("gateway.traffic")
@@ -42,7 +43,7 @@ traffic_log = logging.getLogger("gateway.traffic")
 HELLO_TIMEOUT_S: Final = 30.0
 MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
 MAX_LINES: Final = 50  # of rejected and errored requests per interval: a log is read by people
-LOGGED: Final = frozenset({"rejected", "errored", "dropped"})
+LOGGED: Final = frozenset({"rejected", "errored", "dropped", *WOULD})
 _SNAPSHOTS: Final = (Settings, Brokers, Topics, Policy)  # in the order in which a worker needs them
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -230,7 +231,7 @@ def _line(key: tuple[int, str, str, str], rows: list[Row], seconds: float) -> st
     clients = sorted({f"{row.principal} {row.client_id!r}" for row in rows})
     named = ", ".join(clients[:3]) + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
     return (
-        f"{outcome}: topic {topic} on broker {broker}: {reason}: {sum(r.bytes for r in rows):,} bytes,"
-        f" {sum(r.messages for r in rows):,} messages in {sum(r.requests for r in rows):,} requests"
+        f"{outcome.replace('_', ' ')}: topic {topic} on broker {broker}: {reason}:"
+        f" {sum(r.bytes for r in rows):,} bytes, {sum(r.messages for r in rows):,} messages in {sum(r.requests for r in rows):,} requests"
         f" within {seconds:.1f} s, from {named}"
     )

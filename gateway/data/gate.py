@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from policies import verdict
 from policies.fence import Fence
 from policies.meter import Meter
-from policies.verdict import Verdict
+from policies.verdict import Verdict, strictest
 from protocol import api
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ class Nameless(Meter):
 Refusals = dict[tuple[bytes, int], Refusal]  # by (topic name or id as on the wire, partition index)
 
 
+class Judgement(NamedTuple):
+    """What the policies say about one request: what of it is refused, and how long its client has to wait after it."""
+
+    refused: Refusals
+    delay_ms: int
+
+
 class Gate:
     """The policies' view of one connection to broker `node_id`.
 
@@ -63,6 +70,7 @@ class Gate:
         self.meters: dict[bytes, TopicMeter | Nameless] = {}
         self._accepted: dict[bytes, Counts] = {}
         self._client = ""
+        self._denied_since = 0.0  # the first rejection behind which nothing was admitted
         self._nameless: dict[bytes, bytes] = {}  # topic ids that nobody could tell the name of
 
     # --- who ----------------------------------------------------------------------------------------------------------
@@ -120,32 +128,70 @@ class Gate:
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
-    def refusals(self, parts: Sequence[Partition], version: int, now: float, wait_ms: int) -> Refusals:
-        """Which partitions of this request may not pass. `wait_ms`: how long this connection is muted already."""
+    def judge(
+        self, parts: Sequence[Partition], version: int, now: float, *, wait_ms: int = 0, may_delay: bool = True
+    ) -> Judgement:
+        """What may pass.
+
+        `wait_ms`: how long this connection is muted already. `may_delay`: False when its oldest request has waited as
+        long as any may; what would have to wait is refused then.
+        """
         refused: Refusals = {}
+        delay_ms = 0
+        would = _Tally(self)
+        decided: dict[bytes, Verdict | None] = {}
         for part in parts:
-            refusal = self._refusal(part, version, now, wait_ms)
-            if refusal is not None:
-                refused[part[:2]] = refusal
+            name = self.name(part[0], version)
+            refusal = self._standing(part, name, now, wait_ms)
+            if refusal is None:
+                if name not in decided:
+                    decided[name] = self._limited(parts, part, name, version, now, may_delay)
+                why = strictest((decided[name], *self._asked(part, name, now)))
+                if why is None:
+                    continue
+                if why.observed_only or self.world.settings.observe:
+                    would.add(part, name, why.would, why.reason, why.throttle_ms)
+                    continue
+                if why.action == verdict.DELAY:
+                    delay_ms = max(delay_ms, why.throttle_ms)
+                    continue
+                refusal = Refusal(self._code(), why)
+            refused[part[:2]] = refusal
         if refused and len(refused) < len(parts) and verdict.whole_request(self.software[0] if self.software else None):
             # Clients without a name send the whole request again: what passed now would be written twice.
             why = next(iter(refused.values())).verdict
             for part in parts:
                 refused.setdefault(part[:2], Refusal(self._code(), why))
-        return refused
+        return Judgement(refused, delay_ms)
 
-    def _refusal(self, part: Partition, version: int, now: float, wait_ms: int) -> Refusal | None:
-        topic, index, _, _, pid, producer_epoch, sequence, _ = part
-        name = self.name(topic, version)
+    def _standing(self, part: Partition, name: bytes, now: float, wait_ms: int) -> Refusal | None:
+        """Refused whatever the limits say."""
+        _, index, _, _, pid, producer_epoch, sequence, _ = part
         if name in self.world.protected_topics:
             return Refusal(api.TOPIC_AUTHORIZATION_FAILED, verdict.protected_topic(_text(name)))
-        if self.exempt:
-            return None
         if pid >= 0 and self.fence.entries and self.fence.blocks(pid, producer_epoch, name, index, sequence, now):
             return Refusal(self._code(), verdict.behind_fence(_text(name), index, wait_ms))
-        if not self._meter(topic, version).over:
+        return None
+
+    def _limited(
+        self, parts: Sequence[Partition], part: Partition, name: bytes, version: int, now: float, may_delay: bool
+    ) -> Verdict | None:
+        """What the thresholds say about all that this request has for one topic."""
+        if self.exempt or not self._meter(part[0], version).over:
             return None
-        return Refusal(self._code(), self.world.engine.rejection(self.node_id, name, now))
+        size = sum(other[2] for other in parts if other[0] == part[0])
+        denied_s = now - self._denied_since if self._denied_since else 0.0
+        return self.world.engine.decide(self.node_id, name, size, now, may_delay=may_delay, denied_s=denied_s)
+
+    def _asked(self, part: Partition, name: bytes, now: float) -> list[Verdict | None]:
+        """What policies of the operator's own say."""
+        plugins = self.world.plugins
+        if not plugins or self.exempt:
+            return []
+        _, index, size, _, pid, _, _, _ = part
+        return [
+            plugin.decide(self.node_id, name, index, pid, size, self.principal, self._client, now) for plugin in plugins
+        ]
 
     def _code(self) -> int:
         return self.world.reject_code(self.software)
@@ -153,6 +199,7 @@ class Gate:
     def admit(self, parts: Iterable[Partition], version: int) -> None:
         """Record what is forwarded (V1: only what is admitted is recorded)."""
         fence, total = self.fence, self.broker.total
+        self._denied_since = 0.0
         for topic, index, size, _, pid, producer_epoch, _, _ in parts:
             self._meter(topic, version).uncounted += size
             total.uncounted += size
@@ -162,6 +209,7 @@ class Gate:
     def refuse(self, parts: Iterable[Partition], version: int, refused: Refusals, now: float) -> None:
         """Count the rejected partitions and fence what their producers may have in flight behind them."""
         tally = _Tally(self)
+        self._denied_since = self._denied_since or now
         name, version_of = self.software or (None, None)
         for part in parts:
             topic, index, size, _, pid, producer_epoch, sequence, _ = part
@@ -175,15 +223,19 @@ class Gate:
 
     # --- accounts -----------------------------------------------------------------------------------------------------
 
-    def count(self, parts: Iterable[Partition], version: int, outcome: str, reason: str = "") -> None:
+    def count(
+        self, parts: Iterable[Partition], version: int, outcome: str, reason: str = "", delay_ms: int = 0
+    ) -> None:
         """Every partition of a request ended in the same outcome."""
         tally = _Tally(self)
         for part in parts:
-            tally.add(part, self.name(part[0], version), outcome, reason)
+            tally.add(part, self.name(part[0], version), outcome, reason, delay_ms)
 
-    def settle(self, parts: list[Partition], version: int, answered: list[tuple[bytes, int, int, int]]) -> None:
+    def settle(
+        self, parts: list[Partition], version: int, answered: list[tuple[bytes, int, int, int]], delay_ms: int = 0
+    ) -> None:
         """The broker has answered: (topic, index, error code, base offset) in an order of its own."""
-        if len(parts) == 1 and len(answered) == 1:
+        if len(parts) == 1 and len(answered) == 1 and not delay_ms:
             topic, index, size, messages, pid, producer_epoch, sequence, trailing = parts[0]
             answered_topic, answered_index, code, offset = answered[0]
             if not code and not trailing and answered_index == index and answered_topic == topic:
@@ -199,10 +251,15 @@ class Gate:
         codes = {(row[0], row[1]): row for row in answered}
         tally = _Tally(self)
         for part in parts:
-            self._settle_one(part, version, codes.get(part[:2]), tally)
+            self._settle_one(part, version, codes.get(part[:2]), tally, delay_ms)
 
     def _settle_one(
-        self, part: Partition, version: int, answer: tuple[bytes, int, int, int] | None, tally: _Tally
+        self,
+        part: Partition,
+        version: int,
+        answer: tuple[bytes, int, int, int] | None,
+        tally: _Tally,
+        delay_ms: int,
     ) -> None:
         topic, index, size, _, pid, producer_epoch, sequence, _ = part
         name = self.name(topic, version)
@@ -216,7 +273,7 @@ class Gate:
         elif pid >= 0 and self.world.acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
             self._count_duplicate(part, name, tally)
         else:
-            tally.add(part, name, "accepted", "")
+            tally.add(part, name, "accepted", "", delay_ms)
 
     def _count_duplicate(self, part: Partition, name: bytes, tally: _Tally) -> None:
         tally.add(part, name, "duplicate", "")
@@ -239,7 +296,7 @@ class _Tally:
 
     def add(self, part: Partition, name: bytes, outcome: str, reason: str, delay_ms: int = 0) -> None:
         self._add(name, outcome, reason, part[2], part[3], delay_ms)
-        if part[7]:
+        if part[7] and not outcome.startswith("would_"):
             self._add(name, "trailing", "", part[7], 0, 0)
 
     def _add(self, name: bytes, outcome: str, reason: str, size: int, messages: int, delay_ms: int) -> None:

@@ -31,6 +31,7 @@ MIN_HOLD_S = 0.05
 LOOKUP_S = 1.0  # for asking the broker about a topic id that nobody here knows
 LOOKUP_VERSION = 12  # of Metadata: the first that can be asked by topic id
 CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
+ACKS0_LIMIT = "acks0-limit"
 FIRST_LOOKUP_ID = 0x7FFF0000  # correlation ids of our own requests
 
 _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
@@ -54,6 +55,7 @@ class Session:
     """
 
     __slots__ = (
+        "_delayed",
         "_hider",
         "_lookup_deadline",
         "_lookup_id",
@@ -84,6 +86,7 @@ class Session:
         self.drained_at = now
         self.client_gone = False
         self.draining = False
+        self._delayed = False
         self._stream_left = 0  # bytes of the answer in progress that are still to come
         self._hider: EndpointHider | None = None
         self._substitute: bytes | None = None  # goes upstream in place of the request in hand
@@ -103,7 +106,7 @@ class Session:
             gate.renew()
         self.hold_until = 0.0
         muted = self.mute_until > now
-        special = self.client_gone or self.draining
+        special = self.client_gone or self.draining or bool(world.plugins)
         max_bytes = world.settings.max_request_bytes
         meters, total, fence = gate.meters, gate.broker.total, gate.fence
         read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
@@ -138,6 +141,8 @@ class Session:
                             pos = stop
                             continue
                     forwarded = self._on_produce(buf, pos + 4, stop, version, correlation, acks, parts, now)
+                    if self._delayed:  # what is behind a delayed request stays parked and undecided
+                        self._delayed, muted = False, self.mute_until > now
                 else:
                     forwarded = self._on_other(buf, pos + 4, stop, key, version, correlation)
                 produced += 1
@@ -214,20 +219,32 @@ class Session:
         if acks and (self.client_gone or self.draining):
             gate.count(parts, version, "discarded")
             return False
-        refused = gate.refusals(parts, version, now, max(0, round((self.mute_until - now) * 1000)))
+        wait_ms = max(0, round((self.mute_until - now) * 1000))
+        may_delay = not acks or now < self.drained_at + MAX_WAIT_S
+        refused, delay_ms = gate.judge(parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
         if refused and not acks:
             refused = self._delay_unacknowledged(refused, now)
             if self.hold_until:
                 return False
+        if delay_ms:
+            self._delay(delay_ms, acks, now)
         if refused:
-            self._reject(buf, start, stop, version, correlation, acks, parts, refused, now)
+            self._reject(buf, start, stop, version, correlation, acks, parts, refused, delay_ms, now)
             return False
         gate.admit(parts, version)
         if acks:
-            self.pending.entries.append((correlation, PRODUCE, version, parts, None, 0))
+            self.pending.entries.append((correlation, PRODUCE, version, parts, None, delay_ms))
         else:
-            gate.count(parts, version, "unacknowledged")
+            gate.count(parts, version, "unacknowledged", delay_ms=delay_ms)
         return True
+
+    def _delay(self, delay_ms: int, acks: int, now: float) -> None:
+        """The request in hand passes; the next Produce request of this connection waits."""
+        until = now + min(delay_ms / 1000, MAX_MUTE_S)
+        if acks:  # no client times out on acks=0: only there may waits add up
+            until = min(until, self.drained_at + MAX_WAIT_S)
+        self._mute_until(until)
+        self._delayed = True
 
     def _delay_unacknowledged(self, refused: Refusals, now: float) -> Refusals:
         """acks=0 is delayed, never dropped: every client would report success. No client times out on it either.
@@ -235,6 +252,8 @@ class Session:
         What is left refused (a topic that nobody may produce to) can't be told to anyone.
         """
         for_good = {key: why for key, why in refused.items() if not why.verdict.throttle_ms}
+        if self.world.settings.acks0 == "drop":
+            return refused
         if for_good or self.client_gone or self.draining:
             return for_good
         wait = min(why.verdict.throttle_ms for why in refused.values()) / 1000
@@ -252,15 +271,20 @@ class Session:
         acks: int,
         parts: list[Partition],
         refused: Refusals,
+        delay_ms: int,
         now: float,
     ) -> None:
         """Forward what is left of the request, if anything, and tell the client the rest in the same answer."""
         gate = self.gate
         admitted = [part for part in parts if part[:2] not in refused]
-        gate.refuse((part for part in parts if part[:2] in refused), version, refused, now)
+        stopped = [part for part in parts if part[:2] in refused]
+        if acks:
+            gate.refuse(stopped, version, refused, now)
+        else:
+            gate.count(stopped, version, "dropped", ACKS0_LIMIT)  # nobody can be told
         rows = [(topic, index, code, why.text) for (topic, index), (code, why) in refused.items()]
-        throttle_ms = max(why.throttle_ms for _, why in refused.values())
-        if throttle_ms:
+        throttle_ms = max(delay_ms, *(why.throttle_ms for _, why in refused.values()))
+        if throttle_ms and acks:
             # Bounded twice: a single mute, and what the oldest unread request has waited already. Requests that are
             # read already are still decided at once: they would only wait for the same answer.
             until = min(now + throttle_ms / 1000, now + MAX_MUTE_S, self.drained_at + MAX_WAIT_S)
@@ -273,7 +297,7 @@ class Session:
                 self.pending.entries.append((correlation, PRODUCE, version, admitted, rows, throttle_ms))
                 self.world.ledger.count("answers_merged")
             else:
-                gate.count(admitted, version, "unacknowledged")
+                gate.count(admitted, version, "unacknowledged", delay_ms=delay_ms)
         elif acks:
             self._answer(produce_response.local(version, correlation, rows, throttle_ms))
 
@@ -346,7 +370,7 @@ class Session:
                 break
             if kind == PRODUCE:
                 rows, endpoints = produce_response.skim(buf, pos + 4, stop, entry[2])
-                gate.settle(entry[3], entry[2], rows)
+                gate.settle(entry[3], entry[2], rows, 0 if entry[4] else entry[5])
                 changed = entry[4] or entry[5] or endpoints
                 frame = self._produce_answer(buf, pos + 4, stop, entry, endpoints) if changed else None
             else:

@@ -40,6 +40,7 @@ from gateway.data.reactor import Reactor
 from gateway.data.session import Session
 from gateway.data.world import World
 from policies.engine import Engine
+from policies.pacing import PACE_S
 from policies.thresholds import ThresholdError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Worker:
         self._lines: deque[Log] = deque(maxlen=MAX_LOG_LINES)
         self._complaints: dict[str, float] = {}
         self._wanted_at = 0.0
+        self._paces = trio.Event()
         self._draining = False
         self._dialling = 0
 
@@ -87,6 +89,7 @@ class Worker:
             nursery.start_soon(self._reactor.run)
             nursery.start_soon(self._reactor.run_timers)
             nursery.start_soon(self._tick)
+            nursery.start_soon(self._pace)
             nursery.start_soon(self._close_intervals)
             nursery.start_soon(self._tell_gauges)
             await self._parent.stopping.wait()
@@ -164,11 +167,12 @@ class Worker:
 
     def _apply_policy(self, policy: Policy) -> None:
         try:
-            self._engine.set_policy(policy.total, policy.topics)
+            self._engine.set_policy(policy.total, policy.topics, on_exceed=policy.on_exceed, mode=policy.mode)
         except ThresholdError as error:  # control checks first, so this is an error of ours; the former ones stay
             self._log("error", f"thresholds refused: {error}")
             return
         self._known_world.ledger.renew()
+        self._paces.set()
         self._tell_rates()
 
     def _post(self, message: Any) -> None:
@@ -286,6 +290,16 @@ class Worker:
             for link in list(self._reactor.links):
                 link.check_progress(now, self._world.settings.frame_timeout_s)
             self._reactor.settle(now)
+
+    async def _pace(self) -> None:
+        """Keep the buckets of thresholds that delay up to date, while there are any."""
+        while True:
+            if self._engine.paces:
+                self._engine.pace(trio.current_time())
+                await trio.sleep(PACE_S)
+            else:
+                self._paces = trio.Event()
+                await self._paces.wait()
 
     def _tell_rates(self) -> None:
         brokers = tuple(

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from gateway.channel import Broker, Settings
 from gateway.data.ledger import Ledger
 from policies.duplicates import Acknowledged
 from policies.engine import Engine
+from policies.plugin import TrafficPolicy
 from policies.verdict import reject_code
 
 Log = Callable[[str, str], None]
@@ -23,6 +25,7 @@ class World:
         brokers: node id -> broker, every one that has an open listener.
         addresses: node id -> (host, port) as clients are told.
         topic_ids: topic id -> name, learned from metadata passing by and from control; an id is never given twice.
+        plugins: policies of the operator's own; where there are any, every request is asked about.
         log: called with a level ("info", "warning", "error") and one line.
         want_metadata: called when something newer than the snapshot was seen.
     """
@@ -31,6 +34,8 @@ class World:
         self, settings: Settings, engine: Engine, log: Log, want_metadata: Callable[[], None] = lambda: None
     ) -> None:
         self.engine = engine
+        self.plugins: list[TrafficPolicy] = []
+        self._loaded: tuple[str, ...] = ()
         self.configure(settings)
         self.ledger = Ledger(settings.max_client_keys)
         self.acknowledged = Acknowledged()
@@ -43,6 +48,9 @@ class World:
     def configure(self, settings: Settings) -> None:
         self.settings = settings
         self.protected_topics = frozenset(name.encode() for name in settings.protected_topics)
+        if settings.policies != self._loaded:
+            self.plugins = [_load(name) for name in settings.policies]
+            self._loaded = settings.policies
 
     def set_brokers(self, brokers: tuple[Broker, ...]) -> None:
         self.brokers = {broker.node_id: broker for broker in brokers}
@@ -57,3 +65,10 @@ class World:
         """The error code for a rejection that this client will retry."""
         name, version = software if software is not None else (None, None)
         return reject_code(name, version, self.settings.reject_code)
+
+
+def _load(name: str) -> TrafficPolicy:
+    """The policy that a factory of the operator's own makes, by "module:factory"."""
+    module, _, factory = name.partition(":")
+    policy: TrafficPolicy = getattr(import_module(module), factory)()
+    return policy

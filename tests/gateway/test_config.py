@@ -96,7 +96,7 @@ def test_what_is_no_duration_is_refused_with_an_example(text):
             "upstream: {bootstrap_servers: 'b:1', sasl_mechanism: PLAIN}",
             "gw.yaml:1: upstream.sasl_mechanism: unknown key; did you mean sasl.mechanism?",
         ),
-        (UPSTREAM + "zzz: 1", "gw.yaml:2: zzz: unknown key; known here: admin, "),
+        (UPSTREAM + "zzz: 1", "gw.yaml:2: zzz: unknown key; known here: acks0, admin, "),
         ("listener: {}", "gw.yaml:1: upstream: is required"),
         ("upstream: {bootstrap_servers: 'b'}", "'b' is no host:port; write for example broker1:9092,broker2:9092"),
         ("upstream: {bootstrap_servers: 'b:1,c:70000'}", "'c:70000' is no host:port"),

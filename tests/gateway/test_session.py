@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gateway.data.session import MAX_MUTE_S, UpstreamError
-from policies.verdict import NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED
+from policies.verdict import DELAY, NOT_ENOUGH_REPLICAS, REJECT, THROTTLING_QUOTA_EXCEEDED, Verdict
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.gateway.play import (
@@ -442,3 +442,180 @@ def test_produce_versions_outside_the_window_close_the_connection(version: int) 
 def test_sasl_handshake_v0_is_refused() -> None:
     with pytest.raises(MalformedFrame, match="SaslHandshake version 0"):
         Play().client(other_request(1, key=17, version=0, body=b"\0\5PLAIN"))
+
+
+# --- delay, by a policy through the real interface --------------------------------------------------------------------
+
+
+class Fixed:
+    """A policy of the operator's own that says the same about one topic."""
+
+    def __init__(self, verdict: Verdict | None, topic: str = "clicks") -> None:
+        self.verdict, self.topic = verdict, topic
+
+    def decide(self, node_id, topic, partition, producer_id, size, principal, client_id, now):  # type: ignore[no-untyped-def]
+        return self.verdict if topic == self.topic.encode() else None
+
+
+def asked(verdict: Verdict | None, **settings: object) -> Play:
+    play = Play(**settings).named()
+    play.world.plugins = [Fixed(verdict)]
+    return play
+
+
+def delay(ms: int, **more: bool) -> Verdict:
+    return Verdict(DELAY, "test", ms, "slow down", **more)
+
+
+def reject(ms: int = 1000, **more: bool) -> Verdict:
+    return Verdict(REJECT, "test", ms, "no", **more)
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_a_delayed_request_is_forwarded_at_once_and_its_answer_carries_the_throttle_time(version: int) -> None:
+    play = asked(delay(2500))
+    assert play.client(request(1, version=version)) == (request(1, version=version), b"")
+    frame = play.broker(answer(1, version=version))
+    assert decode_answer(frame, version) == (1, 2500, {("clicks", 0): (0, None)})
+    assert play.session.mute_until == play.now + 2.5
+
+
+def test_the_larger_of_the_brokers_throttle_time_and_ours_is_told() -> None:
+    play = asked(delay(2500))
+    play.client(request(1))
+    assert decode_answer(play.broker(answer(1, throttle_ms=9000)))[1] == 9000
+
+
+def test_what_is_behind_a_delayed_request_stays_parked_and_undecided() -> None:
+    play = asked(delay(1000))
+    upstream, _ = play.client(request(1) + request(2) + other_request(3))
+    assert upstream == request(1)
+    assert play.session.hold_until == play.now + 1.0
+    play.now = play.session.hold_until
+    upstream, _ = play.again()
+    assert upstream == request(2) + other_request(3)
+
+
+def test_heartbeats_before_the_next_produce_request_pass_a_mute() -> None:
+    play = asked(delay(1000))
+    play.client(request(1))
+    assert play.client(other_request(2) + other_request(3))[0] == other_request(2) + other_request(3)
+
+
+def test_a_single_delay_is_at_most_ten_seconds() -> None:
+    play = asked(delay(60_000))
+    play.client(request(1))
+    assert play.session.mute_until == play.now + MAX_MUTE_S
+
+
+def test_no_request_waits_longer_than_fifteen_seconds_in_all() -> None:
+    play = asked(delay(6000))
+    start = play.now
+    assert play.client(b"".join(request(i) for i in range(1, 5)))[0] == request(1)
+    waits = [play.session.hold_until - start]
+    for _ in range(10):
+        if not play.unhandled:
+            break
+        play.now = play.session.hold_until
+        play.again()
+        waits.append(play.session.hold_until - start)
+    assert max(waits) <= 15.0
+    assert play.unhandled == b""
+
+
+def test_several_delays_of_one_request_do_not_add_up() -> None:
+    play = asked(delay(1000))
+    play.world.plugins.append(Fixed(delay(4000)))
+    play.client(request(1))
+    assert play.session.mute_until == play.now + 4.0
+
+
+def test_a_rejection_beats_a_delay() -> None:
+    play = asked(delay(5000))
+    play.world.plugins.append(Fixed(reject(1000)))
+    upstream, client = play.client(request(1))
+    assert upstream == b""
+    assert decode_answer(client)[2]["clicks", 0] == (89, "no")
+
+
+def test_a_mixed_request_is_told_the_longer_of_its_waits() -> None:
+    play = asked(delay(5000))
+    play.world.plugins.append(Fixed(reject(1000), "bad"))
+    upstream, _ = play.client(request(1, {"clicks": [0], "bad": [0]}))
+    assert upstream == request(1, {"clicks": [0]})
+    assert decode_answer(play.broker(answer(1)))[1] == 5000
+
+
+def test_the_time_of_delays_is_in_the_accounts() -> None:
+    play = asked(delay(700))
+    play.client(request(1))
+    play.broker(answer(1))
+    (row,) = play.ledger()
+    assert (row.outcome, row.bytes, row.requests, row.delay_ms) == ("accepted", SIZE, 1, 700)
+
+
+def test_acks_0_is_delayed_beyond_the_fifteen_seconds_since_no_client_times_out_on_it() -> None:
+    play = asked(delay(9000))
+    play.session.drained_at = play.now - 60
+    assert play.client(request(1, acks=0))[0] == request(1, acks=0)
+    assert play.session.mute_until == play.now + 9.0
+
+
+def test_acks_0_is_dropped_and_counted_only_where_the_operator_says_so() -> None:
+    play = asked(reject(), acks0="drop")
+    assert play.client(request(1, {"clicks": [0], "free": [1]}, acks=0)) == (request(1, {"free": [1]}, acks=0), b"")
+    assert play.client(request(2, acks=0)) == (b"", b"")
+    assert play.rows() == {
+        ("clicks", "dropped", "acks0-limit"): (2 * SIZE, 2, 2),
+        ("free", "unacknowledged", ""): (SIZE, 1, 1),
+    }
+
+
+# --- observe ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verdict", "outcome"), [(reject(800), "would_reject"), (delay(800), "would_delay")])
+def test_observe_touches_nothing_and_counts_what_would_have_been(verdict: Verdict, outcome: str) -> None:
+    play = asked(verdict, observe=True)
+    assert play.client(request(1)) == (request(1), b"")
+    assert play.broker(answer(1)) == answer(1)
+    assert play.session.mute_until == 0.0
+    assert play.rows() == {("clicks", "accepted", ""): (SIZE, 1, 1), ("clicks", outcome, "test"): (SIZE, 1, 1)}
+
+
+def test_a_policy_that_only_observes_does_not_stop_one_that_enforces() -> None:
+    play = asked(reject(800, observed_only=True))
+    play.world.plugins.append(Fixed(reject(1), "bad"))
+    upstream, _ = play.client(request(1, {"clicks": [0], "bad": [0]}))
+    assert upstream == request(1, {"clicks": [0]})
+
+
+def test_observed_thresholds_let_everything_pass() -> None:
+    play = Play(**OVER).named()
+    play.engine.set_policy(100.0, {"clicks": 50.0}, mode="observe")
+    play.overload()
+    assert play.client(request(1)) == (request(1), b"")
+    play.broker(answer(1))
+    assert play.rows() == {
+        ("clicks", "accepted", ""): (SIZE, 1, 1),
+        ("clicks", "would_reject", "topic-threshold"): (SIZE, 1, 1),
+    }
+
+
+def test_thresholds_that_delay_pace_a_producer_and_show_no_error() -> None:
+    play = Play().named()
+    play.engine.set_policy(10_000.0, {"clicks": 10_000.0}, on_exceed="delay")
+    sent, start = 0, play.now
+    frame = request(1, values=(bytes(1000),))
+    while play.now < start + 30:
+        play.engine.pace(play.now)
+        if play.engine.tick(play.now):
+            play.world.ledger.renew()
+        if play.session.mute_until <= play.now:
+            play.session.drained_at = play.now
+            assert play.client(frame)[0] == frame
+            play.broker(answer(1))
+            sent += size_of((bytes(1000),))
+        play.now += 0.05
+    assert sent == pytest.approx(10_000 * 30, rel=0.07)
+    assert {outcome for _, outcome, _ in play.rows()} == {"accepted"}
