@@ -230,8 +230,8 @@ def _line(key: tuple[int, str, str, str], rows: list[Row], seconds: float) -> st
     broker, topic, outcome, reason = key
     clients = sorted({f"{row.principal} {row.client_id!r}" for row in rows})
     named = ", ".join(clients[:3]) + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
+    size, messages, requests = (sum(getattr(row, name) for row in rows) for name in ("bytes", "messages", "requests"))
     return (
-        f"{outcome.replace('_', ' ')}: topic {topic} on broker {broker}: {reason}:"
-        f" {sum(r.bytes for r in rows):,} bytes, {sum(r.messages for r in rows):,} messages in {sum(r.requests for r in rows):,} requests"
-        f" within {seconds:.1f} s, from {named}"
+        f"{outcome.replace('_', ' ')}: topic {topic} on broker {broker}: {reason}: {size:,} bytes,"
+        f" {messages:,} messages in {requests:,} requests within {seconds:.1f} s, from {named}"
     )

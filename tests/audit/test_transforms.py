@@ -167,6 +167,17 @@ def test_sums_are_exact_whatever_comes_twice_and_in_any_order(
     assert len({row[schema.WINDOW] for row in rows if window}) == (3 if window else 0)
 
 
+def test_what_a_policy_would_have_done_is_beside_the_offered_bytes_not_among_them(unique: Make) -> None:
+    rows = [
+        Row(outcome="accepted", bytes=100, messages=1, requests=1, delay_ms=5),
+        Row(outcome="would_reject", reason="topic-threshold", bytes=70, messages=1, requests=1, delay_ms=3000),
+        Row(outcome="would_delay", reason="topic-threshold", bytes=30, messages=1, requests=1, delay_ms=400),
+    ]
+    (row,) = transforms.totals(unique(interval(0, rows))).collect()
+    assert (row["offered_bytes"], row["accepted_bytes"], row["delay_ms"]) == (100, 100, 5)
+    assert (row["would_reject_bytes"], row["would_delay_bytes"]) == (70, 30)
+
+
 def test_every_outcome_has_its_sums_and_offered_is_all_of_them(unique: Make) -> None:
     reason = {"rejected": "fence", "errored": "REQUEST_TIMED_OUT", "dropped": "acks0"}
     rows = [
