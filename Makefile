@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types unit kafka clients spark bench clean help
+.PHONY: env demo test lint types unit kafka clients thresholds spark bench clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -52,6 +52,9 @@ kafka: env ## tests against a real Kafka
 
 clients: env ## tests with real clients, the whole matrix: Java, librdkafka, Python, Go, Node
 	@CLIENTS_FULL=1 $(BIN)/pytest -m clients $(ARGS)
+
+thresholds: env ## what the seed's rule admits over four minutes, against its promises: prints a table
+	@$(BIN)/python -m tests.integration.thresholds_full $(ARGS)
 
 spark: env ## tests of the audit with Spark
 	@$(BIN)/pytest -m spark $(ARGS)

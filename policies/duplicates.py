@@ -4,7 +4,7 @@
 # Shared by all connections of a worker, since a client sends again after a reconnect too. Like the broker (KIP-98,
 # ProducerStateEntry.NumBatchesToRetain) it remembers the last five batches of each producer and partition. Bounded: two
 # generations of a dict, the older thrown away when the younger is full, so the least recently used go first and the
-# hot path needs no reordering. A forgotten producer's duplicate is counted as accepted, and so is that of a client which
+# hot path needs no reordering. A forgotten producer's duplicate is counted as accepted; so is that of a client that
 # sends again over another worker or gateway: nothing is written twice, but the count exceeds the log's growth.
 
 from __future__ import annotations

@@ -5,6 +5,9 @@
 # number: the few topics that this puts over are found from the top of an order made once per tick, and only while the
 # broker's total is over. Rates and thresholds are per upstream broker, as if each metered itself (V1).
 #
+# That is for thresholds that reject. Where they delay, pacing.py says which topics have to be asked about (`over`) and
+# what is decided.
+#
 # Knows no request and no clock: `now` is seconds on a monotonic clock. The hot path reads `topics` and `over` and adds
 # to `uncounted` itself. Topics come and go: a TopicMeter must not be kept beyond a tick or a `set_topics`.
 
@@ -25,8 +28,8 @@ from policies.verdict import (
     MAX_THROTTLE_MS,
     WAITED_LONG,
     Verdict,
-    used_up_threshold,
     over_threshold,
+    used_up_threshold,
 )
 
 if TYPE_CHECKING:
@@ -240,7 +243,6 @@ class BrokerMeters:
                 self.pacer.release()
             self.pacer = None
         elif self.pacer is None:
-            self._clear()
             self.pacer = Pacer(total, self.total, self.topics)
         else:
             self.pacer.set_rate(total, now)
@@ -256,17 +258,13 @@ class BrokerMeters:
         self.share = self._thresholds.share(self._sharing)
         self._judge()
 
-    def _clear(self) -> None:
+    def _judge(self) -> None:
+        if self.pacer is not None:  # it judges by what is owed just now, not by a rate of the last minute
+            return
         for meter in self._over:
             meter.over = False
         self._over = []
         self._candidates = None
-
-    def _judge(self) -> None:
-        if self.pacer is not None:  # it judges by what is owed just now, not by a rate of the last minute
-            self.pacer.forget_gone()
-            return
-        self._clear()
         if not self.over:
             return
         share = self.share
@@ -440,8 +438,8 @@ class Engine:
     ) -> Verdict | None:
         """What happens to a batch of `size` bytes that is not in `uncounted` yet; None = admit it without a word.
 
-        To be asked where the topic's `over` is set; elsewhere it says None. A verdict "delay" admits. Who doesn't admit
-        after all, or admits what is rejected, needs to do nothing about it but count or not count.
+        To be asked where the topic's `over` is set; elsewhere it says None. A verdict "delay" admits. Only what is then
+        added to `uncounted` is charged, whatever was decided.
 
         `may_delay` False: the connection's oldest request has waited as long as it may; what would have to wait for
         others is rejected. `denied_s`: seconds since the connection's first rejection behind which nothing was

@@ -26,8 +26,8 @@ MAX_WAIT_S: Final = MAX_THROTTLE_MS / 1000
 MIN_WAIT_S: Final = 0.01  # shorter waits are not worth a timer: the debt stays and the next request waits for both
 BURST_S: Final = 1.0  # thresholds are bytes per second: an idle second's worth may come at once
 ENTER_S: Final = 0.5  # seconds of credit below which a topic is asked about, if the total's is below it as well …
-LEAVE_S: Final = 0.75  # … until the total's is above this, or the topic's own bucket is full
-DEBT_S: Final = 2 * MAX_WAIT_S  # one longest wait for those in line, another for an oversized request at its end
+LEAVE_S: Final = 0.75  # … until one of the two has as much again
+DEBT_S: Final = 3 * MAX_WAIT_S  # what is beyond it is forgiven: who takes so much at once must not stall all others
 SLACK_DEBT_S: Final = 1.0  # what a topic may owe, beyond what the total does, for having used what others left
 FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: all that such a topic gets is what others leave
 # Where more connections want to send than MAX_WAIT_S has room for, the same ones would always come just in time. So
@@ -40,7 +40,7 @@ _GOLDEN: Final = 0.6180339887498949  # fractional parts of its multiples are spr
 
 
 class Answer(NamedTuple):
-    """`wait`: seconds; 0.0 and `admitted` = nothing to say. `late`: turned away for the connection's sake only."""
+    """`wait`: seconds, not bounded; 0.0 and `admitted` = nothing to say. `late`: only this connection can't wait."""
 
     admitted: bool
     wait: float
@@ -64,7 +64,8 @@ class Pacer:
         self._topics = topics
         self._seen = total.uncounted  # of `total.uncounted`: what is in the bucket already
         self._since = math.inf  # what a topic without a bucket has not `seen` came in since then
-        self._asked: dict[TopicMeter, None] = {}  # about which `decide` was asked, and whose `over` is still set
+        # Topics whose `over` is set and that are in use: whether `decide` was asked about them since the last `pace`.
+        self._asked: dict[TopicMeter, bool] = {}
         self._spread = 0.0
         for meter in topics.values():
             meter.seen = meter.uncounted
@@ -90,7 +91,7 @@ class Pacer:
                     bucket = self._settle(meter, owed, now)
                     if bucket is not None and not meter.over and bucket.level(now) < ENTER_S * bucket.rate:
                         meter.over = True
-                        self._asked[meter] = None
+                        self._asked[meter] = True
         if self._asked:
             self._leave(owed, now)
 
@@ -100,22 +101,26 @@ class Pacer:
         What is admitted is taken here; the caller adds it to `uncounted`. Where it doesn't, `pace` gives it back.
         """
         bucket = self._settle(meter, self._settle_total(now), now)
-        self._asked[meter] = None
+        self._asked[meter] = True
         if bucket is None:
             return _AT_ONCE
         total = self.bucket
-        ahead = min(total.wait(now), bucket.wait(now))
-        # Not together with the request's own size: large ones would never find room among small ones.
-        if ahead > MAX_WAIT_S + MAX_PATIENCE_S * denied_s / (denied_s + HALF_PATIENCE_S):
+        total_wait, topic_wait = total.wait(now), bucket.wait(now)
+        ahead = min(total_wait, topic_wait)
+        room = MAX_WAIT_S + MAX_PATIENCE_S * denied_s / (denied_s + HALF_PATIENCE_S)
+        # The request's own size doesn't count, or large ones would never find room among small ones; unless it is such
+        # that it could not be paid for. That one passes when nobody is before it.
+        after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
+        if ahead > room or (after > DEBT_S and ahead >= MIN_WAIT_S):
             self._spread = (self._spread + _GOLDEN) % 1.0
             return Answer(False, MAX_WAIT_S * (_EARLIEST + (1.0 - _EARLIEST) * self._spread))
         if not may_delay and ahead >= MIN_WAIT_S:
-            return Answer(False, min(ahead, MAX_WAIT_S), late=True)
+            return Answer(False, ahead, late=True)
         self.pass_over(meter, size)
         owed = total.take(size, now)
         wait = min(owed, bucket.take(size, now))
         bucket.forgive((owed + SLACK_DEBT_S) * bucket.rate)
-        return Answer(True, min(wait, MAX_WAIT_S)) if wait >= MIN_WAIT_S else _AT_ONCE
+        return Answer(True, wait) if wait >= MIN_WAIT_S else _AT_ONCE
 
     def pass_over(self, meter: TopicMeter, size: int) -> None:
         """These bytes will be counted, and are not for `pace` to take."""
@@ -133,10 +138,6 @@ class Pacer:
                 meter.over = True  # quiet for a whole tick: how much comes next, nobody knows
             meter.seen = 0
         self._since = now
-
-    def forget_gone(self) -> None:
-        """Topics have left."""
-        self._asked = {meter: None for meter in self._asked if self._topics.get(meter.name) is meter}
 
     def release(self) -> None:
         """No topic is asked about any more."""
@@ -177,13 +178,12 @@ class Pacer:
         return bucket
 
     def _leave(self, owed: float, now: float) -> None:
-        if self.bucket.level(now) >= LEAVE_S * self.bucket.rate:
-            for meter in self._asked:
-                meter.over = False
-            self._asked = {}
-            return
-        for meter in list(self._asked):
-            bucket = self._settle(meter, owed, now)
-            if bucket is None or bucket.level(now) >= bucket.burst:
-                meter.over = False
+        """Ask no more about topics that have credit and are in use. Those that aren't may come back with any amount."""
+        has_credit = self.bucket.level(now) >= LEAVE_S * self.bucket.rate
+        for meter, recently in list(self._asked.items()):
+            bucket = None if has_credit else self._settle(meter, owed, now)
+            if bucket is None or bucket.level(now) >= LEAVE_S * bucket.rate:
+                meter.over = not recently
                 del self._asked[meter]
+            else:
+                self._asked[meter] = False

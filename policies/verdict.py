@@ -25,7 +25,7 @@ PROTECTED_TOPIC: Final = "protected-topic"
 # How the text of `used_up_threshold` ends, before the time.
 DELAYED: Final = "delayed by "
 LINE_FULL: Final = f"others wait for {MAX_THROTTLE_MS / 1000:g} s already; retry in "
-WAITED_LONG: Final = "this connection has waited as long as its client may be kept waiting; retry in "
+WAITED_LONG: Final = "this connection has waited as long as its client may be kept; retry in "
 
 NOT_ENOUGH_REPLICAS: Final = 19  # certainly not appended, and no doubt about the leader: the safe default
 THROTTLING_QUOTA_EXCEEDED: Final = 89  # the true name of what happened (KIP-599), for clients that retry it

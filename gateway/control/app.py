@@ -126,7 +126,13 @@ class _Control:
         self._workers.tell(worker_settings(settings))
         thresholds = settings.thresholds
         self._workers.tell(
-            Policy(1, thresholds.total, thresholds.by_topic(), thresholds.on_exceed, thresholds.mode),
+            Policy(
+                1,
+                thresholds.total,
+                thresholds.by_topic(),
+                thresholds.on_exceed,
+                "observe" if settings.mode == "observe" else thresholds.mode,
+            ),
         )
         try:
             async with trio.open_nursery() as outer:

@@ -495,6 +495,7 @@ class Publisher:
                     "acks": "all",
                     "compression.type": "lz4",
                     "message.timeout.ms": PUBLISH_TIMEOUT_MS,
+                    "topic.metadata.propagation.max.ms": 3_000,  # a deleted topic is made again after this
                 }
             )
         if not self._ready:

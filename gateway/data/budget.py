@@ -55,6 +55,10 @@ class Budget:
             return None
         return self._make(size)
 
+    def take_at_once(self, size: int) -> Large:
+        """A buffer whatever is left: for an answer. The request that holds the memory may wait for that very answer."""
+        return self._make(size)
+
     def give(self, large: Large) -> None:
         """Give a buffer back."""
         large.view.release()
@@ -71,6 +75,9 @@ class Budget:
     def discharge(self, size: int) -> None:
         """These bytes are held no longer; whoever waits gets its turn."""
         self.used -= size
+        self._grant()
+
+    def _grant(self) -> None:
         while self._waiting:
             waiter, wanted = self._waiting[0]
             if self.used and self.used + wanted > self.limit:
@@ -81,6 +88,7 @@ class Budget:
     def forget(self, waiter: Waiter) -> None:
         """That connection is gone and waits for nothing."""
         self._waiting = deque(entry for entry in self._waiting if entry[0] is not waiter)
+        self._grant()  # who stood behind it
 
     def _make(self, size: int) -> Large:
         self.used += size

@@ -53,8 +53,8 @@ class Judgement(NamedTuple):
 class Gate:
     """The policies' view of one connection to broker `node_id`.
 
-    `meters` is for the hot path: topic as the request calls it (name, or id from v13 on) -> meter, only of topics that
-    anybody may produce to. It is good as long as the ledger's epoch stays the same.
+    `meters` and `meters_by_id` are for the hot path: topic as the request calls it (name, or id from v13 on) -> meter,
+    only of topics that anybody may produce to. They are good as long as the ledger's epoch stays the same.
     """
 
     def __init__(self, world: World, node_id: int) -> None:
@@ -68,6 +68,7 @@ class Gate:
         self.exempt = False
         self.epoch = -1
         self.meters: dict[bytes, TopicMeter | Nameless] = {}
+        self.meters_by_id: dict[bytes, TopicMeter | Nameless] = {}
         self._accepted: dict[bytes, Counts] = {}
         self._client = ""
         self._denied_since = 0.0  # the first rejection behind which nothing was admitted
@@ -79,6 +80,7 @@ class Gate:
         """The ledger's epoch has changed: rows and meters of the former one must not be used any more."""
         self.epoch = self.world.ledger.epoch
         self.meters = {}
+        self.meters_by_id = {}
         self._accepted = {}
 
     def identify(self, client_id: bytes | None) -> None:
@@ -116,14 +118,16 @@ class Gate:
         self.world.ledger.count("topic_ids_unknown")
 
     def _meter(self, topic: bytes, version: int) -> TopicMeter | Nameless:
-        meter = self.meters.get(topic)
+        by_id = version >= api.PRODUCE_TOPIC_IDS  # an id may have the bytes of some topic's name
+        meters = self.meters_by_id if by_id else self.meters
+        meter = meters.get(topic)
         if meter is None:
-            if topic in self._nameless and topic not in self.world.topic_ids:
+            if by_id and topic not in self.world.topic_ids:
                 meter = Nameless()
             else:
                 name = self.name(topic, version)
                 meter = self.broker.topics.get(name) or self.broker.add_topic(name)
-            self.meters[topic] = meter
+            meters[topic] = meter
         return meter
 
     # --- deciding -----------------------------------------------------------------------------------------------------

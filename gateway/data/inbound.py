@@ -12,7 +12,9 @@ import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.data.budget import Budget, Large, Waiter
+    from collections.abc import Callable
+
+    from gateway.data.budget import Budget, Large
 
 HEAD_ROOM = 32 * 1024  # what can be put in front of a read, so a leftover up to here needs no buffer of its own
 SHARED_BYTES = 256 * 1024  # one recv: more costs cache misses and fairness, less costs calls
@@ -37,11 +39,13 @@ class Inbound:
     before the shared buffer is used again. Where `large` is set, buf is a frame's own buffer, which a link may take.
     """
 
-    __slots__ = ("_budget", "_left", "_shared", "_size", "buf", "drained", "end", "large", "start", "waiting")
+    __slots__ = ("_budget", "_left", "_shared", "_size", "_wake", "buf", "drained", "end", "large", "start", "waiting")
 
-    def __init__(self, shared: Shared, budget: Budget) -> None:
+    def __init__(self, shared: Shared, budget: Budget, wake: Callable[[], None] | None = None) -> None:
+        """`wake` is called when reading, which had to wait for memory, may go on; without it, reading never waits."""
         self._shared = shared
         self._budget = budget
+        self._wake = wake
         self._left = b""
         self._size = 0  # bytes that are here of the frame in `large`
         self.large: Large | None = None
@@ -93,7 +97,7 @@ class Inbound:
             self._left = b""
         return self.end - self.start
 
-    def keep(self, pos: int, frame_bytes: int, waiter: Waiter) -> None:
+    def keep(self, pos: int, frame_bytes: int) -> None:
         """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces)."""
         if self.large is not None:
             self._budget.give(self.large)
@@ -104,7 +108,7 @@ class Inbound:
         if frame_bytes <= HEAD_ROOM:
             self._left = bytes(rest)
             return
-        large = self._budget.take(frame_bytes, waiter)
+        large = self._budget.take(frame_bytes, self) if self._wake else self._budget.take_at_once(frame_bytes)
         if large is None:
             self._left = bytes(rest)  # it was read already, so it has to stay somewhere; no more is read
             self.waiting = True
@@ -116,6 +120,8 @@ class Inbound:
         rest, self._left = self._left, b""
         self.waiting = False
         self._adopt(large, rest)
+        if self._wake:
+            self._wake()
 
     def _adopt(self, large: Large, rest: bytes | memoryview) -> None:
         self._size = len(rest)
@@ -123,6 +129,9 @@ class Inbound:
         self.large = large
 
     def close(self) -> None:
+        if self.waiting:
+            self.waiting = False
+            self._budget.forget(self)
         if self.large is not None:
             self._budget.give(self.large)
             self.large = None

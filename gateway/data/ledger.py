@@ -15,27 +15,34 @@ Counts = list[int]  # [bytes, messages, requests, delay in milliseconds]
 class Ledger:
     """Counts of one worker since the last `close`."""
 
-    __slots__ = ("_clients", "_max_clients", "_rows", "counts", "epoch")
+    __slots__ = ("_clients", "_max_names", "_rows", "_topics", "counts", "epoch")
 
-    def __init__(self, max_clients: int = 10_000) -> None:
+    def __init__(self, max_names: int = 10_000) -> None:
         self.epoch = 0
         self.counts: dict[str, int] = {}
         self._rows: dict[tuple[int, str, str, str, str, str], Counts] = {}
         self._clients: set[tuple[str, str]] = set()
-        self._max_clients = max_clients
+        self._topics: set[str] = set()
+        self._max_names = max_names
 
     def row(self, broker: int, topic: str, principal: str, client_id: str, outcome: str, reason: str = "") -> Counts:
         """The counters of that key in the current interval, created at 0.
 
-        Client ids are free text and principals may be one per session: beyond `max_clients` pairs in one interval the
-        rest is counted under `other`, so that a client can't fill memory, disk and topic with names.
+        Client ids are free text, principals may be one per session, and topics need not exist: beyond `max_names` of
+        either in one interval the rest is counted under `other`, so that a client can't fill memory, disk and usage
+        topic with names.
         """
         client = (principal, client_id)
         if client not in self._clients:
-            if len(self._clients) >= self._max_clients:
+            if len(self._clients) >= self._max_names:
                 principal = client_id = OTHER
             else:
                 self._clients.add(client)
+        if topic not in self._topics:
+            if len(self._topics) >= self._max_names:
+                topic = OTHER
+            else:
+                self._topics.add(topic)
         key = (broker, topic, principal, client_id, outcome, reason)
         row = self._rows.get(key)
         if row is None:
@@ -54,6 +61,6 @@ class Ledger:
         """End the interval: everything counted since the last call, and begin anew."""
         rows = tuple(Row(*key, *row) for key, row in self._rows.items() if any(row))
         counts = self.counts
-        self._rows, self._clients, self.counts = {}, set(), {}
+        self._rows, self._clients, self._topics, self.counts = {}, set(), set(), {}
         self.epoch += 1
         return rows, counts

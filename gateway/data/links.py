@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gateway.data.inbound import EOF, Inbound
-from gateway.data.reactor import ERR, HUP, IN, OUT, QUIET, RDHUP
+from gateway.data.reactor import DEAF, ERR, HUP, IN, OUT, QUIET, RDHUP
 from gateway.data.session import MAX_PENDING, Session, UpstreamError
 from protocol.framing import check_answer_head, check_request_head
 from protocol.wire import MalformedFrame
@@ -30,7 +30,6 @@ READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: 
 READ_ON_S = 0.05  # … and with so long between
 MAX_IOV = 512  # IOV_MAX is 1024 on Linux
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
-_IN_USE = IN | OUT
 
 
 class Outbound:
@@ -125,12 +124,15 @@ class Link:
 
     __slots__ = (
         "_c_fd",
+        "_c_idle",
         "_c_mask",
         "_c_rdhup",
+        "_ended_at",
         "_read_at",
         "_rounds",
         "_timer_at",
         "_u_fd",
+        "_u_gone",
         "_u_mask",
         "_u_shut",
         "c_eof",
@@ -157,7 +159,7 @@ class Link:
         self.client = client
         self.upstream = upstream
         self.peer = peer
-        self.c_in = Inbound(reactor.shared, reactor.budget)
+        self.c_in = Inbound(reactor.shared, reactor.budget, self._wake)
         self.u_in = Inbound(reactor.shared, reactor.budget)
         self.c_out = Outbound(reactor.budget)
         self.u_out = Outbound(reactor.budget)
@@ -166,7 +168,9 @@ class Link:
         self.c_eof = self.u_eof = self.closed = False
         self._c_fd, self._u_fd = client.fileno(), upstream.fileno()
         self._c_mask = self._u_mask = IN
-        self._c_rdhup = self._u_shut = False
+        self._c_rdhup = self._u_shut = self._u_gone = False
+        self._c_idle = True  # its socket was empty, and is being read: what comes now has not waited
+        self._ended_at = 0.0  # since when there is nothing left but to send what is kept, and nothing of it went
         self._read_at = session.drained_at
         self._timer_at = 0.0
         self._rounds = 0
@@ -196,40 +200,45 @@ class Link:
         try:
             if events & OUT:
                 self.c_out.flush(self.client)
+                self._ended_at = now
             if not events & IN or not self._c_mask & IN:
                 if events & RDHUP:
                     self._c_rdhup, self._c_mask = True, 0  # the one shot is used up
                 self._go_on(now)
                 return
+            if self._c_idle:
+                self.session.drained_at = now
             n = self.c_in.receive(self.client)
         except OSError:
             self.close("disconnects_client")
             return
-        if n > 0:
-            self._read_at = now
-            c_in = self.c_in
-            self._handle(c_in.buf, c_in.start, c_in.end, c_in.large, now)
-            if self.parked is None and c_in.drained:
-                self.session.drained_at = now
-        elif n == EOF:
+        if n == EOF:
             self._client_ended()
+        else:
+            self._read_at = now
+            if n:
+                c_in = self.c_in
+                self._handle(c_in.buf, c_in.start, c_in.end, c_in.large, now)
         self._go_on(now)
 
     def on_upstream(self, events: int, now: float) -> None:
         """The upstream socket is ready."""
         try:
-            if events & OUT:
+            if events & OUT and not events & (ERR | HUP):
                 self.u_out.flush(self.upstream)
+            if events & (ERR | HUP):
+                self.u_out.close()  # nobody takes it any more, and OUT would be reported for ever
             if events & IN and self._u_mask & IN:
                 n = self.u_in.receive(self.upstream)
                 if n > 0:
                     self._handle_answers(now)
                 elif n == EOF:
-                    self.u_eof = True
-            elif events & (ERR | HUP):
-                self.u_eof = True
+                    self._upstream_ended(now)
+            elif events & (ERR | HUP | RDHUP) and not self._u_gone:
+                # What it said before is still the client's: its end is read behind that.
+                self._u_gone, self._u_mask, self._ended_at = True, 0, now
         except OSError:
-            self.u_eof = True  # what it said before is still the client's
+            self._upstream_ended(now)
         if not self.closed:
             self._go_on(now)
 
@@ -244,21 +253,32 @@ class Link:
         if not self.closed:
             self._go_on(now)
 
-    def granted(self, large: Large) -> None:
-        """The budget has room for the frame that this client has begun."""
-        self.c_in.granted(large) if self.c_in.waiting else self.u_in.granted(large)
+    def _wake(self) -> None:
         self.reactor.call_soon(self)
+
+    def _upstream_broken(self, now: float) -> None:
+        """Nothing can be sent to it any more; what it said before may still be to be read."""
+        self.u_out.close()
+        self._u_gone, self._ended_at = True, now
+
+    def _upstream_ended(self, now: float) -> None:
+        self.u_eof, self._ended_at = True, now
 
     # --- client -> upstream -------------------------------------------------------------------------------------------
 
     def _handle(self, buf: bytearray, pos: int, end: int, large: Large | None, now: float) -> None:
         """Give the session what was read, send what it leaves, and keep or park the rest."""
         session = self.session
+        self.c_in.large = None  # ours from here on: handed to whoever needs it further, or given back below
         if self.finishing and not session.draining:
-            return  # behind a malformed frame
+            self._give_back(large)  # behind a malformed frame
+            return
         malformed = None
+        frame_bytes = 0
         try:
             pos = session.on_client(buf, pos, end, now)
+            if not session.hold_until:
+                frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed = error
         if session.to_upstream:
@@ -266,26 +286,21 @@ class Link:
                 large = self.u_out.send(self.upstream, session.to_upstream, large)
             except OSError:
                 session.to_upstream.clear()
-                self.u_eof = True
+                self._upstream_broken(now)
         if session.to_client:
             self._send_client()
         if malformed is not None:
-            self._end_malformed(str(malformed))
-            self._drop_input(large)
-            return
-        c_in = self.c_in
-        c_in.large = None
-        if pos < end and (session.hold_until or len(session.pending.entries) >= MAX_PENDING):
+            self._end_malformed(str(malformed), now)
+        waits = session.hold_until or len(session.pending.entries) >= MAX_PENDING
+        if pos < end and waits and malformed is None and not self.closed:
             self._park(buf, pos, end, large)
             return
-        if large is not None:
-            self.reactor.budget.give(large)
-        c_in.buf, c_in.end = buf, end
-        frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
-        c_in.keep(pos, frame_bytes, self)
+        self._give_back(large)
+        if malformed is None and not self.closed:
+            self.c_in.buf, self.c_in.end = buf, end
+            self.c_in.keep(pos, frame_bytes)
 
-    def _drop_input(self, large: Large | None) -> None:
-        self.c_in.large = None
+    def _give_back(self, large: Large | None) -> None:
         if large is not None:
             self.reactor.budget.give(large)
 
@@ -315,9 +330,8 @@ class Link:
             more = self._read_on(MAX_READ_ON - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
-                if large is not None:
-                    self.reactor.budget.give(large)
-                    large = None
+                self._give_back(large)
+                large = None
                 if not self.c_eof and self._rounds < READ_ON_ROUNDS and not session.draining:
                     self._rounds += 1
                     session.hold_until = now + READ_ON_S
@@ -364,11 +378,10 @@ class Link:
             self._send_client()
             self.close("disconnects_upstream")
             return
-        if session.to_upstream:
-            self.u_out.send(self.upstream, session.to_upstream, None)
         if session.to_client:
             self._send_client()
-        u_in.keep(pos, check_answer_head(buf, pos, end) if session.wants_whole() else 0, self)
+        if not self.closed:
+            u_in.keep(pos, check_answer_head(buf, pos, end) if session.wants_whole() else 0)
 
     def _send_client(self) -> None:
         to_client = self.session.to_client
@@ -401,8 +414,9 @@ class Link:
             try:
                 self.upstream.shutdown(socket.SHUT_WR)
             except OSError:
-                self.u_eof = True
-        if self.parked is not None and session.hold_until > self._timer_at:
+                self._upstream_broken(now)
+        is_set = 0.0 < self._timer_at <= session.hold_until
+        if self.parked is not None and now < session.hold_until and not is_set:
             self._timer_at = session.hold_until
             self.reactor.call_at(session.hold_until, self)
         self._update()
@@ -420,12 +434,15 @@ class Link:
     def _update(self) -> None:
         """Tell epoll what is waited for, where it changed."""
         c_out, u_out = self.c_out.pieces, self.u_out.pieces
-        read = not (c_out or u_out or self.parked is not None or self.c_eof or self.finishing or self.c_in.waiting)
-        mask = (IN if read else 0) | (OUT if c_out else 0) or QUIET
-        if mask != self._c_mask and not (mask == QUIET and self._c_rdhup):
+        ended = self.c_eof or self.u_eof or self._u_gone or self.finishing
+        read = not (c_out or u_out or ended or self.parked is not None or self.c_in.waiting)
+        self._c_idle = read and self.c_in.drained
+        mask = (IN if read else 0) | (OUT if c_out else 0) or (DEAF if self._c_rdhup else QUIET)
+        if mask != self._c_mask:
             self._c_mask = mask
             self.reactor.modify(self._c_fd, mask)
-        mask = (0 if c_out or self.u_eof or self.u_in.waiting else IN) | (OUT if u_out else 0) or QUIET
+        mask = (0 if c_out or self.u_eof else IN) | (OUT if u_out else 0)
+        mask = mask or (DEAF if self._u_gone else QUIET)
         if mask != self._u_mask:
             self._u_mask = mask
             self.reactor.modify(self._u_fd, mask)
@@ -439,10 +456,11 @@ class Link:
         who = f"{self.peer} ({software[0]} {software[1]})" if software else self.peer
         world.log("warning", f"{who}: connection closed: {what}")
 
-    def _end_malformed(self, what: str) -> None:
+    def _end_malformed(self, what: str, now: float) -> None:
         """Close this connection, but let the requests before the broken one be answered."""
         self._log_malformed(what)
         self.finishing = "disconnects_malformed"
+        self._ended_at = now
 
     def drain(self, now: float) -> None:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
@@ -454,11 +472,15 @@ class Link:
             self._go_on(now)
 
     def check_progress(self, now: float, timeout: float) -> None:
-        """End a connection whose half-sent request has made no progress for so long: it holds memory."""
+        """End a connection that holds memory and makes no progress for so long: a half-sent request, or a client that
+        doesn't read the last answers of a broker that has gone."""
         stuck = self.c_in.partial and not self.c_in.waiting and self._c_mask & IN
         if stuck and now - self._read_at > timeout:
             self._log_malformed(f"half a frame: {self.c_in.partial} bytes, then nothing for {timeout:.0f} s")
             self.close("disconnects_timeout")
+        ending = self.u_eof or self._u_gone or self.finishing
+        if ending and not self.closed and now - self._ended_at > timeout:
+            self.close("disconnects_timeout")  # its peer takes or says nothing more: it would never end
 
     def close(self, cause: str) -> None:
         """Close both sockets, settle the accounts, give all memory back."""
@@ -467,22 +489,24 @@ class Link:
         self.closed = True
         reactor = self.reactor
         reactor.links.discard(self)
-        parked = None
-        if self.parked is not None:
-            buf, pos, end, large = self._unpark()
-            parked = (buf, pos, end)
-        else:
-            large = None
-        if large is not None:
-            reactor.budget.give(large)
-        if self.c_in.waiting or self.u_in.waiting:
-            reactor.budget.forget(self)
-        for part in (self.c_in, self.u_in, self.c_out, self.u_out):
-            part.close()
-        reactor.discard(self.client)
-        reactor.discard(self.upstream)
-        self.session.world.ledger.count(cause)
-        self.session.close(parked)
+        parked, self.parked = self.parked, None
+        try:
+            self.session.world.ledger.count(cause)
+            # Before any memory is given back: whoever waits for it may write into it at once.
+            self.session.close(parked[:3] if parked is not None else None)
+        finally:
+            reactor.discard(self.client)
+            reactor.discard(self.upstream)
+            if parked is not None:
+                self._give_back_parked(parked)
+            for part in (self.c_in, self.u_in, self.c_out, self.u_out):
+                part.close()
+
+    def _give_back_parked(self, parked: tuple[bytearray, int, int, Large | None]) -> None:
+        _, _, end, large = parked
+        if large is None:
+            self.reactor.budget.discharge(end)
+        self._give_back(large)
 
 
 def _in_close_wait(sock: socket.socket) -> bool:

@@ -38,6 +38,7 @@ ONESHOT = 1 << 30
 # A socket that is neither to be read nor written still has to tell that its peer is gone, but only once: with an empty
 # interest set epoll reports a reset peer for ever (hundreds of thousands of events a second).
 QUIET = RDHUP | ONESHOT
+DEAF = ONESHOT  # the same where its FIN is known already: only an error or a reset is news
 
 
 class Poller(Protocol):
@@ -162,8 +163,14 @@ class Reactor:
         try:
             call(*args)
         except Exception as bug:
+            self._fail(link, bug)
+
+    def _fail(self, link: Link, bug: Exception) -> None:
+        self.on_bug(link, bug)
+        try:
             link.close("disconnects_error")
-            self.on_bug(link, bug)
+        except Exception as another:  # its sockets are closed all the same
+            self.on_bug(link, another)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -194,9 +201,7 @@ class Reactor:
                 try:
                     handler(mask, now)
                 except Exception as bug:
-                    link: Link = handler.__self__  # type: ignore[attr-defined]
-                    link.close("disconnects_error")
-                    self.on_bug(link, bug)
+                    self._fail(handler.__self__, bug)  # type: ignore[attr-defined]
             if self._ready or self._closing:
                 self.settle(now)
 

@@ -32,8 +32,10 @@ LOOKUP_S = 1.0  # for asking the broker about a topic id that nobody here knows
 LOOKUP_VERSION = 12  # of Metadata: the first that can be asked by topic id
 CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
 ACKS0_LIMIT = "acks0-limit"
-FIRST_LOOKUP_ID = 0x7FFF0000  # correlation ids of our own requests
+FIRST_LOOKUP_ID = 0x7FFF0000  # correlation ids of our own requests; a few of them, in turn
+LOOKUP_IDS = 0x8000
 
+_BY_ID = api.PRODUCE_TOPIC_IDS
 _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
 
 
@@ -59,6 +61,7 @@ class Session:
         "_hider",
         "_lookup_deadline",
         "_lookup_id",
+        "_skipped",
         "_stream_left",
         "_substitute",
         "client_gone",
@@ -87,6 +90,7 @@ class Session:
         self.client_gone = False
         self.draining = False
         self._delayed = False
+        self._skipped = False
         self._stream_left = 0  # bytes of the answer in progress that are still to come
         self._hider: EndpointHider | None = None
         self._substitute: bytes | None = None  # goes upstream in place of the request in hand
@@ -105,10 +109,10 @@ class Session:
         if gate.epoch != world.ledger.epoch:
             gate.renew()
         self.hold_until = 0.0
-        muted = self.mute_until > now
+        muted = self.mute_until > now and not self.draining
         special = self.client_gone or self.draining or bool(world.plugins)
         max_bytes = world.settings.max_request_bytes
-        meters, total, fence = gate.meters, gate.broker.total, gate.fence
+        by_name, by_id, total, fence = gate.meters, gate.meters_by_id, gate.broker.total, gate.fence
         read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
         run = pos
         produced = 0
@@ -132,7 +136,7 @@ class Session:
                     # The fast way: one partition of a topic that is known here and within its limit.
                     if len(parts) == 1 and acks and not fence.entries and not special:
                         part = parts[0]
-                        meter = meters.get(part[0])
+                        meter = (by_id if version >= _BY_ID else by_name).get(part[0])
                         if meter is not None and not meter.over:
                             meter.uncounted += part[2]
                             total.uncounted += part[2]
@@ -143,6 +147,8 @@ class Session:
                     forwarded = self._on_produce(buf, pos + 4, stop, version, correlation, acks, parts, now)
                     if self._delayed:  # what is behind a delayed request stays parked and undecided
                         self._delayed, muted = False, self.mute_until > now
+                elif self._skipped:
+                    forwarded = False  # behind a request that will never be answered: nothing may be answered
                 else:
                     forwarded = self._on_other(buf, pos + 4, stop, key, version, correlation)
                 produced += 1
@@ -218,6 +224,7 @@ class Session:
             return False
         if acks and (self.client_gone or self.draining):
             gate.count(parts, version, "discarded")
+            self._skipped = True
             return False
         wait_ms = max(0, round((self.mute_until - now) * 1000))
         may_delay = not acks or now < self.drained_at + MAX_WAIT_S
@@ -254,9 +261,9 @@ class Session:
         for_good = {key: why for key, why in refused.items() if not why.verdict.throttle_ms}
         if self.world.settings.acks0 == "drop":
             return refused
-        if for_good or self.client_gone or self.draining:
+        if self.client_gone or self.draining or len(for_good) == len(refused):
             return for_good
-        wait = min(why.verdict.throttle_ms for why in refused.values()) / 1000
+        wait = min(why.verdict.throttle_ms for why in refused.values() if why.verdict.throttle_ms) / 1000
         self._mute_until(now + max(MIN_HOLD_S, min(wait, MAX_MUTE_S)))
         self.hold_until = self.mute_until
         return refused
@@ -315,7 +322,7 @@ class Session:
             return True
         if not self._lookup_deadline:
             # On the client's own connection: it needs no rights that the client doesn't have.
-            self._lookup_id += 1
+            self._lookup_id = FIRST_LOOKUP_ID + (self._lookup_id + 1) % LOOKUP_IDS
             self._lookup_deadline = now + LOOKUP_S
             self._substitute = rewrite.metadata_by_id_request(self._lookup_id, LOOKUP_VERSION, sorted(missing))
             self.pending.entries.append((self._lookup_id, OURS, LOOKUP_VERSION))
@@ -339,51 +346,53 @@ class Session:
             gate.renew()
         entries = pending.entries
         run = pos
-        while pos < end:
-            if self._stream_left:
-                pos = self._stream(buf, pos, end)
+        try:
+            while pos < end:
                 if self._stream_left:
+                    pos = self._stream(buf, pos, end)
+                    if self._stream_left:
+                        break
+                    # Only now: a local answer must not come between the parts of this one.
+                    entries.popleft()
+                    if entries and entries[0][1] == LOCAL:
+                        self._emit(buf, run, pos)
+                        run = pos
+                        pending.release(out)
+                    continue
+                if end - pos < 8:
                     break
-                # Only now: a local answer must not come between the parts of this one.
+                size, correlation = ANSWER_HEAD.unpack_from(buf, pos)
+                if size < 4:
+                    raise UpstreamError(f"an answer with a size of {size} bytes")
+                if not entries or entries[0][0] != correlation:
+                    raise UpstreamError(f"an answer with correlation id {correlation} that nobody waits for")
+                entry = entries[0]
+                kind = entry[1]
+                stop = pos + 4 + size
+                if kind in (PASS, STREAM):
+                    self._hider = EndpointHider(entry[3], entry[2], size) if kind == STREAM else None
+                    self._stream_left = size
+                    pos += 4
+                    continue
+                if stop > end:
+                    break
+                if kind == PRODUCE:
+                    rows, endpoints = produce_response.skim(buf, pos + 4, stop, entry[2])
+                    changed = entry[4] or entry[5] or endpoints
+                    frame = self._produce_answer(buf, pos + 4, stop, entry, endpoints) if changed else None
+                    gate.settle(entry[3], entry[2], rows, 0 if entry[4] else entry[5])  # only what the client will see
+                else:
+                    frame = self._other_answer(buf, pos, stop, entry)
                 entries.popleft()
-                if entries and entries[0][1] == LOCAL:
-                    self._emit(buf, run, pos)
-                    run = pos
+                if frame is not None or (entries and entries[0][1] == LOCAL):
+                    self._emit(buf, run, pos if frame is not None else stop)
+                    run = stop
+                    if frame:
+                        out.append(frame)
                     pending.release(out)
-                continue
-            if end - pos < 8:
-                break
-            size, correlation = ANSWER_HEAD.unpack_from(buf, pos)
-            if size < 4:
-                raise UpstreamError(f"an answer with a size of {size} bytes")
-            if not entries or entries[0][0] != correlation:
-                raise UpstreamError(f"an answer with correlation id {correlation} that nobody waits for")
-            entry = entries[0]
-            kind = entry[1]
-            stop = pos + 4 + size
-            if kind in (PASS, STREAM):
-                self._hider = EndpointHider(entry[3], entry[2], size) if kind == STREAM else None
-                self._stream_left = size
-                pos += 4
-                continue
-            if stop > end:
-                break
-            if kind == PRODUCE:
-                rows, endpoints = produce_response.skim(buf, pos + 4, stop, entry[2])
-                gate.settle(entry[3], entry[2], rows, 0 if entry[4] else entry[5])
-                changed = entry[4] or entry[5] or endpoints
-                frame = self._produce_answer(buf, pos + 4, stop, entry, endpoints) if changed else None
-            else:
-                frame = self._other_answer(buf, pos, stop, entry)
-            entries.popleft()
-            if frame is not None or (entries and entries[0][1] == LOCAL):
-                self._emit(buf, run, pos if frame is not None else stop)
-                run = stop
-                if frame:
-                    out.append(frame)
-                pending.release(out)
-            pos = stop
-        self._emit(buf, run, pos)
+                pos = stop
+        finally:  # answers before a broken one are the client's
+            self._emit(buf, run, pos)
         return pos
 
     def _emit(self, buf: bytearray, start: int, stop: int) -> None:
@@ -414,8 +423,9 @@ class Session:
                 self.gate.authenticate(principal)
             return None
         rewrite.metadata(buf, pos + 4, stop, version, world.addresses, world.topic_ids)  # OURS: only to learn from
-        self._lookup_deadline = min(self._lookup_deadline, 1e-9)  # what it didn't tell, nobody will: look once more
-        self.hold_until = 0.0
+        if entry[0] == self._lookup_id and self._lookup_deadline:  # not a late answer to a lookup that was given up
+            self._lookup_deadline = 1e-9  # what it didn't tell, nobody will: look once more
+            self.hold_until = 0.0
         return b""
 
     def _stream(self, buf: bytearray, pos: int, end: int) -> int:

@@ -273,7 +273,8 @@ class Worker:
             except OSError as error:
                 cause = error.__cause__
                 first = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause or error
-                reason = getattr(first, "strerror", None) or str(first)
+                number = getattr(first, "errno", None) or 0  # trio writes the address into strerror; gaierror's are < 0
+                reason = os.strerror(number) if number > 0 else getattr(first, "strerror", None) or str(first)
         self._complain(f"dial {node_id}", f"broker {node_id} ({host}:{port}) can't be reached: {reason}")
         return None
 

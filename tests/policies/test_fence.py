@@ -165,3 +165,53 @@ def test_a_producer_with_batches_in_flight_gets_them_in_order_without_a_gap(
         waiting = sorted(waiting)
         waiting += range(max([*waiting, *admitted]) + 1, max([*waiting, *admitted]) + 1 + in_flight - len(waiting))
     assert admitted == list(range(len(admitted)))
+
+
+def test_what_its_producer_gave_up_leaves_the_connection_free_again_after_it_expired() -> None:
+    """Else the connection would be on the slow way for ever: nobody asks about that key any more."""
+    fence = Fence()
+    fence.rejected(7, 0, T, 0, 10, 0.0)
+    assert fence.blocks(7, 1, T, 0, 0, EXPIRY_S - 1) is False  # it goes on with a new epoch
+    assert fence.entries
+    assert fence.blocks(7, 1, T, 0, 1, EXPIRY_S) is False
+    assert not fence.entries
+
+
+class Producer:
+    """Up to five batches in flight; after a reconnect it sends all that is not acknowledged again, in order."""
+
+    def __init__(self, first: int) -> None:
+        self.unacknowledged = [(first + i) % 2**31 for i in range(5)]
+
+    def send_all(self, fence: Fence, rooms: list[bool], log: list[int], now: float) -> None:
+        for seq, room in zip(list(self.unacknowledged), rooms, strict=False):
+            if fence.blocks(7, 0, T, 0, seq, now) or not room:
+                fence.rejected(7, 0, T, 0, seq, now)
+            else:
+                fence.admitted(7, 0, T, 0)
+                log.append(seq)
+                self.unacknowledged.remove(seq)
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=12), st.integers(0, LAST))
+def test_a_client_that_reconnects_to_another_worker_or_gateway_stays_in_order(
+    connections: list[list[bool]], first: int
+) -> None:
+    """The new connection's fence is empty, and needs nothing of the old one: what it sees first is the oldest batch.
+
+    The broker that admits it is the same, whichever gateway is between.
+    """
+    producer, log = Producer(first), list[int]()
+    for rooms in connections:
+        producer.send_all(Fence(), rooms, log, 0.0)
+    producer.send_all(Fence(), [True] * 5, log, 0.0)
+    assert log == [(first + i) % 2**31 for i in range(5)]
+
+
+def test_a_fence_that_outlived_its_connection_would_reject_what_is_in_order() -> None:
+    """Why none is shared: the batch that it waits for was admitted elsewhere and does not come again."""
+    old, new = Fence(), Fence()
+    old.rejected(7, 0, T, 0, 0, 0.0)
+    assert new.blocks(7, 0, T, 0, 0, 1.0) is False  # admitted on the new connection
+    assert new.blocks(7, 0, T, 0, 1, 1.0) is False
+    assert old.blocks(7, 0, T, 0, 1, 1.0) is True

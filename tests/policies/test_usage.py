@@ -58,7 +58,7 @@ rows = st.lists(
         topic=st.text(st.characters(exclude_categories=["Cs"])),
         client_id=st.text(),
         bytes=st.integers(0, 2**63 - 1),
-        outcome=st.sampled_from(sorted(usage.OUTCOMES)),
+        outcome=st.sampled_from(sorted(usage.OUTCOMES + usage.WOULD)),
         reason=st.just("x"),
     ),
     min_size=1,
@@ -134,6 +134,8 @@ def test_a_wrong_header_is_refused_with_its_field(changes: dict[str, Any], messa
     [
         ({"outcome": "lost"}, r"rows\[0\]\.outcome: 'lost' is none of accepted, "),
         ({"outcome": "rejected"}, r"rows\[0\]\.reason"),
+        ({"outcome": "would_delay"}, r"rows\[0\]\.reason"),
+        ({"outcome": "would_pass"}, r"would_pass' is none of accepted, .*, would_reject, would_delay"),
         ({"bytes": -1}, r"rows\[0\]\.bytes: -1 is out of range"),
         ({"bytes": 1.0}, r"rows\[0\]\.bytes: 1\.0 is no int"),
         ({"broker": -2}, r"rows\[0\]\.broker"),
@@ -180,3 +182,16 @@ def test_equal_intervals_give_equal_bytes() -> None:
     """An interval that is sent again after a restart is recognised as a copy whole."""
     assert lines(Row(), Row(topic="b")) == lines(Row(), Row(topic="b"))
     assert json.loads(lines(Row())[0])["rows"][0]["bytes"] == 100
+
+
+def test_what_would_have_been_is_counted_beside_what_was_and_is_no_part_of_the_offer() -> None:
+    (line,) = lines(Row(), Row(outcome="would_reject", reason="topic-threshold"))
+    assert [row["outcome"] for row in usage.decode(line)["rows"]] == ["accepted", "would_reject"]
+    assert not set(usage.WOULD) & set(usage.OUTCOMES)
+    assert not any(usage.may_be_appended(outcome) for outcome in usage.WOULD)
+
+
+def test_every_outcome_that_needs_a_reason_has_its_reasons_known_but_the_brokers_own() -> None:
+    assert usage.REASONS.keys() == usage.REASONED - {"errored"}
+    assert all(usage.REASONS.values())
+    assert "acks0-limit" in usage.REASONS["dropped"]

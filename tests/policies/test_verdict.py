@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from policies.usage import REASONS
+from policies.usage import REASONS, WOULD
 from policies.verdict import (
+    DELAY,
+    DELAYED,
+    LINE_FULL,
+    REJECT,
+    WAITED_LONG,
+    Verdict,
     behind_fence,
     format_rate,
     is_retried,
     over_threshold,
     protected_topic,
     reject_code,
+    strictest,
+    used_up_threshold,
     whole_request,
 )
 
@@ -98,3 +106,64 @@ def test_every_rejection_has_a_reason_that_metrics_know() -> None:
     assert "partition 3" in verdicts[1].text
     assert "__produce_gateway_usage" in verdicts[2].text
     assert verdicts[2].throttle_ms == 0  # not a matter of waiting
+
+
+USED_UP = (
+    "topic clicks has used up its threshold of 5.0 MB/s (observed 4.9 MB/s, 1-minute EWMA) and broker 1 its total of"
+    " 20.0 MB/s (observed 19.0 MB/s); "
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "action", "ending"),
+    [
+        (DELAYED, "delay", "delayed by 1.2 s"),
+        (LINE_FULL, "reject", "others wait for 10 s already; retry in 1.2 s"),
+        (WAITED_LONG, "reject", "this connection has waited as long as its client may be kept; retry in 1.2 s"),
+    ],
+)
+def test_a_delay_says_limits_observed_rates_and_how_long(outcome: str, action: str, ending: str) -> None:
+    verdict = used_up_threshold("clicks", 1, 1200, (4.9e6, 5e6), (19e6, 20e6), outcome)
+    assert (verdict.action, verdict.reason, verdict.throttle_ms) == (action, "topic-threshold", 1200)
+    assert verdict.text == USED_UP + ending
+    assert (verdict.limit, verdict.observed, verdict.total_limit, verdict.total_observed) == (5e6, 4.9e6, 20e6, 19e6)
+
+
+def test_a_short_delay_is_told_in_milliseconds() -> None:
+    assert used_up_threshold("t", 1, 12, (1, 1), (1, 1), DELAYED).text.endswith("delayed by 12 ms")
+
+
+def test_every_action_has_an_outcome_for_when_it_is_only_observed() -> None:
+    assert tuple(Verdict(action, "r", 0, "").would for action in (REJECT, DELAY)) == WOULD
+
+
+# --- several policies -------------------------------------------------------------------------------------------------
+
+
+def said(action: str, throttle_ms: int, observed_only: bool = False, reason: str = "r") -> Verdict:
+    return Verdict(action, reason, throttle_ms, "", observed_only=observed_only)
+
+
+def test_where_no_policy_says_anything_there_is_no_verdict() -> None:
+    assert strictest([]) is None
+    assert strictest([None, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("winner", "other"),
+    [
+        (said(REJECT, 1), said(DELAY, 9000)),
+        (said(REJECT, 2), said(REJECT, 1)),
+        (said(DELAY, 2), said(DELAY, 1)),
+        (said(DELAY, 1), said(REJECT, 9000, observed_only=True)),
+        (said(REJECT, 1, observed_only=True), said(DELAY, 9000, observed_only=True)),
+    ],
+)
+def test_the_strictest_verdict_counts_in_any_order(winner: Verdict, other: Verdict) -> None:
+    assert strictest([winner, None, other]) is winner
+    assert strictest(iter([other, winner])) is winner
+
+
+def test_of_equal_verdicts_the_first_counts() -> None:
+    first, second = said(DELAY, 5, reason="topic-threshold"), said(DELAY, 5, reason="mine")
+    assert strictest([first, second]) is first
