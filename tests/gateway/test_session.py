@@ -97,7 +97,7 @@ def test_a_changed_client_id_begins_rows_of_its_own() -> None:
     play = Play()
     play.client(request(1, client_id="one") + request(2, client_id=None))
     play.broker(answer(1) + answer(2))
-    # The client id is the one of the last request read: answers don't carry it (docs/accounting.md).
+    # The client id is the one of the last request read: answers don't carry it (docs/design.md).
     assert {row.client_id for row in play.ledger()} <= {"one", ""}
 
 
