@@ -201,6 +201,7 @@ COUNTS = (
     "requests_malformed",
     "upstream_failed",  # dial failed or the broker closed first
     "brokers_withheld",  # a broker left out of an answer because it has no listener
+    "answers_not_followed",  # of a layout that we don't know: addresses in them, if any, were not hidden
     "topic_ids_unknown",  # forwarded without a decision because nobody knew the topic's name
     "mutes",
     "disconnects_client",

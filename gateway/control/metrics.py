@@ -53,6 +53,7 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "requests_malformed": ((), "Requests that could not be read; each ended its connection."),
     "upstream_failed": ((), "Connections to brokers that could not be opened or that the broker closed first."),
     "brokers_withheld": ((), "Times a broker was left out of an answer because it has no listener here."),
+    "answers_not_followed": ((), "Answers that may carry brokers' addresses and that the gateway could not read."),
     "topic_ids_unknown": ((), "Partitions forwarded without a decision because nobody knew the name of the topic id."),
     "mutes": ((), "Times a connection's Produce requests were held for a throttle time."),
     "disconnects": (("cause",), "Client connections ended, by who or what ended them."),

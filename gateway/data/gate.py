@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from policies.engine import TopicMeter
     from protocol.produce_request import Partition
 
+MAX_NAMELESS = 1000  # topic ids without a name that one connection may make up
 ANONYMOUS = "User:ANONYMOUS"  # as Kafka calls a principal that has not authenticated
 
 
@@ -104,7 +105,7 @@ class Gate:
         """The topic's name, given what the request calls it."""
         if version < api.PRODUCE_TOPIC_IDS:
             return topic
-        return self.world.topic_ids.get(topic) or self._nameless[topic]
+        return self.world.topic_ids.get(topic) or self._nameless.get(topic) or _unnamed(topic)
 
     def nameless(self, parts: Iterable[Partition]) -> frozenset[bytes]:
         """Topic ids of a request (v13 on) whose names are not known yet."""
@@ -113,8 +114,10 @@ class Gate:
 
     def give_up(self, topic_ids: Iterable[bytes]) -> None:
         """Nobody could tell these names: forwarded without a limit, counted under the id as Kafka prints it."""
+        if len(self._nameless) > MAX_NAMELESS:
+            self._nameless.clear()
         for topic_id in topic_ids:
-            self._nameless[topic_id] = b"topic-id:" + urlsafe_b64encode(topic_id).rstrip(b"=")
+            self._nameless[topic_id] = _unnamed(topic_id)
         self.world.ledger.count("topic_ids_unknown")
 
     def _meter(self, topic: bytes, version: int) -> TopicMeter | Nameless:
@@ -163,9 +166,10 @@ class Gate:
             refused[part[:2]] = refusal
         if refused and len(refused) < len(parts) and verdict.whole_request(self.software[0] if self.software else None):
             # Clients without a name send the whole request again: what passed now would be written twice.
-            why = next(iter(refused.values())).verdict
+            # One that is refused for good fails all of them for good: retried, it would be refused for ever.
+            first = min(refused.values(), key=lambda refusal: refusal.verdict.reason != verdict.PROTECTED_TOPIC)
             for part in parts:
-                refused.setdefault(part[:2], Refusal(self._code(), why))
+                refused.setdefault(part[:2], first)
         return Judgement(refused, delay_ms)
 
     def _standing(self, part: Partition, name: bytes, now: float, wait_ms: int) -> Refusal | None:
@@ -311,6 +315,11 @@ class _Tally:
             self._seen.add(id(row))
             row[2] += 1
             row[3] += delay_ms
+
+
+def _unnamed(topic_id: bytes) -> bytes:
+    """Stands for the name that nobody knows: the id as Kafka prints it."""
+    return b"topic-id:" + urlsafe_b64encode(topic_id).rstrip(b"=")
 
 
 def _text(name: bytes) -> str:

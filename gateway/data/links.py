@@ -465,7 +465,8 @@ class Link:
     def drain(self, now: float) -> None:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
         self.session.draining = True
-        self.finishing = self.finishing or "disconnects_drain"
+        if not self.finishing:
+            self.finishing, self._ended_at = "disconnects_drain", now
         if self.parked is not None:
             self._resume(now)
         if not self.closed:

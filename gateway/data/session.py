@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway.data.gate import Gate, Refusals
+from policies.verdict import PROTECTED_TOPIC
 from protocol import api, produce_request, produce_response, rewrite
 from protocol.framing import ANSWER_HEAD, MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head
 from protocol.identity import Sasl, software
@@ -258,12 +259,12 @@ class Session:
 
         What is left refused (a topic that nobody may produce to) can't be told to anyone.
         """
-        for_good = {key: why for key, why in refused.items() if not why.verdict.throttle_ms}
+        for_good = {key: why for key, why in refused.items() if why.verdict.reason == PROTECTED_TOPIC}
         if self.world.settings.acks0 == "drop":
             return refused
         if self.client_gone or self.draining or len(for_good) == len(refused):
             return for_good
-        wait = min(why.verdict.throttle_ms for why in refused.values() if why.verdict.throttle_ms) / 1000
+        wait = min(why.verdict.throttle_ms for key, why in refused.items() if key not in for_good) / 1000
         self._mute_until(now + max(MIN_HOLD_S, min(wait, MAX_MUTE_S)))
         self.hold_until = self.mute_until
         return refused
@@ -434,6 +435,8 @@ class Session:
         if self._hider is not None:
             stop -= self._hider.feed(buf, pos, stop)
         self._stream_left -= stop - pos
+        if not self._stream_left and self._hider is not None and self._hider.lost:
+            self.world.ledger.count("answers_not_followed")
         return stop
 
     # --- the end ------------------------------------------------------------------------------------------------------

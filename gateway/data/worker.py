@@ -155,6 +155,7 @@ class Worker:
             self._world = World(settings, self._engine, self._log, self._want_metadata)
         else:
             self._world.configure(settings)
+            self._world.ledger.renew()  # which topics are protected, and who is internal, may have changed
         self._reactor.budget.limit = settings.max_buffered_bytes
 
     def _learn_topics(self, leads: dict[int, tuple[str, ...]], ids: dict[bytes, str]) -> None:
@@ -241,8 +242,11 @@ class Worker:
             self._dialling -= 1
             if upstream is None:
                 client.close()
-        if upstream is None or self._draining:
+        if upstream is None:
             world.ledger.count("upstream_failed")
+            return
+        if self._draining:
+            upstream.close()
             client.close()
             return
         now = trio.current_time()
@@ -289,7 +293,7 @@ class Worker:
             self._world.ledger.renew()  # meters of topics that went quiet are gone
             self._tell_rates()
             for link in list(self._reactor.links):
-                link.check_progress(now, self._world.settings.frame_timeout_s)
+                self._reactor.guard(link, link.check_progress, now, self._world.settings.frame_timeout_s)
             self._reactor.settle(now)
 
     async def _pace(self) -> None:
@@ -363,7 +367,7 @@ class Worker:
             while reactor.links or self._dialling:  # noqa: ASYNC110 - links close in plain calls that can't wake us
                 await trio.sleep(0.02)
         for link in list(reactor.links):
-            link.close("disconnects_drain")
+            reactor.guard(link, link.close, "disconnects_drain")
         reactor.settle(now)
         self._close_interval(final=True)
         with trio.move_on_at(end):

@@ -573,3 +573,17 @@ async def test_a_link_that_closes_while_it_handles_input_parks_nothing_any_more(
         assert link.closed
         assert link.parked is None
         assert stage.reactor.budget.used == 0
+
+
+async def test_a_link_that_drains_has_its_whole_time_for_the_answers() -> None:
+    # Nothing had said when its end began: the first look for stuck connections took it for long overdue.
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1))
+        await receive_exactly(broker, len(request(1)))
+        now = trio.current_time()
+        link.drain(now)
+        link.check_progress(now + 5, 60.0)
+        assert not link.closed
+        await broker.send_all(answer(1))
+        assert await receive_exactly(client, len(answer(1))) == answer(1)
