@@ -496,10 +496,18 @@ def test_what_is_behind_a_delayed_request_stays_parked_and_undecided() -> None:
     assert upstream == request(2) + other_request(3)
 
 
-def test_heartbeats_before_the_next_produce_request_pass_a_mute() -> None:
+@pytest.mark.parametrize(
+    ("key", "version", "body"),
+    [(12, 0, b""), (26, 0, b"\0\2tx" + bytes(11)), (36, 0, struct.pack(">i", 10) + b"\0alice\0pwd"), (8, 2, b"")],
+    ids=["Heartbeat", "EndTxn", "SaslAuthenticate", "OffsetCommit"],
+)
+def test_what_is_no_produce_request_passes_a_mute(key: int, version: int, body: bytes) -> None:
     play = asked(delay(1000))
     play.client(request(1))
-    assert play.client(other_request(2) + other_request(3))[0] == other_request(2) + other_request(3)
+    assert play.session.mute_until > play.now
+    frame = other_request(2, key=key, version=version, body=body)
+    assert play.client(frame)[0] == frame
+    assert play.client(request(3) + frame)[0] == b""  # but what is behind a Produce request waits with it
 
 
 def test_a_single_delay_is_at_most_ten_seconds() -> None:
