@@ -128,6 +128,7 @@ class Link:
         "_c_mask",
         "_c_rdhup",
         "_ended_at",
+        "_plain",
         "_read_at",
         "_rounds",
         "_timer_at",
@@ -169,6 +170,7 @@ class Link:
         self._c_fd, self._u_fd = client.fileno(), upstream.fileno()
         self._c_mask = self._u_mask = IN
         self._c_rdhup = self._u_shut = self._u_gone = False
+        self._plain = True  # nothing parked, no side has ended, nothing is finishing
         self._c_idle = True  # its socket was empty, and is being read: what comes now has not waited
         self._ended_at = 0.0  # since when there is nothing left but to send what is kept, and nothing of it went
         self._read_at = session.drained_at
@@ -236,7 +238,7 @@ class Link:
                     self._upstream_ended(now)
             elif events & (ERR | HUP | RDHUP) and not self._u_gone:
                 # What it said before is still the client's: its end is read behind that.
-                self._u_gone, self._u_mask, self._ended_at = True, 0, now
+                self._u_gone, self._u_mask, self._ended_at, self._plain = True, 0, now, False
         except OSError:
             self._upstream_ended(now)
         if not self.closed:
@@ -259,10 +261,10 @@ class Link:
     def _upstream_broken(self, now: float) -> None:
         """Nothing can be sent to it any more; what it said before may still be to be read."""
         self.u_out.close()
-        self._u_gone, self._ended_at = True, now
+        self._u_gone, self._ended_at, self._plain = True, now, False
 
     def _upstream_ended(self, now: float) -> None:
-        self.u_eof, self._ended_at = True, now
+        self.u_eof, self._ended_at, self._plain = True, now, False
 
     # --- client -> upstream -------------------------------------------------------------------------------------------
 
@@ -277,7 +279,7 @@ class Link:
         frame_bytes = 0
         try:
             pos = session.on_client(buf, pos, end, now)
-            if not session.hold_until:
+            if pos < end and not session.hold_until:
                 frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed = error
@@ -291,14 +293,14 @@ class Link:
             self._send_client()
         if malformed is not None:
             self._end_malformed(str(malformed), now)
-        waits = session.hold_until or len(session.pending.entries) >= MAX_PENDING
-        if pos < end and waits and malformed is None and not self.closed:
-            self._park(buf, pos, end, large)
-            return
-        self._give_back(large)
-        if malformed is None and not self.closed:
+        elif pos < end and not self.closed:
+            if session.hold_until or len(session.pending.entries) >= MAX_PENDING:
+                self._park(buf, pos, end, large)
+                return
             self.c_in.buf, self.c_in.end = buf, end
             self.c_in.keep(pos, frame_bytes)
+        if large is not None:
+            self.reactor.budget.give(large)
 
     def _give_back(self, large: Large | None) -> None:
         if large is not None:
@@ -309,6 +311,7 @@ class Link:
             buf, pos, end = bytearray(memoryview(buf)[pos:end]), 0, end - pos
             self.reactor.budget.charge(end)
         self.parked = (buf, pos, end, large)
+        self._plain = False
 
     def _unpark(self) -> tuple[bytearray, int, int, Large | None]:
         assert self.parked is not None
@@ -360,7 +363,7 @@ class Link:
         return more
 
     def _client_ended(self) -> None:
-        self.c_eof = True
+        self.c_eof, self._plain = True, False
         partial = self.c_in.partial
         if partial:
             self._log_malformed(f"half a frame: {partial} bytes, then the client closed")
@@ -380,7 +383,7 @@ class Link:
             return
         if session.to_client:
             self._send_client()
-        if not self.closed:
+        if not self.closed and (pos < end or u_in.large is not None):
             u_in.keep(pos, check_answer_head(buf, pos, end) if session.wants_whole() else 0)
 
     def _send_client(self) -> None:
@@ -397,6 +400,11 @@ class Link:
 
     def _go_on(self, now: float) -> None:
         """After anything happened: resume, shut down, close, or change what is waited for."""
+        if self._plain and self._c_mask == self._u_mask == IN:
+            c_in = self.c_in
+            if not (self.c_out.pieces or self.u_out.pieces or c_in.waiting):
+                self._c_idle = c_in.drained
+                return  # nearly always: both sides are read, and nothing is left to send
         session = self.session
         if self.parked is not None and self._may_resume(now):
             self._resume(now)
@@ -435,6 +443,7 @@ class Link:
         """Tell epoll what is waited for, where it changed."""
         c_out, u_out = self.c_out.pieces, self.u_out.pieces
         ended = self.c_eof or self.u_eof or self._u_gone or self.finishing
+        self._plain = not ended and self.parked is None
         read = not (c_out or u_out or ended or self.parked is not None or self.c_in.waiting)
         self._c_idle = read and self.c_in.drained
         mask = (IN if read else 0) | (OUT if c_out else 0) or (DEAF if self._c_rdhup else QUIET)
@@ -459,12 +468,12 @@ class Link:
     def _end_malformed(self, what: str, now: float) -> None:
         """Close this connection, but let the requests before the broken one be answered."""
         self._log_malformed(what)
-        self.finishing = "disconnects_malformed"
-        self._ended_at = now
+        self.finishing, self._ended_at, self._plain = "disconnects_malformed", now, False
 
     def drain(self, now: float) -> None:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
         self.session.draining = True
+        self._plain = False
         if not self.finishing:
             self.finishing, self._ended_at = "disconnects_drain", now
         if self.parked is not None:
@@ -487,7 +496,7 @@ class Link:
         """Close both sockets, settle the accounts, give all memory back."""
         if self.closed:
             return
-        self.closed = True
+        self.closed, self._plain = True, False
         reactor = self.reactor
         reactor.links.discard(self)
         parked, self.parked = self.parked, None
