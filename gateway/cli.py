@@ -50,6 +50,9 @@ def serve(path: Path) -> int:
         return 1
     from gateway import config, supervisor
 
+    problems = _try_policies(settings)
+    if problems:
+        return _fail([f"{path}: {problem}" for problem in problems])
     logging.basicConfig(stream=sys.stderr, format=supervisor.LOG_FORMAT, level=logging.INFO)
     for warning in config.warnings(settings):
         logging.getLogger("gateway").warning("%s", warning)
@@ -68,7 +71,7 @@ def check(path: Path) -> int:
         return 1
     from gateway import config
 
-    problems = _ask_librdkafka(settings)
+    problems = [*_try_policies(settings), *_ask_librdkafka(settings)]
     if problems:
         return _fail([f"{path}: {problem}" for problem in problems])
     print(f"{path}: OK")
@@ -96,10 +99,31 @@ def summarize(settings: Settings) -> list[str]:
     lines.append(f"admin      http://{settings.admin.host}:{settings.admin.port}/metrics, /healthz, /readyz")
     total = "none, nothing is rejected" if thresholds.total is None else f"{thresholds.total:,} bytes/s per broker"
     lines.append(f"total      {total}")
+    if thresholds.total is not None:
+        lines.append(f"on exceed  {thresholds.on_exceed}")
     lines += [f"topic      {name}: {topic.threshold:,} bytes/s" for name, topic in sorted(thresholds.topics.items())]
+    mode = "observe" if "observe" in (settings.mode, thresholds.mode) else "enforce"
+    lines.append(f"mode       {mode}; acks=0 over a limit: {settings.acks0}; reject_code {settings.reject_code}")
+    lines += [f"policy     {name}" for name in settings.policies]
+    internal = [*settings.internal.principals, *(f"client id {name}" for name in settings.internal.client_ids)]
+    if internal:
+        lines.append(f"internal   {', '.join(internal)}: metered, never limited")
     kept = "then to topic " + settings.usage_log.topic if settings.internal_topics == "kafka" else "and stays there"
     lines.append(f"usage log  to {settings.usage_log.spool_dir}, {kept}")
     return lines
+
+
+def _try_policies(settings: Settings) -> list[str]:
+    """What is wrong with the operator's own policies: here, where it can be said, not in a worker that dies of it."""
+    from gateway.plugins import PluginError, load
+
+    problems = []
+    for name in settings.policies:
+        try:
+            load(name)
+        except PluginError as error:
+            problems.append(str(error))
+    return problems
 
 
 def print_schema() -> int:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from policies.thresholds import Thresholds as ThresholdRules
 from policies.thresholds import check as check_thresholds
+from policies.verdict import RETRIED_BY_ALL, THROTTLING_QUOTA_EXCEEDED
 from protocol.api import ERROR_NAMES, RETRIABLE
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kKMGT]?B|[KMGT]iB)")
@@ -361,9 +362,15 @@ def parse(text: str, source: str = "configuration") -> Settings:
 def warnings(settings: Settings) -> list[str]:
     """What is allowed but hardly meant, and what is off."""
     found = list(ThresholdRules(settings.thresholds.total, settings.thresholds.by_topic()).warnings())
-    if isinstance(settings.reject_code, int) and settings.reject_code not in RETRIABLE:
-        name = ERROR_NAMES[settings.reject_code]
-        found.append(f"reject_code {settings.reject_code} ({name}) is not retriable: clients drop what is rejected")
+    found += _code_warnings(settings.reject_code)
+    if settings.mode == "observe":
+        found.append("mode observe: nothing is limited, only counted (would_reject, would_delay)")
+    elif settings.thresholds.mode == "observe":
+        found.append("thresholds.mode observe: thresholds limit nothing, they are only counted")
+    if settings.acks0 == "drop":
+        found.append("acks0 drop: what is over a limit is lost, and its producers report success")
+    if settings.thresholds.on_exceed == "delay" and settings.thresholds.total is None:
+        found.append("thresholds.on_exceed delay: without a total.bytes.in.per.sec.threshold nothing is delayed")
     if "SSL" in settings.upstream.properties.get("security.protocol", "").upper():
         found.append(
             "upstream security.protocol: client connections are relayed to brokers in plaintext in this release, so"
@@ -375,6 +382,24 @@ def warnings(settings: Settings) -> list[str]:
             " topic ids are learned from clients' metadata only"
         )
     return found
+
+
+def _code_warnings(code: Literal["auto"] | int) -> list[str]:
+    if code == "auto" or code in RETRIED_BY_ALL:
+        return []
+    name = ERROR_NAMES[code]
+    if code == THROTTLING_QUOTA_EXCEEDED:
+        return [
+            f"reject_code {code} ({name}): librdkafka, sarama, aiokafka, KafkaJS and Java before 2.7 give up what is"
+            " rejected with it; auto sends it only to those that retry it",
+        ]
+    if code not in RETRIABLE:
+        return [f"reject_code {code} ({name}) is not retriable: clients drop what is rejected"]
+    kept = ", ".join(map(str, sorted(RETRIED_BY_ALL)))
+    return [
+        f"reject_code {code} ({name}): not every client retries it, and idempotent producers are not protected from"
+        f" losing records behind it; codes that all retry: {kept}",
+    ]
 
 
 class _Loader(yaml.SafeLoader):

@@ -32,6 +32,11 @@ OUTCOMES: Final = (
 # part of the offered bytes.
 WOULD: Final = ("would_reject", "would_delay")
 
+# What policies did or would have done to bytes that have an outcome above as well, each with the policy's reason:
+# beside the offered bytes, never part of them.
+DELAYED: Final = "delayed"
+NOTES: Final = (DELAYED, *WOULD)
+
 # Reasons known in advance, so that a metric for each can exist at 0. Errors of the broker add theirs when they occur.
 REASONS: Final[dict[str, tuple[str, ...]]] = {
     "rejected": ("topic-threshold", "fence", "protected-topic"),
@@ -39,12 +44,13 @@ REASONS: Final[dict[str, tuple[str, ...]]] = {
         "connection-lost",  # acks=0 that waited for its limit when its connection ended
         "acks0-limit",  # acks=0 over its limit, where the operator wants it dropped
     ),
+    "delayed": ("topic-threshold",),
     "would_reject": ("topic-threshold",),
     "would_delay": ("topic-threshold",),
 }
 
 # Outcomes that say nothing without a reason.
-REASONED: Final = frozenset({"rejected", "errored", "dropped", *WOULD})
+REASONED: Final = frozenset({"rejected", "errored", "dropped", *NOTES})
 
 # Kafka answers these after the append (7, 20) or possibly after it (6).
 MAYBE_APPENDED: Final = frozenset(
@@ -73,7 +79,7 @@ ROW_FIELDS: Final[dict[str, str]] = {
     "topic": "str",
     "principal": "str",
     "client_id": "str",
-    "outcome": "str",  # one of OUTCOMES or WOULD
+    "outcome": "str",  # one of OUTCOMES or NOTES
     "reason": "str",
     "bytes": "int",
     "messages": "int",
@@ -228,7 +234,7 @@ def _check_row(row: object, path: str) -> None:
     if not isinstance(row, dict):
         raise InvalidRecord(f"{path[:-1]}: a row is a JSON object")
     _check_fields(row, ROW_FIELDS, path)
-    if row["outcome"] not in OUTCOMES and row["outcome"] not in WOULD:
-        raise InvalidRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES + WOULD)}")
+    if row["outcome"] not in OUTCOMES and row["outcome"] not in NOTES:
+        raise InvalidRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES + NOTES)}")
     if row["outcome"] in REASONED and not row["reason"]:
         raise InvalidRecord(f"{path}reason: an outcome {row['outcome']!r} needs one")

@@ -108,6 +108,8 @@ def used_up_threshold(
 def behind_fence(topic: str, index: int, throttle_ms: int) -> Verdict:
     """Rejected because an earlier batch of the same idempotent producer was, and has not come back yet."""
     text = f"an earlier batch for topic {topic} partition {index} was rejected: it has to be sent again first"
+    if throttle_ms:
+        text += f"; retry in {throttle_ms / 1000:.1f} s"
     return Verdict(REJECT, FENCE, throttle_ms, text)
 
 

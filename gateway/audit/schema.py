@@ -52,7 +52,7 @@ MEASURES: Final = ("bytes", "messages", "requests")
 # have done to some of it, and (again, from among the parts) what may be in the log though nobody was told so.
 OFFERED: Final = "offered"
 MAYBE_APPENDED: Final = "maybe_appended"
-SUMS: Final = (OFFERED, *usage.OUTCOMES, *usage.WOULD, MAYBE_APPENDED)
+SUMS: Final = (OFFERED, *usage.OUTCOMES, *usage.NOTES, MAYBE_APPENDED)
 
 WINDOW: Final = "window_start_ms"
 

@@ -85,7 +85,7 @@ def _measure_table(report: Report, measure: str) -> str:
     total = _total(report.rows)
     shown = [
         name
-        for name in (schema.OFFERED, *usage.OUTCOMES, *usage.WOULD)
+        for name in (schema.OFFERED, *usage.OUTCOMES, *usage.NOTES)
         if name in _ALWAYS or any(total[schema.column(name, each)] for each in schema.MEASURES)
     ]
     keys = _keys(report)
@@ -110,7 +110,7 @@ def _flat_table(report: Report, measures: Sequence[str]) -> str:
 
 def _either(row: Mapping[str, Any], measure: str) -> int:
     """A row of one outcome holds offered bytes or what a policy would have done, never both."""
-    return sum(row[schema.column(name, measure)] for name in (schema.OFFERED, *usage.WOULD))
+    return sum(row[schema.column(name, measure)] for name in (schema.OFFERED, *usage.NOTES))
 
 
 def _title(key: str) -> str:

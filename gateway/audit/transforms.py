@@ -195,7 +195,7 @@ def _bad_row(row: Column) -> Column:
     numbers = [name for name, kind in usage.ROW_FIELDS.items() if kind == "int" and name != "broker"]
     unfit = [
         row["broker"] < -1,
-        ~row["outcome"].isin(*usage.OUTCOMES, *usage.WOULD),
+        ~row["outcome"].isin(*usage.OUTCOMES, *usage.NOTES),
         row["outcome"].isin(*sorted(usage.REASONED)) & (row["reason"] == ""),
         *((row[name] < 0) | (row[name] > schema.MOST) for name in numbers),
     ]
@@ -219,7 +219,7 @@ def _belongs(name: str) -> Column:
 
 def _offered() -> Column:
     """Whether these are bytes of their own: what a policy would have done is told of bytes that also had an outcome."""
-    return ~F.col("_outcome").isin(*usage.WOULD)
+    return ~F.col("_outcome").isin(*usage.NOTES)
 
 
 def _intervals(records: DataFrame) -> DataFrame:

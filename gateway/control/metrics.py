@@ -18,7 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from gateway.channel import COUNTS, BrokerRate, Gauges, Interval, Rates
-from policies.usage import OUTCOMES, REASONS, WOULD
+from policies.usage import DELAYED, NOTES, OUTCOMES, REASONS
 
 PREFIX: Final = "produce_gateway"
 OTHER: Final = "other"
@@ -29,19 +29,19 @@ SHOWN: Final = tuple(
     for reason in ([r for r in REASONS[outcome] if r != "protected-topic"] if outcome in REASONS else [""])
 )
 _ROW = ("broker", "topic", "outcome", "reason")
-SHOWN_OBSERVED: Final = tuple((outcome, reason) for outcome in WOULD for reason in REASONS[outcome])
+SHOWN_NOTES: Final = tuple((note, reason) for note in NOTES for reason in REASONS[note])
 
 # name -> (labels, help). Counters get `_total`.
 COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "produce_bytes": (_ROW, "Bytes of records in Produce requests by what became of them; their sum was offered."),
     "produce_messages": (_ROW, "Records in Produce requests by what became of them."),
     "produce_requests": (_ROW, "Produce requests with a partition of that topic, by what became of it."),
-    "observed_bytes": (_ROW, "Bytes that a policy in mode observe would have rejected or delayed; they passed."),
-    "observed_requests": (_ROW, "Produce requests that a policy in mode observe would have rejected or delayed."),
-    "throttle_seconds": (
-        ("broker", "topic", "outcome"),
-        "Throttle times told to clients, by what became of the request: rejected, or delayed and accepted.",
+    "policy_bytes": (
+        _ROW,
+        "Bytes that a policy delayed, or in mode observe would have rejected or delayed; counted by outcome as well.",
     ),
+    "policy_requests": (_ROW, "Produce requests that a policy delayed, or in mode observe would have."),
+    "throttle_seconds": (_ROW, "Time for which clients were told or made to wait, by rejected or delayed."),
     "client_bytes": (
         ("principal", "client_id", "outcome"),
         "Bytes of records by client; beyond limits.max_client_metrics clients under `other`.",
@@ -54,7 +54,10 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "upstream_failed": ((), "Connections to brokers that could not be opened or that the broker closed first."),
     "brokers_withheld": ((), "Times a broker was left out of an answer because it has no listener here."),
     "answers_not_followed": ((), "Answers that may carry brokers' addresses and that the gateway could not read."),
-    "topic_ids_unknown": ((), "Partitions forwarded without a decision because nobody knew the name of the topic id."),
+    "topic_ids_unknown": (
+        (),
+        "Times nobody knew the name of a request's topic ids; it was forwarded without a topic limit.",
+    ),
     "mutes": ((), "Times a connection's Produce requests were held for a throttle time."),
     "disconnects": (("cause",), "Client connections ended, by who or what ended them."),
     "accept_pauses": ((), "Pauses in accepting, because of too many open files or no memory."),
@@ -165,20 +168,21 @@ class Metrics:
                     self._shown.add((broker, topic))
                     for outcome, reason in SHOWN:
                         self._add_row(broker, topic, outcome, reason, 0, 0, 0)
-                    for outcome, reason in SHOWN_OBSERVED:
-                        self._add_observed(broker, topic, outcome, reason, 0, 0)
-                    for outcome in ("accepted", "rejected"):
-                        self._counters["throttle_seconds"].labels(_broker(broker), topic, outcome)
+                    for note, reason in SHOWN_NOTES:
+                        self._add_note(broker, topic, note, reason, 0, 0)
+                    for outcome, reason in (*SHOWN, *SHOWN_NOTES):
+                        if outcome in (DELAYED, "rejected"):
+                            self._counters["throttle_seconds"].labels(_broker(broker), topic, outcome, reason)
 
     def add_interval(self, interval: Interval) -> None:
         self._counters["usage_log_intervals"].inc()
         for row in interval.rows:
-            if row.outcome in WOULD:
-                self._add_observed(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.requests)
-                continue
-            if row.delay_ms:
-                labels = (_broker(row.broker), row.topic, row.outcome)
+            if row.outcome in (DELAYED, "rejected"):
+                labels = (_broker(row.broker), row.topic, row.outcome, row.reason)
                 self._counters["throttle_seconds"].labels(*labels).inc(row.delay_ms / 1000)
+            if row.outcome in NOTES:
+                self._add_note(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.requests)
+                continue
             self._add_row(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.messages, row.requests)
             client = (row.principal, row.client_id)
             if client not in self._clients:
@@ -215,10 +219,10 @@ class Metrics:
         self._counters["produce_messages"].labels(*labels).inc(messages)
         self._counters["produce_requests"].labels(*labels).inc(requests)
 
-    def _add_observed(self, broker: int, topic: str, outcome: str, reason: str, size: int, requests: int) -> None:
-        labels = (_broker(broker), topic, outcome, reason)
-        self._counters["observed_bytes"].labels(*labels).inc(size)
-        self._counters["observed_requests"].labels(*labels).inc(requests)
+    def _add_note(self, broker: int, topic: str, note: str, reason: str, size: int, requests: int) -> None:
+        labels = (_broker(broker), topic, note, reason)
+        self._counters["policy_bytes"].labels(*labels).inc(size)
+        self._counters["policy_requests"].labels(*labels).inc(requests)
 
     def _count(self, name: str, count: int) -> None:
         if name.startswith("disconnects_"):

@@ -35,7 +35,7 @@ from gateway.channel import (
 )
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import UsageLog
-from policies.usage import WOULD
+from policies.usage import NOTES
 
 log = logging.getLogger("gateway.workers")
 traffic_log = logging.getLogger("gateway.traffic")
@@ -43,7 +43,7 @@ traffic_log = logging.getLogger("gateway.traffic")
 HELLO_TIMEOUT_S: Final = 30.0
 MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
 MAX_LINES: Final = 50  # of rejected and errored requests per interval: a log is read by people
-LOGGED: Final = frozenset({"rejected", "errored", "dropped", *WOULD})
+LOGGED: Final = frozenset({"rejected", "errored", "dropped", *NOTES})
 _SNAPSHOTS: Final = (Settings, Brokers, Topics, Policy)  # in the order in which a worker needs them
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 

@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from policies import verdict
 from policies.fence import Fence
 from policies.meter import Meter
+from policies.usage import DELAYED, NOTES
 from policies.verdict import Verdict, strictest
 from protocol import api
 
@@ -44,11 +46,18 @@ class Nameless(Meter):
 Refusals = dict[tuple[bytes, int], Refusal]  # by (topic name or id as on the wire, partition index)
 
 
+Note = tuple["Partition", bytes, str, str, int]  # partition, topic name, one of usage.NOTES, reason, milliseconds
+
+
 class Judgement(NamedTuple):
-    """What the policies say about one request: what of it is refused, and how long its client has to wait after it."""
+    """What the policies say about one request: what of it is refused, and how long its client has to wait after it.
+
+    `notes` are for `Gate.note` once the request is not held back any more.
+    """
 
     refused: Refusals
     delay_ms: int
+    notes: list[Note]
 
 
 class Gate:
@@ -145,7 +154,7 @@ class Gate:
         """
         refused: Refusals = {}
         delay_ms = 0
-        would = _Tally(self)
+        notes: list[Note] = []
         decided: dict[bytes, Verdict | None] = {}
         for part in parts:
             name = self.name(part[0], version)
@@ -156,10 +165,13 @@ class Gate:
                 why = strictest((decided[name], *self._asked(part, name, now)))
                 if why is None:
                     continue
+                if why.throttle_ms > verdict.MAX_THROTTLE_MS:  # clients obey it to the letter, and time out elsewhere
+                    why = replace(why, throttle_ms=verdict.MAX_THROTTLE_MS)
                 if why.observed_only or self.world.settings.observe:
-                    would.add(part, name, why.would, why.reason, why.throttle_ms)
+                    notes.append((part, name, why.would, why.reason, why.throttle_ms))
                     continue
                 if why.action == verdict.DELAY:
+                    notes.append((part, name, DELAYED, why.reason, why.throttle_ms))
                     delay_ms = max(delay_ms, why.throttle_ms)
                     continue
                 refusal = Refusal(self._code(), why)
@@ -170,7 +182,25 @@ class Gate:
             first = min(refused.values(), key=lambda refusal: refusal.verdict.reason != verdict.PROTECTED_TOPIC)
             for part in parts:
                 refused.setdefault(part[:2], first)
-        return Judgement(refused, delay_ms)
+        return Judgement(refused, delay_ms, notes)
+
+    def note(self, notes: Iterable[Note]) -> None:
+        """Count what policies did or would have done to bytes that are counted by their outcome as well."""
+        tally = _Tally(self)
+        for part, name, outcome, reason, delay_ms in notes:
+            tally.add(part, name, outcome, reason, delay_ms)
+
+    def note_held(self, parts: Iterable[Partition], version: int, refused: Refusals, wait_ms: int, first: bool) -> None:
+        """An acks=0 request waits for its limit: its bytes are noted once, the time every time."""
+        for part in parts:
+            refusal = refused.get(part[:2])
+            if refusal is not None:
+                row = self._row(self.name(part[0], version), DELAYED, refusal.verdict.reason)
+                row[3] += wait_ms
+                if first:
+                    row[0] += part[2]
+                    row[1] += part[3]
+                    row[2] += 1
 
     def _standing(self, part: Partition, name: bytes, now: float, wait_ms: int) -> Refusal | None:
         """Refused whatever the limits say."""
@@ -304,7 +334,7 @@ class _Tally:
 
     def add(self, part: Partition, name: bytes, outcome: str, reason: str, delay_ms: int = 0) -> None:
         self._add(name, outcome, reason, part[2], part[3], delay_ms)
-        if part[7] and not outcome.startswith("would_"):
+        if part[7] and outcome not in NOTES:
             self._add(name, "trailing", "", part[7], 0, 0)
 
     def _add(self, name: bytes, outcome: str, reason: str, size: int, messages: int, delay_ms: int) -> None:

@@ -123,10 +123,12 @@ class Link:
     """
 
     __slots__ = (
+        "_behind",
         "_c_fd",
         "_c_idle",
         "_c_mask",
         "_c_rdhup",
+        "_emptied_at",
         "_ended_at",
         "_plain",
         "_read_at",
@@ -176,6 +178,8 @@ class Link:
         self._read_at = session.drained_at
         self._timer_at = 0.0
         self._rounds = 0
+        self._behind = 0  # of what was parked when the socket was last seen empty: bytes not handled yet …
+        self._emptied_at = 0.0  # … and when that was; 0.0: all of it is handled
 
     def open(self, now: float) -> None:
         """Put both sockets into the reactor."""
@@ -342,7 +346,22 @@ class Link:
                     return
         self._rounds = 0
         session.client_gone = session.client_gone or self.c_eof
+        size = end - pos
         self._handle(buf, pos, end, large, now)
+        self._age(size, now)
+
+    def _age(self, size: int, now: float) -> None:
+        """Of `size` parked bytes some were handled: how long has the oldest that is left waited?
+
+        A client that pipelines into a steady delay keeps something parked for ever, each request but for a moment.
+        """
+        left = self.parked[2] - self.parked[1] if self.parked is not None else 0
+        self._behind -= size - left
+        session = self.session
+        if self._emptied_at and self._behind <= 0:  # what is left came after that
+            session.drained_at, self._emptied_at = max(session.drained_at, self._emptied_at), 0.0
+        if left and not self._emptied_at:
+            self._behind, self._emptied_at = left, now
 
     def _read_on(self, most: int) -> bytearray:
         """Read up to about `most` bytes more, and note when the client has closed."""

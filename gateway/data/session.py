@@ -60,6 +60,7 @@ class Session:
     __slots__ = (
         "_delayed",
         "_hider",
+        "_holds",
         "_lookup_deadline",
         "_lookup_id",
         "_skipped",
@@ -91,6 +92,7 @@ class Session:
         self.client_gone = False
         self.draining = False
         self._delayed = False
+        self._holds = False  # the acks=0 request at the head waits already
         self._skipped = False
         self._stream_left = 0  # bytes of the answer in progress that are still to come
         self._hider: EndpointHider | None = None
@@ -229,11 +231,18 @@ class Session:
             return False
         wait_ms = max(0, round((self.mute_until - now) * 1000))
         may_delay = not acks or now < self.drained_at + MAX_WAIT_S
-        refused, delay_ms = gate.judge(parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
+        refused, delay_ms, notes = gate.judge(parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
         if refused and not acks:
-            refused = self._delay_unacknowledged(refused, now)
+            unforgiven = self._delay_unacknowledged(refused, now)
             if self.hold_until:
+                held_ms = round((self.hold_until - now) * 1000)
+                gate.note_held(parts, version, refused, held_ms, first=not self._holds)
+                self._holds = True
                 return False
+            refused = unforgiven
+        self._holds = False
+        if notes:
+            gate.note(notes)
         if delay_ms:
             self._delay(delay_ms, acks, now)
         if refused:
@@ -255,9 +264,8 @@ class Session:
         self._delayed = True
 
     def _delay_unacknowledged(self, refused: Refusals, now: float) -> Refusals:
-        """acks=0 is delayed, never dropped: every client would report success. No client times out on it either.
-
-        What is left refused (a topic that nobody may produce to) can't be told to anyone.
+        """acks=0 waits, unless the operator wants it dropped: every client reports success for what is lost, and none
+        times out on it. What is left refused (a topic that nobody may produce to) can't be told to anyone.
         """
         for_good = {key: why for key, why in refused.items() if why.verdict.reason == PROTECTED_TOPIC}
         if self.world.settings.acks0 == "drop":

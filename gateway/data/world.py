@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
 from gateway.channel import Broker, Settings
 from gateway.data.ledger import Ledger
+from gateway.plugins import load
 from policies.duplicates import Acknowledged
 from policies.engine import Engine
 from policies.plugin import TrafficPolicy
@@ -49,7 +49,7 @@ class World:
         self.settings = settings
         self.protected_topics = frozenset(name.encode() for name in settings.protected_topics)
         if settings.policies != self._loaded:
-            self.plugins = [_load(name) for name in settings.policies]
+            self.plugins = [load(name) for name in settings.policies]
             self._loaded = settings.policies
 
     def set_brokers(self, brokers: tuple[Broker, ...]) -> None:
@@ -65,10 +65,3 @@ class World:
         """The error code for a rejection that this client will retry."""
         name, version = software if software is not None else (None, None)
         return reject_code(name, version, self.settings.reject_code)
-
-
-def _load(name: str) -> TrafficPolicy:
-    """The policy that a factory of the operator's own makes, by "module:factory"."""
-    module, _, factory = name.partition(":")
-    policy: TrafficPolicy = getattr(import_module(module), factory)()
-    return policy

@@ -40,7 +40,7 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
     assert list(answer) == [
         "version", "by", "window_ms", "from_ms", "to_ms", "sources", "totals", "rows", "integrity",
     ]  # fmt: skip
-    sums = ["offered", *usage.OUTCOMES, *usage.WOULD, "maybe_appended", "delay_ms"]
+    sums = ["offered", *usage.OUTCOMES, *usage.NOTES, "maybe_appended", "delay_ms"]
     assert list(answer["totals"]) == sums
     assert list(answer["rows"][0]) == ["window_start_ms", "topic", *sums]
     assert answer["rows"][1]["rejected"] == {"bytes": 1000, "messages": 0, "requests": 0}

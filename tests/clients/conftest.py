@@ -89,8 +89,8 @@ def target(request: pytest.FixtureRequest, target_of: Callable[[str], Target]) -
 class Matrix:
     """Starts the runs of all selected tests at once, a few at a time; each test then waits for its own."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="matrix")
+    def __init__(self, parallel: int = PARALLEL) -> None:
+        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="matrix")
         self._runs: dict[tuple[Any, ...], Future[Any]] = {}
 
     def start(self, key: tuple[Any, ...], work: Callable[[], Any]) -> None:

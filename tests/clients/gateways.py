@@ -46,7 +46,12 @@ class Gateway:
             "usage_log": {"spool_dir": str(folder / "spool")},
         }
         path = folder / "gateway.yaml"
-        path.write_text(yaml.safe_dump(config | (settings or {})))
+        given = dict(settings or {})
+        given["usage_log"] = {
+            **config["usage_log"],
+            **given.get("usage_log", {}),
+        }  # never a spool in the working directory
+        path.write_text(yaml.safe_dump(config | given))
         self._log = folder / "log"
         with open(self._log, "wb") as log:
             command = [sys.executable, "-m", "gateway", "serve", str(path)]

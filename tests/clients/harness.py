@@ -393,10 +393,25 @@ def judge_reading(consumed: Result, log: Log) -> list[str]:
 # --- directly at the cluster ------------------------------------------------------------------------------------------
 
 
-def create_topics(bootstrap: str, names: Sequence[str], partitions: int, replication: int = 1, **config: str) -> None:
-    """Create topics and return when every broker's metadata has them with all leaders."""
+def create_topics(
+    bootstrap: str,
+    names: Sequence[str],
+    partitions: int,
+    replication: int = 1,
+    *,
+    broker: int | None = None,
+    **config: str,
+) -> None:
+    """Create topics and return when every broker's metadata has them with all leaders.
+
+    `broker`: where all partitions shall be; None leaves that to Kafka.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = [NewTopic(name, partitions, replication, config=dict(config)) for name in names]
+    if broker is None:
+        new = [NewTopic(name, partitions, replication, config=dict(config)) for name in names]
+    else:
+        places = [[broker]] * partitions
+        new = [NewTopic(name, partitions, replica_assignment=places, config=dict(config)) for name in names]
     for future in admin.create_topics(new).values():
         future.result(30)
 

@@ -95,3 +95,20 @@ def test_a_wrong_command_line_is_exit_code_2():
 def test_schema_is_json_and_version_is_a_version():
     assert json.loads(run("schema").stdout)["title"] == "Settings"
     assert run("version").stdout.startswith("produce-gateway 0.")
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("nonexist:make", "No module named 'nonexist'"),
+        ("json:make", "has no attribute 'make'"),
+        ("builtins:dict", "has no method decide"),
+    ],
+)
+def test_a_policy_that_cannot_be_made_is_one_line(write, command, policy, why):
+    done = run(command, write(GOOD + f"policies: ['{policy}']\n"))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"policies: {policy}: " in line
+    assert why in line

@@ -182,6 +182,11 @@ def test_an_empty_section_is_an_absent_one():
     [
         ("thresholds: {topics: {a: {bytes.in.per.sec.threshold: 1}}}", "without total.bytes.in.per.sec.threshold"),
         ("reject_code: 87", "reject_code 87 (INVALID_RECORD) is not retriable"),
+        ("reject_code: 20", "reject_code 20 (NOT_ENOUGH_REPLICAS_AFTER_APPEND): not every client retries it"),
+        ("reject_code: 89", "reject_code 89 (THROTTLING_QUOTA_EXCEEDED): librdkafka, sarama, aiokafka"),
+        ("mode: observe", "mode observe: nothing is limited, only counted"),
+        ("acks0: drop", "acks0 drop: what is over a limit is lost"),
+        ("thresholds: {on_exceed: delay}", "thresholds.on_exceed delay: without a total"),
         ("internal_topics: none", "are not published to a topic"),
     ],
 )

@@ -14,6 +14,7 @@ import trio
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor, SelectorPoller
 from gateway.data.session import MAX_PENDING, Session
+from policies.verdict import DELAY, Verdict
 from tests.gateway.play import Play, answer, decode_answer, other_answer, other_request, request, size_of
 
 DEADLINE_S = 20
@@ -280,6 +281,29 @@ async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:
         assert link.muted
         assert await receive_exactly(broker, len(request(2, {"free": [0]}))) == request(2, {"free": [0]})
         assert trio.current_time() >= link.session.mute_until
+
+
+class Slow:
+    """A policy that delays every request a little."""
+
+    def decide(self, *_: object) -> Verdict:
+        return Verdict(DELAY, "slow", 20, "slowly")
+
+
+async def test_a_queue_that_never_empties_does_not_age_what_is_young() -> None:
+    # Else a client that pipelines into a steady delay has its requests rejected after 15 s, each waited for a moment.
+    async with staged() as stage:
+        stage.play.world.plugins = [Slow()]
+        link, client, broker = stage.connect()
+        await client.send_all(5 * request(1))
+        await stage.until(lambda: link.parked is not None)
+        start = trio.current_time()
+        link.session.drained_at = start - 14
+        for _ in range(6):
+            await client.send_all(5 * request(1))
+            await receive_exactly(broker, 5 * len(request(1)))
+            assert link.parked is not None
+        assert link.session.drained_at >= start
 
 
 async def test_a_client_that_closes_during_a_mute_has_its_parked_requests_discarded_and_acks_0_forwarded() -> None:

@@ -315,7 +315,10 @@ def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
     play.world.ledger.renew()
     play.now = until
     assert play.again() == (request(1, acks=0), b"")
-    assert play.rows() == {("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
+    assert play.rows() == {
+        ("clicks", "unacknowledged", ""): (SIZE, 1, 1),
+        ("clicks", "delayed", "topic-threshold"): (SIZE, 1, 1),
+    }
 
 
 # --- after a pause ----------------------------------------------------------------------------------------------------
@@ -514,6 +517,7 @@ def test_a_single_delay_is_at_most_ten_seconds() -> None:
     play = asked(delay(60_000))
     play.client(request(1))
     assert play.session.mute_until == play.now + MAX_MUTE_S
+    assert decode_answer(play.broker(answer(1)))[1] == 10_000  # and no client is told more
 
 
 def test_no_request_waits_longer_than_fifteen_seconds_in_all() -> None:
@@ -558,8 +562,8 @@ def test_the_time_of_delays_is_in_the_accounts() -> None:
     play = asked(delay(700))
     play.client(request(1))
     play.broker(answer(1))
-    (row,) = play.ledger()
-    assert (row.outcome, row.bytes, row.requests, row.delay_ms) == ("accepted", SIZE, 1, 700)
+    rows = {(row.outcome, row.reason): (row.bytes, row.requests, row.delay_ms) for row in play.ledger()}
+    assert rows == {("accepted", ""): (SIZE, 1, 700), ("delayed", "test"): (SIZE, 1, 700)}
 
 
 def test_acks_0_is_delayed_beyond_the_fifteen_seconds_since_no_client_times_out_on_it() -> None:
@@ -626,4 +630,4 @@ def test_thresholds_that_delay_pace_a_producer_and_show_no_error() -> None:
             sent += size_of((bytes(1000),))
         play.now += 0.05
     assert sent == pytest.approx(10_000 * 30, rel=0.07)
-    assert {outcome for _, outcome, _ in play.rows()} == {"accepted"}
+    assert {outcome for _, outcome, _ in play.rows()} == {"accepted", "delayed"}

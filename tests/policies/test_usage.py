@@ -58,7 +58,7 @@ rows = st.lists(
         topic=st.text(st.characters(exclude_categories=["Cs"])),
         client_id=st.text(),
         bytes=st.integers(0, 2**63 - 1),
-        outcome=st.sampled_from(sorted(usage.OUTCOMES + usage.WOULD)),
+        outcome=st.sampled_from(sorted(usage.OUTCOMES + usage.NOTES)),
         reason=st.just("x"),
     ),
     min_size=1,
@@ -187,8 +187,8 @@ def test_equal_intervals_give_equal_bytes() -> None:
 def test_what_would_have_been_is_counted_beside_what_was_and_is_no_part_of_the_offer() -> None:
     (line,) = lines(Row(), Row(outcome="would_reject", reason="topic-threshold"))
     assert [row["outcome"] for row in usage.decode(line)["rows"]] == ["accepted", "would_reject"]
-    assert not set(usage.WOULD) & set(usage.OUTCOMES)
-    assert not any(usage.may_be_appended(outcome) for outcome in usage.WOULD)
+    assert not set(usage.NOTES) & set(usage.OUTCOMES)
+    assert not any(usage.may_be_appended(outcome) for outcome in usage.NOTES)
 
 
 def test_every_outcome_that_needs_a_reason_has_its_reasons_known_but_the_brokers_own() -> None:
