@@ -1,0 +1,97 @@
+# Observe, delay and acks0 on a real broker, from the configuration file to /metrics and the usage records.
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from gateway.embedded import Cluster, wait_for
+from policies.usage import NOTES
+from tests.integration.gateways import Gateway, create_topic, end_offsets
+
+_names = itertools.count(1)
+LIMIT = "total.bytes.in.per.sec.threshold"
+SMALL = 2_000  # bytes a second: the first tick of any load is over it
+DEADLINE = 30_000  # acknowledgements, at most, before a policy must have shown itself
+
+
+@pytest.fixture
+def topic(kafka: Cluster) -> str:
+    return create_topic(kafka, f"modes-{next(_names)}", 1)
+
+
+def produce_until(gateway: Gateway, topic: str, seen: Callable[[], bool], **options: object) -> int:
+    """Send records of 1 kB until something is seen; how many were acknowledged. Any error of a delivery fails."""
+    delivered = itertools.count()
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0, "enable.idempotence": True, **options})
+    sent = 0
+    while not seen():
+        for _ in range(20):
+            producer.produce(
+                topic, bytes(1000), on_delivery=lambda error, _: failed.append(error) if error else next(delivered)
+            )
+            producer.poll(0.01)
+            sent += 1
+        assert sent < DEADLINE, "nothing was seen"
+    assert producer.flush(60) == 0
+    assert failed == []
+    assert next(delivered) == sent
+    return sent
+
+
+def noted(gateway: Gateway, note: str, topic: str) -> float:
+    return gateway.metric("policy_bytes_total", broker="1", topic=topic, outcome=note, reason="topic-threshold")
+
+
+def rows(gateway: Gateway, topic: str) -> dict[str, int]:
+    """Messages by outcome in the spooled usage records."""
+    found: dict[str, int] = {}
+    for record in gateway.spooled():
+        for row in record["rows"]:
+            if row["topic"] == topic:
+                found[row["outcome"]] = found.get(row["outcome"], 0) + row["messages"]
+    return found
+
+
+def test_observe_counts_what_would_be_rejected_and_touches_nothing(kafka: Cluster, topic: str) -> None:
+    with Gateway(kafka.bootstrap_servers, {"mode": "observe", "thresholds": {LIMIT: SMALL}}) as gateway:
+        assert noted(gateway, "would_reject", topic) == 0
+        sent = produce_until(gateway, topic, lambda: noted(gateway, "would_reject", topic) > 0)
+        gateway.stop()
+        counted = rows(gateway, topic)
+        assert counted["accepted"] == sent == end_offsets(kafka, topic)
+        assert 0 < counted["would_reject"] <= sent
+        assert set(counted) == {"accepted", "would_reject"}
+        assert "would reject: topic" in gateway.log()
+
+
+def test_delay_slows_a_producer_down_without_an_error_and_says_why(kafka: Cluster, topic: str) -> None:
+    thresholds = {LIMIT: 100_000, "on_exceed": "delay"}
+    with Gateway(kafka.bootstrap_servers, {"thresholds": thresholds}) as gateway:
+        sent = produce_until(gateway, topic, lambda: noted(gateway, "delayed", topic) > 0)
+        gateway.stop()
+        counted = rows(gateway, topic)
+        assert counted["accepted"] == sent == end_offsets(kafka, topic)
+        assert counted["delayed"] > 0
+        assert set(counted) - set(NOTES) == {"accepted"}
+        assert "delayed: topic" in gateway.log()
+
+
+def test_acks_0_over_its_limit_is_dropped_only_where_the_operator_says_so(kafka: Cluster, topic: str) -> None:
+    settings = {"acks0": "drop", "thresholds": {LIMIT: SMALL}}
+    with Gateway(kafka.bootstrap_servers, settings) as gateway:
+
+        def dropped() -> float:
+            labels = {"broker": "1", "topic": topic, "outcome": "dropped", "reason": "acks0-limit"}
+            return gateway.metric("produce_bytes_total", **labels)
+
+        assert dropped() == 0
+        sent = produce_until(gateway, topic, lambda: dropped() > 0, acks=0, **{"enable.idempotence": False})
+        gateway.stop()
+        counted = rows(gateway, topic)
+        wait_for("the broker to append", lambda: counted["unacknowledged"] == end_offsets(kafka, topic))
+        assert counted["unacknowledged"] + counted["dropped"] == sent
