@@ -402,7 +402,7 @@ def create_topics(
     broker: int | None = None,
     **config: str,
 ) -> None:
-    """Create topics and return when every broker's metadata has them with all leaders.
+    """Create topics and return when metadata has them with all leaders, and these know that they lead.
 
     `broker`: where all partitions shall be; None leaves that to Kafka.
     """
@@ -425,6 +425,14 @@ def create_topics(
         )
 
     embedded.wait_for(f"topics {', '.join(names)}", led)
+    # A leader is named before it takes records (it answers error 6 for a moment); it tells offsets only then as well.
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "end-offsets", "log_level": 0})
+    try:
+        for name in names:
+            for partition in range(partitions):
+                _end_offset(consumer, TopicPartition(name, partition))
+    finally:
+        consumer.close()
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> int:
