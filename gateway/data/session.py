@@ -297,7 +297,9 @@ class Session:
         if acks:
             gate.refuse(stopped, version, refused, now)
         else:
-            gate.count(stopped, version, "dropped", ACKS0_LIMIT)  # nobody can be told
+            for_good = [part for part in stopped if refused[part[:2]].verdict.reason == PROTECTED_TOPIC]
+            gate.count(for_good, version, "dropped", PROTECTED_TOPIC)  # nobody can be told
+            gate.count([part for part in stopped if part not in for_good], version, "dropped", ACKS0_LIMIT)
         rows = [(topic, index, code, why.text) for (topic, index), (code, why) in refused.items()]
         throttle_ms = max(delay_ms, *(why.throttle_ms for _, why in refused.values()))
         if throttle_ms and acks:

@@ -583,6 +583,12 @@ def test_acks_0_is_dropped_and_counted_only_where_the_operator_says_so() -> None
     }
 
 
+def test_acks_0_to_a_topic_of_the_gateways_own_is_dropped_under_that_reason() -> None:
+    play = Play(protected_topics=("__usage",))
+    assert play.client(request(1, {"__usage": [0, 1]}, acks=0)) == (b"", b"")
+    assert play.rows() == {("__usage", "dropped", "protected-topic"): (2 * SIZE, 2, 1)}
+
+
 # --- observe ----------------------------------------------------------------------------------------------------------
 
 
