@@ -15,6 +15,10 @@
 #   pending           what each request in flight is owed, in order
 #   rewrite           ApiVersions caps; host and port in Metadata, FindCoordinator, DescribeCluster; topic ids
 #   stream            addresses in Fetch, ShareFetch and ShareAcknowledge answers that are never held whole
+#   fetch_request     how much a Fetch may ask for, changed in place
+#   admin             how messages of admin APIs are read and written, from tables
+#   configs, quotas   those tables, and how a request is split between the broker and us, and the answers merged
+#   refusal           the answer that refuses a whole admin request
 #   identity          who: client software, SASL principal seen passing by
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ CAPS: dict[int, int] = {
     METADATA: 13,
     FIND_COORDINATOR: 6,
     API_VERSIONS: 4,
+    DESCRIBE_CONFIGS: 4,
+    ALTER_CONFIGS: 2,
+    INCREMENTAL_ALTER_CONFIGS: 1,
+    DESCRIBE_CLIENT_QUOTAS: 1,
+    ALTER_CLIENT_QUOTAS: 1,
     DESCRIBE_CLUSTER: 2,
     SHARE_FETCH: 2,
     SHARE_ACKNOWLEDGE: 2,
@@ -42,13 +47,15 @@ CAPS: dict[int, int] = {
 
 # The lowest version that the gateway reads, where it isn't 0. Never advertised: brokers list Produce from v0 on for the
 # sake of old clients and refuse it below v3 nevertheless, and so does the gateway.
-FLOORS: dict[int, int] = {PRODUCE: 3, FETCH: 4, SHARE_FETCH: 1, SHARE_ACKNOWLEDGE: 1}
+FLOORS: dict[int, int] = {PRODUCE: 3, FETCH: 4, DESCRIBE_CONFIGS: 1, SHARE_FETCH: 1, SHARE_ACKNOWLEDGE: 1}
 
 PRODUCE_FLEXIBLE = 9  # compact forms and tagged fields
 PRODUCE_LOG_START = 5  # answer: log_start_offset
 PRODUCE_ERROR_TEXT = 8  # answer: record_errors, error_message (KIP-467)
 PRODUCE_ENDPOINTS = 10  # answer: tagged current_leader per partition, NodeEndpoints at the end (KIP-951)
 PRODUCE_TOPIC_IDS = 13  # request and answer: topic id instead of name (KIP-516)
+FETCH_FLEXIBLE = 12
+FETCH_TOPIC_IDS = 13
 
 _APIS: tuple[tuple[int, str, int, int], ...] = (
     # key, name, request flexible from, answer flexible from

@@ -18,6 +18,7 @@ STREAM = 4  # walked while it streams through, for addresses at its end
 SASL = 5  # tells whether the broker has accepted the principal
 OURS = 6  # the gateway asked; the client never sees it
 LOCAL = 7  # answered by the gateway, the frame is in the entry
+ADMIN = 8  # the gateway asked, for an admin request of the client's that it answers itself
 
 Entry = tuple[Any, ...]
 

@@ -10,6 +10,9 @@
 # An answer is walked by a small program: a flat table of steps compiled from its layout. All that is kept between two
 # chunks is the step, the loop counters, half a varint and how much to skip, so a chunk may end anywhere, and record
 # bytes cost nothing. An answer that doesn't follow its layout is passed on as it is, and `lost` says so.
+#
+# Who wants to know what of which topic passes walks the same programs, with stops at topics and at records:
+# fetch_response.py.
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from typing import Final, TypeAlias
 
 from protocol import api
 from protocol.wire import (
+    UUID_SIZE,
     Buffer,
     MalformedFrame,
     at_end,
@@ -30,10 +34,15 @@ from protocol.wire import (
 )
 
 HOLD: Final = 16 * 1024  # a list of addresses with what is behind it is held back up to here: some 250 brokers
+LONGEST_NAME: Final = 249  # of a topic: Kafka makes no longer ones
 HIDDEN_TAG: Final = 0x7F  # the highest one-byte tag: Kafka counts its tagged fields up from 0 and has reached 3
 
-# Layouts: a number is that many bytes, a tuple an array of such elements, BYTES a compact string, bytes or records.
+# Layouts: a number is that many bytes, a tuple an array of such elements, BYTES a string or bytes. Those of versions
+# before tagged fields are the same without TAGS, and with lengths and counts of fixed widths.
 _BYTES: Final = "bytes"
+_NAME: Final = "a topic's name"
+_ID: Final = "a topic's id"
+_RECORDS: Final = "records"
 _TAGS: Final = "tags"
 _ENDPOINT_TAGS: Final = "tags, 0 is the list of addresses"
 _ENDPOINTS: Final = "array of addresses"
@@ -43,23 +52,30 @@ _HEADER: _Layout = (4, _TAGS)  # correlation id
 _LEADER: _Layout = (4 + 4, _TAGS)  # id, epoch
 
 _ABORTED: _Layout = (8 + 8, _TAGS)  # producer id, first offset
-_FETCH_PARTITION: _Layout = (
-    4 + 2 + 8 + 8 + 8,  # index, error, high watermark, last stable offset, log start offset
-    _ABORTED,
-    4,  # preferred read replica
-    _BYTES,
-    _TAGS,
-)
-_FETCH: _Layout = (*_HEADER, 4 + 2 + 4, (16, _FETCH_PARTITION, _TAGS), _ENDPOINT_TAGS)  # throttle time, error, session
+
+
+def _fetch(version: int) -> _Layout:
+    partition: _Layout = (
+        4 + 2 + 8 + 8,  # index, error, high watermark, last stable offset
+        8 if version >= 5 else 0,  # log start offset
+        _ABORTED,
+        4 if version >= 11 else 0,  # preferred read replica
+        _RECORDS,
+        _TAGS,
+    )
+    topic: _Layout = (_ID if version >= api.FETCH_TOPIC_IDS else _NAME, partition, _TAGS)
+    head = 4 + (2 + 4 if version >= 7 else 0)  # throttle time, error, session
+    return (*_HEADER, head, topic, _ENDPOINT_TAGS if version >= 16 else _TAGS)
+
 
 _ACQUIRED: _Layout = (8 + 8 + 2, _TAGS)  # first offset, last offset, delivery count
-_SHARE_FETCH_PARTITION: _Layout = (4 + 2, _BYTES, 2, _BYTES, *_LEADER, _BYTES, _ACQUIRED, _TAGS)
+_SHARE_FETCH_PARTITION: _Layout = (4 + 2, _BYTES, 2, _BYTES, *_LEADER, _RECORDS, _ACQUIRED, _TAGS)
 _SHARE_FETCH: _Layout = (
     *_HEADER,
     4 + 2,  # throttle time, error
     _BYTES,  # error message
     4,  # acquisition lock timeout
-    (16, _SHARE_FETCH_PARTITION, _TAGS),
+    (_ID, _SHARE_FETCH_PARTITION, _TAGS),
     _ENDPOINTS,
     _TAGS,
 )
@@ -68,7 +84,8 @@ _ACKNOWLEDGED: _Layout = (16, (4 + 2, _BYTES, *_LEADER, _TAGS), _TAGS)
 _SHARE_ACKNOWLEDGE_1: _Layout = (*_HEADER, 4 + 2, _BYTES, _ACKNOWLEDGED, _ENDPOINTS, _TAGS)
 _SHARE_ACKNOWLEDGE_2: _Layout = (*_HEADER, 4 + 2, _BYTES, 4, _ACKNOWLEDGED, _ENDPOINTS, _TAGS)
 
-# Steps of a program: (what, argument). All but _SKIP, _NEXT and _END begin by reading a varint n.
+# Steps of a program: (what, argument). Down to _HIDE_ARRAY all but _SKIP begin by reading a varint n, or, with
+# _INT16 or _INT32 added, an integer n - 1 of that width.
 (
     _SKIP,  # pass `argument` bytes
     _STRING,  # pass n - 1 bytes, none for a null
@@ -77,49 +94,81 @@ _SHARE_ACKNOWLEDGE_2: _Layout = (*_HEADER, 4 + 2, _BYTES, 4, _ACKNOWLEDGED, _END
     _COUNT,  # the same n times
     _TAG,  # n is the number of a tagged field
     _ENDPOINT_TAG,  # the same, hide number 0
+    _TOPIC,  # n - 1 bytes are a topic's name: _TAKE them
+    _SIZE,  # n - 1 bytes are records: _WALK them
     _HIDE_ARRAY,  # n - 1 addresses
     _NEXT,  # once more from step `argument` on, if there are more
+    _TAKE,  # `argument` bytes, or those announced, are what a topic is called
+    _WALK,  # records
     _END,
-) = range(10)
+) = range(14)
+_INT16: Final = 16
+_INT32: Final = 32
 _Program: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def _compile(layout: _Layout) -> _Program:
+def _compile(layout: _Layout, *, flexible: bool = True, metered: bool = False) -> _Program:
     steps: list[tuple[int, int]] = []
-    _append(layout, steps)
+    _append(layout, steps, metered)
+    if not flexible:
+        wide = {_STRING: _INT32, _ARRAY: _INT32, _SIZE: _INT32, _TOPIC: _INT16}
+        steps = [(kind + wide.get(kind, 0), argument) for kind, argument in steps]
     return (*steps, (_END, 0))
 
 
-def _append(layout: _Layout, steps: list[tuple[int, int]]) -> None:
+def _without_tags(layout: _Layout) -> _Layout:
+    return tuple(
+        _without_tags(item) if isinstance(item, tuple) else item
+        for item in layout
+        if item not in (_TAGS, _ENDPOINT_TAGS)
+    )
+
+
+def _append(layout: _Layout, steps: list[tuple[int, int]], metered: bool) -> None:
     for item in layout:
         if isinstance(item, int):
-            steps.append((_SKIP, item))
+            steps += [(_SKIP, item)] if item else []
         elif isinstance(item, tuple):
-            _append_loop(_ARRAY, item, steps)
-        elif item is _BYTES:
-            steps.append((_STRING, 0))
+            _append_loop(_ARRAY, item, steps, metered)
         elif item is _ENDPOINTS:
             steps.append((_HIDE_ARRAY, 0))
+        elif item in (_TAGS, _ENDPOINT_TAGS):
+            _append_loop(_COUNT, (item,), steps, metered)
+        elif item is _ID:
+            steps.append((_TAKE if metered else _SKIP, UUID_SIZE))
+        elif not metered or item is _BYTES:
+            steps.append((_STRING, 0))
+        elif item is _NAME:
+            steps += ((_TOPIC, 0), (_TAKE, 0))
         else:
-            _append_loop(_COUNT, (item,), steps)
+            steps += ((_SIZE, 0), (_WALK, 0))
 
 
-def _append_loop(kind: int, body: _Layout, steps: list[tuple[int, int]]) -> None:
+def _append_loop(kind: int, body: _Layout, steps: list[tuple[int, int]], metered: bool) -> None:
     first = len(steps) + 1
     steps.append((kind, 0))
     if kind == _ARRAY:
-        _append(body, steps)
+        _append(body, steps, metered)
     else:
         steps += ((_ENDPOINT_TAG if body[0] is _ENDPOINT_TAGS else _TAG, 0), (_SIZED, 0))
     steps.append((_NEXT, first))
     steps[first - 1] = (kind, len(steps))
 
 
+def _compile_fetch(version: int, *, metered: bool) -> _Program:
+    layout, flexible = _fetch(version), version >= api.FETCH_FLEXIBLE
+    return _compile(layout if flexible else _without_tags(layout), flexible=flexible, metered=metered)
+
+
 _PROGRAMS: Final[dict[tuple[int, int], _Program]] = {
-    **dict.fromkeys(((api.FETCH, version) for version in (16, 17, 18)), _compile(_FETCH)),
+    **{(api.FETCH, version): _compile_fetch(version, metered=False) for version in (16, 17, 18)},
     **dict.fromkeys(((api.SHARE_FETCH, version) for version in (1, 2)), _compile(_SHARE_FETCH)),
     (api.SHARE_ACKNOWLEDGE, 1): _compile(_SHARE_ACKNOWLEDGE_1),
     (api.SHARE_ACKNOWLEDGE, 2): _compile(_SHARE_ACKNOWLEDGE_2),
+}
+METERED: Final[dict[tuple[int, int], _Program]] = {
+    **{(api.FETCH, version): _compile_fetch(version, metered=True) for version in range(4, 19)},
+    **dict.fromkeys(((api.SHARE_FETCH, version) for version in (1, 2)), _compile(_SHARE_FETCH, metered=True)),
 }
 _NOTHING: Final[_Program] = ((_END, 0),)
 
@@ -139,7 +188,7 @@ class EndpointHider:
     `lost` turns true when the bytes don't follow the layout of that answer; they are passed on as they are from there.
     """
 
-    __slots__ = ("_left", "_program", "_shift", "_skip", "_stack", "_step", "_value", "lost")
+    __slots__ = ("_due", "_left", "_program", "_shift", "_skip", "_stack", "_step", "_value", "lost")
 
     def __init__(self, api_key: int, version: int, size: int) -> None:
         self.lost = False
@@ -148,6 +197,7 @@ class EndpointHider:
         self._stack: list[int] = []  # how often each loop that we are in is still to be run
         self._value = self._shift = 0  # a varint that a chunk's end has cut
         self._skip = 0  # bytes to pass before the next step
+        self._due = 0  # bytes of a topic's name, or of records, that are still to come
         self._left = size  # bytes of the frame that have not been released
 
     def feed(self, buf: bytearray | memoryview, start: int, end: int) -> int:
@@ -187,8 +237,14 @@ class EndpointHider:
                 pos += argument
                 step += 1
                 continue
-            if kind == _END:
-                break
+            if _NEXT < kind < _INT16:
+                if kind == _END:
+                    break
+                pos = self._take(buf, pos, end, argument) if kind == _TAKE else self._measure(buf, pos, end)
+                if self._due:
+                    break
+                step += 1
+                continue
             if kind == _HIDE_ARRAY and buf[pos] > 1:
                 if end < frame_end and end - pos < HOLD:
                     held = end - pos
@@ -198,14 +254,23 @@ class EndpointHider:
                 break
             byte = buf[pos]
             pos += 1
-            value |= (byte & 0x7F) << shift
-            if byte >= 0x80:
-                shift += 7
-                if shift < 35:
+            if kind < _INT16:
+                value |= (byte & 0x7F) << shift
+                if byte >= 0x80:
+                    shift += 7
+                    if shift < 35:
+                        continue
+                    followed = False  # no varint of Kafka's has more than five bytes
+                    break
+                number, value, shift = value, 0, 0
+            else:
+                value = value << 8 | byte
+                shift += 8
+                if shift < (16 if kind < _INT32 else 32):
                     continue
-                followed = False  # no varint of Kafka's has more than five bytes
-                break
-            number, value, shift = value, 0, 0
+                number = value + 1 & (1 << shift) - 1  # from here on as if it were a varint: null is 0
+                value = shift = 0
+                kind &= _INT16 - 1
             step += 1
             if kind == _STRING:
                 pos += number - 1 if number else 0
@@ -220,8 +285,17 @@ class EndpointHider:
                     stack.append(number)
                 else:
                     step = argument
-            elif kind == _ENDPOINT_TAG and number == 0:
-                buf[pos - 1] = HIDDEN_TAG
+            elif kind == _ENDPOINT_TAG:
+                if number == 0:
+                    buf[pos - 1] = HIDDEN_TAG
+            elif kind in (_TOPIC, _SIZE):
+                self._due = number - 1 if number else 0
+                if self._due > (frame_end - pos if kind == _SIZE else LONGEST_NAME):
+                    followed = False
+                    break
+                if kind == _SIZE:
+                    self._announce(self._due)
+                    step += not self._due
         self._step, self._value, self._shift = step, value, shift
         self._skip = max(0, pos - end)
         self._left = frame_end - end + held
@@ -233,6 +307,19 @@ class EndpointHider:
         self.lost = True
         self._program, self._step, self._skip = _NOTHING, 0, self._left
         self._stack.clear()
+
+    # For who meters: here nothing stops at topics or records.
+
+    def _announce(self, size: int) -> None:
+        """So many bytes of records begin."""
+
+    def _take(self, buf: bytearray | memoryview, pos: int, end: int, size: int) -> int:
+        """What a topic is called: `size` bytes, or if that is 0, as many as are due. Nothing is due: all is there."""
+        return pos
+
+    def _measure(self, buf: bytearray | memoryview, pos: int, end: int) -> int:
+        """Records; likewise."""
+        return pos
 
 
 def _hide_array(buf: bytearray | memoryview, pos: int, end: int, frame_end: int) -> bool:

@@ -1,0 +1,96 @@
+# What of a Fetch request the gateway reads, which topics it is about, and what it changes: how much it may ask for at
+# once, in place, so that the request keeps its size and a run of requests stays one untouched piece. Of ShareFetch only
+# the latter. Spec: kafka.apache.org/protocol, Fetch; KIP-227 (sessions), KIP-932 (ShareFetch).
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from protocol import api, wire
+from protocol.wire import Buffer, MalformedFrame
+
+LOWEST: Final = 4  # versions
+_BOUNDED: Final = 3  # before this version there is no bound to change
+HIGHEST: Final = 18
+_FLEXIBLE: Final = api.FETCH_FLEXIBLE
+_SESSIONS: Final = 7
+_LOG_START: Final = 5
+_LEADER_EPOCH: Final = 9
+_NO_REPLICA: Final = 15  # from this version on the replica id, which came first, is a tagged field
+_BYTES: Final = struct.Struct(">ii")  # min_bytes, max_bytes
+
+
+def cap(buf: bytearray, start: int, end: int, version: int, most: int) -> bool:
+    """Let the request in buf[start:end] (without size prefix) ask for at most `most` bytes; True if it asked for more.
+
+    A broker answers with at least one batch whatever the bound, so nobody is stuck behind a large one.
+
+    Raises:
+        MalformedFrame: it ends before these fields.
+    """
+    return version >= _BOUNDED and _cap(buf, start, end, _bounds(buf, start, end, version), most, f"Fetch v{version}")
+
+
+def cap_share(buf: bytearray, start: int, end: int, version: int, most: int) -> bool:
+    """The same with a ShareFetch request.
+
+    Raises:
+        MalformedFrame: it ends before these fields.
+    """
+    _, pos = wire.string(buf, start + 8, end)
+    pos = wire.skip_tags(buf, pos, end)
+    _, pos = wire.compact_string(buf, pos, end)  # group
+    _, pos = wire.compact_string(buf, pos, end)  # member
+    return _cap(buf, start, end, pos + 8, most, f"ShareFetch v{version}")  # session epoch, max_wait_ms
+
+
+def topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
+    """The topics that the request in buf[start:end] lists, by name, or from version 13 on by id.
+
+    Within a session (KIP-227) only those that are new to it or have changed are listed.
+
+    Raises:
+        MalformedFrame: it is no such request.
+    """
+    flexible = version >= _FLEXIBLE
+    read_array = wire.compact_array if flexible else wire.array
+    pos = _bounds(buf, start, end, version) + _BYTES.size + 1  # isolation level
+    pos += 8 if version >= _SESSIONS else 0
+    row = 4 + 8 + 4  # index, offset, max_bytes
+    row += (8 if version >= _LOG_START else 0) + (4 if version >= _LEADER_EPOCH else 0) + (4 if flexible else 0)
+    found = []
+    count, pos = read_array(buf, pos, end)
+    for _ in range(count):
+        if version >= api.FETCH_TOPIC_IDS:
+            topic, pos = wire.uuid(buf, pos, end)
+        else:
+            name, pos = wire.compact_string(buf, pos, end) if flexible else wire.string(buf, pos, end)
+            topic = name or b""
+        found.append(topic)
+        partitions, pos = read_array(buf, pos, end)
+        if flexible:
+            for _ in range(partitions):
+                pos = wire.skip_tags(buf, wire.skip(pos, row, end), end)
+            pos = wire.skip_tags(buf, pos, end)
+        elif partitions > 0:
+            pos = wire.skip(pos, partitions * row, end)
+    return found
+
+
+def _bounds(buf: Buffer, start: int, end: int, version: int) -> int:
+    """Where min_bytes and max_bytes are."""
+    _, pos = wire.string(buf, start + 8, end)
+    if version >= _FLEXIBLE:
+        pos = wire.skip_tags(buf, pos, end)
+    return pos + (4 if version >= _NO_REPLICA else 8)  # max_wait_ms, and the replica id before it
+
+
+def _cap(buf: bytearray, start: int, end: int, pos: int, most: int, what: str) -> bool:
+    if pos + _BYTES.size > end:
+        raise MalformedFrame(f"{what} request: it ends at byte {end - start}, before max_bytes")
+    least, asked = _BYTES.unpack_from(buf, pos)
+    if asked <= most:
+        return False
+    _BYTES.pack_into(buf, pos, min(least, most), most)
+    return True

@@ -1,0 +1,261 @@
+# DescribeClientQuotas and AlterClientQuotas: the messages, and how one is divided between the broker and a gateway that
+# keeps quotas of its own (units that no broker knows, say).
+#
+# An entity is a set of (type, name): its order means nothing, a broker answers in any, and a name of None is <default>.
+# A broker refuses a key that it doesn't know, so ours are taken out before; it is asked by a probe whether this
+# client may alter quotas at all. It refuses to know which entities and keys are ours, what a filter finds among ours
+# and what values mean: callers say so.
+#
+# Measured with Kafka 4.1, tests/integration/test_admin_codec.py has it: a probe is AlterClientQuotas with validate_only
+# and no operation; error 0 allowed, 31 denied, 42 for an entity that doesn't exist (an unknown type, no type at all).
+#
+# Spec: KIP-546; ClientQuotaControlManager.java for duplicates.
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from protocol import api
+from protocol.admin import Api, Field, Struct
+
+# How a component of a filter matches.
+EXACT = 0
+DEFAULT = 1  # <default>
+SPECIFIED = 2  # any name, <default> as well
+
+USER = "user"
+CLIENT_ID = "client-id"
+IP = "ip"
+
+_UNKNOWN_SERVER_ERROR = api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]
+_INVALID_REQUEST = api.ERROR_CODES["INVALID_REQUEST"]
+
+
+class EntityPart(NamedTuple):
+    entity_type: str
+    entity_name: str | None  # None: <default>
+
+
+Entity: TypeAlias = tuple[EntityPart, ...]
+
+
+class Component(NamedTuple):
+    """A part of a filter; `match` is None unless `match_type` is EXACT."""
+
+    entity_type: str
+    match_type: int
+    match: str | None
+
+
+class DescribeClientQuotasRequest(NamedTuple):
+    components: tuple[Component, ...]
+    strict: bool = False  # only entities that have none but the types of the components
+
+
+class Value(NamedTuple):
+    key: str
+    value: float
+
+
+class Entry(NamedTuple):
+    entity: Entity
+    values: tuple[Value, ...]
+
+
+class DescribeClientQuotasAnswer(NamedTuple):
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    entries: tuple[Entry, ...] | None  # None with an error
+
+
+class Operation(NamedTuple):
+    key: str
+    value: float  # ignored with `remove`
+    remove: bool = False
+
+
+class Alteration(NamedTuple):
+    entity: Entity
+    ops: tuple[Operation, ...]
+
+
+class AlterClientQuotasRequest(NamedTuple):
+    entries: tuple[Alteration, ...]
+    validate_only: bool = False
+
+
+class AlterClientQuotasResult(NamedTuple):
+    error_code: int
+    error_message: str | None
+    entity: Entity
+
+
+class AlterClientQuotasAnswer(NamedTuple):
+    throttle_time_ms: int
+    entries: tuple[AlterClientQuotasResult, ...]
+
+
+# --- the fields -------------------------------------------------------------------------------------------------------
+
+_THROTTLE = Field("throttle_time_ms", "int32")
+_ERROR = (Field("error_code", "int16"), Field("error_message", "message", nullable=True))
+_KEY = Field("key", "text")
+_VALUE = Field("value", "float64")
+_ENTITY = Field(
+    "entity",
+    Struct(EntityPart, Field("entity_type", "text"), Field("entity_name", "text", nullable=True)),
+    array=True,
+)
+_COMPONENT = Struct(
+    Component, Field("entity_type", "text"), Field("match_type", "int8"), Field("match", "text", nullable=True)
+)
+_ENTRY = Struct(Entry, _ENTITY, Field("values", Struct(Value, _KEY, _VALUE), array=True))
+_ALTERATION = Struct(
+    Alteration, _ENTITY, Field("ops", Struct(Operation, _KEY, _VALUE, Field("remove", "bool")), array=True)
+)
+
+DESCRIBE_CLIENT_QUOTAS: Api[DescribeClientQuotasRequest, DescribeClientQuotasAnswer] = Api(
+    api.DESCRIBE_CLIENT_QUOTAS,
+    0,
+    1,
+    Struct(DescribeClientQuotasRequest, Field("components", _COMPONENT, array=True), Field("strict", "bool")),
+    Struct(DescribeClientQuotasAnswer, _THROTTLE, *_ERROR, Field("entries", _ENTRY, array=True, nullable=True)),
+)
+
+ALTER_CLIENT_QUOTAS: Api[AlterClientQuotasRequest, AlterClientQuotasAnswer] = Api(
+    api.ALTER_CLIENT_QUOTAS,
+    0,
+    1,
+    Struct(AlterClientQuotasRequest, Field("entries", _ALTERATION, array=True), Field("validate_only", "bool")),
+    Struct(
+        AlterClientQuotasAnswer,
+        _THROTTLE,
+        Field("entries", Struct(AlterClientQuotasResult, *_ERROR, _ENTITY), array=True),
+    ),
+)
+
+
+# --- ours and theirs --------------------------------------------------------------------------------------------------
+
+Key: TypeAlias = frozenset[tuple[str, str | None]]
+IsOurs: TypeAlias = Callable[[Entity, str], bool]  # of entity, quota key
+ForBroker: TypeAlias = Callable[[Operation], Operation | None]
+
+
+class Split(NamedTuple):
+    """A change divided.
+
+    `ours`: entities with the operations on our keys, none without any. `rest`: what the broker shall get, the same
+    object as the request if nothing of ours is in it, None if nothing is left. `refused`: results of entities that are
+    in neither, for they must not be changed by half.
+    """
+
+    ours: tuple[Alteration, ...]
+    rest: AlterClientQuotasRequest | None
+    refused: tuple[AlterClientQuotasResult, ...]
+
+
+def entity_key(entity: Entity) -> Key:
+    """By which entities are the same. Of a type that is there twice a broker takes the last name, and so do we."""
+    return frozenset(dict(entity).items())
+
+
+def ops_for_broker(alteration: Alteration, is_ours: IsOurs, also: ForBroker) -> tuple[Operation, ...]:
+    """Operations on the broker's keys, and what it shall have of those on ours, as `also` says."""
+    found = (op if not is_ours(alteration.entity, op.key) else also(op) for op in alteration.ops)
+    return tuple(op for op in found if op is not None)
+
+
+def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = lambda _: None) -> Split:
+    """Take our keys out of an AlterClientQuotas request. `also`: what the broker shall do as well for an operation on
+    one of them.
+
+    Refused, with all its other keys, is an entity that names one of ours twice; and one that is there more than once,
+    if any of its entries names a key of ours.
+    """
+    counts = Counter(entity_key(entity) for entity, _ in request.entries)
+    touched = {entity_key(entity) for entity, ops in request.entries if any(is_ours(entity, op.key) for op in ops)}
+    if not touched:
+        return Split((), request, ())
+    ours: list[Alteration] = []
+    rest: list[Alteration] = []
+    refused: dict[Key, AlterClientQuotasResult] = {}
+    for alteration in request.entries:
+        entity, ops = alteration
+        key = entity_key(entity)
+        if key not in touched:
+            rest.append(alteration)
+            continue
+        mine = tuple(op for op in ops if is_ours(entity, op.key))
+        reason = _twice(counts[key], [op.key for op in mine])
+        if reason is not None:
+            refused[key] = AlterClientQuotasResult(_INVALID_REQUEST, reason, entity)
+            continue
+        ours.append(Alteration(entity, mine))
+        if theirs := ops_for_broker(alteration, is_ours, also):
+            rest.append(Alteration(entity, theirs))
+    return Split(tuple(ours), request._replace(entries=tuple(rest)) if rest else None, tuple(refused.values()))
+
+
+def _twice(entries: int, keys: list[str]) -> str | None:
+    if entries > 1:
+        return "The entity is in the request more than once; name it once."
+    for key, count in Counter(keys).items():
+        if count > 1:
+            return f"{key} is named {count} times; name it once."
+    return None
+
+
+def without(request: AlterClientQuotasRequest, entities: Iterable[Entity]) -> AlterClientQuotasRequest | None:
+    """The request without these entities; None if nothing is left of it."""
+    keys = set(map(entity_key, entities))
+    kept = tuple(alteration for alteration in request.entries if entity_key(alteration.entity) not in keys)
+    return request._replace(entries=kept) if kept else None
+
+
+def merge_altered(
+    request: AlterClientQuotasRequest,
+    answer: AlterClientQuotasAnswer | None,
+    ours: Iterable[AlterClientQuotasResult],
+) -> AlterClientQuotasAnswer:
+    """One answer to the whole `request`, in its order, with one row per entity as a broker has it.
+
+    Args:
+        answer: the broker's, to what it was sent of the request; None if it was sent nothing.
+        ours: our results, one per entity at most: of the keys that we took, and of what was refused.
+
+    Of an entity with two results the broker's counts if it is an error, else ours. One without any gets
+    UNKNOWN_SERVER_ERROR. What the broker says of others comes last.
+    """
+    theirs = {entity_key(row.entity): row for row in (answer.entries if answer else ())}
+    own = {entity_key(row.entity): row for row in ours}
+    entries = []
+    for key, entity in {entity_key(entity): entity for entity, _ in request.entries}.items():
+        said = theirs.pop(key, None)
+        if said is None or said.error_code == api.NONE:
+            said = own.get(key, said)
+        if said is None:
+            text = "The broker gave no result for this entity."
+            said = AlterClientQuotasResult(_UNKNOWN_SERVER_ERROR, text, entity)
+        entries.append(said._replace(entity=entity))
+    return AlterClientQuotasAnswer(answer.throttle_time_ms if answer else 0, (*entries, *theirs.values()))
+
+
+def merge_described(answer: DescribeClientQuotasAnswer, ours: Iterable[Entry]) -> DescribeClientQuotasAnswer:
+    """The broker's answer with our entries in it: those that the request's filter finds, the caller knows which.
+
+    Our values go behind the broker's of the same entity and replace its value of the same key; entities that it doesn't
+    have come last. An answer with an error stays as it is.
+    """
+    if answer.error_code != api.NONE:
+        return answer
+    entries = {entity_key(entry.entity): entry for entry in answer.entries or ()}
+    for entity, values in ours:
+        known = entries.setdefault(entity_key(entity), Entry(entity, ()))
+        keys = {value.key for value in values}
+        theirs = tuple(value for value in known.values if value.key not in keys)
+        entries[entity_key(entity)] = known._replace(values=theirs + values)
+    return answer._replace(entries=tuple(entries.values()))

@@ -1,0 +1,54 @@
+# The answer that refuses a whole admin request, whichever of the five APIs it is of: the same error for everything that
+# it names. For what nobody got to: a request that is refused in parts is split and merged (configs.py, quotas.py).
+
+from __future__ import annotations
+
+from protocol import api, wire
+from protocol.configs import (
+    ALTER_CONFIGS,
+    DESCRIBE_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+    AlterConfigsAnswer,
+    AlterConfigsResult,
+    DescribeConfigsAnswer,
+    DescribeConfigsResult,
+)
+from protocol.quotas import (
+    ALTER_CLIENT_QUOTAS,
+    DESCRIBE_CLIENT_QUOTAS,
+    AlterClientQuotasAnswer,
+    AlterClientQuotasResult,
+    DescribeClientQuotasAnswer,
+)
+
+
+def refuse(request: bytes, code: int, message: str) -> bytes:
+    """The frame of an answer to `request` (without size prefix) that has this error for each of its resources.
+
+    Raises:
+        MalformedFrame: it is no request of the five, or none that can be read.
+    """
+    key, _ = wire.int16(request, 0, len(request))
+    if key == api.DESCRIBE_CONFIGS:
+        head = DESCRIBE_CONFIGS.decode_request(request, 0, len(request))
+        results = tuple(DescribeConfigsResult(code, message, *row[:2]) for row in head.body.resources)
+        return DESCRIBE_CONFIGS.encode_answer(DescribeConfigsAnswer(0, results), head.version, head.correlation_id)
+    if key == api.DESCRIBE_CLIENT_QUOTAS:
+        asked = DESCRIBE_CLIENT_QUOTAS.decode_request(request, 0, len(request))
+        answer = DescribeClientQuotasAnswer(0, code, message, None)
+        return DESCRIBE_CLIENT_QUOTAS.encode_answer(answer, asked.version, asked.correlation_id)
+    if key == api.ALTER_CLIENT_QUOTAS:
+        wanted = ALTER_CLIENT_QUOTAS.decode_request(request, 0, len(request))
+        rows = tuple(AlterClientQuotasResult(code, message, entity) for entity, _ in wanted.body.entries)
+        return ALTER_CLIENT_QUOTAS.encode_answer(
+            AlterClientQuotasAnswer(0, rows), wanted.version, wanted.correlation_id
+        )
+    if key == api.ALTER_CONFIGS:
+        replaces = ALTER_CONFIGS.decode_request(request, 0, len(request))
+        refused = tuple(AlterConfigsResult(code, message, *row[:2]) for row in replaces.body.resources)
+        return ALTER_CONFIGS.encode_answer(AlterConfigsAnswer(0, refused), replaces.version, replaces.correlation_id)
+    changes = INCREMENTAL_ALTER_CONFIGS.decode_request(request, 0, len(request))
+    refused = tuple(AlterConfigsResult(code, message, *row[:2]) for row in changes.body.resources)
+    return INCREMENTAL_ALTER_CONFIGS.encode_answer(
+        AlterConfigsAnswer(0, refused), changes.version, changes.correlation_id
+    )

@@ -1,0 +1,164 @@
+# Messages of the admin APIs as kio has them, in every version that it knows, and the way from there to our NamedTuples.
+#
+# Values are drawn by kio's field tables, not by ours: what may be null there must be readable here. kio_messages has no
+# float64, which the quota APIs need, so drawing and the second encoder (with unknown tagged fields) are done again here
+# for structs, and left to it for everything else.
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from protocol import api
+from protocol.admin import Api, Struct
+from protocol.configs import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from protocol.quotas import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from tests.protocol import kio_messages as kio
+
+APIS: list[Api[Any, Any]] = [
+    DESCRIBE_CONFIGS,
+    ALTER_CONFIGS,
+    INCREMENTAL_ALTER_CONFIGS,
+    DESCRIBE_CLIENT_QUOTAS,
+    ALTER_CLIENT_QUOTAS,
+]
+CLIENT_ID = "admin-1"
+CORRELATION_ID = 77
+
+
+class Case(NamedTuple):
+    """One message of one API in one version."""
+
+    api: Api[Any, Any]
+    version: int
+    what: str  # request | answer
+
+    @property
+    def cls(self) -> Any:
+        load = kio.request_class if self.what == "request" else kio.answer_class
+        return load(self.api.key, self.version)
+
+    @property
+    def struct(self) -> Struct[Any]:
+        return self.api.request if self.what == "request" else self.api.answer
+
+    @property
+    def flexible(self) -> bool:
+        return bool(self.cls.__flexible__)
+
+    def head(self, client_id: str | None = CLIENT_ID, tags: bytes = b"\0") -> bytes:
+        if self.what == "answer":
+            return kio.answer_header(self.cls, CORRELATION_ID, tags)
+        text = struct.pack(">h", -1) if client_id is None else struct.pack(">h", len(client_id)) + client_id.encode()
+        head = struct.pack(">hhi", self.api.key, self.version, CORRELATION_ID) + text
+        return head + (tags if self.flexible else b"")
+
+    def decode(self, buf: Any, start: int, end: int) -> Any:
+        """The message, whatever its header is."""
+        if self.what == "request":
+            return self.api.decode_request(buf, start, end).body
+        return self.api.decode_answer(buf, start, end, self.version)[1]
+
+    def encode(self, value: Any) -> bytes:
+        """The frame with its size prefix."""
+        if self.what == "request":
+            return self.api.encode_request(value, self.version, CORRELATION_ID, CLIENT_ID.encode())
+        return self.api.encode_answer(value, self.version, CORRELATION_ID)
+
+    def __str__(self) -> str:
+        return f"{self.api.name}-v{self.version}-{self.what}"
+
+
+CASES = [
+    Case(each, version, what)
+    for each in APIS
+    for version in range(each.lowest, each.highest + 1)
+    for what in ("request", "answer")
+]
+FLEXIBLE = [case for case in CASES if case.flexible]
+EVERY_CLASS = (
+    *("DescribeConfigsResource", "DescribeConfigsRequest", "DescribeConfigsSynonym", "DescribeConfigsResourceResult"),
+    *("DescribeConfigsResult", "DescribeConfigsResponse", "AlterableConfig", "AlterConfigsResource"),
+    *("AlterConfigsRequest", "IncrementalAlterConfigsRequest", "AlterConfigsResourceResponse", "AlterConfigsResponse"),
+    *("IncrementalAlterConfigsResponse", "ComponentData", "DescribeClientQuotasRequest", "EntityData", "ValueData"),
+    *("EntryData", "DescribeClientQuotasResponse", "OpData", "AlterClientQuotasRequest", "AlterClientQuotasResponse"),
+)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def messages(cls: Any) -> st.SearchStrategy[Any]:
+    """Instances of a kio class, every field of it drawn."""
+    return st.builds(cls, **{field.name: _values(field) for field in kio.fields(cls)})
+
+
+def _values(field: Any) -> st.SearchStrategy[Any]:
+    if field.kind is None:
+        one = messages(field.entity)
+    elif field.kind == "float64":
+        one = st.floats(allow_nan=False)
+    else:
+        return kio._values(field)
+    values = st.lists(one, max_size=3).map(tuple) if field.is_array else one
+    return st.none() | values if field.nullable else values
+
+
+def filled(cls: Any) -> Any:
+    """An instance with something in every field, two elements in every array."""
+    values: dict[str, Any] = {}
+    for field in kio.fields(cls):
+        if field.kind is None:
+            one = filled(field.entity)
+        else:
+            one = 1048576.5 if field.kind == "float64" else kio._SAMPLES[field.kind]
+        values[field.name] = (one, one) if field.is_array else one
+    return cls(**values)
+
+
+def encode(message: Any, extra: kio.Extra = kio.NO_EXTRA) -> bytes:
+    """A message with unknown tagged fields at the end of each struct whose class `extra` names."""
+    cls = type(message)
+    out = b""
+    for field in kio.fields(cls):
+        value = getattr(message, field.name)
+        if field.kind is None:
+            count = -1 if value is None else len(value)
+            out += kio.uvarint(count + 1) if cls.__flexible__ else struct.pack(">i", count)
+            out += b"".join(encode(row, extra) for row in value or ())
+        elif field.kind == "float64":
+            out += struct.pack(">d", value)
+        else:
+            out += kio._encode_field(field, value, cls.__flexible__, extra)
+    return out + kio.tagged(list(extra.get(cls.__name__, []))) if cls.__flexible__ else out
+
+
+# --- kio's and ours ---------------------------------------------------------------------------------------------------
+
+_KIO_NAMES = {"throttle_time_ms": "throttle_time"}
+_MISSING = object()
+
+
+def ours(kind: Struct[Any], message: Any) -> Any:
+    """kio's message as our NamedTuple; a field that this version lacks is its default."""
+    values = []
+    for field in kind.fields:
+        value = getattr(message, _KIO_NAMES.get(field.name, field.name), _MISSING)
+        if value is _MISSING:
+            value = field.default
+        elif isinstance(field.kind, Struct):
+            value = None if value is None else tuple(ours(field.kind, row) for row in value)
+        elif field.name == "throttle_time_ms":
+            value = value // kio._MILLISECOND
+        elif field.name == "error_code":
+            value = value.value
+        values.append(value)
+    return kind.make(*values)
+
+
+def error(name: str) -> int:
+    return api.ERROR_CODES[name]
