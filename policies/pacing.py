@@ -4,61 +4,45 @@
 # buckets remember, the sum stays at the total, and each topic gets its threshold if it wants it. No EWMA decides here:
 # between two of its ticks it would let everything through, and then nothing.
 #
-# The hot path asks `over` and adds to `uncounted`, as with rejections; here `over` means: ask `decide` about every
-# request. So steady demand is paced request by request. It is set where a limit may be reached before the next `pace`:
-# for a topic that was quiet, as nobody knows how much comes, and where there is little credit left. What was counted
-# without asking, `pace` moves into the buckets. Knows no request and no clock.
+# The hot path asks `over` and adds to `uncounted`, as with rejections; here `thresholds_ask`, which is part of it,
+# means: ask `decide` about every request. So steady demand is paced request by request. It is set where a limit may be
+# reached before the next `pace`: for a topic that was quiet, as nobody knows how much comes, and where there is little
+# credit left. What was counted without asking, `pace` moves into the buckets.
+#
+# In a fleet the total's bucket has our part of it, and a topic's our portion of its threshold. Knows no request and no
+# clock.
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from policies.bucket import Bucket
-from policies.verdict import MAX_THROTTLE_MS
+from policies.line import AT_ONCE, BURST_S, DEBT_S, MIN_WAIT_S, Answer, Door
 
 if TYPE_CHECKING:
     from policies.engine import TopicMeter
+    from policies.fleet_lines import Fleet
     from policies.meter import Meter
 
 PACE_S: Final = 0.05  # how often `pace` is called: for so long a topic that is not asked about can exceed its threshold
-MAX_WAIT_S: Final = MAX_THROTTLE_MS / 1000
-MIN_WAIT_S: Final = 0.01  # shorter waits are not worth a timer: the debt stays and the next request waits for both
-BURST_S: Final = 1.0  # thresholds are bytes per second: an idle second's worth may come at once
 ENTER_S: Final = 0.5  # seconds of credit below which a topic is asked about, if the total's is below it as well …
 LEAVE_S: Final = 0.75  # … until one of the two has as much again
-DEBT_S: Final = 3 * MAX_WAIT_S  # what is beyond it is forgiven: who takes so much at once must not stall all others
 SLACK_DEBT_S: Final = 1.0  # what a topic may owe, beyond what the total does, for having used what others left
 FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: all that such a topic gets is what others leave
-# Where more connections want to send than MAX_WAIT_S has room for, the same ones would always come just in time. So
-# a connection may join a longer line the longer it was turned away: by half of this after so many seconds, never more …
-MAX_PATIENCE_S: Final = 5.0
-HALF_PATIENCE_S: Final = 60.0
-# … and those who are turned away come back after this part of MAX_WAIT_S or more, spread evenly.
-_EARLIEST: Final = 0.5
-_GOLDEN: Final = 0.6180339887498949  # fractional parts of its multiples are spread evenly at every length
-
-
-class Answer(NamedTuple):
-    """`wait`: seconds, not bounded; 0.0 and `admitted` = nothing to say. `late`: only this connection can't wait."""
-
-    admitted: bool
-    wait: float
-    late: bool = False
-
-
-_AT_ONCE: Final = Answer(True, 0.0)
 
 
 class Pacer:
     """The buckets of one broker: its total's, and one of each topic in use (`TopicMeter.bucket`).
 
-    `topics` is the broker's own dictionary, read only. Who adds a topic to it sets its `over`.
+    `topics` is the broker's own dictionary, read only. Who adds a topic to it sets its `thresholds_ask`. `hungry`:
+    somebody had to wait for the total or was turned away since somebody set this to False.
     """
 
-    __slots__ = ("_asked", "_seen", "_since", "_spread", "_topics", "_total", "bucket")
+    __slots__ = ("_asked", "_door", "_fleet", "_seen", "_settled", "_since", "_topics", "_total", "_used", "bucket",
+                 "hungry")  # fmt: skip
 
-    def __init__(self, rate: float, total: Meter, topics: dict[bytes, TopicMeter]) -> None:
+    def __init__(self, rate: float, total: Meter, topics: dict[bytes, TopicMeter], fleet: Fleet) -> None:
         self.bucket = Bucket(rate, BURST_S, DEBT_S)
         self._total = total
         self._topics = topics
@@ -66,14 +50,18 @@ class Pacer:
         self._since = math.inf  # what a topic without a bucket has not `seen` came in since then
         # Topics whose `over` is set and that are in use: whether `decide` was asked about them since the last `pace`.
         self._asked: dict[TopicMeter, bool] = {}
-        self._spread = 0.0
+        self._door = Door()
+        self._fleet = fleet
+        self._used = -math.inf  # when something was taken
+        self._settled = -math.inf  # until then our part of the total is provisional (fleet_lines.py)
+        self.hungry = False
         for meter in topics.values():
             meter.seen = meter.uncounted
             meter.bucket = None
-            meter.over = True
+            meter.ask_thresholds(True)
 
     def set_rate(self, rate: float, now: float) -> None:
-        """The total's threshold has changed. Topics' are looked up whenever they are used."""
+        """The total's threshold has changed, or our part of it. Topics' are looked up whenever they are used."""
         if rate != self.bucket.rate:
             self.bucket.set_rate(rate, now)
 
@@ -89,38 +77,41 @@ class Pacer:
             for meter in self._topics.values():
                 if meter.uncounted != meter.seen:
                     bucket = self._settle(meter, owed, now)
-                    if bucket is not None and not meter.over and bucket.level(now) < ENTER_S * bucket.rate:
-                        meter.over = True
+                    if bucket is None or meter.thresholds_ask:
+                        continue
+                    if bucket.level(now) < ENTER_S * bucket.rate:
+                        meter.ask_thresholds(True)
                         self._asked[meter] = True
         if self._asked:
             self._leave(owed, now)
 
     def decide(self, meter: TopicMeter, size: int, now: float, may_delay: bool, denied_s: float) -> Answer:
-        """Whether a request for a topic that is `over` passes, and how long its connection then waits.
+        """Whether a request for a topic that has to ask passes, and how long its connection then waits.
 
         What is admitted is taken here; the caller adds it to `uncounted`. Where it doesn't, `pace` gives it back.
         """
         bucket = self._settle(meter, self._settle_total(now), now)
         self._asked[meter] = True
         if bucket is None:
-            return _AT_ONCE
+            return AT_ONCE
         total = self.bucket
         total_wait, topic_wait = total.wait(now), bucket.wait(now)
         ahead = min(total_wait, topic_wait)
-        room = MAX_WAIT_S + MAX_PATIENCE_S * denied_s / (denied_s + HALF_PATIENCE_S)
-        # The request's own size doesn't count, or large ones would never find room among small ones; unless it is such
-        # that it could not be paid for. That one passes when nobody is before it.
         after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
-        if ahead > room or (after > DEBT_S and ahead >= MIN_WAIT_S):
-            self._spread = (self._spread + _GOLDEN) % 1.0
-            return Answer(False, MAX_WAIT_S * (_EARLIEST + (1.0 - _EARLIEST) * self._spread))
-        if not may_delay and ahead >= MIN_WAIT_S:
-            return Answer(False, ahead, late=True)
+        refusal = self._door.turn_away(ahead, after, may_delay, denied_s)
+        if refusal is not None:
+            self.hungry = True
+            return refusal._replace(wait=min(refusal.wait, self._longest_wait(now)))
         self.pass_over(meter, size)
         owed = total.take(size, now)
         wait = min(owed, bucket.take(size, now))
         bucket.forgive((owed + SLACK_DEBT_S) * bucket.rate)
-        return Answer(True, wait) if wait >= MIN_WAIT_S else _AT_ONCE
+        longest = self._longest_wait(now)
+        self._note_use(now)
+        if wait < MIN_WAIT_S:
+            return AT_ONCE
+        self.hungry = True
+        return Answer(True, min(wait, longest))
 
     def pass_over(self, meter: TopicMeter, size: int) -> None:
         """These bytes will be counted, and are not for `pace` to take."""
@@ -134,29 +125,41 @@ class Pacer:
         for meter in self._topics.values():
             if meter.uncounted != meter.seen:
                 self._settle(meter, owed, now)
-            if not meter.uncounted:
-                meter.over = True  # quiet for a whole tick: how much comes next, nobody knows
+            if not (meter.uncounted or meter.thresholds_ask):
+                meter.ask_thresholds(True)  # quiet for a whole tick: how much comes next, nobody knows
             meter.seen = 0
         self._since = now
 
     def release(self) -> None:
         """No topic is asked about any more."""
         for meter in self._topics.values():
-            meter.over = False
+            meter.ask_thresholds(False)
         self._asked = {}
 
     def is_paced(self, meter: TopicMeter) -> bool:
         """Whether that topic and the total were in debt when they were last looked at."""
         bucket = meter.bucket
-        return meter.over and bucket is not None and bucket.in_debt and self.bucket.in_debt
+        return meter.thresholds_ask and bucket is not None and bucket.in_debt and self.bucket.in_debt
 
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
         self._since = min(self._since, now)  # the first call
         counted = self._total.uncounted
+        if counted != self._seen:
+            self._note_use(now)
         self.bucket.absorb(counted - self._seen, now)
         self._seen = counted
         return self.bucket.wait(now)
+
+    def _note_use(self, now: float) -> None:
+        settle_s = self._fleet.settle_s
+        if now - self._used > settle_s:
+            self._settled = now + settle_s
+        self._used = now
+
+    def _longest_wait(self, now: float) -> float:
+        settle_s = self._fleet.settle_s
+        return settle_s if now < self._settled or now - self._used > settle_s > 0.0 else math.inf
 
     def _settle(self, meter: TopicMeter, owed: float, now: float) -> Bucket | None:
         """Bring a topic's bucket up to date; None where nothing limits it. `owed`: the total's debt in seconds."""
@@ -164,6 +167,8 @@ class Pacer:
         size = counted - meter.seen
         meter.seen = counted
         limit = meter.threshold
+        if limit is not None:
+            limit *= meter.portion
         if limit is None:
             return None
         rate = limit if limit > FLOOR else FLOOR
@@ -183,7 +188,7 @@ class Pacer:
         for meter, recently in list(self._asked.items()):
             bucket = None if has_credit else self._settle(meter, owed, now)
             if bucket is None or bucket.level(now) >= LEAVE_S * bucket.rate:
-                meter.over = not recently
+                meter.ask_thresholds(not recently)
                 del self._asked[meter]
             else:
                 self._asked[meter] = False

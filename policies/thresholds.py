@@ -13,6 +13,7 @@ from typing import Final
 
 TOTAL_KEY: Final = "total.bytes.in.per.sec.threshold"
 TOPIC_KEY: Final = "bytes.in.per.sec.threshold"
+LARGEST: Final = float(2**63 - 1)  # Kafka's LONG; so no sum of them is ever infinite
 
 
 class ThresholdError(ValueError):
@@ -23,19 +24,32 @@ def check(total: float | None, topics: Mapping[str, float]) -> None:
     """Refuse thresholds that contradict each other. Units: bytes per second; `total` None = no limit.
 
     Raises:
-        ThresholdError: a number is no rate, or the explicit thresholds exceed the total together.
+        ThresholdError: a number is no rate or above LARGEST, or the explicit thresholds exceed the total together.
     """
-    if total is not None and not (math.isfinite(total) and total > 0):
-        raise ThresholdError(f"{TOTAL_KEY}: {total} must be a finite number above 0; leave it out for no limit")
+    if total is not None and not 0 < total <= LARGEST:
+        raise ThresholdError(f"{TOTAL_KEY}: {_wrong(total)} above 0{_MOST}; leave it out for no limit")
     for topic, threshold in topics.items():
-        if not (math.isfinite(threshold) and threshold >= 0):
-            raise ThresholdError(f"{TOPIC_KEY} of topic {topic}: {threshold} must be a finite number, 0 or more")
+        if not 0 <= threshold <= LARGEST:
+            raise ThresholdError(f"{TOPIC_KEY} of topic {topic}: {_wrong(threshold)}, 0 or more{_MOST}")
     explicit = math.fsum(topics.values())
     if total is not None and explicit > total:
-        raise ThresholdError(
-            f"the topics' {TOPIC_KEY} sum up to {exact(explicit)}, which exceeds {TOTAL_KEY} = {exact(total)}"
-            f" by {exact(explicit - total)}: lower some of them, or raise the total to at least {exact(explicit)}",
-        )
+        raise ThresholdError(excess_text(explicit, total))
+
+
+def excess_text(explicit: float, total: float) -> str:
+    """What is wrong with topics that have more than the total together."""
+    return (
+        f"the topics' {TOPIC_KEY} sum up to {exact(explicit)}, which exceeds {TOTAL_KEY} = {exact(total)}"
+        f" by {exact(explicit - total)}: lower some of them, or raise the total to at least {exact(explicit)}"
+    )
+
+
+_MOST: Final = f" and at most {2**63 - 1}"
+
+
+def _wrong(value: float) -> str:
+    text = f"{value:g}" if isinstance(value, float) and abs(value) > LARGEST else str(value)
+    return f"{text if len(text) <= 30 else text[:29] + '…'} must be a finite number"
 
 
 def exact(rate: float) -> str:
@@ -58,11 +72,30 @@ class Thresholds:
         Raises:
             ThresholdError: see `check`.
         """
-        check(total, topics)
+        check(total, topics if not gone else {name: v for name, v in topics.items() if name.encode() not in gone})
         self.total = total
         self.explicit: dict[bytes, float] = {topic.encode(): value for topic, value in topics.items()}
         used = math.fsum(value for topic, value in self.explicit.items() if topic not in gone)
         self.left = 0.0 if total is None else max(0.0, total - used)
+
+    @classmethod
+    def accepted(cls, total: float | None, topics: Mapping[str, float], gone: Set[bytes] = frozenset()) -> Thresholds:
+        """What somebody who knew more has accepted already: the sum is not judged again, as by then a topic may have
+        been made again that was left out of it.
+        """
+        return _made(total, {topic.encode(): value for topic, value in topics.items()}, 0.0).without(gone)
+
+    def without(self, gone: Set[bytes]) -> Thresholds:
+        """The same, other topics being deleted. Not checked again: a topic that is made once more may take the sum
+        above the total, and nobody is there to be refused; then nothing is left to share.
+        """
+        used = math.fsum(value for topic, value in self.explicit.items() if topic not in gone)
+        return _made(self.total, self.explicit, 0.0 if self.total is None else max(0.0, self.total - used))
+
+    def scaled(self, factor: float) -> Thresholds:
+        """The same, each limit times `factor` (> 0): what contradicted nothing still does not."""
+        explicit = {topic: value * factor for topic, value in self.explicit.items()}
+        return _made(None if self.total is None else self.total * factor, explicit, self.left * factor)
 
     def share(self, topics: int) -> float | None:
         """The implicit threshold where `topics` topics of a broker have no explicit one; None without a total."""
@@ -80,3 +113,9 @@ class Thresholds:
                 " other topic is 0",
             )
         return ()
+
+
+def _made(total: float | None, explicit: dict[bytes, float], left: float) -> Thresholds:
+    made = Thresholds(None, {})
+    made.total, made.explicit, made.left = total, explicit, left
+    return made

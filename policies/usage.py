@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Final
 
-VERSION: Final = 1
+VERSION: Final = 1  # what is written
+READ_VERSIONS: Final = (1, 2)  # what is understood
 
 # Each byte of a Produce request ends in exactly one of these, so the offered bytes are the sum over all of them.
 OUTCOMES: Final = (
@@ -39,14 +40,22 @@ NOTES: Final = (DELAYED, *WOULD)
 
 # Reasons known in advance, so that a metric for each can exist at 0. Errors of the broker add theirs when they occur.
 REASONS: Final[dict[str, tuple[str, ...]]] = {
-    "rejected": ("topic-threshold", "fence", "protected-topic"),
+    "rejected": (
+        "topic-threshold",
+        "client-quota",
+        "resource-group",
+        "storage-throttle",
+        "storage-pause",
+        "fence",
+        "protected-topic",
+    ),
     "dropped": (
         "connection-lost",  # acks=0 that waited for its limit when its connection ended
         "acks0-limit",  # acks=0 over its limit, where the operator wants it dropped
     ),
-    "delayed": ("topic-threshold",),
-    "would_reject": ("topic-threshold",),
-    "would_delay": ("topic-threshold",),
+    "delayed": ("topic-threshold", "client-quota", "resource-group", "storage-throttle", "storage-pause"),
+    "would_reject": ("topic-threshold", "client-quota", "resource-group", "storage-throttle", "storage-pause"),
+    "would_delay": ("topic-threshold", "client-quota", "resource-group", "storage-throttle"),
 }
 
 # Outcomes that say nothing without a reason.
@@ -87,6 +96,15 @@ ROW_FIELDS: Final[dict[str, str]] = {
     "delay_ms": "int",
 }
 
+# Version 2 adds these to a row. Each may be missing: a name that isn't known is "", and `repeats` None says that it
+# can't be told. Bytes that are finally dropped are those rejected less the repeats; where repeats can't be told, the
+# rejected bytes are the upper bound.
+OPTIONAL_ROW_FIELDS: Final[dict[str, str]] = {
+    "group": "str",  # resource group
+    "software": "str",  # the client software's name
+    "repeats": "int",  # those of `bytes` that the client had sent before and that were rejected then
+}
+
 MAX_ROWS: Final = 1000
 # Kafka's default max.message.bytes is 1,048,588; a client id may be 32,767 bytes, escaped six times as many.
 MAX_PART_BYTES: Final = 750_000
@@ -117,23 +135,24 @@ def encode_interval(
     start_ms: int,
     end_ms: int,
     final: bool = False,
+    version: int = VERSION,
 ) -> list[bytes]:
     """One interval as JSON lines without newline, each small enough for one Kafka record: usually one.
 
-    `rows` have the attributes ROW_FIELDS. Times are Unix milliseconds. Without rows there is one record, which only a
-    final interval needs. The same arguments give the same bytes.
+    `rows` have the attributes ROW_FIELDS, for version 2 OPTIONAL_ROW_FIELDS as well. Times are Unix milliseconds.
+    Without rows there is one record, which only a final interval needs. The same arguments give the same bytes.
     """
-    chunks = _chunks([_dumps(dict(zip(ROW_FIELDS, _row_values(row), strict=True))) for row in rows])
+    chunks = _chunks([_dumps(_row(row, version)) for row in rows])
     parts = len(chunks)
     return [
-        _line(_header(INTERVAL, gateway, boot, worker, seq, part, parts, start_ms, end_ms, final), chunk)
+        _line(_header(version, INTERVAL, gateway, boot, worker, seq, part, parts, start_ms, end_ms, final), chunk)
         for part, chunk in enumerate(chunks)
     ]
 
 
 def encode_lost(gateway: str, boot: str, worker: int, seq: int, now_ms: int) -> bytes:
     """The note that a worker ended without its final interval. `seq` is the last one seen of it, -1 for none."""
-    return _line(_header(LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False), [])
+    return _line(_header(VERSION, LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False), [])
 
 
 def decode(line: bytes | str) -> dict[str, Any]:
@@ -159,15 +178,16 @@ def validate(record: object) -> None:
     """
     if not isinstance(record, dict):
         raise InvalidRecord("a record is a JSON object")
-    if record.get("version") != VERSION:
-        raise InvalidRecord(f"version: {record.get('version')!r}, this program reads {VERSION}")
+    if record.get("version") not in READ_VERSIONS:
+        known = " and ".join(map(str, READ_VERSIONS))
+        raise InvalidRecord(f"version: {record.get('version')!r}, this program reads {known}")
     _check_fields(record, HEADER_FIELDS, "")
     rows = record.get("rows")
     if not isinstance(rows, list):
         raise InvalidRecord("rows: a list is needed")
     _check_header(record, bool(rows))
     for i, row in enumerate(rows):
-        _check_row(row, f"rows[{i}].")
+        _check_row(row, record["version"], f"rows[{i}].")
 
 
 def identity(record: dict[str, Any]) -> tuple[str, str, int, int, int]:
@@ -184,7 +204,15 @@ def may_be_appended(outcome: str, reason: str = "") -> bool:
 
 
 def _header(*values: object) -> str:
-    return _dumps(dict(zip(HEADER_FIELDS, (VERSION, *values), strict=True)))
+    return _dumps(dict(zip(HEADER_FIELDS, values, strict=True)))
+
+
+def _row(row: object, version: int) -> dict[str, object]:
+    values: dict[str, object] = dict(zip(ROW_FIELDS, _row_values(row), strict=True))
+    if version > 1:  # what says nothing is left out: most rows have no group, and none repeats
+        extra = {name: getattr(row, name) for name in OPTIONAL_ROW_FIELDS}
+        values |= {name: value for name, value in extra.items() if value is not None and value != ""}
+    return values
 
 
 def _line(header: str, rows: list[str]) -> bytes:
@@ -230,10 +258,13 @@ def _check_header(record: dict[str, Any], has_rows: bool) -> None:
         raise InvalidRecord("end_ms: before start_ms")
 
 
-def _check_row(row: object, path: str) -> None:
+def _check_row(row: object, version: int, path: str) -> None:
     if not isinstance(row, dict):
         raise InvalidRecord(f"{path[:-1]}: a row is a JSON object")
     _check_fields(row, ROW_FIELDS, path)
+    if version > 1:
+        given = {name: kind for name, kind in OPTIONAL_ROW_FIELDS.items() if row.get(name) is not None}
+        _check_fields(row, given, path)
     if row["outcome"] not in OUTCOMES and row["outcome"] not in NOTES:
         raise InvalidRecord(f"{path}outcome: {row['outcome']!r} is none of {', '.join(OUTCOMES + NOTES)}")
     if row["outcome"] in REASONED and not row["reason"]:

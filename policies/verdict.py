@@ -14,15 +14,21 @@ from typing import Final
 
 REJECT: Final = "reject"
 DELAY: Final = "delay"  # admitted; the client, and then its connection, waits afterwards
+HOLD: Final = "hold"  # not forwarded; it waits as long as its client may be kept, and is rejected then
 
+PAUSE_THROTTLE_MS: Final = 1000  # behind a rejection in a PAUSE: the batch was held for long before it
 MAX_THROTTLE_MS: Final = 10_000  # franz-go gives a request up after 20 s: one wait must leave room for queued ones
 
 # Reasons as in usage.REASONS.
 TOPIC_THRESHOLD: Final = "topic-threshold"
 FENCE: Final = "fence"
 PROTECTED_TOPIC: Final = "protected-topic"
+STORAGE_THROTTLE: Final = "storage-throttle"
+STORAGE_PAUSE: Final = "storage-pause"
+CLIENT_QUOTA: Final = "client-quota"
+RESOURCE_GROUP: Final = "resource-group"
 
-# How the text of `used_up_threshold` ends, before the time.
+# How the text of a limit that delays ends, before the time.
 DELAYED: Final = "delayed by "
 LINE_FULL: Final = f"others wait for {MAX_THROTTLE_MS / 1000:g} s already; retry in "
 WAITED_LONG: Final = "this connection has waited as long as its client may be kept; retry in "
@@ -58,7 +64,7 @@ class Verdict:
     @property
     def would(self) -> str:
         """One of usage.WOULD: what would have happened to the batch if this were enforced."""
-        return f"would_{self.action}"
+        return "would_delay" if self.action == DELAY else "would_reject"
 
 
 def strictest(verdicts: Iterable[Verdict | None]) -> Verdict | None:
@@ -93,16 +99,65 @@ def used_up_threshold(
     rate: tuple[float, float],
     total: tuple[float, float],
     outcome: str,
+    note: str = "",
 ) -> Verdict:
-    """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: LINE_FULL or WAITED_LONG."""
-    wait = f"{throttle_ms / 1000:.1f} s" if throttle_ms >= 100 else f"{throttle_ms} ms"
+    """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: LINE_FULL or WAITED_LONG. `note`: see
+    `reduced`; with one it is storage that makes it wait.
+    """
     text = (
         f"topic {topic} has used up its threshold of {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
-        f" EWMA) and broker {node_id} its total of {format_rate(total[1])} (observed {format_rate(total[0])});"
-        f" {outcome}{wait}"
+        f" EWMA) and broker {node_id} its total of {format_rate(total[1])} (observed {format_rate(total[0])}){note};"
+        f" {outcome}{_wait(throttle_ms)}"
     )
     action = DELAY if outcome is DELAYED else REJECT
-    return Verdict(action, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
+    reason = STORAGE_THROTTLE if note else TOPIC_THRESHOLD
+    return Verdict(action, reason, throttle_ms, text, rate[1], rate[0], total[1], total[0])
+
+
+def reduced(factor: float, why: str) -> str:
+    """What explains limits that are lower than configured, in the text of a verdict."""
+    return f", at {factor:.0%} because of storage: {why}"
+
+
+def storage_throttle(node_id: int, throttle_ms: int, rate: tuple[float, float], note: str, outcome: str) -> Verdict:
+    """Delayed because disks fill up: everybody shares the broker's total, times the storage factor."""
+    text = (
+        f"all producers of broker {node_id} share {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
+        f" EWMA){note}; {outcome}{_wait(throttle_ms)}"
+    )
+    action = DELAY if outcome is DELAYED else REJECT
+    return Verdict(action, STORAGE_THROTTLE, throttle_ms, text, rate[1], rate[0])
+
+
+def storage_pause(why: str) -> Verdict:
+    """Nothing may be written anywhere in the cluster just now."""
+    text = f"writes are paused: {why}; retry in {PAUSE_THROTTLE_MS / 1000:.1f} s"
+    return Verdict(HOLD, STORAGE_PAUSE, PAUSE_THROTTLE_MS, text)
+
+
+def client_quota(quota: str, throttle_ms: int, rate: tuple[float, float], outcome: str) -> Verdict:
+    """Delayed by a client quota. `quota` names it and who shares it; `rate` is (observed, limit) in bytes per second,
+    or for request_percentage in seconds per second.
+    """
+    text = f"client quota {quota} is used up; {outcome}{_wait(throttle_ms)}"
+    action = DELAY if outcome is DELAYED else REJECT
+    return Verdict(action, CLIENT_QUOTA, throttle_ms, text, rate[1], rate[0])
+
+
+def resource_group(
+    group: str, unit: str, throttle_ms: int, rate: tuple[float, float], here: float, outcome: str
+) -> Verdict:
+    """Delayed by a resource group (PIP-82). `rate` is (observed here, limit), `here` our part of the limit: `unit`
+    "bytes" or "msgs" per second.
+    """
+    observed, limit, part = (_in(unit, value) for value in (*rate, here))
+    of_which = "" if part == limit else f", of which {part} are granted here"
+    text = (
+        f"resource group {group} has used up its {limit}{of_which} (observed {observed}, 1-minute EWMA);"
+        f" {outcome}{_wait(throttle_ms)}"
+    )
+    action = DELAY if outcome is DELAYED else REJECT
+    return Verdict(action, RESOURCE_GROUP, throttle_ms, text, rate[1], rate[0])
 
 
 def behind_fence(topic: str, index: int, throttle_ms: int) -> Verdict:
@@ -148,6 +203,14 @@ def _knows_89(name: str | None, version: str | None) -> bool:
         return lowest is not None
     found = _VERSION.match(version or "")
     return found is not None and tuple(map(int, found[1].split("."))) >= lowest
+
+
+def _wait(throttle_ms: int) -> str:
+    return f"{throttle_ms / 1000:.1f} s" if throttle_ms >= 100 else f"{throttle_ms} ms"
+
+
+def _in(unit: str, rate: float) -> str:
+    return format_rate(rate) if unit == "bytes" else f"{rate:,.0f} messages/s"
 
 
 def _of(observed: float, limit: float) -> str:

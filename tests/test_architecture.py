@@ -86,7 +86,19 @@ def _is_named_call(node: ast.AST) -> bool:
 def test_the_data_plane_and_control_share_the_channel_and_nothing_else(path: Path) -> None:
     names = imports(path)
     assert not [name for name in names if name.startswith(("gateway.control", "gateway.config", "gateway.audit"))]
-    heavy = {"confluent_kafka", "kafka", "prometheus_client", "pydantic", "yaml", "hypercorn", "kio", "pyspark"}
+    heavy = {
+        "confluent_kafka",
+        "google",
+        "kafka",
+        "prometheus_client",
+        "pydantic",
+        "yaml",
+        "hypercorn",
+        "kio",
+        "pyspark",
+        "fastapi",
+        "starlette",
+    }
     assert not {name.split(".")[0] for name in names} & heavy
 
 
@@ -99,6 +111,13 @@ def test_control_never_reaches_into_the_data_plane(path: Path) -> None:
 def test_the_cores_of_the_data_plane_do_no_io(name: str) -> None:
     tops = {module.split(".")[0] for module in imports(ROOT / "gateway" / "data" / f"{name}.py")}
     assert not tops & (IMPURE | {"trio"})
+
+
+@pytest.mark.parametrize("name", ["form", "names", "reports", "peers"])
+def test_what_gateways_say_to_each_other_is_made_without_io(name: str) -> None:
+    names = imports(ROOT / "gateway" / "fleet" / f"{name}.py")
+    assert not {module.split(".")[0] for module in names} & (IMPURE | {"trio", "confluent_kafka"})
+    assert not [module for module in names if module.startswith("gateway.") and not module.startswith("gateway.fleet.")]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from itertools import count, pairwise
 
 from policies.engine import Engine
-from policies.pacing import MAX_WAIT_S, PACE_S
+from policies.line import MAX_WAIT_S
+from policies.pacing import PACE_S
 
 TURN_S = 0.002  # from an answer to the next request
 BACKOFF_S = 0.1  # retry.backoff.ms, after the throttle

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from policies import engine as engine_module
 from policies.engine import OTHER, BrokerMeters, Engine
 from policies.meter import TICK_S
+from policies.thresholds import ThresholdError
 
 MB = 1_000_000
 
@@ -35,12 +36,12 @@ def fill(made: Engine, node_id: int = 1, **rates: float) -> None:
 
 def test_ticks_stay_at_fixed_boundaries_however_late_they_are_applied() -> None:
     made = Engine(now=100.0)
-    assert made.tick(104.9) is False
-    assert made.tick(107.3) is True
+    assert bool(made.tick(104.9)) is False
+    assert bool(made.tick(107.3)) is True
     assert made.due == 110.0
     assert made.next_tick(107.3) == pytest.approx(2.7)
-    assert made.tick(109.9) is False
-    assert made.tick(110.0) is True
+    assert bool(made.tick(109.9)) is False
+    assert bool(made.tick(110.0)) is True
 
 
 def test_a_tick_that_is_overdue_is_due_now() -> None:
@@ -66,9 +67,9 @@ def test_no_tick_is_lost_or_doubled_by_rounding(start: float, pauses: list[float
     for pause in pauses:
         now = made.due if pause > 25 else now + pause
         due = now >= made.due
-        assert made.tick(now) is due
+        assert bool(made.tick(now)) is due
         assert now < made.due <= now + TICK_S * 1.000001
-        assert made.tick(now) is False
+        assert bool(made.tick(now)) is False
 
 
 def test_topic_and_total_meters_tick_alike() -> None:
@@ -341,7 +342,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(total=st.sampled_from([None, 10.0, 50.0, 400.0]), explicit=st.dictionaries(names, st.integers(0, 30)))
     def change(self, total: float | None, explicit: dict[str, float]) -> None:
-        refused = total is not None and sum(explicit.values()) > total
+        refused = total is not None and sum(v for name, v in explicit.items() if name not in self.gone) > total
         try:
             self.engine.set_policy(total, explicit)
         except ValueError:
@@ -423,3 +424,50 @@ def test_a_tick_of_ten_thousand_topics_is_short() -> None:
         made.tick(made.due)
         times.append(time.perf_counter() - started)
     assert min(times) < 0.05  # 3 ms here; generous for a busy machine
+
+
+# --- totals of single brokers -----------------------------------------------------------------------------------------
+
+
+def test_a_broker_may_have_a_total_of_its_own() -> None:
+    made = Engine(now=0.0)
+    made.set_policy(10.0 * MB, {"clicks": 2.0 * MB}, totals={2: 4.0 * MB})
+    for node_id in (1, 2):
+        made.set_topics(node_id, ["clicks", "logs"])
+    assert [made.broker(node_id).threshold for node_id in (1, 2, 3)] == [10 * MB, 4 * MB, 10 * MB]
+    assert [made.broker(node_id).share for node_id in (1, 2)] == [8 * MB, 2 * MB]
+
+
+def test_only_the_broker_that_has_a_total_is_limited() -> None:
+    made = Engine(now=0.0)
+    made.set_policy(None, {}, totals={2: 4.0 * MB}, on_exceed="delay")
+    assert made.paces
+    assert made.broker(1).threshold is None
+    assert made.broker(2).threshold == 4 * MB
+
+
+def test_explicit_thresholds_are_checked_against_every_total_and_nothing_is_half_applied() -> None:
+    made = Engine(now=0.0)
+    made.set_policy(10.0 * MB, {})
+    with pytest.raises(ThresholdError):
+        made.set_policy(20.0 * MB, {"clicks": 5.0 * MB}, totals={2: 4.0 * MB})
+    assert made.broker(1).threshold == 10 * MB
+
+
+def test_a_deleted_topic_leaves_the_sum_and_one_that_is_made_again_refuses_nobody() -> None:
+    made = Engine(now=0.0)
+    made.set_policy(10.0 * MB, {"old": 8.0 * MB})
+    made.set_topics(1, ["old", "logs"])
+    made.set_topics(1, ["logs"])
+    made.set_policy(10.0 * MB, {"old": 8.0 * MB, "new": 8.0 * MB})
+    assert made.broker(1).share == 2 * MB
+    made.set_topics(1, ["logs", "old"])
+    assert made.broker(1).share == 0
+
+
+def test_what_control_has_accepted_is_not_judged_again() -> None:
+    made = Engine(now=0.0)
+    made.set_policy(10.0 * MB, {"old": 8.0 * MB, "new": 8.0 * MB}, accepted=True)
+    made.set_topics(1, ["old", "new", "logs"])
+    assert made.broker(1).share == 0
+    assert made.broker(1).add_topic(b"new").threshold == 8 * MB

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.engine import BrokerMeters, Engine, TopicMeter
+from policies.line import MAX_WAIT_S
 from policies.meter import TICK_S
-from policies.pacing import MAX_WAIT_S, PACE_S
+from policies.pacing import PACE_S
 from policies.verdict import Verdict
 from tests.policies.pacing_play import Connection, Loop
 

@@ -42,6 +42,16 @@ def test_a_total_that_is_no_rate_is_refused(total: float) -> None:
         check(total, {})
 
 
+@pytest.mark.parametrize("value", [1e308, 2.0**63 + 2048, 10**400])
+def test_what_is_larger_than_a_long_is_refused_in_a_short_line(value: float) -> None:
+    for total, topics in ((value, {}), (None, {"a": value, "b": value})):
+        with pytest.raises(ThresholdError, match="at most 9223372036854775807") as refused:
+            check(total, topics)
+        assert len(str(refused.value)) < 200
+    check(float(2**63 - 1), {})
+    assert Thresholds(None, {f"t{i}": float(2**63 - 1) for i in range(1000)}).warnings()
+
+
 @pytest.mark.parametrize("threshold", [-1, math.inf, math.nan])
 def test_a_topic_threshold_that_is_no_rate_is_refused_by_name(threshold: float) -> None:
     with pytest.raises(ThresholdError, match="of topic clicks"):

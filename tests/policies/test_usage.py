@@ -108,7 +108,8 @@ def test_fields_added_later_are_skipped() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "version: 2, this program reads 1"),
+        ({"version": 3}, "version: 3, this program reads 1 and 2"),
+        ({"version": True}, "version: True is no int"),
         ({"version": None}, "version"),
         ({"kind": "other"}, "kind: 'other'"),
         ({"seq": -1}, "seq: -1"),
@@ -168,6 +169,35 @@ def test_a_line_cut_off_by_a_crash_is_no_record(cut: int) -> None:
 def test_other_json_is_no_record(text: str | bytes) -> None:
     with pytest.raises(usage.InvalidRecord):
         usage.decode(text)
+
+
+@dataclass(frozen=True)
+class Row2(Row):
+    group: str = ""
+    software: str = ""
+    repeats: int | None = None
+
+
+def test_version_2_adds_optional_fields_to_a_row() -> None:
+    told = [Row2(group="web", software="librdkafka", repeats=0), Row2(), Row2(repeats=7)]
+    (line,) = usage.encode_interval("gw", "b", 0, 0, told, start_ms=0, end_ms=1, version=2)
+    made = usage.decode(line)
+    assert made["version"] == 2
+    extra = [{name: row.get(name) for name in usage.OPTIONAL_ROW_FIELDS} for row in made["rows"]]
+    assert extra == [
+        {"group": "web", "software": "librdkafka", "repeats": 0},
+        {"group": None, "software": None, "repeats": None},
+        {"group": None, "software": None, "repeats": 7},
+    ]
+    for name, wrong in (("group", 1), ("software", ["x"]), ("repeats", -1), ("repeats", "1")):
+        bad = made | {"rows": [made["rows"][0] | {name: wrong}]}
+        with pytest.raises(usage.InvalidRecord, match=rf"rows\[0\]\.{name}"):
+            usage.validate(bad)
+        usage.validate(bad | {"version": 1})  # a version 1 has no such field, so its reader skips it
+
+
+def test_what_is_written_is_still_version_1_and_has_no_field_of_version_2() -> None:
+    assert lines(Row2(group="web", repeats=3)) == lines(Row())
 
 
 def test_what_may_be_in_the_log_unconfirmed() -> None:

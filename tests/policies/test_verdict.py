@@ -13,11 +13,15 @@ from policies.verdict import (
     WAITED_LONG,
     Verdict,
     behind_fence,
+    client_quota,
     format_rate,
     is_retried,
     over_threshold,
     protected_topic,
     reject_code,
+    resource_group,
+    storage_pause,
+    storage_throttle,
     strictest,
     used_up_threshold,
     whole_request,
@@ -99,13 +103,46 @@ def test_rates_are_in_decimal_units(rate: float, text: str) -> None:
 def test_every_rejection_has_a_reason_that_metrics_know() -> None:
     verdicts = [
         over_threshold("t", 1, 1, (2, 1), (2, 1)),
+        client_quota("producer_byte_rate:bps=1 {user=alice}", 1, (2, 1), LINE_FULL),
+        resource_group("gold", "bytes", 1, (2, 1), 1, LINE_FULL),
+        storage_throttle(1, 1, (2, 1), "", LINE_FULL),
+        storage_pause("broker 2 volume /data is full"),
         behind_fence("t", 3, 100),
         protected_topic("__produce_gateway_usage"),
     ]
     assert [verdict.reason for verdict in verdicts] == list(REASONS["rejected"])
-    assert "partition 3" in verdicts[1].text
-    assert "__produce_gateway_usage" in verdicts[2].text
-    assert verdicts[2].throttle_ms == 0  # not a matter of waiting
+    assert "{user=alice}" in verdicts[1].text
+    assert "resource group gold" in verdicts[2].text
+    assert "broker 2 volume /data" in verdicts[4].text
+    assert "partition 3" in verdicts[5].text
+    assert "__produce_gateway_usage" in verdicts[6].text
+    assert verdicts[6].throttle_ms == 0  # not a matter of waiting
+
+
+@pytest.mark.parametrize(
+    ("unit", "here", "text"),
+    [
+        (
+            "bytes",
+            12e6,
+            "resource group gold has used up its 12.0 MB/s (observed 11.9 MB/s, 1-minute EWMA); delayed by 1.0 s",
+        ),
+        (
+            "bytes",
+            4e6,
+            "resource group gold has used up its 12.0 MB/s, of which 4.0 MB/s are granted here (observed 11.9 MB/s,"
+            " 1-minute EWMA); delayed by 1.0 s",
+        ),
+        (
+            "msgs",
+            12e6,
+            "resource group gold has used up its 12,000,000 messages/s (observed 11,900,000 messages/s, 1-minute EWMA);"
+            " delayed by 1.0 s",
+        ),
+    ],
+)
+def test_a_resource_group_is_named_with_its_limit_and_what_is_granted_here(unit: str, here: float, text: str) -> None:
+    assert resource_group("gold", unit, 1000, (11.9e6, 12e6), here, DELAYED).text == text
 
 
 USED_UP = (

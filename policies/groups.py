@@ -1,0 +1,192 @@
+# Which resource group a topic and principal belong to (PIP-82). A group is attached to tenants and to namespaces; Kafka
+# has neither, so a pattern reads them out of the topic's name or, where that says nothing, out of the principal. A
+# namespace's group replaces its tenant's: there is no hierarchy.
+#
+# Patterns are the operator's, names are anybody's, so no pattern is taken for which Python's backtracking matcher could
+# take much more than a tenth of a second with any name. Knows no limit and no traffic, and keeps no answer.
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any, Final, NamedTuple
+
+TENANT: Final = "tenant"
+NAMESPACE: Final = "namespace"
+TOPIC: Final = "topic"
+DEFAULT_PATTERN: Final = "{tenant}.{namespace}.{topic}"
+MAX_PATTERN: Final = 1000  # characters
+MAX_NAME: Final = 255  # of what is matched: a topic has at most 249; a longer principal has no place
+MAX_WAYS: Final = 255**3 * 16  # to match a name: three parts of any length, and two things that may be there
+
+_FIELD: Final = re.compile(r"\{(\w*)\}")
+
+
+class PatternError(ValueError):
+    """A pattern that can't be: what is wrong with it, and what would be right."""
+
+
+class Place(NamedTuple):
+    """`namespace` "": only the tenant is known."""
+
+    tenant: str
+    namespace: str
+
+
+_Find = Callable[[str], "re.Match[str] | None"]
+
+
+class Finder:
+    """What is attached to whom. Immutable; keeps no answers.
+
+    Attributes:
+        by_principal: whether the answer may depend on the principal.
+    """
+
+    __slots__ = ("_by_namespace", "_by_tenant", "_find_principal", "_find_topic", "by_principal")
+
+    def __init__(
+        self,
+        topic_pattern: str,
+        principal_pattern: str,
+        tenants: Mapping[str, str],
+        namespaces: Mapping[str, str],
+    ) -> None:
+        """Patterns: a template such as {tenant}.{namespace}.{topic}, or a regular expression with groups of these
+        names; "" finds nothing.
+
+        Args:
+            tenants: group by tenant.
+            namespaces: group by "tenant/namespace".
+
+        Raises:
+            PatternError: a pattern that can't be.
+        """
+        self._find_topic = _finder(topic_pattern, "topic_pattern")
+        self._find_principal = _finder(principal_pattern, "principal_pattern")
+        self._by_tenant = dict(tenants)
+        self._by_namespace: dict[Place, str] = {}
+        for name, group in namespaces.items():
+            tenant, _, namespace = name.partition("/")
+            self._by_namespace[Place(tenant, namespace)] = group
+        self.by_principal = self._find_principal is not None and bool(tenants or namespaces)
+
+    def place(self, topic: str, principal: str) -> Place | None:
+        """By the topic's name; if that says nothing, by the principal, written as Kafka does: User:alice."""
+        return _place(self._find_topic, topic) or _place(self._find_principal, principal)
+
+    def group_of(self, topic: str, principal: str) -> str | None:
+        """The namespace's group, else its tenant's."""
+        if not (self._by_tenant or self._by_namespace):
+            return None
+        place = self.place(topic, principal)
+        if place is None:
+            return None
+        return self._by_namespace.get(place) or self._by_tenant.get(place.tenant)
+
+
+def _place(find: _Find | None, name: str) -> Place | None:
+    if find is None or len(name) > MAX_NAME:
+        return None
+    match = find(name)
+    if match is None:
+        return None
+    found = match.groupdict("")
+    tenant = found[TENANT]
+    return Place(tenant, found.get(NAMESPACE, "")) if tenant else None
+
+
+# --- patterns ---------------------------------------------------------------------------------------------------------
+
+
+def check_pattern(pattern: str, what: str) -> None:
+    """
+    Raises:
+        PatternError: it can't be; `what` it is for.
+    """
+    _finder(pattern, what)
+
+
+def _finder(pattern: str, what: str) -> _Find | None:
+    if not pattern:
+        return None
+    if len(pattern) > MAX_PATTERN:
+        raise PatternError(f"{what}: {len(pattern)} characters: {MAX_PATTERN} are the most")
+    is_template = any(match[1] in (TENANT, NAMESPACE, TOPIC) for match in _FIELD.finditer(pattern))
+    return (_of_template if is_template else _of_expression)(pattern, what).fullmatch
+
+
+def _of_template(pattern: str, what: str) -> re.Pattern[str]:
+    """Tenant and namespace end at the text that stands beside them; the topic takes what is left."""
+    parts = _FIELD.split(pattern)  # text, field, text, field, …, text
+    texts, fields = parts[::2], parts[1::2]
+    for field in fields:
+        if field not in (TENANT, NAMESPACE, TOPIC):
+            raise PatternError(
+                f"{what}: {{{field}}} is no part of a template: {{tenant}}, {{namespace}} and {{topic}} are"
+            )
+        if fields.count(field) > 1:
+            raise PatternError(f"{what}: {{{field}}} is there twice: once, or nobody knows which one is meant")
+    if TENANT not in fields:
+        raise PatternError(f"{what}: {{tenant}} is missing: for example {DEFAULT_PATTERN}")
+    if "" in texts[1:-1]:
+        raise PatternError(f"{what}: two parts without anything between them: write for example {DEFAULT_PATTERN}")
+    ends = "|".join(re.escape(text) for text in texts[1:-1])
+    some = f"(?:(?!{ends})[^/])+" if ends else "[^/]+"
+    made = [re.escape(texts[0])]
+    for field, text in zip(fields, texts[1:], strict=True):
+        made.append(f"(?P<{field}>{'.+' if field == TOPIC else some})" + re.escape(text))
+    return re.compile("".join(made), re.DOTALL)
+
+
+def _of_expression(pattern: str, what: str) -> re.Pattern[str]:
+    try:
+        with warnings.catch_warnings(action="error"):  # what a later Python reads in another way
+            compiled = re.compile(pattern)
+            ways = _ways(_parser.parse(pattern))
+    except (re.error, Warning, RecursionError, OverflowError) as error:
+        raise PatternError(f"{what}: no regular expression: {error}") from error
+    if TENANT not in compiled.groupindex:
+        raise PatternError(
+            f"{what}: says nothing of a tenant: write a template such as {DEFAULT_PATTERN}, or a regular expression"
+            " with (?P<tenant>…) and, where there are any, (?P<namespace>…)"
+        )
+    unknown = sorted(compiled.groupindex.keys() - {TENANT, NAMESPACE, TOPIC})
+    if unknown:
+        raise PatternError(f"{what}: (?P<{unknown[0]}>…) means nothing: tenant, namespace and topic do")
+    if ways > math.log(MAX_WAYS):
+        raise PatternError(
+            f"{what}: some names would keep this expression busy for too long: nothing that repeats or varies inside of"
+            " a repetition, and at most three parts of any length; [^.]++ (possessive) counts for none"
+        )
+    return compiled
+
+
+def _ways(parsed: Any) -> float:
+    """Logarithm of how many ways there are at most to match a name of full length, by what the parser says."""
+    return math.fsum(_ways_of(kind, details) for kind, details in parsed)
+
+
+def _ways_of(kind: Any, details: Any) -> float:
+    if kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+        least, most, body = details
+        inner, times = _ways(body), min(most, MAX_NAME)
+        choices: int = max(1, times - min(least, MAX_NAME) + 1)
+        return math.log(min(MAX_NAME, choices**2)) + inner * float(times)  # many short ones cost more than a long one
+    if kind is _constants.POSSESSIVE_REPEAT:
+        inner = _ways(details[2])  # each turn is settled before the next
+        return inner + math.log(max(1, min(details[1], MAX_NAME))) if inner else 0.0
+    if kind is _constants.BRANCH:
+        return math.log(sum(math.exp(min(700.0, _ways(each))) for each in details[1]))
+    if kind is _constants.SUBPATTERN:
+        return _ways(details[-1])
+    if kind is _constants.ATOMIC_GROUP:
+        return _ways(details)
+    if kind in (_constants.ASSERT, _constants.ASSERT_NOT):
+        return _ways(details[1])
+    if kind is _constants.GROUPREF_EXISTS:
+        return _ways(details[1]) + (_ways(details[2]) if details[2] else 0.0)
+    return math.log(MAX_NAME) if kind is _constants.GROUPREF else 0.0

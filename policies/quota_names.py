@@ -1,0 +1,246 @@
+# The names of client quotas: who one is for (Entity), what it limits (QuotaKey), and their spellings. Entities are
+# ordered as Kafka looks them up, from /config/users/U/clients/C down to /config/clients/<default>.
+#
+# Names are opaque and may hold anything, as the DN of a certificate holds `,` and `=`: wherever text has separators of
+# its own they are encoded as Kafka's Sanitizer encodes them, so `<default>` can't be mistaken for a name. Knows no
+# values and no traffic. Source: KIP-546 (draft), Background, Units and Types Rationale; org.apache.kafka.common.utils.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, Literal, NamedTuple
+from urllib.parse import quote, unquote
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+ENTITY_TYPES: Final = (USER, CLIENT_ID)
+IP: Final = "ip"  # Kafka has it, with connection_creation_rate; the brokers see only the gateway's address
+
+QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
+# bps: bytes per second in the whole cluster. broker_bps: on each broker. shares: parts of the broker's contested total.
+# percent: of the time of one thread, on each broker.
+Unit = Literal["bps", "broker_bps", "shares", "percent"]
+ErrorName = Literal["INVALID_REQUEST", "UNSUPPORTED_VERSION"]
+
+_RATE_UNITS: Final[tuple[Unit, ...]] = ("broker_bps", "bps", "shares")
+# The first unit of a type is what its bare key means: Kafka's own meaning.
+UNITS: Final[dict[QuotaType, tuple[Unit, ...]]] = {
+    "consumer_byte_rate": _RATE_UNITS,
+    "producer_byte_rate": _RATE_UNITS,
+    "request_percentage": ("percent",),
+}
+# Keys that Kafka has beside these: about operations that the gateway leaves to the brokers.
+_BROKERS_OWN: Final = {"controller_mutation_rate", "connection_creation_rate"}
+
+_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+_JMX_SAFE: Final = re.compile(r"[A-Za-z0-9_\-%. \t]*")
+_JMX_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "*": "\\*", "?": "\\?", "\n": "\\n"})
+
+
+class QuotaError(ValueError):
+    """What is asked for can't be: what is wrong, where, and what would be right. `error`: Kafka's name of it."""
+
+    def __init__(self, message: str, error: ErrorName = "INVALID_REQUEST") -> None:
+        super().__init__(message)
+        self.error: Final = error
+
+
+class Default(Enum):
+    """The name that stands for every name without a quota of its own. No string, since names may be any string."""
+
+    DEFAULT = "<default>"
+
+
+DEFAULT: Final = Default.DEFAULT
+Name = str | Default | None  # None: quotas of this entity have nothing to do with that type
+
+_USERS: Final = "users"
+_CLIENTS: Final = "clients"
+
+
+class Entity(NamedTuple):
+    """Who a quota is for, by user, by client id, or by both. A value of a quota is for exactly one of these."""
+
+    user: Name = None
+    client_id: Name = None
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[str, str | None]]) -> Entity:
+        """From (entity type, name) as the Kafka protocol has them; name None is the default.
+
+        Raises:
+            QuotaError: no type, an unknown one, one given twice, or an empty name.
+        """
+        names: dict[str, Name] = {}
+        for entity_type, name in pairs:
+            if entity_type not in ENTITY_TYPES:
+                raise unknown_entity_type(entity_type)
+            if entity_type in names:
+                raise QuotaError(f"entity type {entity_type} is given twice: once is enough")
+            names[entity_type] = DEFAULT if name is None else name
+        return cls(names.get(USER), names.get(CLIENT_ID)).checked()
+
+    def checked(self) -> Entity:
+        """Itself.
+
+        Raises:
+            QuotaError: quotas can't be set for it.
+        """
+        if self.user is None and self.client_id is None:
+            raise QuotaError(f"an empty entity: give a name or the default for {USER}, {CLIENT_ID} or both")
+        for entity_type, name in self.names:
+            if name == "":
+                raise QuotaError(f"an empty name for {entity_type}: leave the type out, or give the default for it")
+            if isinstance(name, str) and not _is_unicode(name):
+                raise QuotaError(f"the name {name!r} for {entity_type} is not Unicode text")
+        return self
+
+    @property
+    def names(self) -> tuple[tuple[str, str | Default], ...]:
+        """(entity type, name) of the types that it has, user first."""
+        return tuple((t, name) for t, name in zip(ENTITY_TYPES, self, strict=True) if name is not None)
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str | None], ...]:
+        """What `of` takes."""
+        return tuple((entity_type, None if name is DEFAULT else name) for entity_type, name in self.names)
+
+    @property
+    def level(self) -> int:
+        """0 for the most specific of the eight levels, 7 for the least."""
+        return 3 * _kind(self.user) + _kind(self.client_id)
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """To sort by: levels, most specific first, then names."""
+        return self.level, _plain(self.user), _plain(self.client_id)
+
+    @property
+    def path(self) -> str:
+        """As Kafka's documentation writes it, with sanitized names: one text per entity, and one entity per text."""
+        parts = ["/config"]
+        if self.user is not None:
+            parts += (_USERS, spelled(self.user))
+        if self.client_id is not None:
+            parts += (_CLIENTS, spelled(self.client_id))
+        return "/".join(parts)
+
+    @classmethod
+    def of_path(cls, path: str) -> Entity:
+        """What `path` wrote.
+
+        Raises:
+            QuotaError: it is no such path.
+        """
+        steps = path.removeprefix("/config/").split("/")
+        kinds, names = steps[::2], steps[1::2]
+        if (
+            not path.startswith("/config/")
+            or len(kinds) != len(names)
+            or kinds not in ([_USERS], [_CLIENTS], [_USERS, _CLIENTS])
+        ):
+            raise QuotaError(f"{path!r} is no entity: /config/users/NAME/clients/NAME, or one of the two")
+        of_kind = dict(zip(kinds, map(named, names), strict=True))
+        return cls(of_kind.get(_USERS), of_kind.get(_CLIENTS)).checked()
+
+
+def unknown_entity_type(entity_type: str, error: ErrorName = "INVALID_REQUEST") -> QuotaError:
+    """Kafka says INVALID_REQUEST where quotas are altered, UNSUPPORTED_VERSION where they are described."""
+    known = f"known are {USER} and {CLIENT_ID}"
+    if entity_type == IP:
+        return QuotaError(f"quotas for {IP} are the brokers' own, set them there: here {known}", error)
+    return QuotaError(f"unknown entity type {entity_type!r}: {known}", error)
+
+
+class QuotaKey(NamedTuple):
+    """What a quota limits, and in which unit. str() is the spelling of kafka-quotas."""
+
+    type: QuotaType
+    unit: Unit
+
+    @classmethod
+    def parse(cls, text: str) -> QuotaKey:
+        """From `type:unit` (kafka-quotas), `type.unit` (the wire: kafka-configs.sh refuses a colon) or the bare type.
+
+        Raises:
+            QuotaError: unknown type or unit.
+        """
+        key = _SPELLINGS.get(text)
+        if key is not None:
+            return key
+        name = text.replace(":", ".").partition(".")[0]
+        if name in _BROKERS_OWN:
+            raise QuotaError(f"{name} is the brokers' own, set it there: known here are {', '.join(UNITS)}")
+        for known, units in UNITS.items():
+            if known == name:
+                raise QuotaError(f"unknown unit in quota {text!r}: {name} has {', '.join(sorted(units))}")
+        raise QuotaError(f"unknown quota {text!r}: known are {', '.join(UNITS)}")
+
+    @property
+    def wire(self) -> str:
+        """The key in the Kafka protocol, bare where Kafka's own key means the same: so its tools find what they set."""
+        return self.type if self.unit == UNITS[self.type][0] else f"{self.type}.{self.unit}"
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.unit}"
+
+
+KEYS: Final = tuple(sorted((QuotaKey(kind, unit) for kind, units in UNITS.items() for unit in units), key=str))
+_SPELLINGS: Final = {spelling: key for key in KEYS for spelling in (str(key), f"{key.type}.{key.unit}", key.wire)}
+
+
+def sanitize(name: str) -> str:
+    """`name` without any character that separates something: as Kafka's Sanitizer encodes it (URL encoding)."""
+    return quote(name, safe="", errors="replace").replace("~", "%7E")
+
+
+def desanitize(text: str) -> str:
+    """The name that `sanitize` encoded. Unlike Kafka's, a `+` stays one: `sanitize` never writes it for a space.
+
+    Raises:
+        QuotaError: a % that encodes nothing.
+    """
+    if not _ESCAPE.search(text):
+        try:
+            return unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            pass
+    raise QuotaError(f"the name {text!r} holds a % that encodes no character: a % itself is written %25")
+
+
+def jmx_sanitize(name: str) -> str:
+    """`name` as the value of a tag in the name of a JMX metric: quoted (ObjectName.quote) if it must be."""
+    return name if _JMX_SAFE.fullmatch(name) else f'"{name.translate(_JMX_ESCAPES)}"'
+
+
+def spelled(name: str | Default) -> str:
+    """A name sanitized, the default as `<default>`."""
+    return name.value if isinstance(name, Default) else sanitize(name)
+
+
+def named(text: str) -> str | Default:
+    """What `spelled` wrote.
+
+    Raises:
+        QuotaError: see `desanitize`.
+    """
+    return DEFAULT if text == DEFAULT.value else desanitize(text)
+
+
+def _kind(name: Name) -> int:
+    return 2 if name is None else 1 if name is DEFAULT else 0
+
+
+def _plain(name: Name) -> str:
+    return name if isinstance(name, str) else ""
+
+
+def _is_unicode(name: str) -> bool:
+    """No lone surrogates: encoded, two different names would become the same."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
