@@ -1,0 +1,117 @@
+# Sources and policies by name: what packages have registered under an entry point group, our own among them, so that
+# the extension point is the one we use ourselves. A name in the configuration is looked up here, its factory called
+# with the options from there.
+#
+# Knows no source and no policy, only which methods each kind must have (policies/storage.py). Whatever goes wrong in
+# somebody's package is one line that says whose it is: `check` and control show it, nobody dies of it.
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from gateway.plugins import PluginError
+
+VOLUME_SOURCES: Final = "produce_gateway.volume_sources"
+LIMIT_POLICIES: Final = "produce_gateway.limit_policies"
+FACTOR_SOURCES: Final = "produce_gateway.factor_sources"
+QUOTA_SOURCES: Final = "produce_gateway.quota_sources"
+
+METHODS: Final = {
+    VOLUME_SOURCES: ("observe",),
+    LIMIT_POLICIES: ("breaches_hard_limit", "breaches_soft_limit", "quota_factor", "levels"),
+    FACTOR_SOURCES: ("factor",),
+    QUOTA_SOURCES: ("quotas",),
+}
+# What pyproject.toml registers. An installation older than the source tree may not list it yet.
+OWN: Final = {VOLUME_SOURCES: ("log-dirs", "prometheus")}
+
+
+def load(group: str, name: str, options: Mapping[str, Any], offers: Mapping[str, Any] | None = None) -> Any:
+    """What the factory registered as `name` in `group` makes of `options`, its keyword arguments.
+
+    `offers`: what the gateway has to give, such as `active_brokers`. A factory gets those that it has a parameter for,
+    where `options` don't say otherwise.
+
+    Raises:
+        PluginError: nothing of that name, or two; it can't be imported or made; it doesn't know an option or needs one
+            that isn't there; what it makes lacks a method.
+    """
+    what = f"{group} {name}"
+    factory = _find(group, name)
+    arguments = _arguments(what, factory, options, offers or {})
+    try:
+        made = factory(**arguments)
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{what}: {_one_line(error)}") from error
+    missing = [method for method in METHODS[group] if not callable(getattr(made, method, None))]
+    if missing:
+        raise PluginError(f"{what}: what it makes has no method {', '.join(missing)} (see policies/storage.py)")
+    return made
+
+
+def names(group: str) -> list[str]:
+    """The registered names, sorted."""
+    return sorted({entry.name for entry in entry_points(group=group)})
+
+
+def _find(group: str, name: str) -> Callable[..., Any]:
+    found = tuple(entry_points(group=group, name=name))
+    if not found:
+        raise PluginError(_unknown(group, name))
+    if len({entry.value for entry in found}) > 1:
+        owners = ", ".join(sorted(f"{entry.value} of {_owner(entry)}" for entry in found))
+        raise PluginError(f"{group} {name}: registered more than once: {owners}; uninstall all but one")
+    try:
+        factory = found[0].load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{group} {name}: {found[0].value} of {_owner(found[0])}: {_one_line(error)}") from error
+    if not callable(factory):
+        raise PluginError(f"{group} {name}: {found[0].value} of {_owner(found[0])} is no factory: it can't be called")
+    made: Callable[..., Any] = factory
+    return made
+
+
+def _unknown(group: str, name: str) -> str:
+    known = names(group)
+    if name in OWN.get(group, ()):
+        return f"{group} {name}: the installed produce-gateway does not list it: install it again (pip install …)"
+    if not known:
+        return f"{group} {name}: no installed package registers anything there (see docs/plugins.md)"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{group} {name}: unknown; {hint}known: {', '.join(known)}"
+
+
+def _arguments(
+    what: str, factory: Callable[..., Any], options: Mapping[str, Any], offers: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Checked before the call: a TypeError out of a factory would not tell its own mistake from a wrong option."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return dict(options)
+    by_name = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        unknown = [key for key in options if key not in by_name]
+        if unknown:
+            known = ", ".join(key for key in by_name if key not in offers) or "none"
+            raise PluginError(f"{what}: unknown option {', '.join(map(str, unknown))}; known: {known}")
+    arguments = {**{key: value for key, value in offers.items() if key in by_name}, **options}
+    missing = [key for key, each in by_name.items() if each.default is each.empty and key not in arguments]
+    if missing:
+        raise PluginError(f"{what}: needs the option {', '.join(missing)}")
+    return arguments
+
+
+def _owner(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unknown package"
+
+
+def _one_line(error: BaseException) -> str:
+    # Its own refusals speak for themselves; of other errors the kind is half of what they say.
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}".removesuffix(": ")

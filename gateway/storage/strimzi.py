@@ -1,0 +1,597 @@
+# `produce-gateway import-strimzi FILE`: what a cluster's Strimzi quotas plugin was told, printed as our YAML. FILE is a
+# broker's server.properties or a Kafka resource (spec.kafka.quotas, spec.kafka.config). The property names are those of
+# the released plugin, of [DISK] and of [035]. What can't be taken over is said: in the output as a comment where it
+# belongs, on standard error where somebody has to act.
+#
+# Knows no cluster: nothing is asked, only translated. What is printed has passed gateway.config.
+# Sources: kafka-quotas-plugin 0.2 to 0.4, the Kafka resource's API (QuotasPluginStrimzi), java.util.Properties.
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from gateway import config
+from gateway.durations import parse_iso8601
+from policies.client_quotas import MOST_PERCENT
+
+PREFIX: Final = "client.quota.callback.static."
+CLASS_KEY: Final = "client.quota.callback.class"
+CLASSES: Final = ("io.strimzi.kafka.quotas.StaticQuotaCallback", "org.apache.kafka.server.quota.StaticQuotaCallback")
+ADMIN: Final = PREFIX + "kafka.admin."
+BOOTSTRAP: Final = ADMIN + "bootstrap.servers"
+PRODUCE, FETCH, REQUEST = PREFIX + "produce", PREFIX + "fetch", PREFIX + "request"
+EXCLUDED: Final = PREFIX + "excluded.principal.name.list"
+CHECK_SECONDS: Final = PREFIX + "storage.check-interval"  # the plugin's
+CHECK_ISO: Final = PREFIX + "storage.check.interval"  # [DISK]
+MIN_BYTES: Final = PREFIX + "storage.per.volume.limit.min.available.bytes"
+MIN_RATIO: Final = PREFIX + "storage.per.volume.limit.min.available.ratio"
+FALLBACK: Final = PREFIX + "throttle.factor.fallback"
+VALIDITY: Final = PREFIX + "throttle.factor.validity.duration"
+SOFT, HARD = PREFIX + "storage.soft", PREFIX + "storage.hard"  # up to plugin 0.2: used bytes of all volumes together
+FREE_BYTES, FREE_PERCENT = ".min-free-bytes", ".min-free-percent"  # [035], behind SOFT and HARD
+CLIENT_ID: Final = PREFIX + "kafka.clientIdPrefix"
+KNOWN: Final = (
+    PRODUCE, FETCH, REQUEST, EXCLUDED, CHECK_SECONDS, CHECK_ISO, MIN_BYTES, MIN_RATIO, FALLBACK, VALIDITY, CLIENT_ID,
+    *(each + what for each in (SOFT, HARD) for what in ("", FREE_BYTES, FREE_PERCENT)),
+)  # fmt: skip
+# spec.kafka.quotas of `type: strimzi` -> the property that the operator makes of it
+QUOTAS: Final = {
+    "producerByteRate": PRODUCE,
+    "consumerByteRate": FETCH,
+    "minAvailableBytesPerVolume": MIN_BYTES,
+    "minAvailableRatioPerVolume": MIN_RATIO,
+    "excludedPrincipals": EXCLUDED,
+}
+COLUMNS: Final = 118
+LONG_MAX: Final = 2**63 - 1  # "no limit", as doubles beyond it are
+_EACH: Final = "each user, where the plugin's was shared by all clients of a broker"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_JAAS_OPTION = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
+
+
+class ImportRefused(Exception):
+    """Nothing to print; the text is one line: what, where, and what would be right."""
+
+
+class Given(NamedTuple):
+    """What a file says: properties by their names, the listener that clients use, remarks for standard error."""
+
+    properties: dict[str, str]
+    bootstrap: str
+    remarks: list[str]
+
+
+class Result(NamedTuple):
+    text: str  # YAML
+    remarks: list[str]
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; the result is the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="produce-gateway import-strimzi",
+        description="Print a gateway configuration made of what Strimzi's quotas plugin was told.",
+    )
+    parser.add_argument(
+        "file", metavar="FILE", help="server.properties, or a Kafka resource as YAML or JSON; - is stdin"
+    )
+    parser.add_argument(
+        "--bootstrap-servers",
+        metavar="HOST:PORT,…",
+        default="",
+        help="the plaintext listener that clients' connections go to, where FILE names another one or none",
+    )
+    parser.add_argument(
+        "--aggregate-limits",
+        action="store_true",
+        help="take storage.soft and storage.hard, which limited a broker's volumes together, as limits of each volume",
+    )
+    args = parser.parse_args(argv)
+    name = "standard input" if args.file == "-" else args.file
+    try:
+        result = convert(_read(args.file), name, args.bootstrap_servers, aggregate_limits=args.aggregate_limits)
+    except ImportRefused as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    for remark in result.remarks:
+        print(f"{name}: {remark}", file=sys.stderr)
+    print(result.text, end="")
+    return 0
+
+
+def convert(text: str, name: str, bootstrap_servers: str = "", *, aggregate_limits: bool = False) -> Result:
+    """Translate a file's text; its `name` decides between properties and YAML where the text doesn't.
+
+    Raises:
+        ImportRefused: there is nothing of the plugin, or what there is can't be.
+    """
+    given = _parse_resource(text) if _is_resource(text, name) else Given(parse_properties(text), "", [])
+    properties = {key: value.strip() for key, value in given.properties.items()}
+    if not any(key.startswith(PREFIX) for key in properties):
+        raise ImportRefused(f"there is no {PREFIX}* in it, and no spec.kafka.quotas of type strimzi: nothing to import")
+    writer = _Writer(properties, list(given.remarks), aggregate_limits)
+    writer.check_names()
+    printed = writer.write(name, bootstrap_servers, given.bootstrap)
+    try:
+        config.parse(printed, "the resulting YAML")
+    except config.ConfigError as error:
+        raise ImportRefused("; ".join(error.lines)) from error
+    return Result(printed, writer.remarks)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """java.util.Properties' format: # and ! begin comments, = : or blanks divide, \\ continues. The last one wins."""
+    found: dict[str, str] = {}
+    lines = iter(text.splitlines())
+    for line in lines:
+        logical = line.lstrip(" \t\f")
+        if not logical or logical[0] in "#!":
+            continue
+        while (len(logical) - len(logical.rstrip("\\"))) % 2:
+            logical = logical[:-1] + next(lines, "").lstrip(" \t\f")
+        key = re.match(r"(?:\\.|[^\\=: \t\f])*", logical)
+        rest = logical[key.end() if key else 0 :]
+        value = re.sub(r"\A[ \t\f]*[=:]?[ \t\f]*", "", rest)
+        found[_unescape(key[0] if key else "")] = _unescape(value)
+    return found
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        return chr(int(match[1], 16)) if match[1] else _ESCAPES.get(match[2], match[2])
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replace, text)
+
+
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except OSError as error:
+        raise ImportRefused(f"can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ImportRefused(f"not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _is_resource(text: str, name: str) -> bool:
+    if name.endswith((".yaml", ".yml", ".json")):
+        return True
+    return not name.endswith(".properties") and bool(re.search(r'^[\s{-]*"?kind"?\s*:', text, re.MULTILINE))
+
+
+def _parse_resource(text: str) -> Given:
+    try:
+        documents = [each for each in yaml.safe_load_all(text) if isinstance(each, dict)]
+    except yaml.YAMLError as error:
+        raise ImportRefused(f"no YAML: {' '.join(str(error).split())}") from error
+    documents = [item for each in documents for item in (each.get("items") or [each]) if isinstance(item, dict)]
+    kafkas = [each for each in documents if each.get("kind") == "Kafka"]
+    if len(kafkas) != 1:
+        names = ", ".join(str(_dig(each, "metadata", "name")) for each in kafkas)
+        raise ImportRefused(
+            f"one resource of kind: Kafka is needed, and there are {len(kafkas)} ({names}): keep the one that is meant"
+            if kafkas
+            else "there is no resource of kind: Kafka in it"
+        )
+    kafka = _dig(kafkas[0], "spec", "kafka")
+    settings, quotas = _dig(kafka, "config"), _dig(kafka, "quotas")
+    properties = {str(key): _text(value) for key, value in settings.items()} if isinstance(settings, dict) else {}
+    remarks = _take_quotas(quotas, properties) if isinstance(quotas, dict) else []
+    return Given(properties, _clients_listener(kafkas[0], kafka), remarks)
+
+
+def _take_quotas(quotas: dict[Any, Any], properties: dict[str, str]) -> list[str]:
+    """spec.kafka.quotas into the properties that the operator makes of it; it wins over spec.kafka.config there too."""
+    if quotas.get("type") != "strimzi":
+        return [
+            f"spec.kafka.quotas of type {quotas.get('type')}: left out: those are Kafka's own quotas of each client,"
+            " which the brokers go on enforcing behind a gateway"
+        ]
+    remarks = []
+    for field, value in quotas.items():
+        if field == "type" or value is None:
+            continue
+        key = QUOTAS.get(field)
+        if key is None:
+            remarks.append(f"spec.kafka.quotas.{field}: unknown{_suggest(str(field), QUOTAS)}: left out")
+            continue
+        if key in properties:
+            remarks.append(f"{key}: left out: spec.kafka.quotas.{field} replaces it")
+        properties[key] = _take_principals(value, remarks) if key == EXCLUDED else _text(value)
+    properties[CLASS_KEY] = CLASSES[0]
+    return remarks
+
+
+def _take_principals(value: Any, remarks: list[str]) -> str:
+    """The list of the resource as the property has it; the operator takes any text into it."""
+    taken = []
+    for each in value if isinstance(value, list) else [value]:
+        name = _text(each).strip()
+        where = f"spec.kafka.quotas.excludedPrincipals: {name!r} is no principal such as User:name"
+        if re.match("User:.", name):
+            taken.append(name)
+        elif name and ":" not in name:
+            taken.append(f"User:{name}")
+            remarks.append(f"{where}: taken as User:{name}")
+        else:
+            remarks.append(f"{where}: left out")
+    return ";".join(taken)
+
+
+def _clients_listener(resource: Any, kafka: Any) -> str:
+    """Strimzi's bootstrap service, with the port of the first internal listener without TLS."""
+    name, namespace = _dig(resource, "metadata", "name"), _dig(resource, "metadata", "namespace")
+    listeners = _dig(kafka, "listeners")
+    for listener in listeners if isinstance(listeners, list) else ():
+        if _dig(listener, "type") == "internal" and not _dig(listener, "tls") and name:
+            host = f"{name}-kafka-bootstrap" + (f".{namespace}.svc" if namespace else "")
+            return f"{host}:{_dig(listener, 'port')}"
+    return ""
+
+
+class _Writer:
+    """Takes the properties one after the other into lines of YAML; `remarks` gather what standard error must say."""
+
+    def __init__(self, properties: Mapping[str, str], remarks: list[str], aggregate_limits: bool) -> None:
+        self.remarks = remarks
+        self._aggregate_limits = aggregate_limits
+        self._properties = properties
+        self._lines: list[str] = []
+
+    def check_names(self) -> None:
+        plugin = self._properties.get(CLASS_KEY)
+        if plugin is None:
+            self.remarks.append(
+                f"{CLASS_KEY} is not set: the plugin is not in use there, its settings are imported anyway"
+            )
+        elif plugin not in CLASSES:
+            self.remarks.append(f"{CLASS_KEY} is {plugin}, not Strimzi's: its settings are imported by their names")
+        for key in self._properties:
+            if not key.startswith("client.quota.callback.") or key == CLASS_KEY or key.startswith(ADMIN):
+                continue
+            if key not in KNOWN:
+                self.remarks.append(f"{key}: unknown{_suggest(key, KNOWN)}: left out")
+
+    def write(self, name: str, override: str, listener: str) -> str:
+        self._lines = [f"# Imported from {_one_line(name)}. Now see what `produce-gateway check` says of it."]
+        admin = self._properties.get(BOOTSTRAP, "")
+        bootstrap = override or admin or listener
+        if not bootstrap:
+            raise ImportRefused(
+                f"{BOOTSTRAP} is missing, and no internal listener without TLS is there: give"
+                " --bootstrap-servers host:port"
+            )
+        security, notes = self._admin_properties()
+        apart = bool(override and admin and override != admin)
+        self._write_upstream(bootstrap, admin, {} if apart else security, [] if apart else notes)
+        produce = self._write_thresholds()
+        self._write_client_quotas()
+        self._write_internal()
+        self._write_storage(produce, admin if apart else "", security if apart else {}, notes if apart else [])
+        if CLIENT_ID in self._properties:
+            self._lines.append("")
+            self._comment(f"{CLIENT_ID} is not taken over: the gateway names its clients itself.")
+        return "\n".join(self._lines) + "\n"
+
+    def _write_upstream(self, bootstrap: str, admin: str, security: Mapping[str, str], notes: list[str]) -> None:
+        protocol = security.get("security.protocol", "").upper()
+        if "SSL" in protocol:
+            self.remarks.append(
+                f"{ADMIN}security.protocol={protocol}: clients' connections are relayed in plaintext, so give the"
+                " listener for them by --bootstrap-servers"
+            )
+        self._lines += ["", "upstream:"]
+        if bootstrap == admin:
+            self._comment(
+                "Clients' connections go there as well. If that is the brokers' own listener (Strimzi: 9091), put the"
+                " clients' one here and that one under storage.admin.",
+                2,
+            )
+        self._line(2, "bootstrap_servers", bootstrap)
+        self._write_properties(2, security, notes)
+
+    def _write_properties(self, indent: int, security: Mapping[str, str], notes: list[str]) -> None:
+        for key, value in security.items():
+            if key.endswith(".password"):
+                self._comment(f"Better from a file: {key}: {{file: /run/secrets/password}}", indent)
+                self.remarks.append(f"the output holds {key} in clear: better from a file, as the comment says")
+            self._line(indent, key, value)
+        for note in notes:
+            self._comment(note, indent)
+
+    def _write_thresholds(self) -> bool:
+        rate = self._number(PRODUCE)
+        if rate is None or rate >= LONG_MAX:
+            return False
+        self._lines += ["", "thresholds:"]
+        self._comment(
+            "Per broker, shared by all clients that are not excluded. The plugin slowed producers down and never"
+            " rejected: so does on_exceed: delay.",
+            2,
+        )
+        # The plugin never went below 1 either.
+        self._line(2, "total.bytes.in.per.sec.threshold", max(1, math.floor(rate)))
+        self._line(2, "on_exceed", "delay")
+        return True
+
+    def _write_client_quotas(self) -> None:
+        fetch, request = self._number(FETCH), self._number(REQUEST)
+        values = []
+        if fetch is not None and fetch < LONG_MAX:
+            values.append(f"consumer_byte_rate: {max(1, math.floor(fetch))}")
+            self.remarks.append(f"{FETCH}={self._properties[FETCH]}: becomes a quota of {_EACH}")
+        if request is not None and request < LONG_MAX:
+            values.append(
+                "request_percentage: " + f"{min(max(1.0, request), MOST_PERCENT):.6f}".rstrip("0").rstrip(".")
+            )
+            self.remarks.append(
+                f"{REQUEST}={self._properties[REQUEST]}: becomes a quota of {_EACH}, and is a part of the time of the"
+                " gateway's thread, not of a broker's threads"
+            )
+        if not values:
+            return
+        self._lines += ["", "client_quotas:"]
+        self._comment(
+            "Per broker, and each user has it: the plugin's was shared by all clients of a broker. Without SASL all of"
+            " them are one user, ANONYMOUS.",
+            2,
+        )
+        self._lines.append(f"  - {{user: <default>, {', '.join(values)}}}")
+
+    def _write_internal(self) -> None:
+        text = self._properties.get(EXCLUDED, "")
+        principals = self._split_principals(text) if text else []
+        if not principals:
+            return
+        self._lines += ["", "internal:"]
+        self._comment("Metered, never limited.", 2)
+        if any("=" in principal for principal in principals):
+            self._comment(
+                "Names of client certificates never come up here: clients' connections are without TLS. Strimzi's own"
+                " operators go to the brokers directly.",
+                2,
+            )
+        self._lines.append("  principals:")
+        self._lines += [f"    - {_scalar(principal)}" for principal in principals]
+
+    def _split_principals(self, text: str) -> list[str]:
+        """`User:a;User:CN=b,O=c`, as the plugin has it since 0.3; before, it was names with commas between."""
+        if "User:" not in text and ";" not in text and "=" not in text:
+            principals = [f"User:{name.strip()}" for name in text.split(",") if name.strip()]
+            self.remarks.append(
+                f"{EXCLUDED}: names without User: as before plugin 0.3: taken as {'; '.join(principals)}"
+            )
+            return principals
+        principals = [part.strip() for part in text.split(";") if part.strip()]
+        for principal in principals:
+            if not principal.startswith("User:") or principal == "User:":
+                raise ImportRefused(f"{EXCLUDED}: {principal!r} is no principal: write User:name;User:name")
+            if "User:" in principal[1:]:
+                raise ImportRefused(f"{EXCLUDED}: {principal!r}: principals are separated by ';', not by ','")
+        return principals
+
+    def _write_storage(self, produce: bool, admin: str, security: Mapping[str, str], notes: list[str]) -> None:
+        limits = self._limits(produce)
+        if not limits:
+            return
+        self._lines += ["", "storage:"]
+        interval = self._interval()
+        if interval:
+            self._line(2, "check_interval", interval)
+        if admin:
+            self._lines.append("  admin:")
+            self._line(4, "bootstrap_servers", admin)
+            self._write_properties(4, security, notes)
+        for line in limits:
+            self._lines.append(f"  {line}")
+        if FALLBACK in self._properties:
+            self._lines.append(f"  {FALLBACK.removeprefix(PREFIX)}: {self._share(FALLBACK)}")
+        if VALIDITY in self._properties:
+            self._line(2, VALIDITY.removeprefix(PREFIX), self._iso(VALIDITY))
+
+    def _limits(self, produce: bool) -> list[str]:
+        """Lines below `storage`; none where nothing is limited."""
+        lowest = [key for key in (MIN_BYTES, MIN_RATIO) if key in self._properties]
+        soft, hard = self._level(SOFT), self._level(HARD)
+        if soft is not None and not produce:
+            self.remarks.append(f"{soft}: left out: without {PRODUCE} there is nothing that a soft limit could reduce")
+            soft = None
+        given = [*lowest, *(key for key in (soft, hard) if key is not None)]
+        if len(lowest) > 1 or (lowest and len(given) > 1):
+            raise ImportRefused(f"{given[0]} and {given[1]} exclude each other: keep one")
+        if lowest:
+            kind, level = self._limit(lowest[0])
+            return [f"min.available.{'ratio' if kind == 'MinFreePercentage' else 'bytes'}: {level}"]
+        lines = []
+        for name, key in (("soft", soft), ("hard", hard)):
+            if key is None:
+                continue
+            if key in (SOFT, HARD):
+                lines.append(
+                    "# Of each volume; the plugin compared the used bytes of all volumes of a broker together."
+                )
+            kind, level = self._limit(key)
+            lines.append(f"{name}: {{type: {kind}, level: {level}}}")
+        return lines
+
+    def _limit(self, key: str) -> tuple[str, str]:
+        """Type and level. 0 (nothing is free at all) becomes one byte, as we take no limit of 0."""
+        if key in (SOFT, HARD):
+            return "ConsumedBytes", str(self._bytes(key))
+        if (self._number(key) or 0) == 0:
+            return "MinFreeBytes", "1"
+        if key.endswith((FREE_PERCENT, MIN_RATIO)):
+            return "MinFreePercentage", self._share(key)
+        return "MinFreeBytes", str(self._bytes(key))
+
+    def _level(self, side: str) -> str | None:
+        """The property that says where the soft or the hard limit is."""
+        found = [side + what for what in (FREE_BYTES, FREE_PERCENT) if side + what in self._properties]
+        if side in self._properties and (self._number(side) or 0) < LONG_MAX:
+            if self._aggregate_limits:
+                found.append(side)
+            else:
+                self.remarks.append(
+                    f"{side}: left out: it limited the used bytes of all volumes of a broker together; with"
+                    " --aggregate-limits it becomes a limit of ConsumedBytes for each volume"
+                )
+        if len(found) > 1:
+            raise ImportRefused(f"{found[0]} and {found[1]} exclude each other: keep one")
+        return found[0] if found else None
+
+    def _interval(self) -> str:
+        if CHECK_SECONDS in self._properties and CHECK_ISO in self._properties:
+            raise ImportRefused(f"{CHECK_SECONDS} and {CHECK_ISO} exclude each other: keep one")
+        if CHECK_ISO in self._properties:
+            return self._iso(CHECK_ISO)
+        seconds = self._number(CHECK_SECONDS)
+        if seconds is None:
+            return ""
+        if seconds != int(seconds):
+            raise ImportRefused(
+                f"{CHECK_SECONDS}={self._properties[CHECK_SECONDS]}: whole seconds are needed, for example 60"
+            )
+        if seconds == 0:
+            self._comment("Off, as it was in the plugin.", 2)
+        return f"PT{seconds:.0f}S"
+
+    def _admin_properties(self) -> tuple[dict[str, str], list[str]]:
+        """What the plugin's Java client was told, by librdkafka's names, and notes on what is left to do by hand."""
+        given = {key.removeprefix(ADMIN): value for key, value in self._properties.items() if key.startswith(ADMIN)}
+        given.pop("bootstrap.servers", None)
+        notes = []
+        for key in [key for key, value in given.items() if "${" in value]:
+            del given[key]
+            notes.append(f"{ADMIN}{key}: refers to something that only a broker can look up; write it here by hand.")
+        taken: dict[str, str] = {
+            key: given.pop(key) for key in ("security.protocol", "sasl.mechanism", "ssl.key.password") if key in given
+        }
+        if "ssl.endpoint.identification.algorithm" in given:
+            algorithm = given.pop("ssl.endpoint.identification.algorithm")
+            taken["ssl.endpoint.identification.algorithm"] = algorithm or "none"  # "" is how Java turns it off
+        notes += self._take_login(given, taken)
+        notes += _take_store(given, taken, "truststore", ("ssl.ca.location",), ("-nokeys -out ca.pem",))
+        notes += _take_store(
+            given, taken, "keystore", ("ssl.certificate.location", "ssl.key.location"),
+("-nokeys -out client.crt", "-nocerts -noenc -out client.key"),
+        )  # fmt: skip
+        for key, names in (
+            ("ssl.truststore.certificates", "ssl.ca.location"),
+            ("ssl.keystore.certificate.chain", "ssl.certificate.location"),
+            ("ssl.keystore.key", "ssl.key.location"),
+        ):
+            if given.pop(key, None) is not None:
+                notes.append(f"{ADMIN}{key}: put the PEM text into a file and name that here as {names}.")
+        self.remarks += [f"{note.partition(':')[0]}: see the comment in the output" for note in notes]
+        if given:
+            left = ", ".join(sorted(ADMIN + key for key in given))
+            notes.append(f"Not taken over, since it is about Java's client: {left}.")
+        return taken, notes
+
+    def _take_login(self, given: dict[str, str], taken: dict[str, str]) -> list[str]:
+        jaas = given.pop("sasl.jaas.config", None)
+        if jaas is None:
+            return []
+        options = {match[1]: _unescape(match[2] or match[3] or "") for match in _JAAS_OPTION.finditer(jaas)}
+        module = jaas.split(maxsplit=1)[0].rpartition(".")[2] if jaas else ""
+        if module in ("PlainLoginModule", "ScramLoginModule") and {"username", "password"} <= options.keys():
+            taken["sasl.username"], taken["sasl.password"] = options["username"], options["password"]
+            return []
+        return [
+            f"{ADMIN}sasl.jaas.config: {module or 'it'} has to be written by hand, as librdkafka's sasl.* properties."
+        ]
+
+    def _number(self, key: str) -> float | None:
+        text = self._properties.get(key)
+        if text is None:
+            return None
+        if not re.fullmatch(r"\+?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?[dDfF]?", text):
+            hint = ": what stands behind a # in such a line is part of the value" if "#" in text else ""
+            raise ImportRefused(f"{key}={text} is no number of 0 or more{hint}")
+        return float(text.rstrip("dDfF"))
+
+    def _bytes(self, key: str) -> int:
+        value = self._number(key) or 0.0
+        return int(self._properties[key]) if self._properties[key].isdecimal() else math.floor(min(value, LONG_MAX))
+
+    def _share(self, key: str) -> str:
+        value = self._number(key)
+        if value is None or value > 1:
+            raise ImportRefused(f"{key}={self._properties[key]}: a share between 0 and 1 is needed, for example 0.05")
+        return f"{value:.15f}".rstrip("0").rstrip(".")
+
+    def _iso(self, key: str) -> str:
+        text = self._properties[key].upper()
+        if parse_iso8601(text) is None:
+            raise ImportRefused(f"{key}={text} is no ISO 8601 duration, such as PT5M")
+        return text
+
+    def _line(self, indent: int, key: str, value: object) -> None:
+        self._lines.append(f"{' ' * indent}{key}: {_scalar(value)}")
+
+    def _comment(self, text: str, indent: int = 0) -> None:
+        width = COLUMNS - indent - 2
+        for part in text.split("\n"):  # a command is to be copied: as one line
+            wrapped = textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
+            self._lines += [f"{' ' * indent}# {line}" for line in ([part] if part.startswith(" ") else wrapped)]
+
+
+def _take_store(
+    given: dict[str, str], taken: dict[str, str], store: str, names: tuple[str, ...], arguments: tuple[str, ...]
+) -> list[str]:
+    """PEM files are read by everybody; Java's own formats have to be converted."""
+    place = given.pop(f"ssl.{store}.location", None)
+    kind = given.pop(f"ssl.{store}.type", "").upper()
+    given.pop(f"ssl.{store}.password", None)
+    if place is None:
+        return []
+    if kind == "PEM":
+        taken.update(dict.fromkeys(names, place))
+        return []
+    note = f"{ADMIN}ssl.{store}.location: Java's format has to become PEM, to be named here as {' and '.join(names)}:"
+    if kind != "PKCS12" and not place.endswith((".p12", ".pfx")):
+        note += f"\n  keytool -importkeystore -srckeystore {place} -destkeystore {store}.p12 -deststoretype PKCS12"
+        place = f"{store}.p12"
+    return [note + "".join(f"\n  openssl pkcs12 -in {place} {each}" for each in arguments)]
+
+
+def _dig(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _scalar(value: object) -> str:
+    plain = isinstance(value, (int, float)) or (
+        isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value)
+    )
+    quoted = not plain or str(value).lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+    return json.dumps(str(value), ensure_ascii=False) if quoted else str(value)  # JSON's text is YAML's too
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _suggest(key: str, known: Iterable[str]) -> str:
+    by_end = {each.removeprefix(PREFIX): each for each in known}
+    near = difflib.get_close_matches(key.removeprefix(PREFIX), list(by_end), n=1, cutoff=0.7)
+    return f" (did you mean {by_end[near[0]]}?)" if near else ""
