@@ -1,0 +1,743 @@
+# Where changes of policies are kept: a compacted topic that all gateways read and any of them writes, or, without
+# internal topics, a file of one gateway's own.
+#
+# The topic: every gateway reads it from its beginning, in its order, and only what was committed. Who writes takes a
+# transaction under an id that all gateways share: beginning one ends everybody else's, so that between reading up to
+# the end, judging against that state, and committing nobody else can have written, or the commit is refused and all of
+# it is done again against what the other has written. So a change is judged by the very state that it alters,
+# contradicting changes can't both get in, a change of thousands of values is there as a whole or not at all (also when
+# its writer is killed), and no record has to be ignored afterwards, which compaction would not stand: it may remove the
+# valid record and leave the refused one. Only partition 0 is used.
+#
+# When the topic is gone, what was known last stays, and changes are refused; into a new, empty one of the same name the
+# gateway writes what it has. Blocking, for threads: one at a time. Knows no worker and no door.
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple, Protocol
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
+
+from policies.policy_set import (
+    Change,
+    Entry,
+    Head,
+    InvalidRecord,
+    PolicyKey,
+    PolicySet,
+    Record,
+    Source,
+    Value,
+    Values,
+    decode,
+    encode,
+)
+from policies.storage import one_line
+
+log = logging.getLogger("gateway.policy")
+_silent: Final = logging.getLogger("gateway.policy.librdkafka")  # being fenced is daily life here, and no FATAL
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+DEFAULT_TOPIC: Final = "__produce_gateway_policies"
+METADATA_S: Final = 5.0  # how soon a deleted topic and a new one of its name are seen, where nobody writes
+RETRY_S: Final = 1.0
+REQUEST_TIMEOUT_S: Final = 5.0
+CREATE_TIMEOUT_S: Final = 15.0
+WRITE_TIMEOUT_S: Final = 30.0  # the first transaction of a cluster creates the topic that Kafka keeps them in
+TRANSACTION_MS: Final = 10_000  # so long a killed writer may hold up the readers, unless somebody writes
+FETCH_WAIT_MS: Final = 100  # the end is told by a fetch that brings nothing: who writes may wait for one
+BACKOFF_S: Final = 0.1
+POLL_S: Final = 0.1
+MAX_TOKENS: Final = 1000  # of alterations seen last: to find one's own again
+MAX_COMPLAINTS: Final = 20
+NO_TOPIC: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+# To try these again is of no use: somebody has to do something.
+HOPELESS: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError._AUTHENTICATION,
+        KafkaError._UNSUPPORTED_FEATURE,
+    }
+)
+# A removal must outlast any gateway that doesn't see it: a week. Few records: segments end early, or nothing would ever
+# be compacted.
+TOPIC_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "604800000",
+}
+
+Decide = Callable[[PolicySet], PolicySet]
+
+
+class StoreError(Exception):
+    """A change was not made, for no fault of its own; one line, why."""
+
+
+class Written(NamedTuple):
+    """`changes`: none where nothing was to be done."""
+
+    before: PolicySet
+    after: PolicySet
+    changes: tuple[Change, ...]
+
+
+class Store(Protocol):
+    """What keeps changes.
+
+    Attributes:
+        policies: what is known, the base included.
+        loaded: whether all that was kept has been read once.
+        problem: why no change can be made just now, one line; "" for none.
+        follows: others write as well, so `poll` must be called all the time.
+    """
+
+    policies: PolicySet
+    loaded: bool
+    problem: str
+    follows: bool
+
+    def poll(self, timeout_s: float) -> None:
+        """Take over what others wrote; return when there was something, or after that time."""
+
+    def write(self, decide: Decide, source: Source) -> Written:
+        """Alter the newest state as `decide` says, and return when that is kept and read again.
+
+        `decide` may be asked more than once.
+
+        Raises:
+            PolicyError: `decide` did.
+            StoreError: it can't be kept.
+        """
+
+    def rebase(self, base: Values) -> None:
+        """Keep the changes over another base."""
+
+    def close(self) -> None: ...
+
+
+class _Again(Exception):
+    """An attempt came to nothing, or nobody knows: another may succeed."""
+
+
+# --- the topic --------------------------------------------------------------------------------------------------------
+
+
+class TopicStore:
+    """The compacted topic. Constructing it connects to nothing.
+
+    Args:
+        properties: librdkafka's, `bootstrap.servers` among them.
+        base: what the configuration file says.
+        replication: copies of a topic that has to be created; None = 3, or the number of brokers where that is less.
+        member: this gateway's name.
+    """
+
+    follows = True
+
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        topic: str,
+        base: Values,
+        *,
+        replication: int | None = None,
+        member: str = "produce-gateway",
+    ) -> None:
+        self.policies = PolicySet(base)
+        self.loaded = False
+        self.problem = f"topic {topic} has not been read yet"
+        self.invalid = 0  # records that could not be used, so far
+        self._topic = topic
+        self._replication = replication
+        self._restorer = Source(member, "restored")
+        self._properties = {"log_level": 2, "reconnect.backoff.max.ms": 2000, **properties}
+        self._admin = AdminClient(dict(self._properties), logger=_silent)
+        self._consumer = Consumer(
+            {
+                "group.id": "produce-gateway-policies",  # librdkafka wants one; it is neither joined nor committed to
+                **self._properties,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
+                "error_cb": self._on_error,
+            },
+            logger=_silent,
+        )
+        self._producer: Producer | None = None
+        self._guard = threading.Lock()
+        self._log: dict[PolicyKey, Value] = {}  # the topic as far as it was read
+        self._version = 0
+        self._heads: list[Head] = []  # read, not yet taken over
+        self._fresh = False  # something was read since the end was last reached
+        self._caught_up = False  # the end of this topic has been reached once
+        self._whole = False  # what was read last ended a transaction
+        self._end = -1  # up to where everything has been read
+        self._tokens: deque[str] = deque(maxlen=MAX_TOKENS)
+        self._topic_id: object = None
+        self._lost = False
+        self._unsaved = False  # the topic is a new and empty one: what we know is not in it
+        self._look_at = 0.0
+        self._save_at = 0.0
+        self._mine = ""  # token of what is or was written here last
+        self._kind = "unread"  # of the problem; each is logged once
+        self._said = ""  # by librdkafka, last
+        self._closed = False
+
+    def poll(self, timeout_s: float) -> None:
+        with self._guard:
+            if self._closed:
+                return
+            if time.monotonic() >= self._look_at:
+                self._look()
+            self._read(timeout_s)
+            if self._unsaved and time.monotonic() >= self._save_at:
+                try:
+                    self._write(None, self._restorer, timeout_s=REQUEST_TIMEOUT_S)
+                except StoreError as error:
+                    self._save_at = time.monotonic() + RETRY_S
+                    self._complain("unsaved", f"what is known can't be written into topic {self._topic} again: {error}")
+
+    def write(self, decide: Decide, source: Source) -> Written:
+        with self._guard:
+            return self._write(decide, source, timeout_s=WRITE_TIMEOUT_S)
+
+    def rebase(self, base: Values) -> None:
+        with self._guard:
+            self.policies = self.policies.rebased(base)
+
+    def close(self) -> None:
+        if self._guard.acquire(timeout=1.0):  # else somebody still waits for a broker, and goes with the process
+            self._closed = True
+            self._drop_producer()
+            self._consumer.close()
+            self._guard.release()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _write(self, decide: Decide | None, source: Source, timeout_s: float) -> Written:
+        """`decide` None: only write what a new topic lacks."""
+        deadline = time.monotonic() + timeout_s
+        token = self._mine = secrets.token_hex(8)
+        written: Written | None = None
+        pause = BACKOFF_S
+        while True:
+            self._look()
+            if self.problem and self._kind != "unsaved":
+                raise StoreError(self.problem)
+            try:
+                producer = self._open_producer(deadline)
+                self._catch_up(deadline)
+                if written is not None and token in self._tokens:
+                    return written  # the answer to the commit got lost, the commit did not
+                if self._unsaved:
+                    self._save(producer, deadline)
+                before = self.policies
+                after = before if decide is None else decide(before)
+                written = Written(before, after, after.changes_since(before))
+                if not written.changes:
+                    return written
+                self._commit(producer, written.changes, self._head(after.version, token, source, written), deadline)
+            except _Again as reason:
+                self._drop_producer()
+                if time.monotonic() + pause > deadline:
+                    doubt = "" if written is None else "; if it was written all the same, it will show"
+                    raise StoreError(f"topic {self._topic} can't be written: {reason}{doubt}") from reason
+                time.sleep(random.uniform(0, pause))  # noqa: S311  (no secret): two who fence each other must part
+                pause = min(2 * pause, RETRY_S)
+                continue
+            while token not in self._tokens and time.monotonic() < deadline:
+                self._read(POLL_S)
+            if token not in self._tokens:
+                self.policies = after  # it is committed, and nobody can have written since; reading goes on
+            return written
+
+    def _save(self, producer: Producer, deadline: float) -> None:
+        """Write all that is known into an empty topic."""
+        kept = self.policies
+        empty = PolicySet(kept.base)
+        lacking = Written(empty, kept, kept.changes_since(empty))
+        head = self._head(kept.version + 1, secrets.token_hex(8), self._restorer, lacking)
+        self._commit(producer, lacking.changes, head, deadline)
+        self._unsaved = False
+        self._catch_up(deadline)
+        log.warning("policies: wrote the %d values known into the new topic %s", len(lacking.changes), self._topic)
+
+    def _head(self, version: int, token: str, source: Source, written: Written) -> Head:
+        return Head(version, token, time.time_ns() // 10**6, source, len(written.changes))
+
+    def _open_producer(self, deadline: float) -> Producer:
+        """One that may write as long as no other gateway does."""
+        if self._producer is None:
+            producer = Producer(
+                {
+                    **self._properties,
+                    "transactional.id": self._topic,  # of all gateways that share the topic
+                    "transaction.timeout.ms": TRANSACTION_MS,
+                    "acks": "all",
+                    "compression.type": "lz4",
+                    "topic.metadata.propagation.max.ms": 3_000,
+                },
+                logger=_silent,
+            )
+            try:
+                producer.init_transactions(_left(deadline))
+            except KafkaException as error:
+                raise self._failure(error.args[0]) from error
+            self._producer = producer
+        return self._producer
+
+    def _drop_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
+
+    def _commit(self, producer: Producer, changes: Iterable[Change], head: Head, deadline: float) -> None:
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        try:
+            producer.begin_transaction()
+            for record in encode(changes, head):
+                self._produce(producer, record, delivered, deadline)
+            producer.commit_transaction(_left(deadline))
+        except KafkaException as error:
+            self._drop_producer()
+            raise self._failure(failed[0] if failed else error.args[0]) from error
+
+    def _failure(self, error: KafkaError) -> Exception:
+        if error.code() not in HOPELESS:
+            return _Again(error.str())
+        right = ""
+        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            right = f": allow Write and Describe on transactional id {self._topic}"
+        return StoreError(f"topic {self._topic} can't be written: {error.str()}{right}")
+
+    def _produce(self, producer: Producer, record: Record, delivered: Callable[..., None], deadline: float) -> None:
+        headers: list[tuple[str, str | bytes | None]] = [("audit", record.audit)] if record.audit else []
+        while True:
+            try:
+                producer.produce(
+                    self._topic, record.value, record.key, partition=0, headers=headers, on_delivery=delivered
+                )
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise _Again("no answer") from None
+                producer.poll(POLL_S)
+
+    def _catch_up(self, deadline: float) -> None:
+        """Read to where the end of what is committed is now, and take it over."""
+        partition = TopicPartition(self._topic, 0)
+        try:  # not by the consumer, whose connection is busy with a fetch
+            asked = self._admin.list_offsets(
+                {partition: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+            end = _result(asked[partition]).offset
+        except KafkaException as error:
+            raise self._failure(error.args[0]) from error
+        except TimeoutError as error:
+            raise _Again("no answer") from error
+        while not self._caught_up or self._fresh or self._end < end:
+            if time.monotonic() > deadline:
+                raise _Again(self._said or "what is in it could not be read in time")
+            self._read(POLL_S)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self, timeout_s: float) -> None:
+        message = self._consumer.poll(timeout_s)
+        while message is not None:
+            error = message.error()
+            if error is None:
+                self._take(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._caught_up = self._whole = True
+                self._end = message.offset() or 0
+            elif error.code() in NO_TOPIC:
+                self._look_at = 0.0
+            elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
+                self._said = error.str()
+                if error.code() in HOPELESS:
+                    self._complain("unreadable", f"topic {self._topic} can't be read: {error.str()}")
+            message = self._consumer.poll(0)
+        if self._caught_up and self._whole:
+            self._whole = False
+            self._settle()
+
+    def _take(self, message: Message) -> None:
+        self._fresh, self._whole = True, False
+        try:
+            said = decode(_bytes(message.key()), _bytes(message.value()))
+        except InvalidRecord as error:
+            self.invalid += 1
+            if self.invalid <= MAX_COMPLAINTS:
+                log.warning("policies: topic %s, offset %s is left out: %s", self._topic, message.offset(), error)
+            return
+        if isinstance(said, Entry):
+            _put(self._log, said)
+        elif said is not None:
+            self._version = said.version
+            self._heads.append(said)
+            self._tokens.append(said.token)
+            self._whole = True
+            self._end = max(self._end, (message.offset() or 0) + 2)  # the head, and the mark of the commit behind it
+
+    def _settle(self) -> None:
+        """All that was read is whole transactions: take it over."""
+        if self._unsaved and not self._fresh:
+            return
+        if not self.loaded or self._fresh:
+            self._unsaved = False
+            self.policies = PolicySet(self.policies.base, dict(self._log), self._version)
+            if not self.loaded:
+                log.info("policies: topic %s holds %d values, version %d", self._topic, len(self._log), self._version)
+            else:
+                for head in self._heads:
+                    if head.token != self._mine:
+                        log.info("policies: version %d, %s", head.version, _described(head))
+        self.loaded = True
+        self._fresh = False
+        self._heads.clear()
+        if self._kind in ("unread", "unreadable", "unsaved"):
+            self._recover()
+
+    # --- the topic itself ---------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Ask for the topic's id, and follow it."""
+        self._look_at = time.monotonic() + METADATA_S
+        try:
+            try:
+                topics = TopicCollection([self._topic])
+                described = _result(self._admin.describe_topics(topics, request_timeout=REQUEST_TIMEOUT_S)[self._topic])
+            except KafkaException as error:
+                if error.args[0].code() not in NO_TOPIC:
+                    raise
+                self._look_at = time.monotonic() + RETRY_S
+                if self._topic_id is not None or self._lost:
+                    self._lose()
+                else:
+                    self._create()
+                return
+        except (KafkaException, TimeoutError) as error:
+            said = error.args[0].str() if isinstance(error, KafkaException) else "no answer"
+            self._look_at = time.monotonic() + RETRY_S
+            self._complain("down", f"topic {self._topic} can't be looked up: {self._said or said}")
+            return
+        self._said = ""
+        self._follow(str(described.topic_id))
+        if self._kind in ("down", "lost"):
+            self._recover()
+
+    def _follow(self, topic_id: str) -> None:
+        if topic_id == self._topic_id:
+            return
+        anew = self._lost or self._topic_id is not None
+        if anew:
+            log.warning("policies: topic %s was made anew; reading it from the beginning", self._topic)
+        self._topic_id, self._lost = topic_id, False
+        self._drop_producer()
+        self._log, self._version, self._end = {}, 0, -1
+        self._fresh = self._caught_up = self._whole = False
+        self._heads.clear()
+        self._unsaved = anew and self.loaded and bool(self.policies.changes)
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        if problem := self._judge():
+            log.warning("policies: %s", problem)
+
+    def _lose(self) -> None:
+        self._complain(
+            "lost",
+            f"topic {self._topic} was deleted; the last known policies stay: create it again, or restart a gateway,"
+            " which does, and what is known is written into it",
+        )
+        if not self._lost:
+            self._lost, self._topic_id = True, None
+            self._consumer.unassign()
+            self._drop_producer()
+
+    def _create(self) -> None:
+        copies = self._replication or min(3, len(self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers))
+        config = TOPIC_CONFIG | ({"min.insync.replicas": "2"} if copies >= 3 else {})
+        try:
+            _result(self._admin.create_topics([NewTopic(self._topic, 1, copies, config=config)])[self._topic])
+            log.info("topic %s created: compacted, %d replicas", self._topic, copies)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another gateway was quicker
+                self._complain("down", f"topic {self._topic} can't be created: {error.args[0].str()}")
+                return
+        self._look_at = time.monotonic() + POLL_S
+
+    def _judge(self) -> str:
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        try:
+            found = _result(self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource])
+        except (KafkaException, TimeoutError) as error:
+            log.debug("configuration of topic %s: %s", self._topic, error)  # no right to see it: no complaint
+            return ""
+        policy = str(found["cleanup.policy"].value)
+        if policy == "compact":
+            return ""
+        return (
+            f"topic {self._topic} is not only compacted (cleanup.policy={policy}), so policies in it are forgotten:"
+            f" kafka-configs.sh --alter --topic {self._topic} --add-config cleanup.policy=compact"
+        )
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._look_at = min(self._look_at, time.monotonic() + RETRY_S)
+        else:
+            self._said = error.str()
+
+    def _complain(self, kind: str, text: str) -> None:
+        self.problem = one_line(text)
+        if kind != self._kind:
+            self._kind = kind
+            log.warning("policies: %s", self.problem)
+
+    def _recover(self) -> None:
+        if not self.loaded:
+            self._kind, self.problem = "unread", f"topic {self._topic} has not been read yet"
+            return
+        if self._kind != "unread":
+            log.info("policies: topic %s can be read and written again", self._topic)
+        self._kind, self.problem = "", ""
+
+
+def _left(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
+
+
+def _described(head: Head) -> str:
+    who, door, peer = map(one_line, head.source)
+    return f"{head.changes} values, by {who} ({door}{' from ' + peer if peer else ''})"
+
+
+def _result(future: Future[Any]) -> Any:
+    return future.result(timeout=CREATE_TIMEOUT_S)
+
+
+def _bytes(data: bytes | str | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def _put(held: dict[PolicyKey, Value], entry: Entry) -> None:
+    if entry.value is None:
+        held.pop(entry.key, None)
+    else:
+        held[entry.key] = entry.value
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+class FileStore:
+    """JSON lines, one per alteration, synced to disk before it counts. Compacted when it is opened.
+
+    Raises:
+        StoreError: it can't be read or written, or another gateway has it.
+    """
+
+    follows = False
+
+    def __init__(self, path: Path, base: Values) -> None:
+        self._path = path
+        self._records: dict[bytes, Record] = {}  # the last of each key, removals left out
+        self._fd = -1
+        self._size = 0
+        self._broken = False  # half a line may be at the end
+        self.loaded = True
+        self.problem = ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(path.with_name(path.name + ".lock"))
+            held, version, whole = self._load()
+            if whole:
+                self._rewrite()
+            else:  # what can't be read may be worth somebody's look
+                self._open()
+        except OSError as error:
+            raise StoreError(f"{path}: can't be used: {error.strerror or error}") from error
+        self.policies = PolicySet(base, held, version)
+
+    def poll(self, timeout_s: float) -> None:
+        """Nobody else writes here."""
+
+    def write(self, decide: Decide, source: Source) -> Written:
+        before = self.policies
+        after = decide(before)
+        written = Written(before, after, after.changes_since(before))
+        if written.changes:
+            head = Head(after.version, secrets.token_hex(8), time.time_ns() // 10**6, source, len(written.changes))
+            try:
+                self._append(encode(written.changes, head))
+            except OSError as error:
+                self.problem = f"{self._path}: can't be written: {error.strerror or error}"
+                raise StoreError(self.problem) from error
+            self.policies, self.problem = after, ""
+        return written
+
+    def rebase(self, base: Values) -> None:
+        self.policies = self.policies.rebased(base)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._lock.close()
+
+    def _load(self) -> tuple[dict[PolicyKey, Value], int, bool]:
+        held: dict[PolicyKey, Value] = {}
+        version, whole = 0, True
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return held, version, whole
+        end = data.rfind(b"\n") + 1  # what a crash left of a line behind it was never confirmed
+        for number, line in enumerate(data[:end].splitlines(), 1):
+            try:
+                records = [_record(said) for said in json.loads(line)["records"]]
+                entries = [decode(record.key, record.value) for record in records]
+            except (InvalidRecord, ValueError, KeyError, TypeError, RecursionError) as error:
+                log.error("policies: %s, line %d is left out: %s", self._path, number, one_line(str(error)))
+                whole = False
+                continue
+            for said in entries:
+                if isinstance(said, Entry):
+                    _put(held, said)
+                elif said is not None:
+                    version = said.version
+            self._keep(records)
+        if not whole:
+            with self._path.open("rb+") as file:
+                file.truncate(end)
+        return held, version, whole
+
+    def _keep(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._records.pop(record.key, None)
+            if record.value is not None:
+                self._records[record.key] = record
+
+    def _append(self, records: list[Record]) -> None:
+        if os.fstat(self._fd).st_nlink == 0:
+            log.warning("policies: %s was deleted; writing it anew", self._path)
+            self._rewrite()
+        self._cut()
+        line = _line(records)
+        self._broken = True
+        try:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fsync(self._fd)
+        except OSError:
+            self._cut()
+            raise
+        self._broken = False
+        self._size += len(line)
+        self._keep(records)
+
+    def _cut(self) -> None:
+        if self._broken:
+            os.ftruncate(self._fd, self._size)
+            self._broken = False
+
+    def _rewrite(self) -> None:
+        """Only what still holds, who set it included, in place of the file."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_name(self._path.name + ".new")
+        with fresh.open("wb") as file:
+            if self._records:
+                file.write(_line(self._records.values()))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        _sync_directory(self._path.parent)
+        self._open()
+
+    def _open(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._size = os.fstat(self._fd).st_size
+
+
+def _line(records: Iterable[Record]) -> bytes:
+    parts = (
+        b'{"key":%b,"value":%b%b}'
+        % (record.key, record.value or b"null", b',"audit":' + record.audit if record.audit else b"")
+        for record in records
+    )
+    return b'{"records":[' + b",".join(parts) + b"]}\n"
+
+
+def _record(said: Any) -> Record:
+    key, value, audit = said["key"], said["value"], said.get("audit")
+    return Record(_dump(key), None if value is None else _dump(value), None if audit is None else _dump(audit))
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _lock(path: Path) -> IO[str]:
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise StoreError(
+            f"{path.with_suffix('')} is in use by another gateway: give each its own policies_store.file"
+        ) from None
+    return file
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,264 @@
+# A Java client's properties file, as Kafka's own tools take it with --command-config, in librdkafka's names: the file
+# that works with kafka-configs.sh works with kafka-quotas.
+#
+# Read as Java reads it: ISO 8859-1 with \uXXXX. What decides who is reached or trusted is mapped or refused; what else
+# is in such a file (acks, group.id, buffers, retries) is left alone, as Java's admin client leaves it. Opens no
+# connection. Sources: java.util.Properties.load, org.apache.kafka.common.security.JaasConfig, KIP-651 (PEM).
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+
+class InvalidFile(ValueError):
+    """One line: the file, the key and what would be right; never a value that may be a secret."""
+
+
+class ClientProperties(NamedTuple):
+    """`properties`: by librdkafka's names. `timeout_s`: of one call, None if the file says nothing."""
+
+    properties: dict[str, str]
+    timeout_s: float | None
+
+
+_SAME: Final = (
+    "client.id",
+    "security.protocol",
+    "sasl.mechanism",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+)
+_MAPPED: Final = (
+    *_SAME,
+    "sasl.jaas.config",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+)
+# Java's own values say what is done anyway; another one can't be had.
+_FIXED: Final = {
+    "ssl.protocol": ("TLS", "TLSv1.2", "TLSv1.3"),
+    "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2"),
+}
+_PASSWORDS: Final = ("ssl.truststore.password", "ssl.keystore.password")
+_INLINE: Final = ("ssl.keystore.key", "ssl.keystore.certificate.chain")
+_MATTERS: Final = ("security.", "sasl.", "ssl.", "config.providers", "enable.ssl.")
+_TIMEOUTS: Final = ("default.api.timeout.ms", "request.timeout.ms")
+_PEM: Final = "PEM"
+
+_PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+MODULES: Final = {"PLAIN": _PLAIN_MODULE, "SCRAM-SHA-256": _SCRAM_MODULE, "SCRAM-SHA-512": _SCRAM_MODULE}
+
+
+def load(path: Path) -> ClientProperties:
+    """What a Java client's properties file says.
+
+    Raises:
+        InvalidFile: it can't be read, or has something that can't be had here.
+    """
+    try:
+        text = path.read_bytes().decode("iso-8859-1")
+    except OSError as error:
+        raise InvalidFile(f"{path}: {error.strerror or error}") from error
+    try:
+        return translate(parse(text))
+    except InvalidFile as error:
+        raise InvalidFile(f"{path}: {error}") from error
+
+
+def in_java_names(text: str) -> str:
+    """A message about `ClientProperties.properties` in the names that the file has."""
+    for ours, javas in (
+        ("ssl.ca.location", "ssl.truststore.location"),
+        ("ssl.ca.pem", "ssl.truststore.certificates"),
+        ("ssl.certificate.location, ssl.key.location", "ssl.keystore.location"),
+        ("ssl.certificate.location", "ssl.keystore.location"),
+    ):
+        text = text.replace(ours, javas)
+    return text
+
+
+def translate(java: Mapping[str, str]) -> ClientProperties:
+    """A Java client's properties by librdkafka's names.
+
+    Raises:
+        InvalidFile: see `load`.
+    """
+    for key, value in java.items():
+        if key.startswith(_MATTERS) and key not in _MAPPED:
+            _refuse(key, value)
+    found = {key: java[key].strip() for key in _SAME if key in java}
+    if java.get("security.protocol", "").strip().upper().startswith("SASL_"):
+        found |= _sasl(java)
+    if java.get("security.protocol", "").strip().upper().endswith("SSL"):
+        found |= _stores(java)
+    return ClientProperties(found, _timeout(java))
+
+
+def _refuse(key: str, value: str) -> None:
+    if key in _FIXED:
+        if value.replace(" ", "") in _FIXED[key]:
+            return
+        raise InvalidFile(f"{key}: only {' or '.join(_FIXED[key])} can be had here")
+    if key in _PASSWORDS:
+        raise InvalidFile(f"{key}: for JKS and PKCS12 files, which can't be read here: give PEM files, which have none")
+    if key in _INLINE:
+        raise InvalidFile(f"{key}: write key and certificates to a PEM file and name it in ssl.keystore.location")
+    raise InvalidFile(f"{key}: can't be had here; of security.*, sasl.* and ssl.* there are {', '.join(_MAPPED[1:])}")
+
+
+def _sasl(java: Mapping[str, str]) -> dict[str, str]:
+    mechanism = java.get("sasl.mechanism", "").strip().upper()
+    if mechanism not in MODULES:
+        raise InvalidFile(f"sasl.mechanism: must be one of {', '.join(MODULES)}")
+    if "sasl.jaas.config" not in java:
+        raise InvalidFile(f"sasl.jaas.config: needed with sasl.mechanism {mechanism}")
+    module, options = parse_jaas(java["sasl.jaas.config"])
+    if module != MODULES[mechanism]:
+        raise InvalidFile(f"sasl.jaas.config: sasl.mechanism {mechanism} needs {MODULES[mechanism]}, not {module}")
+    if strange := sorted(options.keys() - {"username", "password"}):
+        raise InvalidFile(f"sasl.jaas.config: {strange[0]}: can't be had here, only username and password")
+    for option in ("username", "password"):
+        if not options.get(option):
+            raise InvalidFile(f'sasl.jaas.config: {option}="…" is missing')
+    return {"sasl.username": options["username"], "sasl.password": options["password"]}
+
+
+def _stores(java: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for store, ours in (("truststore", "ssl.ca.location"), ("keystore", "ssl.certificate.location")):
+        kind = java.get(f"ssl.{store}.type", "JKS").strip().upper()  # Java's default
+        if path := java.get(f"ssl.{store}.location", "").strip():
+            if kind != _PEM:
+                raise InvalidFile(
+                    f"ssl.{store}.location: {kind} files can't be read here: give a PEM file, and ssl.{store}.type=PEM"
+                )
+            found[ours] = path
+    if pem := java.get("ssl.truststore.certificates", "").strip():
+        if "ssl.ca.location" in found:
+            raise InvalidFile("ssl.truststore.certificates, ssl.truststore.location: give one of them")
+        found["ssl.ca.pem"] = pem
+    return found
+
+
+def _timeout(java: Mapping[str, str]) -> float | None:
+    for key in _TIMEOUTS:
+        if key in java:
+            text = java[key].strip()
+            if not (text.isascii() and text.isdigit() and int(text) > 0):
+                raise InvalidFile(f"{key}: must be a number of milliseconds above 0")
+            return int(text) / 1000
+    return None
+
+
+# --- java.util.Properties ---------------------------------------------------------------------------------------------
+
+_BLANK: Final = " \t\f"
+_ENTRY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse(text: str) -> dict[str, str]:
+    """As java.util.Properties.load has it; the last of several values of a key counts.
+
+    Raises:
+        InvalidFile: a backslash u without four hexadecimal digits behind it, or half a character.
+    """
+    found = {}
+    for line in _logical_lines(text):
+        entry = _ENTRY.match(line)
+        assert entry is not None  # it matches everything
+        key = _unescaped(entry[1], "a key")
+        found[key] = _unescaped(entry[2], key)
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """A line that ends in an odd number of backslashes goes on in the next one."""
+    begun: str | None = None
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(_BLANK)
+        if begun is None and (not line or line[0] in "#!"):
+            continue
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        begun = (begun or "") + (line[:-1] if goes_on else line)
+        if not goes_on:
+            yield begun
+            begun = None
+    if begun:
+        yield begun
+
+
+def _unescaped(text: str, key: str) -> str:
+    def plain(escape: re.Match[str]) -> str:
+        code = escape[1]
+        if code == "u":
+            raise InvalidFile(rf"{key}: \u needs four hexadecimal digits")
+        return chr(int(code[1:], 16)) if len(code) > 1 else _CONTROL.get(code, code)
+
+    try:  # a character beyond U+FFFF is two escapes
+        return _ESCAPED.sub(plain, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError as error:
+        raise InvalidFile(f"{key}: half a character: a surrogate without its other half") from error
+
+
+# --- JAAS -------------------------------------------------------------------------------------------------------------
+
+_TOKEN: Final = re.compile(
+    r"(?P<blank>\s+|//[^\r\n]*|/\*.*?\*/)"
+    r"""|(?P<quoted>"(?:\\.|[^"\\\r\n])*"|'(?:\\.|[^'\\\r\n])*')"""
+    r"|(?P<word>[\w$.-]+)"
+    r"|(?P<mark>[=;])",
+    re.DOTALL,
+)
+_FLAGS: Final = ("REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL")
+_JAAS_ESCAPED: Final = re.compile(r"\\([0-3][0-7]{2}|[0-7]{1,2}|.)", re.DOTALL)
+_JAAS_CONTROL: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_JAAS_FORM: Final = 'sasl.jaas.config: must be MODULE required username="…" password="…";'
+
+
+def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
+    """The login module and its options, of which there must be one.
+
+    Raises:
+        InvalidFile: it is none, or more than one.
+    """
+    tokens = list(_tokens(text))
+    if len(tokens) < 3 or tokens[0][0] != "word" or tokens[-1] != ("mark", ";") or tokens[1][1].upper() not in _FLAGS:
+        raise InvalidFile(_JAAS_FORM)
+    module, rest = tokens[0][1], tokens[2:-1]
+    if ("mark", ";") in rest:
+        raise InvalidFile(f"{_JAAS_FORM} with one module")
+    if len(rest) % 3:
+        raise InvalidFile(_JAAS_FORM)
+    options = {}
+    for name, equals, value in zip(*[iter(rest)] * 3, strict=True):
+        if name[0] == "mark" or equals != ("mark", "=") or value[0] == "mark":
+            raise InvalidFile(_JAAS_FORM)
+        options[name[1]] = value[1]
+    return module, options
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            raise InvalidFile(f"{_JAAS_FORM} (character {at + 1} belongs into double quotes, or they are not closed)")
+        at = token.end()
+        if token.lastgroup == "quoted":
+            yield "quoted", _JAAS_ESCAPED.sub(_jaas_plain, token[0][1:-1])
+        elif token.lastgroup != "blank":
+            yield str(token.lastgroup), token[0]
+
+
+def _jaas_plain(escape: re.Match[str]) -> str:
+    code = escape[1]
+    return chr(int(code, 8)) if code[0] in "01234567" else _JAAS_CONTROL.get(code, code)
