@@ -1,0 +1,504 @@
+# The topic on which gateways tell each other what they use: says our report every cycle, reads everybody's from the
+# end, and keeps at it whatever happens to the topic or the cluster. Also how the topic is made: one partition, kept for
+# minutes, stamped by the broker (LogAppendTime), so that nobody's clock matters but the cluster's.
+#
+# An old report is worth nothing: one that the cluster doesn't take within a second is thrown away, and the next one
+# says everything again. Whether the exchange works is told by our own messages: they come back, or they don't.
+#
+# Blocking calls of librdkafka happen in threads: at most one that reads, one that looks after the topic. Knows no limit
+# and no share: what is said is reports.py's, what was heard peers.py's, what follows policies/shares.py's.
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+import trio
+from confluent_kafka import (
+    OFFSET_END,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+from confluent_kafka.cimpl import NewTopic
+
+from gateway.fleet.form import Usage
+from gateway.fleet.peers import DROPPED, SILENT_CYCLES, Heard, Peers
+from gateway.fleet.reports import EVERY, Rate, Reporter
+from policies.fleet_keys import FleetKey
+from policies.shares import Use
+from policies.storage import one_line
+
+log = logging.getLogger("gateway.fleet")
+
+DEFAULT_TOPIC: Final = "__produce_gateway_resource_usage"
+LATE_S: Final = 1.0  # so long, or a cycle, a report may be on its way
+METADATA_S: Final = 5.0  # how soon a topic that was made anew, and new partitions, are seen
+RETRY_S: Final = 0.5
+START_S: Final = 5.0  # what doesn't work so soon after the start may only need its time
+REQUEST_TIMEOUT_S: Final = 5.0
+CREATE_TIMEOUT_S: Final = 15.0
+POLL_S: Final = 0.05
+FETCH_WAIT_MS: Final = 100  # of a fetch that brings nothing; what comes is answered at once
+MAX_AT_ONCE: Final = 500  # messages taken before anybody else has a turn
+GOODBYE_S: Final = 0.5
+ANSWERS_PER_CYCLE: Final = 5
+NO_TOPIC: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+STAMP: Final = "message.timestamp.type"
+TOPIC_CONFIG: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": "600000",
+    "segment.ms": "300000",
+    "segment.bytes": str(16 * 2**20),
+    STAMP: "LogAppendTime",
+}
+
+
+class Present(NamedTuple):
+    """What this gateway uses: of limits, by key, all that isn't idle; V1's rates; how many workers share it."""
+
+    uses: Mapping[FleetKey, Usage]
+    rates: Iterable[Rate] = ()
+    workers: int = 1
+
+
+class Exchange:
+    """Run it as a task. Callbacks are called on the event loop, and must not wait.
+
+    Args:
+        client: librdkafka properties that reach the cluster.
+        gateway: this one's name.
+        present: asked for each report.
+        on_heard: a peer said something.
+        on_gone: a peer (`Heard.peer`) was silent for two cycles; what it said has no effect any more.
+        on_state: `up` has changed: False, freeze; True, thaw.
+        on_said: a report is on its way; `told()` is what others count with from here on.
+        limit_of: a limit by its key, per second: a change by 2 % of it is told at once.
+        replication: copies of a topic that is created; None: 3, or the number of brokers where that is less.
+
+    Attributes:
+        up: our own messages come back.
+        problem: what is wrong, one line; "" for nothing.
+        since: Unix time since which `up` is what it is.
+        peers: `living`, `workers`, `gateways`, `of(key)`, `rates()`.
+        sent, sent_bytes, received, received_bytes: messages of ours and others'; `failed`: ours that weren't taken.
+        round_trip_s: of our last message; NaN: none has come back.
+    """
+
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        topic: str,
+        gateway: str,
+        *,
+        present: Callable[[], Present],
+        on_heard: Callable[[Heard], None],
+        on_gone: Callable[[str], None],
+        on_state: Callable[[bool], None] = lambda up: None,
+        on_said: Callable[[], None] = lambda: None,
+        limit_of: Callable[[FleetKey], float | None] | None = None,
+        cycle_s: float = 1.0,
+        every: int = EVERY,
+        replication: int | None = None,
+        boot: bytes | None = None,
+    ) -> None:
+        self.cycle_s = cycle_s
+        self.up = False
+        self.problem = f"topic {topic} has not been reached yet"
+        self.since = time.time()
+        self.sent = self.sent_bytes = self.received = self.received_bytes = self.failed = 0
+        self._client: dict[str, Any] = {"log_level": 2, "reconnect.backoff.max.ms": 1000, **client}
+        self._topic = topic
+        self._present = present
+        self._on_heard = on_heard
+        self._on_gone = on_gone
+        self._on_state = on_state
+        self._on_said = on_said
+        self._replication = replication
+        self._boot = boot or secrets.token_bytes(8)
+        self._reporter = Reporter(gateway, self._boot, cycle_s=cycle_s, every=every, limit_of=limit_of)
+        self.peers = Peers(self._reporter)
+        self._consumer: Consumer | None = None
+        self._producer: Producer | None = None
+        self._topic_id: str | None = None  # of the one that is read and written
+        self._partitions: set[int] = set()
+        self._assign: set[int] | None = None  # what the reader shall begin with
+        self._flight = 0  # reports thrown away don't count any more when they are heard of later
+        self._pending = 0  # messages on their way …
+        self._pending_since = 0.0
+        self._look = trio.Event()
+        self._hurry = trio.Event()
+        self._said_at = -math.inf
+        self._talks_since = math.inf  # on this topic
+        self._patient_until = -math.inf  # a topic that was just made isn't there at once: nothing to complain about yet
+        self._trouble = ""  # with the topic
+        self._complaints: set[str] = set()
+        self._ending = False
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Messages of others that were not used, by reason (DROPPED); all reasons are there."""
+        return dict(self.peers.counts)
+
+    @property
+    def round_trip_s(self) -> float:
+        return self.peers.round_trip_s
+
+    @property
+    def gateway(self) -> str:
+        return self._reporter.gateway
+
+    def told(self) -> dict[FleetKey, Use]:
+        """This gateway's uses as others count them."""
+        return self._reporter.told()
+
+    def hurry(self) -> None:
+        """Something began, or a limit changed: don't wait for the next cycle with it (at most five times per cycle)."""
+        self._hurry.set()
+
+    async def run(self) -> None:
+        """For ever; says goodbye when cancelled."""
+        self._patient_until = trio.current_time() + START_S
+        self._consumer = Consumer(
+            {
+                "group.id": "produce-gateway-resource-usage",
+                **self._client,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "latest",
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
+                "fetch.error.backoff.ms": 100,
+                "queued.max.messages.kbytes": 16_384,
+                "error_cb": self._on_error,
+            }
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._look_after_topic)
+                nursery.start_soon(self._read)
+                nursery.start_soon(self._speak)
+        finally:
+            self._ending = True
+            with trio.move_on_after(GOODBYE_S) as scope:
+                scope.shield = True
+                await trio.to_thread.run_sync(self._say_goodbye, abandon_on_cancel=True)
+
+    # --- saying -------------------------------------------------------------------------------------------------------
+
+    async def _speak(self) -> None:
+        due = trio.current_time()
+        while True:
+            self._say()
+            due = max(due + self.cycle_s, trio.current_time())  # who was late doesn't catch up
+            while (left := due - trio.current_time()) > 0:
+                with trio.move_on_after(left):
+                    await self._hurry.wait()
+                if self._hurry.is_set():
+                    await trio.sleep(max(0.0, self._said_at + self.cycle_s / ANSWERS_PER_CYCLE - trio.current_time()))
+                    self._say(is_turn=False)
+            await trio.lowlevel.checkpoint()
+
+    def _say(self, *, is_turn: bool = True) -> None:
+        """A report, unless there is nobody to take it, or the last one is still on its way."""
+        self._hurry = trio.Event()
+        now = trio.current_time()
+        if self._producer is None or self._topic_id is None:
+            return
+        self._producer.poll(0)
+        if self._pending:
+            if now - self._pending_since < max(LATE_S, self.cycle_s):
+                return
+            self._throw_away()
+        uses, rates, workers = self._present()
+        wants = self.peers.wants(now)
+        self._send(self._reporter.report(uses, rates, workers=workers, wants=wants, is_turn=is_turn), now)
+        self._on_said()
+
+    def _answer(self, now: float) -> None:
+        """Who has just begun to use what we use as well can't wait for a cycle."""
+        if (
+            self._reporter.has_answers
+            and self._producer is not None
+            and self._topic_id is not None
+            and not self._pending
+            and now - self._said_at >= self.cycle_s / ANSWERS_PER_CYCLE
+        ):
+            self._send(self._reporter.answer(), now)
+
+    def _send(self, messages: Iterable[bytes], now: float) -> None:
+        assert self._producer is not None
+        self._said_at = self._pending_since = now
+        self._talks_since = min(self._talks_since, now)
+        self.peers.said(now)
+        flight = self._flight
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if flight == self._flight:
+                self._settle(error)
+
+        for message in messages:
+            try:
+                # With the boot as its key a gateway's messages keep their order, should there be several partitions.
+                self._producer.produce(self._topic, value=message, key=self._boot, on_delivery=delivered)
+            except (BufferError, KafkaException) as error:
+                self._pending += 1
+                self._settle(error.args[0] if isinstance(error, KafkaException) else None, lost=True)
+                return
+            self._pending += 1
+            self.sent += 1
+            self.sent_bytes += len(message)
+        self._producer.poll(0)
+
+    def _settle(self, error: KafkaError | None, *, lost: bool = False) -> None:
+        self._pending -= 1
+        if error is not None or lost:
+            self.failed += 1
+            self._reporter.lost()
+            if error is not None:
+                self._trouble = f"topic {self._topic} takes no messages: {error.str()}"
+                if error.code() in NO_TOPIC:
+                    self._look.set()
+        elif not self._pending:
+            self._reporter.arrived()
+
+    def _throw_away(self) -> None:
+        """What wasn't taken in time is of no use any more."""
+        assert self._producer is not None
+        self.failed += self._pending
+        self._flight += 1
+        self._pending = 0
+        self._producer.purge(blocking=False)
+        self._producer.poll(0)
+        self._reporter.lost()
+
+    def _say_goodbye(self) -> None:
+        if self._producer is not None and self.up:
+            for message in self._reporter.leave():
+                self._producer.produce(self._topic, value=message, key=self._boot)
+            self._producer.flush(GOODBYE_S)
+        if self._consumer is not None:
+            self._consumer.close()
+
+    # --- hearing ------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            if self._assign is not None and self._consumer is not None:
+                # From the end also when it was made anew: what was missed meanwhile is noticed, and asked for.
+                self._consumer.assign([TopicPartition(self._topic, p, OFFSET_END) for p in sorted(self._assign)])
+                self._assign = None
+            messages = await trio.to_thread.run_sync(self._poll)
+            now = trio.current_time()
+            for message in messages:
+                self._take(message, now)
+            if self._producer is not None:
+                self._producer.poll(0)
+            self._answer(now)
+            if self.peers.asks or self._reporter.is_asked:
+                self._hurry.set()  # who begins must not count with numbers that he doesn't know
+            if len(messages) < MAX_AT_ONCE:  # else more is waiting: nobody is silent who was not read yet
+                self._judge(now)
+
+    def _poll(self) -> list[Message]:
+        assert self._consumer is not None
+        found: list[Message] = []
+        message = self._consumer.poll(POLL_S)
+        while message is not None:
+            found.append(message)
+            message = self._consumer.poll(0) if len(found) < MAX_AT_ONCE else None
+        return found
+
+    def _take(self, message: Message, now: float) -> None:
+        error = message.error()
+        if error is not None:
+            if error.code() in NO_TOPIC:
+                self._look.set()
+            elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
+                self._trouble = f"topic {self._topic} can't be read: {error.str()}"
+            return
+        value = message.value() or b""
+        data = value.encode() if isinstance(value, str) else value
+        kind, stamp = message.timestamp()
+        if message.key() != self._boot:
+            self.received += 1
+            self.received_bytes += len(data)
+        heard = self.peers.take(data, stamp if kind == TIMESTAMP_LOG_APPEND_TIME else None, now)
+        if heard is not None:
+            self._on_heard(heard)
+
+    def _judge(self, now: float) -> None:
+        """Who is still there: the exchange itself first."""
+        up = self.peers.is_heard(now)
+        if up:
+            self._trouble = ""
+        elif not self._trouble and now - self._talks_since > SILENT_CYCLES * self.cycle_s:
+            self._trouble = f"what is said on topic {self._topic} doesn't come back"
+        self._show()
+        if up != self.up:
+            self.up, self.since = up, time.time()
+            if up:
+                self.peers.excuse(now)
+                self._patient_until = -math.inf
+            self._on_state(up)
+        if up:
+            for peer in self.peers.expire(now):
+                self._on_gone(peer)
+
+    def _show(self) -> None:
+        if not self._trouble and not self.up and self._talks_since == math.inf:
+            return  # it has only begun
+        problem = one_line("; ".join(text for text in (self._trouble, self.peers.problem) if text))
+        if problem == self.problem or (problem and trio.current_time() < self._patient_until):
+            return
+        self.problem = problem
+        if not problem:
+            log.info("exchange: gateways hear each other on topic %s", self._topic)
+            self._complaints.clear()
+        elif problem not in self._complaints:  # each thing once, until all is well again
+            self._complaints.add(problem)
+            log.warning("exchange: %s", problem)
+
+    # --- the topic ----------------------------------------------------------------------------------------------------
+
+    async def _look_after_topic(self) -> None:
+        properties: dict[str, Any] = {**self._client, "error_cb": self._on_error}
+        admin = AdminClient(properties)
+        while True:
+            self._look = trio.Event()
+            wait = METADATA_S if self.up else RETRY_S
+            try:
+                # Abandoned when cancelled: a cluster that doesn't answer must not hold up a stop.
+                topic_id, partitions = await trio.to_thread.run_sync(self._describe, admin, abandon_on_cancel=True)
+            except KafkaException as error:
+                wait = RETRY_S
+                if error.args[0].code() in NO_TOPIC:
+                    self._lose()
+                else:
+                    self._trouble = f"topic {self._topic} can't be had: {error.args[0].str()}"
+            except TimeoutError:
+                self._trouble = f"topic {self._topic} can't be had: no answer"
+            else:
+                self._follow(topic_id, partitions)
+            with trio.move_on_after(wait):
+                await self._look.wait()
+            await trio.sleep(0.05)  # reader and writer may both have set it again and again
+
+    def _describe(self, admin: AdminClient) -> tuple[str, set[int]]:
+        """The topic's id and partitions; it is created where it isn't there. In a thread."""
+        topics = TopicCollection([self._topic])
+        try:
+            described = _result(admin.describe_topics(topics, request_timeout=REQUEST_TIMEOUT_S)[self._topic])
+        except KafkaException as error:
+            if error.args[0].code() not in NO_TOPIC:
+                raise
+            self._create(admin)
+            described = _result(admin.describe_topics(topics, request_timeout=REQUEST_TIMEOUT_S)[self._topic])
+        topic_id = str(described.topic_id)
+        if topic_id != self._topic_id:
+            self._configure(admin)
+        return topic_id, {partition.id for partition in described.partitions}
+
+    def _create(self, admin: AdminClient) -> None:
+        copies = self._replication or min(3, len(admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers))
+        try:
+            _result(admin.create_topics([NewTopic(self._topic, 1, copies, config=TOPIC_CONFIG)])[self._topic])
+            log.info("topic %s created: kept for %s ms, %d replicas", self._topic, TOPIC_CONFIG["retention.ms"], copies)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another gateway was quicker
+                raise
+
+    def _configure(self, admin: AdminClient) -> None:
+        """Set what a topic of somebody else's making (or Kafka's own, when it was written to too early) has not set."""
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        try:
+            found = _result(admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource])
+            missing = {
+                name: value
+                for name, value in TOPIC_CONFIG.items()
+                if name in found
+                and found[name].value != value
+                and found[name].source != ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+            }
+            if missing:
+                entries = [
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, value in missing.items()
+                ]
+                wanted = ConfigResource(ResourceType.TOPIC, self._topic, incremental_configs=entries)
+                _result(admin.incremental_alter_configs([wanted], request_timeout=REQUEST_TIMEOUT_S)[wanted])
+                log.info("topic %s: set %s", self._topic, ", ".join(f"{k}={v}" for k, v in missing.items()))
+            elif STAMP in found and found[STAMP].value != TOPIC_CONFIG[STAMP]:
+                log.warning(
+                    "exchange: topic %s has %s=%s, so old messages can't be told from new ones: kafka-configs.sh"
+                    " --alter --topic %s --add-config %s=LogAppendTime",
+                    self._topic, STAMP, found[STAMP].value, self._topic, STAMP,
+                )  # fmt: skip
+        except (KafkaException, TimeoutError) as error:
+            log.debug("configuration of topic %s: %s", self._topic, error)  # no right to: not worth a complaint
+
+    def _lose(self) -> None:
+        self._trouble = f"topic {self._topic} does not exist"
+        if self._topic_id is not None:
+            self._topic_id = None
+            self._partitions = set()
+            self._drop_producer()
+
+    def _follow(self, topic_id: str, partitions: set[int]) -> None:
+        if topic_id == self._topic_id and partitions == self._partitions:
+            return
+        if topic_id != self._topic_id:
+            # A producer that knows the old one would go on asking for it, and might make it anew, as Kafka would.
+            self._drop_producer()
+            self._producer = Producer(
+                {
+                    **self._client,
+                    "acks": 1,
+                    "linger.ms": 0,
+                    "retries": 0,
+                    "message.timeout.ms": round(1000 * max(LATE_S, self.cycle_s)) + 500,
+                    "topic.metadata.propagation.max.ms": 1000,
+                    "error_cb": self._on_error,
+                }
+            )
+            self._reporter.lost()
+            self._hurry.set()
+        self._topic_id, self._partitions = topic_id, set(partitions)
+        self._assign = set(partitions)
+
+    def _drop_producer(self) -> None:
+        if self._producer is not None:
+            self._throw_away()
+            self._producer = None
+            self._talks_since = math.inf
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Of any of the three clients, from their threads."""
+        if not self.up and error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = f"topic {self._topic} can't be had: {error.str()}"
+
+
+def _result(future: Future[Any]) -> Any:
+    return future.result(timeout=CREATE_TIMEOUT_S)
+
+
+__all__ = ["DEFAULT_TOPIC", "DROPPED", "Exchange", "Heard", "Present", "Rate"]
