@@ -9,19 +9,37 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_args
 
+import msgspec
 import trio
 
-from gateway.channel import PROTOCOL, Policy
+from gateway.channel import PROTOCOL, Answer, Ask, Brokers, Groups, Quotas, Storage, Topics
 from gateway.channel import Settings as WorkerSettings
-from gateway.config import Settings
-from gateway.control import admin
-from gateway.control.cluster import AdminSource, Cluster
+from gateway.config import Settings, limits_production
+from gateway.control import admin, rest
+from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
+from gateway.control.fleet import FleetControl
 from gateway.control.metrics import Metrics
+from gateway.control.quota_source import QuotaFeed
+from gateway.control.recent import Recent
+from gateway.control.rights import Rights
 from gateway.control.usage_log import Publisher, Spool, SpoolInUse, UsageLog
 from gateway.control.workers import Workers
+from gateway.fleet.exchange import DROPPED, Exchange
+from gateway.plugins import PluginError
+from gateway.policy.door import Door, managed_apis
+from gateway.policy.parts import groups_of, make_store, quotas_of, thresholds_of
+from gateway.policy.service import PolicyService
+from gateway.policy.store import StoreError
+from gateway.storage import plugins
+from gateway.storage.build import StorageError, make_eye
+from gateway.storage.control import StorageControl, make_status
 from gateway.supervisor import ParentLink
+from policies.explain import FleetUse
+from policies.fleet_keys import FleetKey, Unit, group_key
+from policies.policy_set import PolicySet
 
 log = logging.getLogger("gateway.control")
 
@@ -32,6 +50,7 @@ PAUSE_S: Final = 0.1
 REPEAT_S: Final = 10.0  # the same complaint is logged once in so long
 PRUNE_S: Final = 60.0
 PUBLISH_AT_END_S: Final = 5.0  # the rest stays in the spool, and goes out after the next start
+POLICIES_S: Final = 5.0  # the first connections wait so long for policies that were changed at run time
 GAUGE_S: Final = 1.0
 
 
@@ -45,13 +64,18 @@ def client_properties(settings: Settings) -> dict[str, Any]:
     }
 
 
+def worker_count(settings: Settings) -> int:
+    """The parent has put a number in place of `auto`."""
+    return 1 if settings.workers == "auto" else settings.workers
+
+
 def worker_settings(settings: Settings) -> WorkerSettings:
     limits = settings.limits
     return WorkerSettings(
         protocol=PROTOCOL,
         gateway=settings.gateway,
         max_request_bytes=limits.max_request_bytes,
-        max_buffered_bytes=limits.max_buffered_bytes,
+        max_buffered_bytes=max(limits.max_buffered_bytes // worker_count(settings), limits.max_request_bytes),
         connect_timeout_s=settings.upstream.connect_timeout,
         frame_timeout_s=limits.frame_timeout,
         reject_code=None if settings.reject_code == "auto" else settings.reject_code,
@@ -59,9 +83,10 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         max_client_keys=limits.max_client_keys,
         internal_principals=settings.internal.principals,
         internal_client_ids=settings.internal.client_ids,
-        protected_topics=(settings.usage_log.topic,),
+        protected_topics=settings.own_topics,
         acks0=settings.acks0,
         policies=settings.policies,
+        managed_apis=managed_apis(settings.client_quotas_api),
         observe=settings.mode == "observe",
     )
 
@@ -79,7 +104,12 @@ async def run(link: ParentLink) -> None:
         except OSError as error:
             await link.give_up(f"usage_log.spool_dir {settings.usage_log.spool_dir}: {error.strerror or error}")
         else:
-            await _Control(settings, link, spool).run()
+            try:
+                control = _Control(settings, link, spool)
+            except (StorageError, StoreError, PluginError) as error:
+                await link.give_up(str(error))
+            else:
+                await control.run()
         nursery.cancel_scope.cancel()
 
 
@@ -103,9 +133,28 @@ class _Control:
         if publishes:
             partitions, replication = settings.usage_log.partitions, settings.usage_log.replication
             self._publisher = Publisher(spool, client, topic, partitions, replication, self._metrics)
-        self._workers = Workers(self._usage_log, self._metrics, self._want_metadata, link.reconnect)
+        self._recent = Recent()
+        self._was_complete = any(name.startswith("broker ") for name in link.inherited)  # before a restart of control
+        self._workers = Workers(
+            self._usage_log, self._metrics, self._want_metadata, link.reconnect, self._adopt, self._ask, self._recent
+        )
+        self._fleet = FleetControl(
+            self._workers.post,
+            self._metrics.show_fleet(DROPPED),
+            exchanges=settings.exchanges,
+            cycle_s=settings.usage_interval,
+            every=settings.resource_usage_report_every,
+            patient=self._was_complete,
+        )
+        self._workers.fleet = self._fleet
+        self._exchange = self._make_exchange(client) if settings.exchanges else None
+        self._deleted = DeletedTopics()
+        self._policies = PolicyService(make_store(settings, client), self._metrics, self._tell_policies, self._deleted)
+        self._door = Door(self._policies)
+        self._feed = self._make_feed()
+        self._storage = self._make_storage()
         self._cluster = Cluster(
-            AdminSource(client, [topic], topic_ids=publishes),
+            AdminSource(client, settings.own_topics, topic_ids=publishes),
             settings.upstream.addresses(),
             settings.listener,
             settings.upstream.metadata_refresh,
@@ -113,7 +162,7 @@ class _Control:
             listen=link.listen,
             unlisten=link.unlisten,
             accept=self._accept,
-            tell=self._workers.tell,
+            tell=self._tell_cluster,
         )
         self._bootstrap_open = False
         self._complained_at = -REPEAT_S
@@ -124,22 +173,22 @@ class _Control:
             settings.gateway, settings.upstream.bootstrap_servers, settings.internal_topics, settings.usage_log.topic
         )
         self._workers.tell(worker_settings(settings))
-        thresholds = settings.thresholds
-        self._workers.tell(
-            Policy(
-                1,
-                thresholds.total,
-                thresholds.by_topic(),
-                thresholds.on_exceed,
-                "observe" if settings.mode == "observe" else thresholds.mode,
-            ),
-        )
+        self._tell_policies(self._policies.policies)
         try:
             async with trio.open_nursery() as outer:
                 outer.start_soon(self._usage_log.run)
                 outer.start_soon(self._follow_channels, outer)
                 outer.start_soon(self._watch_spool)
                 outer.start_soon(self._serve_admin)
+                if self._storage is not None:
+                    outer.start_soon(self._storage.run)
+                outer.start_soon(self._fleet.run)
+                if self._exchange is not None:
+                    outer.start_soon(self._exchange.run)
+                outer.start_soon(self._policies.run)
+                outer.start_soon(self._door.run)
+                if self._feed is not None:
+                    outer.start_soon(self._feed.run)
                 if self._publisher is not None:
                     outer.start_soon(self._publisher.run, self._usage_log)
                 async with trio.open_nursery() as inner:
@@ -158,6 +207,10 @@ class _Control:
         inner.start_soon(self._cluster.run, inner)
         if not restarted:
             await self._cluster.asked.wait()
+        with trio.move_on_after(POLICIES_S):  # before, only the file's would hold
+            await self._policies.loaded.wait()
+            if self._fleet.has_limits:  # before, all of each limit would be this gateway's
+                await self._fleet.known.wait()
         listener = self._settings.listener
         sock = await self._link.listen("bootstrap", listener.host, listener.port)
         inner.start_soon(self._accept, None, sock)
@@ -177,6 +230,72 @@ class _Control:
                     await self._publisher.caught_up()
         if self._publisher is not None:
             self._publisher.stop()
+
+    def _make_storage(self) -> StorageControl | None:
+        """Tells workers the state before the first look at once, so that none is without one."""
+        settings = self._settings
+        if settings.storage is None or settings.storage.off:
+            return None
+        return StorageControl(
+            settings.storage,
+            make_eye(settings, settings.storage),
+            self._metrics.show_storage(),
+            tell=self._workers.tell,
+            observe=settings.mode == "observe",
+            has_limits=lambda: limits_production(self._policies.policies.effective()),
+        )
+
+    def _make_exchange(self, client: dict[str, Any]) -> Exchange:
+        settings, fleet = self._settings, self._fleet
+        exchange = Exchange(
+            client,
+            settings.usage_topic,
+            settings.gateway,
+            present=fleet.present,
+            on_heard=fleet.hear,
+            on_gone=fleet.forget,
+            on_state=fleet.follow_exchange,
+            on_said=fleet.publish,
+            limit_of=fleet.limit_of,
+            cycle_s=settings.usage_interval,
+            every=settings.resource_usage_report_every,
+        )
+        fleet.connect(exchange)
+        return exchange
+
+    def _make_feed(self) -> QuotaFeed | None:
+        """What keeps thresholds in step with a source of the operator's own, if there is one."""
+        thresholds = self._settings.thresholds
+        if not thresholds.source:
+            return None
+        source = plugins.load(plugins.QUOTA_SOURCES, thresholds.source, thresholds.options)
+        return QuotaFeed(source, thresholds.interval, self._rebase)
+
+    async def _rebase(self, total: float | None, topics: dict[str, float]) -> None:
+        """The operator's own source stands in the place of the file's thresholds."""
+        await self._policies.rebase(self._settings.base_with(total, topics))
+
+    def _tell_policies(self, policies: PolicySet) -> None:
+        self._workers.tell(thresholds_of(policies, self._settings))
+        quotas, told = quotas_of(policies, self._settings), self._workers.latest(Quotas)
+        if told is None or told.entries != quotas.entries:  # there may be many, and workers read them between requests
+            self._workers.tell(quotas)
+        groups, known = groups_of(policies, self._settings), self._workers.latest(Groups)
+        if known is None or msgspec.structs.replace(known, version=groups.version) != groups:
+            self._workers.tell(groups)
+        self._fleet.set_policies(policies)
+
+    def _tell_cluster(self, message: Brokers | Topics) -> None:
+        if isinstance(message, Topics):
+            self._deleted.see(message.leads)
+        self._workers.tell(message)
+
+    def _ask(self, question: Ask, reply: Callable[[Answer], None]) -> None:
+        self._door.take(question, reply)
+
+    def _adopt(self, held: Storage) -> None:
+        if self._storage is not None:
+            self._storage.adopt(held)
 
     def _want_metadata(self) -> None:
         self._cluster.want()
@@ -216,14 +335,41 @@ class _Control:
 
     async def _serve_admin(self) -> None:
         sock = await self._link.listen("admin", self._settings.admin.host, self._settings.admin.port)
-        await admin.serve(sock, admin.make_application(self._metrics.text, self._find_problems))
+        views = {"/v1/storage": make_status(self._storage)}
+        source = self._settings.thresholds.source
+        api = rest.make_api(
+            self._policies,
+            self._recent,
+            self._workers.latest,
+            base=f"source {source}" if source else "file",
+            gone=self._deleted,
+            hosts=(),
+            rights=Rights(self._settings.admin.tokens, self._settings.admin.token_file),
+            fleet=self._fleet.uses,
+        )
+        await admin.serve(sock, admin.make_application(self._metrics_text, self._find_problems, views, api))
+
+    def _metrics_text(self) -> bytes:
+        """In a thread."""
+        self._metrics.show_groups(*trio.from_thread.run_sync(self._see_groups))
+        return self._metrics.text()
+
+    def _see_groups(self) -> tuple[Groups | None, Mapping[FleetKey, FleetUse]]:
+        shown = self._metrics.shown_groups()
+        keys = [group_key(group, direction, unit) for group, direction in shown for unit in get_args(Unit)]
+        return self._workers.latest(Groups), self._fleet.uses(keys)
 
     def _find_problems(self) -> list[str]:
         problems = []
         if self._link.stopping.is_set():
             problems.append("the gateway is stopping")
+        # Connections go to whoever is there, so one worker is enough; but who is told "ready" after a start counts on
+        # all that was configured.
+        self._was_complete |= self._workers.connected >= worker_count(self._settings)
         if not self._workers.connected:
             problems.append("no worker is connected")
+        elif not self._was_complete:
+            problems.append(f"{self._workers.connected} of {worker_count(self._settings)} workers have come up so far")
         if not self._cluster.known:
             problems.append("the cluster has not answered yet")
         if not self._bootstrap_open:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -110,6 +110,21 @@ class AdminSource:
         except (KafkaException, TimeoutError) as error:
             log.debug("topic ids: %s", error)
             self._describe_from = time.monotonic() + DESCRIBE_AGAIN_S
+
+
+class DeletedTopics:
+    """Names that brokers once led a partition of, and none does any more: what is set for them limits nobody."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._there: set[str] = set()
+
+    def see(self, leads: Mapping[int, Iterable[str]]) -> None:
+        self._there = {topic for topics in leads.values() for topic in topics}
+        self._seen |= self._there
+
+    def __call__(self) -> frozenset[str]:
+        return frozenset(self._seen - self._there)
 
 
 @dataclass(slots=True)

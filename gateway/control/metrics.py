@@ -6,18 +6,23 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from gateway.channel import COUNTS, BrokerRate, Gauges, Interval, Rates
+from gateway.channel import COUNTS, Gauges, GroupLimit, GroupRate, Groups, Interval, Rates
+from gateway.control.rates import merge
+from policies.explain import FleetUse
+from policies.fleet_keys import Direction, FleetKey, Unit, group_key
+from policies.storage import Finding, State
 from policies.usage import DELAYED, NOTES, OUTCOMES, REASONS
 
 PREFIX: Final = "produce_gateway"
@@ -59,9 +64,13 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "Times nobody knew the name of a request's topic ids; it was forwarded without a topic limit.",
     ),
     "mutes": ((), "Times a connection's Produce requests were held for a throttle time."),
+    "fetches_delayed": ((), "Times that a client quota or resource group held a Fetch request."),
+    "fetch_delay_ms": ((), "Time for which client quotas and resource groups held Fetch requests, in milliseconds."),
+    "fetches_would_be_delayed": ((), "The same with client_quotas_mode observe."),
     "disconnects": (("cause",), "Client connections ended, by who or what ended them."),
     "accept_pauses": ((), "Pauses in accepting, because of too many open files or no memory."),
     "worker_restarts": (("worker",), "Times a worker died and was started again."),
+    "policy_changes": (("outcome",), "Requests to change policies at run time, by what became of them."),
     "workers_lost": (
         (),
         "Workers that died before they reported their last interval; the audit calls these incomplete.",
@@ -77,6 +86,8 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "usage_log_spool_errors": ((), "Failed attempts to write to the spool; the data waits."),
 }
 GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "policy_version": ((), "Version of the policies in force; grows with every change at run time."),
+    "policy_store_up": ((), "1 while everything that was changed at run time is known and changes can be made."),
     "connections": (("worker",), "Client connections open."),
     "muted_connections": (("worker",), "Client connections whose Produce requests are held just now."),
     "buffered_bytes": (("worker",), "Bytes of clients and brokers held in memory."),
@@ -90,6 +101,7 @@ GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "build_info": (("version", "python"), "Always 1."),
     "config_info": (("gateway", "upstream", "internal_topics", "usage_topic"), "Always 1."),
 }
+_GROUP: Final = ("group", "direction")
 RATES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "broker_rate_bytes_per_second": (("broker",), "One-minute rate of bytes admitted to that broker."),
     "broker_error_rate_bytes_per_second": (("broker",), "One-minute rate of bytes that the broker refused."),
@@ -99,8 +111,172 @@ RATES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "topic_rate_bytes_per_second": (("broker", "topic"), "One-minute rate of bytes admitted to that topic."),
     "topic_threshold_bytes_per_second": (("broker", "topic"), "Explicit or implicit threshold, +Inf without one."),
     "topic_threshold_utilization_ratio": (("broker", "topic"), "Rate by threshold; not capped, NaN without one."),
+    **{
+        f"client_quota_{name}": (("quota", "source", "user", "client_id", "broker"), text)
+        for name, text in {
+            "rate": "One-minute rate of what a quota limits: bytes per second, or share of a thread's time.",
+            "limit": "The limit in force, with the storage factor and shares as they stand.",
+            "utilization_ratio": "Rate by limit; not capped.",
+            "waiting": "1 while requests are delayed by it.",
+        }.items()
+    },
     "topic_over_threshold": (("broker", "topic"), "1 while the topic's produce requests are rejected."),
+    "group_topics": (_GROUP, "Topics of the resource group with traffic here since the last tick."),
+    "group_waiting": (_GROUP, "1 while requests are delayed by the group here."),
+    **{
+        f"group_{name}_{unit}_per_second": (_GROUP, f"{text.capitalize()} per second {what}.")
+        for unit, text in (("bytes", "bytes"), ("messages", "messages"))
+        for name, what in {
+            "rate": "that passed through this gateway, over one minute",
+            "part": "that this gateway may let through just now",
+            "limit": "that all gateways together may let through, +Inf where there is no limit",
+            "fleet_rate": "that pass through all gateways, over about a second; where there is a limit",
+        }.items()
+    },
 }
+FLEET_COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "fleet_reports_sent": ((), "Messages to other gateways that the topic took."),
+    "fleet_reports_received": ((), "Messages of other gateways."),
+    "fleet_report_bytes": (("direction",), "Bytes of these messages: sent or received."),
+    "fleet_reports_dropped": (("reason",), "Messages of other gateways that were not used, by why not."),
+}
+FLEET_GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "fleet_peers": ((), "Other gateways that live."),
+    "fleet_members": ((), "Workers of all gateways, which share limits."),
+    "fleet_exchange_up": ((), "1 while other gateways can be heard; 0 as well where there is no exchange."),
+    "fleet_share_state": (
+        ("state",),
+        "1 for how limits are shared: local (no exchange), shared, frozen (it is away) or fallback (for long).",
+    ),
+}
+_VOLUME = ("broker", "log_dir")
+# Of storage protection; there only where it is on. Names after those of the proposals.
+STORAGE_COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "storage_observations": (
+        ("outcome",),
+        "Looks at the cluster's disks: ok or failed; invalid: unreadable snapshots.",
+    ),
+    "storage_fallback_throttle_factor_applied": ((), "Times the fallback or the fail-safe came into force."),
+    "storage_limit_violated": (_VOLUME, "Checks that found this volume at its hard limit."),
+}
+STORAGE_GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "storage_throttle_factor": ((), "What every produce limit is multiplied by: 1 .. 0."),
+    "storage_state": (("state",), "1 for the state in force: OPEN, THROTTLE or PAUSE."),
+    "storage_no_data_throttling": ((), "1 while less is let through than known because something is not known."),
+    "storage_source_connected": ((), "1 if the source answered the last time."),
+    "storage_observed_timestamp_seconds": ((), "When all brokers' disks were last known, Unix time; 0: not yet."),
+    "storage_soft_limit_without_effect": ((), "1 while there is a soft limit, but no produce limit to be lowered."),
+    "storage_active_brokers": ((), "Brokers whose volumes count."),
+    "storage_active_log_dirs": ((), "Their volumes."),
+    "storage_offline_log_dirs": ((), "Log dirs that brokers call offline; left out."),
+    "storage_size_bytes": (_VOLUME, "Size of the volume."),
+    "storage_available_bytes": (_VOLUME, "Free bytes of the volume."),
+    "storage_consumed_bytes": (_VOLUME, "Size less free bytes."),
+    "storage_soft_limit_bytes": (_VOLUME, "Free bytes below which limits are lowered; none without a soft limit."),
+    "storage_hard_limit_bytes": (_VOLUME, "Free bytes at which production stops; none without a hard limit."),
+}
+OBSERVATIONS: Final = ("ok", "failed", "invalid")
+SHARE_STATES: Final = ("local", "shared", "frozen", "fallback")
+
+
+class StorageMetrics(Collector):
+    """What storage protection says last. Series of volumes that have gone are not in the next exposition.
+
+    `gauges`: those without labels, by name.
+    """
+
+    def __init__(self) -> None:
+        self.gauges = {name: 0.0 for name, (labels, _) in STORAGE_GAUGES.items() if not labels}
+        self.gauges["storage_throttle_factor"] = 1.0
+        self.state: State = "OPEN"
+        self._findings: tuple[Finding, ...] = ()
+        self._fallbacks = 0
+        self._observations = dict.fromkeys(OBSERVATIONS, 0)
+        self._violated: dict[tuple[int, str], int] = {}
+
+    def count_observation(self, outcome: str, count: int = 1) -> None:
+        self._observations[outcome] += count
+
+    def count_fallback(self) -> None:
+        self._fallbacks += 1
+
+    def count_violated(self, findings: Iterable[Finding]) -> None:
+        """`findings`: those at their hard limit, of what was shown."""
+        for finding in findings:
+            key = (finding.volume.broker_id, finding.volume.name)
+            self._violated[key] = self._violated.get(key, 0) + 1
+
+    def show_volumes(self, findings: tuple[Finding, ...], brokers: Collection[int] = ()) -> None:
+        """`brokers`: the active ones. Of one whose volumes are not known just now, the counters go on."""
+        keys = {(finding.volume.broker_id, finding.volume.name): 0 for finding in findings}
+        unknown = frozenset(brokers) - {broker_id for broker_id, _ in keys}
+        self._findings = findings
+        kept = {key: count for key, count in self._violated.items() if key in keys or key[0] in unknown}
+        self._violated = keys | kept
+
+    def collect(self) -> Iterator[Metric]:
+        counters = {
+            name: CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+            for name, (labels, text) in STORAGE_COUNTERS.items()
+        }
+        for outcome, count in self._observations.items():
+            counters["storage_observations"].add_metric([outcome], count)
+        counters["storage_fallback_throttle_factor_applied"].add_metric([], self._fallbacks)
+        for (broker_id, name), count in list(self._violated.items()):  # this runs in a thread
+            counters["storage_limit_violated"].add_metric([str(broker_id), name], count)
+        yield from counters.values()
+        gauges = {
+            name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+            for name, (labels, text) in STORAGE_GAUGES.items()
+        }
+        for name, value in self.gauges.items():
+            gauges[name].add_metric([], value)
+        for state in get_args(State):
+            gauges["storage_state"].add_metric([state], float(state == self.state))
+        for finding in self._findings:
+            self._add_volume(gauges, finding)
+        yield from gauges.values()
+
+    def _add_volume(self, gauges: dict[str, GaugeMetricFamily], finding: Finding) -> None:
+        volume, _, soft, hard = finding
+        values = {"size": volume.total, "available": volume.available, "consumed": volume.consumed}
+        for name, value in {**values, "soft_limit": soft, "hard_limit": hard}.items():
+            if value is not None:
+                gauges[f"storage_{name}_bytes"].add_metric([str(volume.broker_id), volume.name], value)
+
+
+class FleetMetrics(Collector):
+    """What this gateway shares with others.
+
+    `gauges`: those without labels, by name. `state`: how limits are shared.
+    """
+
+    def __init__(self, reasons: Iterable[str] = ()) -> None:
+        self.gauges = {name: 0.0 for name, (labels, _) in FLEET_GAUGES.items() if not labels}
+        self.state = SHARE_STATES[0]
+        self.sent = self.received = self.sent_bytes = self.received_bytes = 0
+        self.dropped = dict.fromkeys(reasons, 0)
+
+    def collect(self) -> Iterator[Metric]:
+        counters = {
+            name: CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+            for name, (labels, text) in FLEET_COUNTERS.items()
+        }
+        counters["fleet_reports_sent"].add_metric([], self.sent)
+        counters["fleet_reports_received"].add_metric([], self.received)
+        counters["fleet_report_bytes"].add_metric(["sent"], self.sent_bytes)
+        counters["fleet_report_bytes"].add_metric(["received"], self.received_bytes)
+        for reason, count in list(self.dropped.items()):  # this runs in a thread
+            counters["fleet_reports_dropped"].add_metric([reason], count)
+        yield from counters.values()
+        for name, (labels, text) in FLEET_GAUGES.items():
+            gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+            if labels:
+                for state in SHARE_STATES:
+                    gauge.add_metric([state], float(state == self.state))
+            else:
+                gauge.add_metric([], self.gauges[name])
+            yield gauge
 
 
 class Metrics:
@@ -117,7 +293,7 @@ class Metrics:
             name: Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)
             for name, (labels, text) in GAUGES.items()
         }
-        self._rates = _RateSeries()
+        self._rates = _RateSeries(max_clients)
         self.registry.register(self._rates)
         ProcessCollector(namespace=f"{PREFIX}_control", registry=self.registry)
         self._max_clients = max_clients
@@ -143,11 +319,34 @@ class Metrics:
 
         for outcome in ("ok", "failed"):
             self.metadata_refreshes.labels(outcome)
+        for outcome in ("accepted", "unchanged", "refused", "failed"):
+            self._counters["policy_changes"].labels(outcome)
         for reason in ("spool-full", "refused"):
             self.usage_dropped.labels(reason)
         for name in COUNTS:
             self._count(name, 0)
         self._gauges["build_info"].labels(version("produce-gateway"), platform.python_version()).set(1)
+
+    def show_fleet(self, reasons: Iterable[str] = ()) -> FleetMetrics:
+        """Create the series of what is shared with others; once. `reasons`: for which messages may be dropped."""
+        fleet = FleetMetrics(reasons)
+        self.registry.register(fleet)
+        return fleet
+
+    def shown_groups(self) -> list[tuple[str, Direction]]:
+        """Of which resource groups rates are shown."""
+        shown = self._rates.shown(merge([Rates((), groups=said.groups) for said in self._rates.said]))
+        return [(group.group, cast("Direction", group.direction)) for group in shown]
+
+    def show_groups(self, limits: Groups | None, uses: Mapping[FleetKey, FleetUse]) -> None:
+        """What resource groups' limits are, and what all gateways take of them: for those whose rates are shown."""
+        self._rates.groups, self._rates.uses = limits, uses
+
+    def show_storage(self) -> StorageMetrics:
+        """Create the series of storage protection; once."""
+        storage = StorageMetrics()
+        self.registry.register(storage)
+        return storage
 
     def show_config(self, gateway: str, upstream: str, internal_topics: str, usage_topic: str) -> None:
         self._gauges["config_info"].labels(gateway, upstream, internal_topics, usage_topic).set(1)
@@ -204,8 +403,19 @@ class Metrics:
         self._gauges["muted_connections"].labels(label).set(gauges.muted)
         self._gauges["buffered_bytes"].labels(label).set(gauges.buffered_bytes)
 
-    def set_rates(self, rates: Rates) -> None:
-        self._rates.brokers = rates.brokers
+    def set_rates(self, *said: Rates) -> None:
+        """What each worker that there is said last. They are added up when somebody asks: it may take its time."""
+        self._rates.said = said
+
+    def show_policy_version(self, version: int) -> None:
+        self._gauges["policy_version"].set(version)
+
+    def show_policy_store(self, up: bool) -> None:
+        self._gauges["policy_store_up"].set(up)
+
+    def count_policy_change(self, outcome: str) -> None:
+        """One of policy.service.OUTCOMES."""
+        self._counters["policy_changes"].labels(outcome).inc()
 
     def text(self) -> bytes:
         """The exposition, in Prometheus' text format. Takes its time with many topics: call it in a thread."""
@@ -238,14 +448,18 @@ def _broker(node_id: int) -> str:
 class _RateSeries(Collector):
     """What the workers' meters said last."""
 
-    def __init__(self) -> None:
-        self.brokers: tuple[BrokerRate, ...] = ()
+    def __init__(self, max_clients: int) -> None:
+        self.said: tuple[Rates, ...] = ()
+        self.groups: Groups | None = None
+        self.uses: Mapping[FleetKey, FleetUse] = {}
+        self._max_clients = max_clients
 
     def collect(self) -> Iterator[Metric]:
+        rates = merge(self.said)
         families = {
             name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels) for name, (labels, text) in RATES.items()
         }
-        for broker in self.brokers:
+        for broker in rates.brokers:
             label = str(broker.node_id)
             add = _adder(families, [label], "broker")
             add("rate_bytes_per_second", broker.rate)
@@ -257,7 +471,40 @@ class _RateSeries(Collector):
                 add("rate_bytes_per_second", topic.rate)
                 add("over_threshold", float(topic.over))
                 _add_threshold(add, topic.rate, topic.threshold)
+        for quota in rates.quotas[: self._max_clients]:
+            broker_label = "all" if quota.broker is None else _broker(quota.broker)
+            names = [quota.key, quota.source, quota.user or "", quota.client_id or "", broker_label]
+            add = _adder(families, names, "client_quota")
+            add("rate", quota.rate)
+            add("limit", quota.limit)
+            add("utilization_ratio", quota.rate / quota.limit)
+            add("waiting", float(quota.waiting))
+        for group in self.shown(rates):
+            self._add_group(_adder(families, [group.group, group.direction], "group"), group)
         yield from families.values()
+
+    def shown(self, rates: Rates) -> list[GroupRate]:
+        """The busiest groups."""
+        return heapq.nlargest(self._max_clients, rates.groups, key=lambda group: group.bytes_rate)
+
+    def _add_group(self, add: Any, group: GroupRate) -> None:
+        add("topics", group.topics)
+        add("waiting", float(group.waiting))
+        limits = GroupLimit() if self.groups is None else self.groups.groups.get(group.group, GroupLimit())
+        is_publish = group.direction == "publish"
+        of_bytes = limits.publish_bytes if is_publish else limits.dispatch_bytes
+        of_msgs = limits.publish_msgs if is_publish else limits.dispatch_msgs
+        for unit, key, rate, part, limit in (
+            ("bytes", "bytes", group.bytes_rate, group.bytes_limit, of_bytes),
+            ("messages", "msgs", group.msgs_rate, group.msgs_limit, of_msgs),
+        ):
+            use = self.uses.get(group_key(group.group, cast("Direction", group.direction), cast("Unit", key)))
+            add(f"rate_{unit}_per_second", rate)
+            add(f"limit_{unit}_per_second", math.inf if limit is None else limit)
+            part = part if use is None or use.part is None else use.part
+            add(f"part_{unit}_per_second", math.inf if part is None else part)
+            if use is not None and use.rate is not None:
+                add(f"fleet_rate_{unit}_per_second", use.rate)
 
 
 def _adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: str) -> Any:

@@ -6,46 +6,77 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 import socket
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar, cast
 
+import msgspec
 import trio
 
 from gateway.channel import (
     PROTOCOL,
     Accepted,
+    Answer,
+    Ask,
     Brokers,
     Channel,
     ChannelClosed,
+    Demand,
     Drain,
     Gauges,
+    Groups,
     Hello,
     Interval,
     Log,
+    Others,
+    Parts,
     Policy,
+    Quotas,
     Rates,
     Row,
     Settings,
     Spooled,
+    Storage,
     Topics,
     Want,
 )
+from gateway.control import rates
 from gateway.control.metrics import Metrics
+from gateway.control.recent import Recent
 from gateway.control.usage_log import UsageLog
 from policies.usage import NOTES
 
 log = logging.getLogger("gateway.workers")
 traffic_log = logging.getLogger("gateway.traffic")
 
+T = TypeVar("T")
 HELLO_TIMEOUT_S: Final = 30.0
 MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
+MAX_PARTS_BACKLOG: Final = 40  # of the same, for what is said anew every second
 MAX_LINES: Final = 50  # of rejected and errored requests per interval: a log is read by people
+SAY_AGAIN_S: Final = 60.0
+MAX_SAID: Final = 10_000
 LOGGED: Final = frozenset({"rejected", "errored", "dropped", *NOTES})
-_SNAPSHOTS: Final = (Settings, Brokers, Topics, Policy)  # in the order in which a worker needs them
+_SNAPSHOTS: Final = (Settings, Brokers, Topics, Policy, Quotas, Groups, Storage)  # in the order a worker needs them
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class Fleet(Protocol):
+    """Who deals parts of limits out; see gateway.control.fleet.FleetControl."""
+
+    def join(self, worker: int, members: int = 1) -> None:
+        """It has been told everything else, and by an earlier control that so many share."""
+
+    def leave(self, worker: int) -> None: ...
+
+    def take_demand(self, worker: int, demand: Demand) -> None: ...
+
+    def take_rates(self, worker: int, rates: Rates) -> None: ...
 
 
 class _Worker:
@@ -53,41 +84,82 @@ class _Worker:
         self.number = number
         self.channel = channel
         self.boot = ""
-        self.connections = 0  # as it said last, and what it was given since
+        self.connections = 0  # as it said last
+        self.given = 0  # through this channel
+        self.taken = 0  # of these, as it said last: they are among its connections, or have ended
+        self.kinds: Counter[int | None] = Counter()  # given, by listener
+        self.rates: Rates | None = None
         self.final = False
+
+    @property
+    def load(self) -> int:
+        """Connections that it has, or will have."""
+        return self.connections + self.given - self.taken
 
 
 class Workers:
     """All workers of this gateway.
 
-    `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke.
+    `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
+    storage factor that one still holds, before it is told anything, `ask` with what one wants to know, and with what to
+    call with the answer.
     """
 
     def __init__(
-        self, usage_log: UsageLog, metrics: Metrics, want: Callable[[], None], reconnect: Callable[[int], None]
+        self,
+        usage_log: UsageLog,
+        metrics: Metrics,
+        want: Callable[[], None],
+        reconnect: Callable[[int], None],
+        adopt: Callable[[Storage], None] = lambda held: None,
+        ask: Callable[[Ask, Callable[[Answer], None]], None] = lambda question, reply: None,
+        recent: Recent | None = None,
     ) -> None:
+        self.fleet: Fleet | None = None  # told of workers, once there is one
         self._usage_log = usage_log
         self._metrics = metrics
         self._want = want
         self._reconnect = reconnect
+        self._adopt = adopt
+        self._ask = ask
+        self._recent = Recent() if recent is None else recent
+        self._said: dict[tuple[int, str, str, str], float] = {}  # when a delay was last in the log
         self._unfinished: dict[int, str] = {}  # the boot of each worker that has not sent its last interval
         self._latest: dict[type, Any] = {}
         self._workers: dict[int, _Worker] = {}
         self._changed = trio.Event()
         self._drain: Drain | None = None
         self._warned: tuple[str, ...] = ()
+        self._merged: Rates | None = None  # of all workers, once somebody has asked
 
     @property
     def connected(self) -> int:
         """Workers that can take connections."""
         return sum(1 for worker in self._workers.values() if worker.boot)
 
-    def tell(self, message: Settings | Brokers | Topics | Policy) -> None:
+    def tell(self, message: Settings | Brokers | Topics | Policy | Quotas | Groups | Storage) -> None:
         """Replace a snapshot, in every worker and for those to come."""
         self._latest[type(message)] = message
         for worker in self._workers.values():
             if worker.boot:
                 worker.channel.post(message)
+
+    def post(self, number: int, message: Parts | Others) -> bool:
+        """For this one alone, unless it isn't there, or doesn't read (its backlog must not fill our memory): False."""
+        worker = self._workers.get(number)
+        if worker is None or not worker.boot or worker.channel.backlog >= MAX_PARTS_BACKLOG:
+            return False
+        worker.channel.post(message)
+        return True
+
+    def latest(self, kind: type[T]) -> T | None:
+        """The snapshot of that type that was told last; `Rates`: the sum over all workers, None before the first."""
+        if kind is Rates:
+            said = self._said_rates()
+            if said and self._merged is None:
+                self._merged = rates.merge(said)
+            return cast("T | None", self._merged)
+        return self._latest.get(kind)
 
     def drain(self, timeout_s: float) -> None:
         """Let every worker finish; those that come now as well."""
@@ -109,8 +181,11 @@ class Workers:
         except trio.Cancelled:
             sock.close()
             raise
-        worker = min(ready, key=lambda w: w.connections)
-        worker.connections += 1
+        # Who connects to the bootstrap listener hardly uses that connection again: without a look at the listener one
+        # worker would get these, and the next one everybody's to the brokers.
+        worker = min(ready, key=lambda w: (w.load, w.kinds[broker]))
+        worker.given += 1
+        worker.kinds[broker] += 1
         worker.channel.post(Accepted(broker, peer), sock.detach())
 
     async def serve(self, number: int, sock: socket.socket) -> None:
@@ -138,12 +213,16 @@ class Workers:
             if not isinstance(hello, Hello) or hello.protocol != PROTOCOL:
                 raise ChannelClosed(f"it is of another release, restart the gateway: {hello}")
             self._note_lost(worker.number, hello.boot)
+            if hello.storage is not None:
+                self._adopt(hello.storage)
             for kind in _SNAPSHOTS:
                 if kind in self._latest:
                     worker.channel.post(self._latest[kind])
             if self._drain is not None:
                 worker.channel.post(self._drain)
             worker.boot = hello.boot
+            if self.fleet is not None:
+                self.fleet.join(worker.number, hello.members)
             self._metrics.worker_up.labels(str(worker.number)).set(1)
             self._notify()
             return
@@ -154,18 +233,41 @@ class Workers:
             case Interval():
                 self._take_interval(worker, message)
             case Gauges():
-                worker.connections = message.connections
+                worker.connections, worker.taken = message.connections + message.dialling, message.taken
                 self._metrics.set_gauges(worker.number, message)
             case Rates():
-                self._metrics.set_rates(message)
-                for warning in message.warnings:
-                    if warning not in self._warned:
-                        log.warning("%s", warning)
-                self._warned = message.warnings
+                worker.rates = message
+                self._see_rates()
+                if self.fleet is not None:
+                    self.fleet.take_rates(worker.number, message)
+            case Demand():
+                if self.fleet is not None:
+                    self.fleet.take_demand(worker.number, message)
             case Log(level, text):
                 traffic_log.log(_LEVELS.get(level, logging.ERROR), "%s", text)
             case Want():
                 self._want()
+            case Ask():
+                self._ask(message, functools.partial(self._reply, worker))
+
+    def _see_rates(self) -> None:
+        """Somebody's rates are new, or gone."""
+        self._merged = None
+        said = self._said_rates()
+        self._metrics.set_rates(*said)
+        warnings = tuple(dict.fromkeys(warning for rates in said for warning in rates.warnings))
+        for warning in warnings:
+            if warning not in self._warned:
+                log.warning("%s", warning)
+        if said:  # else a worker that is back would say all of it again
+            self._warned = warnings
+
+    def _said_rates(self) -> list[Rates]:
+        return [worker.rates for worker in self._workers.values() if worker.rates is not None]
+
+    def _reply(self, worker: _Worker, answer: Answer) -> None:
+        if self._workers.get(worker.number) is worker:  # else it has died, and its clients' connections with it
+            worker.channel.post(answer)
 
     def _take_interval(self, worker: _Worker, interval: Interval) -> None:
         channel, seq = worker.channel, interval.seq
@@ -174,11 +276,23 @@ class Workers:
             return
         if self._usage_log.put(interval, lambda: channel.post(Spooled(seq))):
             self._metrics.add_interval(interval)
-            for line in describe(interval):
+            self._recent.add(interval, round(time.time() * 1000))
+            for line in describe(self._unsaid(interval)):
                 traffic_log.warning("%s", line)
         if interval.final:
             worker.final = True
             self._unfinished.pop(worker.number, None)
+
+    def _unsaid(self, interval: Interval) -> Interval:
+        """Without what policies delay all the time: that is told when it begins, and again once in a while."""
+        now = trio.current_time()
+        keys = {(row.broker, row.topic, row.outcome, row.reason) for row in interval.rows if row.outcome in NOTES}
+        told = {key for key in keys if now - self._said.get(key, -math.inf) < SAY_AGAIN_S}
+        if len(self._said) > MAX_SAID:
+            self._said.clear()
+        self._said.update(dict.fromkeys(keys - told, now))
+        rows = tuple(row for row in interval.rows if (row.broker, row.topic, row.outcome, row.reason) not in told)
+        return msgspec.structs.replace(interval, rows=rows)
 
     def _note_lost(self, number: int, boot: str) -> None:
         """The worker has this boot now: every earlier life of it that did not end in order is lost."""
@@ -202,6 +316,9 @@ class Workers:
             del self._workers[worker.number]
             self._metrics.worker_up.labels(str(worker.number)).set(0)
             self._metrics.set_gauges(worker.number, Gauges(0, 0, 0))
+            self._see_rates()
+            if self.fleet is not None:
+                self.fleet.leave(worker.number)
         self._notify()
 
     def _notify(self) -> None:

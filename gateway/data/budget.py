@@ -47,6 +47,15 @@ class Budget:
         self._pooled = 0
         self._waiting: deque[tuple[Waiter, int]] = deque()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for memory that others hold."""
+        return bool(self._waiting)
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.used > self.limit or bool(self._waiting)
+
     def take(self, size: int, waiter: Waiter) -> Large | None:
         """A buffer of `size` bytes, or None: then `waiter` is granted one later. A frame that is larger than the whole
         budget passes alone."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from policies import verdict
 from policies.fence import Fence
 from policies.meter import Meter
+from policies.quota_lines import NONE
 from policies.usage import DELAYED, NOTES
 from policies.verdict import Verdict, strictest
 from protocol import api
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gateway.data.ledger import Counts
     from gateway.data.world import World
     from policies.engine import TopicMeter
+    from policies.group_lines import GroupSide
+    from policies.line import Line
     from protocol.produce_request import Partition
 
 MAX_NAMELESS = 1000  # topic ids without a name that one connection may make up
@@ -37,10 +40,15 @@ class Refusal(NamedTuple):
 
 
 class Nameless(Meter):
-    """Stands for a topic whose name nobody knows: it has no threshold and takes no share of any."""
+    """Stands for a topic whose name nobody knows: it has no threshold, takes no share of any and is in no group."""
 
-    __slots__ = ()
-    over = False
+    __slots__ = ("messages", "settled")
+    over = thresholds_ask = group_asks = by_principal = False
+    side = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages = self.settled = 0
 
 
 Refusals = dict[tuple[bytes, int], Refusal]  # by (topic name or id as on the wire, partition index)
@@ -82,6 +90,14 @@ class Gate:
         self._accepted: dict[bytes, Counts] = {}
         self._client = ""
         self._denied_since = 0.0  # the first rejection behind which nothing was admitted
+        self._charged: list[Line] = []  # what `admit` takes the request in hand from
+        self.lines = NONE  # client quotas, as of `lines_version`
+        self.lines_version = -1
+        self.limited = False  # there are some that concern Produce, or resource groups that look at who it is
+        self.group: GroupSide | None = None  # of topics whose names don't say theirs, because of who this is
+        self._sides: dict[bytes, GroupSide] = {}  # of topics (as on the wire) that the request in hand asked about
+        self._spared: set[GroupSide] = set()  # of these, by which it would have been rejected: they are not charged
+        self.timed = False  # there are some on time: tell `spend`
         self._nameless: dict[bytes, bytes] = {}  # topic ids that nobody could tell the name of
 
     # --- who ----------------------------------------------------------------------------------------------------------
@@ -107,6 +123,20 @@ class Gate:
     def _renamed(self) -> None:
         self.exempt = self.world.is_internal(self.principal, self._client)
         self._accepted = {}
+        self.lines_version = -1
+
+    def find_lines(self, now: float) -> None:
+        """Look up the client quotas of who this is now; needed whenever `lines_version` is not that of the quotas."""
+        quotas = self.world.quotas
+        self.lines_version = quotas.version
+        user = self.principal.partition(":")[2]
+        self.lines = NONE if self.exempt else quotas.of(self.node_id, user, self._client, now)
+        groups = self.world.engine.groups
+        self.group = None if self.exempt else groups.publish_by_principal(self.principal, now)
+        self.limited = bool(
+            self.lines.produce or self.lines.request or self.group is not None or (self.exempt and groups.exists)
+        )
+        self.timed = bool(self.lines.request)
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -144,6 +174,11 @@ class Gate:
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
+    def paused(self) -> Verdict | None:
+        """Why nothing of this connection may be forwarded just now, where that is enforced."""
+        pause = self.world.engine.pause
+        return None if pause is None or pause.observed_only or self.exempt or self.world.settings.observe else pause
+
     def judge(
         self, parts: Sequence[Partition], version: int, now: float, *, wait_ms: int = 0, may_delay: bool = True
     ) -> Judgement:
@@ -156,13 +191,18 @@ class Gate:
         delay_ms = 0
         notes: list[Note] = []
         decided: dict[bytes, Verdict | None] = {}
+        pause = self.paused()
+        whole = [] if pause is not None else self._judge_whole(parts, now, may_delay)
+        grouped = self._judge_groups(parts, version, now, may_delay)
         for part in parts:
             name = self.name(part[0], version)
             refusal = self._standing(part, name, now, wait_ms)
+            if refusal is None and pause is not None:  # nobody else is asked: who would only delay it lets it pass
+                refusal = Refusal(self._code(), pause)
             if refusal is None:
                 if name not in decided:
                     decided[name] = self._limited(parts, part, name, version, now, may_delay)
-                why = strictest((decided[name], *self._asked(part, name, now)))
+                why = strictest((*whole, decided[name], grouped.get(part[0]), *self._asked(part, name, now)))
                 if why is None:
                     continue
                 if why.throttle_ms > verdict.MAX_THROTTLE_MS:  # clients obey it to the letter, and time out elsewhere
@@ -215,11 +255,80 @@ class Gate:
         self, parts: Sequence[Partition], part: Partition, name: bytes, version: int, now: float, may_delay: bool
     ) -> Verdict | None:
         """What the thresholds say about all that this request has for one topic."""
-        if self.exempt or not self._meter(part[0], version).over:
+        if self.exempt or not self._meter(part[0], version).thresholds_ask:
             return None
         size = sum(other[2] for other in parts if other[0] == part[0])
         denied_s = now - self._denied_since if self._denied_since else 0.0
         return self.world.engine.decide(self.node_id, name, size, now, may_delay=may_delay, denied_s=denied_s)
+
+    def _judge_whole(self, parts: Sequence[Partition], now: float, may_delay: bool) -> list[Verdict | None]:
+        """What policies say that don't care for topics: full disks and client quotas."""
+        engine = self.world.engine
+        self._charged = []
+        if self.exempt or not (engine.guards_storage or self.limited):
+            return []
+        size = sum(part[2] for part in parts)
+        denied_s = now - self._denied_since if self._denied_since else 0.0
+        found = [engine.pause]
+        line = self.broker.storage
+        if line is not None:
+            why = engine.judge_storage(self.node_id, size, now, may_delay=may_delay, denied_s=denied_s)
+            found.append(why)
+            if why is None or why.action == verdict.DELAY:  # what is only counted as rejected must not cost the others
+                self._charged.append(line)
+        if self.limited:
+            why = self.world.quotas.judge(self.lines, size, now, may_delay, denied_s)
+            found.append(why)
+            if why is None or why.action == verdict.DELAY:
+                self._charged += self.lines.produce
+        return found
+
+    def _judge_groups(
+        self, parts: Sequence[Partition], version: int, now: float, may_delay: bool
+    ) -> dict[bytes, Verdict]:
+        """What resource groups say, by topic as on the wire, about all that this request has for each of them."""
+        groups = self.world.engine.groups
+        self._sides = {}
+        if not groups.exists or self.exempt:
+            return {}
+        self._spared = set()
+        sums: dict[GroupSide, list[int]] = {}
+        for topic, _, size, messages, *_ in parts:
+            side = self._sides.get(topic) or self._side(topic, version, now)
+            if side is not None:
+                self._sides[topic] = side
+                asked = sums.setdefault(side, [0, 0])
+                asked[0] += size
+                asked[1] += messages
+        denied_s = now - self._denied_since if self._denied_since else 0.0
+        said = {}
+        for side, (size, messages) in sums.items():
+            why = groups.judge(side, size, messages, now, may_delay, denied_s)
+            if why is not None:
+                said[side] = why
+                if why.action != verdict.DELAY:
+                    self._spared.add(side)
+        return {topic: said[side] for topic, side in self._sides.items() if side in said}
+
+    def _side(self, topic: bytes, version: int, now: float) -> GroupSide | None:
+        """The group to ask about that topic; None also where it need not be asked, since it has credit enough."""
+        meter = self._meter(topic, version)
+        if isinstance(meter, Nameless):
+            return None
+        if meter.group_asks:
+            side = self.world.engine.groups.publish(meter, self.name(topic, version), now)
+            if side is not None:
+                return side
+        return self.group if meter.by_principal else None
+
+    def consume(self, size: int, now: float) -> float:
+        """A Fetch answer of `size` bytes: for how many seconds its connection may not fetch."""
+        return self.world.quotas.charge_fetch(self.lines, size, now)
+
+    def spend(self, seconds: float, now: float) -> None:
+        """The worker's thread was busy with this connection for so long."""
+        for line in self.lines.request:
+            line.take(seconds, now)
 
     def _asked(self, part: Partition, name: bytes, now: float) -> list[Verdict | None]:
         """What policies of the operator's own say."""
@@ -234,13 +343,26 @@ class Gate:
     def _code(self) -> int:
         return self.world.reject_code(self.software)
 
-    def admit(self, parts: Iterable[Partition], version: int) -> None:
+    def admit(self, parts: Sequence[Partition], version: int, now: float) -> None:
         """Record what is forwarded (V1: only what is admitted is recorded)."""
         fence, total = self.fence, self.broker.total
         self._denied_since = 0.0
-        for topic, index, size, _, pid, producer_epoch, _, _ in parts:
-            self._meter(topic, version).uncounted += size
+        for line in self._charged:
+            line.take(sum(part[2] for part in parts), now)
+        sides = self._sides
+        for topic, index, size, messages, pid, producer_epoch, _, _ in parts:
+            meter = self._meter(topic, version)
+            meter.uncounted += size
             total.uncounted += size
+            side = sides.get(topic)
+            if side is not None:
+                meter.settled += size  # not for the group to find once more
+                if side not in self._spared:
+                    side.take(size, messages, now)
+            elif self.exempt:
+                meter.settled += size
+            else:
+                meter.messages += messages
             if fence.entries and pid >= 0:
                 fence.admitted(pid, producer_epoch, self.name(topic, version), index)
 
@@ -308,6 +430,7 @@ class Gate:
         if code:
             tally.add(part, name, "errored", api.ERROR_NAMES.get(code, str(code)))
             self.world.engine.refund(self.node_id, name, size)
+            self._give_back(name, part)
         elif pid >= 0 and self.world.acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
             self._count_duplicate(part, name, tally)
         else:
@@ -316,6 +439,18 @@ class Gate:
     def _count_duplicate(self, part: Partition, name: bytes, tally: _Tally) -> None:
         tally.add(part, name, "duplicate", "")
         self.broker.retract(name, part[2])  # it didn't get into the log this time
+        self._give_back(name, part)
+
+    def _give_back(self, name: bytes, part: Partition) -> None:
+        """What a resource group was charged."""
+        groups = self.world.engine.groups
+        if groups.exists and not self.exempt:
+            meter = self.broker.topics.get(name)
+            side = None
+            if meter is not None and meter.group_version == groups.version:
+                side = self.group if meter.by_principal else meter.side
+            if side is not None:
+                side.give_back(part[2], part[3])
 
     def _accepted_row(self, name: bytes) -> Counts:
         row = self._accepted[name] = self._row(name, "accepted", "")

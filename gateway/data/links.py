@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gateway.data.inbound import EOF, Inbound
@@ -161,7 +162,8 @@ class Link:
         self.session = session
         self.client = client
         self.upstream = upstream
-        self.peer = peer
+        self.peer = session.peer = peer
+        session.wake = self._wake
         self.c_in = Inbound(reactor.shared, reactor.budget, self._wake)
         self.u_in = Inbound(reactor.shared, reactor.budget)
         self.c_out = Outbound(reactor.budget)
@@ -281,6 +283,7 @@ class Link:
             return
         malformed = None
         frame_bytes = 0
+        started = perf_counter() if session.gate.timed else 0.0
         try:
             pos = session.on_client(buf, pos, end, now)
             if pos < end and not session.hold_until:
@@ -295,6 +298,8 @@ class Link:
                 self._upstream_broken(now)
         if session.to_client:
             self._send_client()
+        if started:
+            session.gate.spend(perf_counter() - started, now)
         if malformed is not None:
             self._end_malformed(str(malformed), now)
         elif pos < end and not self.closed:
@@ -329,11 +334,14 @@ class Link:
         """A hold is over: handle what was parked, after a look at whether its client is still there.
 
         A client that gave up has sent the same records again on another connection; forwarding what it left here would
-        write them twice. Its FIN may stand behind requests that are not read yet, so those are read first.
+        write them twice. Its FIN may stand behind requests that are not read yet, so those are read first. Not where
+        nothing is forwarded anyway: all connections may be held at once, and none may read what it has no room for.
         """
         buf, pos, end, large = self._unpark()
         session = self.session
-        if session.hold_until and not self.c_in.partial:
+        session.memory_short = self.reactor.budget.is_wanted
+        forwards = session.turn is None and not (session.paused_since and session.gate.paused())
+        if session.hold_until and forwards and not self.c_in.partial:
             more = self._read_on(MAX_READ_ON - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
@@ -348,6 +356,7 @@ class Link:
         session.client_gone = session.client_gone or self.c_eof
         size = end - pos
         self._handle(buf, pos, end, large, now)
+        session.memory_short = False  # it was about what was held; what comes next is looked at anew
         self._age(size, now)
 
     def _age(self, size: int, now: float) -> None:
@@ -392,6 +401,7 @@ class Link:
     def _handle_answers(self, now: float) -> None:
         session, u_in = self.session, self.u_in
         buf, end = u_in.buf, u_in.end
+        started = perf_counter() if session.gate.timed else 0.0
         try:
             pos = session.on_upstream(buf, u_in.start, end, now)
         except (UpstreamError, MalformedFrame) as error:
@@ -402,6 +412,8 @@ class Link:
             return
         if session.to_client:
             self._send_client()
+        if started:
+            session.gate.spend(perf_counter() - started, now)
         if not self.closed and (pos < end or u_in.large is not None):
             u_in.keep(pos, check_answer_head(buf, pos, end) if session.wants_whole() else 0)
 
@@ -454,6 +466,8 @@ class Link:
             return False
         if session.draining:
             return True
+        if session.turn is not None:
+            return session.turn_moves(now)
         if session.hold_until:
             return now >= session.hold_until
         return len(session.pending.entries) < MAX_PENDING // 2

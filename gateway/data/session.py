@@ -10,18 +10,27 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any
 
+from gateway.data import admin_turn
+from gateway.data.admin_turn import AdminTurn
+from gateway.data.fetches import Fetches
 from gateway.data.gate import Gate, Refusals
-from policies.verdict import PROTECTED_TOPIC
-from protocol import api, produce_request, produce_response, rewrite
+from policies.usage import DELAYED
+from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE
+from protocol import api, fetch_request, produce_request, produce_response, rewrite
+from protocol.fetch_response import FetchMeter
 from protocol.framing import ANSWER_HEAD, MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head
 from protocol.identity import Sasl, software
-from protocol.pending import CAP, LOCAL, OURS, PASS, PRODUCE, REWRITE, SASL, STREAM, Entry, Pending
+from protocol.pending import ADMIN, CAP, LOCAL, OURS, PASS, PRODUCE, REWRITE, SASL, STREAM, Entry, Pending
 from protocol.stream import EndpointHider, has_endpoints
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.channel import Answer
     from gateway.data.world import World
     from protocol.produce_request import Partition
 
@@ -29,10 +38,15 @@ MAX_PENDING = 1000  # requests in flight on one connection before it is no longe
 MAX_MUTE_S = 10.0  # franz-go gives a request up after 20 s, others after 30 s (docs/clients.md) …
 MAX_WAIT_S = 15.0  # … so that no request waits longer than this in all, those queued before it included
 MIN_HOLD_S = 0.05
+LARGEST = 2**31 - 1
+LOOK_AGAIN_S = 1.0  # at acks=0 in a pause: memory may have become short
 LOOKUP_S = 1.0  # for asking the broker about a topic id that nobody here knows
 LOOKUP_VERSION = 12  # of Metadata: the first that can be asked by topic id
 CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
 ACKS0_LIMIT = "acks0-limit"
+FETCHES = (api.FETCH, api.SHARE_FETCH)
+BY_QUOTA, BY_GROUP = 1, 2  # what a Fetch answer is charged to, as bits of its entry's fifth place
+THROTTLE = struct.Struct(">i")
 FIRST_LOOKUP_ID = 0x7FFF0000  # correlation ids of our own requests; a few of them, in turn
 LOOKUP_IDS = 0x8000
 
@@ -55,27 +69,41 @@ class Session:
             discarded: it has been sent again elsewhere, and would be written twice. acks=0 is forwarded.
         draining: no new requests: they are discarded unforwarded (acks=0 passes), so that clients send them elsewhere.
         drained_at: when the client's socket was last seen empty: no unread request is older.
+        memory_short: others wait for memory: what is held here without an end has to go.
+        paused_since: 0.0, or since when the request at the head is held because a disk is full.
+        turn: None, or the admin request at the head, which control answers.
+        peer, wake: the link's: the client's address, and what to call when a request needn't wait any longer.
     """
 
     __slots__ = (
         "_delayed",
+        "_fetch_wait",
+        "_fetches",
         "_hider",
         "_holds",
         "_lookup_deadline",
         "_lookup_id",
+        "_meter",
         "_skipped",
         "_stream_left",
         "_substitute",
+        "_throttle_at",
         "client_gone",
         "drained_at",
         "draining",
+        "fetch_mute_until",
         "gate",
         "hold_until",
+        "memory_short",
         "mute_until",
+        "paused_since",
+        "peer",
         "pending",
         "sasl",
         "to_client",
         "to_upstream",
+        "turn",
+        "wake",
         "world",
     )
 
@@ -88,14 +116,24 @@ class Session:
         self.sasl: Sasl | None = None
         self.hold_until = 0.0
         self.mute_until = 0.0
+        self.fetch_mute_until = 0.0
         self.drained_at = now
         self.client_gone = False
         self.draining = False
+        self.memory_short = False
+        self.paused_since = 0.0
+        self.turn: AdminTurn | None = None
+        self.peer = ""
+        self.wake: Callable[[], None] = _nothing
         self._delayed = False
         self._holds = False  # the acks=0 request at the head waits already
         self._skipped = False
         self._stream_left = 0  # bytes of the answer in progress that are still to come
         self._hider: EndpointHider | None = None
+        self._meter: FetchMeter | None = None  # the same object, where the answer in progress is metered
+        self._fetches: Fetches | None = None
+        self._fetch_wait = (0.0, 0.0)  # what quotas say about that answer: until when, and as observed until when
+        self._throttle_at = -1  # where its throttle time is in the buffer in hand, if all of it is there
         self._substitute: bytes | None = None  # goes upstream in place of the request in hand
         self._lookup_id = FIRST_LOOKUP_ID
         self._lookup_deadline = 0.0
@@ -111,9 +149,13 @@ class Session:
         world, gate, entries = self.world, self.gate, self.pending.entries
         if gate.epoch != world.ledger.epoch:
             gate.renew()
+        if gate.lines_version != world.quotas.version:
+            gate.find_lines(now)
         self.hold_until = 0.0
         muted = self.mute_until > now and not self.draining
-        special = self.client_gone or self.draining or bool(world.plugins)
+        special = (
+            gate.limited or self.client_gone or self.draining or world.engine.guards_storage or bool(world.plugins)
+        )
         max_bytes = world.settings.max_request_bytes
         by_name, by_id, total, fence = gate.meters, gate.meters_by_id, gate.broker.total, gate.fence
         read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
@@ -136,12 +178,15 @@ class Session:
                     _, acks, client_id, _, parts = skim(buf, pos + 4, stop)
                     if client_id != gate.client_id:
                         gate.identify(client_id)
+                        gate.find_lines(now)
+                        special = special or gate.limited
                     # The fast way: one partition of a topic that is known here and within its limit.
                     if len(parts) == 1 and acks and not fence.entries and not special:
                         part = parts[0]
                         meter = (by_id if version >= _BY_ID else by_name).get(part[0])
                         if meter is not None and not meter.over:
                             meter.uncounted += part[2]
+                            meter.messages += part[3]
                             total.uncounted += part[2]
                             entries.append((correlation, PRODUCE, version, parts, None, 0))
                             produced += 1
@@ -150,10 +195,14 @@ class Session:
                     forwarded = self._on_produce(buf, pos + 4, stop, version, correlation, acks, parts, now)
                     if self._delayed:  # what is behind a delayed request stays parked and undecided
                         self._delayed, muted = False, self.mute_until > now
+                elif self.fetch_mute_until > now and key in FETCHES and not (self.draining or self.client_gone):
+                    self.hold_until = self.fetch_mute_until
+                    break
                 elif self._skipped:
                     forwarded = False  # behind a request that will never be answered: nothing may be answered
                 else:
-                    forwarded = self._on_other(buf, pos + 4, stop, key, version, correlation)
+                    forwarded = self._on_other(buf, pos + 4, stop, key, version, correlation, now)
+                    special = special or gate.limited  # a Fetch may have come under another client id
                 produced += 1
                 if not forwarded:
                     self._cut(buf, run, pos)
@@ -178,7 +227,9 @@ class Session:
         if stop > start:
             self.to_upstream.append(memoryview(buf)[start:stop])
 
-    def _on_other(self, buf: bytearray, start: int, stop: int, key: int, version: int, correlation: int) -> bool:
+    def _on_other(
+        self, buf: bytearray, start: int, stop: int, key: int, version: int, correlation: int, now: float
+    ) -> bool:
         """Note what a request other than Produce is owed; False when it was answered here."""
         cap = api.CAPS.get(key)
         entry: Entry = (correlation, PASS)
@@ -194,6 +245,8 @@ class Session:
             entry = (correlation, REWRITE, version, key)
         elif has_endpoints(key, version):
             entry = (correlation, STREAM, version, key)
+        elif key in self.world.managed or self.turn is not None:
+            return self._take_turn(buf, start, stop, correlation, now)
         elif key == api.SASL_HANDSHAKE:
             self.sasl = Sasl()
             if self.sasl.on_handshake(buf, start, stop) == 0:
@@ -201,12 +254,103 @@ class Session:
         elif key == api.SASL_AUTHENTICATE and self.sasl is not None:
             self.sasl.on_authenticate(buf, start, stop)
             entry = (correlation, SASL, version)
+        if key in FETCHES and (self.world.quotas.has_fetch_limits or self.world.engine.groups.has_dispatch_limits):
+            charges = self._charge_fetch(buf, start, stop, key, version, now)
+            if self.hold_until:
+                return False
+            if charges:
+                entry = (correlation, STREAM if charges & BY_GROUP else entry[1], version, key, charges)
         self.pending.entries.append(entry)
         return True
+
+    def _charge_fetch(self, buf: bytearray, start: int, stop: int, key: int, version: int, now: float) -> int:
+        """What its answer is charged to. It may only ask for as much as can be paid for by a bounded wait, or it has to
+        wait itself (`hold_until`).
+        """
+        gate = self.gate
+        client_id = produce_request.client_id(buf, start, stop)  # of any request, as its header is the same
+        if client_id != gate.client_id:
+            gate.identify(client_id)
+            gate.find_lines(now)
+        charges, most = 0, LARGEST
+        lines = gate.lines
+        if key == api.FETCH and (lines.consume or lines.request):
+            charges = BY_QUOTA
+            if lines.consume and not self.world.quotas.observes:
+                most = min(most, int(min(line.bucket.rate for line in lines.consume) * MAX_MUTE_S))
+        groups = self.world.engine.groups
+        by_group = groups.has_dispatch_limits and not gate.exempt
+        if by_group and version < api.FLOORS[key]:  # what is fetched by it can't be read
+            if not groups.observes:
+                raise _unspoken(key, version)
+            by_group = False
+        if by_group:
+            charges |= BY_GROUP
+            if self._fetches is None:
+                self._fetches = Fetches(gate)
+            topics = fetch_request.topics(buf, start, stop, version) if key == api.FETCH else ()
+            wait = self._fetches.ask(topics, version >= api.FETCH_TOPIC_IDS, now)
+            if not groups.observes:
+                if wait and not (self.draining or self.client_gone):
+                    self._mute_fetch(wait, now)
+                    self.hold_until = self.fetch_mute_until
+                    return charges
+                most = min(most, self._fetches.most(now) or LARGEST)
+        if most < LARGEST:
+            cap = fetch_request.cap if key == api.FETCH else fetch_request.cap_share
+            cap(buf, start, stop, version, max(1, most))
+        return charges
+
+    def _mute_fetch(self, wait: float, now: float) -> None:
+        self.fetch_mute_until = max(self.fetch_mute_until, now + min(wait, MAX_MUTE_S))
+        self.world.ledger.count("fetches_delayed")
+        self.world.ledger.count("fetch_delay_ms", round(wait * 1000))
 
     def _answer(self, frame: bytes) -> None:
         self.pending.answer_locally(frame, self.to_client)
         self.world.ledger.count("answers_local")
+
+    # --- an admin request that control answers ------------------------------------------------------------------------
+
+    def _take_turn(self, buf: bytearray, start: int, stop: int, correlation: int, now: float) -> bool:
+        """True: forward it as it is. False: it has been answered, or it waits for its turn's next move."""
+        if self.turn is None:
+            self.turn = AdminTurn(bytes(memoryview(buf)[start:stop]))
+        turn = self.turn
+        try:
+            move, frame = turn.move(bool(self.pending.entries), now)
+        except MalformedFrame:
+            self._end_turn()
+            raise
+        if move == admin_turn.FORWARD:
+            self._end_turn()
+            self.pending.entries.append((correlation, PASS))
+            return True
+        if move == admin_turn.REPLY:
+            self._end_turn()
+            self._answer(frame)
+            return False
+        if move == admin_turn.SEND:
+            self._substitute = frame
+            self.pending.entries.append((REQUEST_HEAD.unpack_from(frame)[3], ADMIN, 0))
+        elif move == admin_turn.ASK:
+            self.world.ask(self)
+        self.hold_until = turn.until
+        return False
+
+    def turn_moves(self, now: float) -> bool:
+        """Whether the admin request at the head needn't wait any longer."""
+        return self.turn is not None and (now >= self.hold_until or self.turn.is_ready(bool(self.pending.entries)))
+
+    def tell(self, answer: Answer) -> None:
+        """Control's answer, perhaps to a question of a turn that is over."""
+        if self.turn is not None and self.turn.tell(answer):
+            self.wake()
+
+    def _end_turn(self) -> None:
+        if self.turn is not None:
+            self.world.asked.pop(self.turn.token, None)
+            self.turn = None
 
     # --- a Produce request that is not the common case ----------------------------------------------------------------
 
@@ -229,6 +373,8 @@ class Session:
             gate.count(parts, version, "discarded")
             self._skipped = True
             return False
+        if self._pause(acks, parts, version, now):
+            return False
         wait_ms = max(0, round((self.mute_until - now) * 1000))
         may_delay = not acks or now < self.drained_at + MAX_WAIT_S
         refused, delay_ms, notes = gate.judge(parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
@@ -248,12 +394,41 @@ class Session:
         if refused:
             self._reject(buf, start, stop, version, correlation, acks, parts, refused, delay_ms, now)
             return False
-        gate.admit(parts, version)
+        gate.admit(parts, version, now)
         if acks:
             self.pending.entries.append((correlation, PRODUCE, version, parts, None, delay_ms))
         else:
             gate.count(parts, version, "unacknowledged", delay_ms=delay_ms)
         return True
+
+    def _pause(self, acks: int, parts: list[Partition], version: int, now: float) -> bool:
+        """True: the request is held because a disk is full (or dropped: acks=0, at the end or when memory is short).
+
+        No longer than its client may be kept: then it is rejected with the rest of what `judge` finds. acks=0 waits on.
+        """
+        gate = self.gate
+        pause = gate.paused()
+        if pause is not None and (acks or self.world.settings.acks0 == "delay"):
+            if not acks and (self.draining or self.memory_short):  # nobody can be told
+                gate.count(parts, version, "dropped", CONNECTION_LOST if self.draining else ACKS0_LIMIT)
+                return True
+            until = self.drained_at + MAX_WAIT_S if acks else now + LOOK_AGAIN_S
+            if now < until:
+                self.hold_until = until
+                self.paused_since = self.paused_since or now
+                return True
+        elif self.paused_since:
+            held_ms = round((now - self.paused_since) * 1000)
+            gate.note([(part, gate.name(part[0], version), DELAYED, STORAGE_PAUSE, held_ms) for part in parts])
+        self.paused_since = 0.0
+        return False
+
+    def resume(self, now: float) -> bool:
+        """Writes are not paused any more. True: there is a request that waited for that."""
+        if self.paused_since and self.hold_until:
+            self.hold_until = now
+            return True
+        return False
 
     def _delay(self, delay_ms: int, acks: int, now: float) -> None:
         """The request in hand passes; the next Produce request of this connection waits."""
@@ -268,7 +443,7 @@ class Session:
         times out on it. What is left refused (a topic that nobody may produce to) can't be told to anyone.
         """
         for_good = {key: why for key, why in refused.items() if why.verdict.reason == PROTECTED_TOPIC}
-        if self.world.settings.acks0 == "drop":
+        if self.world.settings.acks0 == "drop" or self.memory_short:
             return refused
         if self.client_gone or self.draining or len(for_good) == len(refused):
             return for_good
@@ -309,7 +484,7 @@ class Session:
             if until > now:
                 self._mute_until(until)
         if admitted:
-            gate.admit(admitted, version)
+            gate.admit(admitted, version, now)
             self._substitute = produce_request.strip(buf, start, stop, refused.keys())
             if acks:
                 self.pending.entries.append((correlation, PRODUCE, version, admitted, rows, throttle_ms))
@@ -360,7 +535,7 @@ class Session:
         try:
             while pos < end:
                 if self._stream_left:
-                    pos = self._stream(buf, pos, end)
+                    pos = self._stream(buf, pos, end, now)
                     if self._stream_left:
                         break
                     # Only now: a local answer must not come between the parts of this one.
@@ -381,7 +556,12 @@ class Session:
                 kind = entry[1]
                 stop = pos + 4 + size
                 if kind in (PASS, STREAM):
-                    self._hider = EndpointHider(entry[3], entry[2], size) if kind == STREAM else None
+                    if len(entry) == 5:
+                        if not self._throttle_fetch(buf, pos, end, entry, size, now):
+                            break  # its head is not whole yet
+                    else:
+                        self._meter = None
+                        self._hider = EndpointHider(entry[3], entry[2], size) if kind == STREAM else None
                     self._stream_left = size
                     pos += 4
                     continue
@@ -406,6 +586,44 @@ class Session:
             self._emit(buf, run, pos)
         return pos
 
+    def _throttle_fetch(self, buf: bytearray, pos: int, end: int, entry: Entry, size: int, now: float) -> bool:
+        """Charge a Fetch answer, tell its client how long to wait, and hold its next Fetch request as long.
+
+        False: too little of it is here. What resource groups are charged is known when it has passed; while not all of
+        it is here its client can only be told what is to be expected.
+        """
+        _, kind, version, key, charges = entry
+        flexible = key == api.SHARE_FETCH or version >= api.FETCH_FLEXIBLE
+        at = pos + 8  # of the throttle time: behind size and correlation id, and then the header's tagged fields
+        if flexible:
+            at += 1
+        stop = pos + 4 + size
+        if end < min(at + 4, stop):
+            return False
+        wait = self.gate.consume(4 + size, now) if charges & BY_QUOTA else 0.0
+        if not version or at + 4 > stop or (flexible and buf[at - 1]):
+            at = -1
+        observes = self.world.quotas.observes
+        self._meter = self._hider = None
+        if not charges & BY_GROUP:
+            self._hider = EndpointHider(key, version, size) if kind == STREAM else None
+            self._delay_fetch(*((0.0, wait) if observes else (wait, 0.0)), now)
+            _tell(buf, at, 0.0 if observes else wait)
+        else:
+            self._hider = self._meter = FetchMeter(key, version, size)
+            self._fetch_wait = (now, now + wait) if observes else (now + wait, now)
+            self._throttle_at = at if stop <= end else -1
+            if stop > end and self._fetches is not None and not self.world.engine.groups.observes:
+                _tell(buf, at, max(0.0 if observes else wait, self._fetches.expect(size, now)))
+        return True
+
+    def _delay_fetch(self, wait: float, would: float, now: float) -> None:
+        """`would`: how long it would have to wait because of what is only observed."""
+        if wait:
+            self._mute_fetch(wait, now)
+        elif would:
+            self.world.ledger.count("fetches_would_be_delayed")
+
     def _emit(self, buf: bytearray, start: int, stop: int) -> None:
         if stop > start:
             self.to_client.append(memoryview(buf)[start:stop])
@@ -426,6 +644,10 @@ class Session:
                 world.ledger.count("brokers_withheld", len(withheld))
                 world.want_metadata()
             return frame
+        if kind == ADMIN:
+            if self.turn is not None:
+                self.turn.take(bytes(memoryview(buf)[pos + 4 : stop]))
+            return b""
         if kind == CAP:
             return rewrite.cap_api_versions(buf, pos + 4, stop, version, world.settings.unknown_apis == "hide")
         if kind == SASL and self.sasl is not None:
@@ -439,22 +661,43 @@ class Session:
             self.hold_until = 0.0
         return b""
 
-    def _stream(self, buf: bytearray, pos: int, end: int) -> int:
+    def _stream(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Pass on what is here of an answer that is not kept whole."""
         stop = min(end, pos + self._stream_left)
         if self._hider is not None:
             stop -= self._hider.feed(buf, pos, stop)
         self._stream_left -= stop - pos
+        if self._meter is not None:
+            self._take_fetched(buf, self._meter, now)
         if not self._stream_left and self._hider is not None and self._hider.lost:
             self.world.ledger.count("answers_not_followed")
         return stop
+
+    def _take_fetched(self, buf: bytearray, meter: FetchMeter, now: float) -> None:
+        """Charge the groups what has passed; at the answer's end, hold the next Fetch request."""
+        fetches = self._fetches
+        if fetches is None:
+            return
+        _, _, version, key, _ = self.pending.entries[0]
+        fetches.take(meter.taken(), key == api.SHARE_FETCH or version >= api.FETCH_TOPIC_IDS, now)
+        if self._stream_left:
+            return
+        wait, would = (max(0.0, until - now) for until in self._fetch_wait)
+        owed = fetches.end(meter.size, now)
+        if self.world.engine.groups.observes:
+            would = max(would, owed)
+        else:
+            wait = max(wait, owed)
+        self._delay_fetch(wait, would, now)
+        _tell(buf, self._throttle_at, wait)
+        self._throttle_at = -1
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
         """Nothing is owed to the client and nothing is under way."""
-        return not self.pending.entries
+        return not self.pending.entries and self.turn is None
 
     def wants_whole(self) -> bool:
         """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
@@ -470,6 +713,9 @@ class Session:
             if entry[1] == PRODUCE:
                 gate.count(entry[3], entry[2], "unanswered")
         self.pending.entries.clear()
+        if self._fetches is not None:
+            self._fetches.close()
+        self._end_turn()
         if parked is not None:
             self._discard(*parked)
 
@@ -493,6 +739,17 @@ class Session:
                 pos += length
         except MalformedFrame:
             return  # never forwarded, and no Produce request: nothing to account for
+
+
+def _tell(buf: bytearray, at: int, wait: float) -> None:
+    """Put seconds into an answer's throttle time, unless it has more."""
+    if wait and at >= 0:
+        (theirs,) = THROTTLE.unpack_from(buf, at)
+        THROTTLE.pack_into(buf, at, max(theirs, round(wait * 1000)))
+
+
+def _nothing() -> None:
+    """Nobody sleeps."""
 
 
 def _unspoken(key: int, version: int) -> MalformedFrame:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import math
 import os
 import socket
 import time
@@ -16,38 +18,56 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from gateway.channel import (
+    MAX_QUOTA_RATES,
     PROTOCOL,
     Accepted,
+    Answer,
+    Ask,
     BrokerRate,
     Brokers,
     Channel,
     ChannelClosed,
     Drain,
     Gauges,
+    GroupRate,
+    Groups,
     Hello,
     Interval,
     Log,
+    Others,
+    Parts,
     Policy,
+    QuotaRate,
+    Quotas,
     Rates,
     Settings,
     Spooled,
+    Storage,
     TopicRate,
     Topics,
     Want,
 )
+from gateway.data.fleet import FleetDesk
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor
 from gateway.data.session import Session
 from gateway.data.world import World
+from policies.client_quotas import QuotaStore
 from policies.engine import Engine
+from policies.group_lines import GroupSide
 from policies.pacing import PACE_S
-from policies.thresholds import ThresholdError
+from policies.quota_lines import ALL_BROKERS, DEAL_S, QuotaLine
+from policies.quota_names import Default, Entity, QuotaKey
+from policies.quota_text import entity_text
 
 if TYPE_CHECKING:
     from gateway.supervisor import ParentLink
 
 INTERVAL_S = 1.0
 GAUGES_S = 0.25
+RESUME_SLICE_S = 0.002  # so long connections go on after a pause before others get a turn
+RESUME_PAUSE_S = 0.02
+LATE_S = 1.0  # control's own word on what holds when an expiry is over comes a moment after it
 WANT_S = 0.2  # many sessions see the same new broker at once: ask once
 MAX_UNSPOOLED = 120  # intervals kept for control; beyond it the current one simply lasts longer, nothing is lost
 MAX_BACKLOG = 500  # messages that control has not read
@@ -78,8 +98,15 @@ class Worker:
         self._complaints: dict[str, float] = {}
         self._wanted_at = 0.0
         self._paces = trio.Event()
+        self._engine.groups.wake = self._start_pacing
+        self._storage: Storage | None = None
+        self._storage_shown: tuple[float, str, str] = (1.0, "", "enforce")
+        self._storage_told = trio.Event()
+        self._fleet = FleetDesk(self._engine, self._post_if_heard, self._log, lambda: self._channel is not None)
+        self._has_shares = trio.Event()
         self._draining = False
         self._dialling = 0
+        self._taken = 0  # connections that came through this channel
 
     async def run(self) -> None:
         """Serve until the parent says stop, or is gone."""
@@ -90,6 +117,10 @@ class Worker:
             nursery.start_soon(self._reactor.run_timers)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._pace)
+            nursery.start_soon(self._follow_storage)
+            nursery.start_soon(self._deal)
+            nursery.start_soon(self._fleet.report, lambda: None if self._world is None else self._world.quotas)
+            nursery.start_soon(self._fleet.watch)
             nursery.start_soon(self._close_intervals)
             nursery.start_soon(self._tell_gauges)
             await self._parent.stopping.wait()
@@ -105,7 +136,12 @@ class Worker:
 
     async def _converse(self, channel: Channel, dialling: trio.Nursery) -> None:
         self._channel = channel
-        channel.post(Hello(PROTOCOL, self._number, os.getpid(), self._boot))
+        self._taken = 0
+        self._fleet.begin()
+        members = self._engine.fleet.members
+        channel.post(Hello(PROTOCOL, self._number, os.getpid(), self._boot, self._storage, members))
+        for session in [] if self._world is None else self._world.asked.values():
+            self._ask(session)  # the former control took the question with it
         for interval in self._unspooled:
             channel.post(interval)
         while self._lines:
@@ -136,6 +172,23 @@ class Worker:
                 self._learn_topics(leads, ids)
             case Policy():
                 self._apply_policy(message)
+            case Quotas():
+                self._apply_quotas(message)
+            case Storage():
+                self._storage = message
+                self._apply_storage(message)
+                self._storage_told.set()
+            case Groups():
+                self._apply_groups(message)
+            case Parts():
+                self._fleet.take_parts(message, trio.current_time())
+            case Others():
+                self._fleet.take_others(message)
+            case Answer(token):
+                session = self._known_world.asked.pop(token, None)
+                if session is not None:  # else its client has gone, or was told that nobody answered
+                    session.tell(message)
+                    self._reactor.settle(trio.current_time())
             case Spooled(seq):
                 while self._unspooled and self._unspooled[0].seq <= seq:
                     self._unspooled.popleft()
@@ -152,7 +205,7 @@ class Worker:
 
     def _configure(self, settings: Settings) -> None:
         if self._world is None:
-            self._world = World(settings, self._engine, self._log, self._want_metadata)
+            self._world = World(settings, self._engine, self._log, self._want_metadata, self._ask)
         else:
             self._world.configure(settings)
             self._world.ledger.renew()  # which topics are protected, and who is internal, may have changed
@@ -167,23 +220,56 @@ class Worker:
         self._tell_rates()
 
     def _apply_policy(self, policy: Policy) -> None:
-        try:
-            self._engine.set_policy(policy.total, policy.topics, on_exceed=policy.on_exceed, mode=policy.mode)
-        except ThresholdError as error:  # control checks first, so this is an error of ours; the former ones stay
-            self._log("error", f"thresholds refused: {error}")
-            return
+        self._engine.set_policy(
+            policy.total,
+            policy.topics,
+            totals=policy.totals,
+            on_exceed=policy.on_exceed,
+            mode=policy.mode,
+            accepted=True,  # by control, which knows all topics
+        )
         self._known_world.ledger.renew()
         self._paces.set()
+        self._tell_rates()
+
+    def _apply_quotas(self, quotas: Quotas) -> None:
+        entries = {
+            Entity.of(pairs): {QuotaKey.parse(key): value for key, value in values.items()}
+            for pairs, values in quotas.entries
+        }
+        observes = quotas.mode == "observe"
+        self._known_world.quotas.set_store(QuotaStore(entries), trio.current_time(), observes=observes)
+        self._has_shares.set()
+
+    def _apply_groups(self, groups: Groups) -> None:
+        self._known_world.set_groups(groups, trio.current_time())
+        self._tell_rates()
+
+    def _apply_storage(self, storage: Storage) -> None:
+        world = self._known_world
+        now = trio.current_time()
+        shown = (storage.factor, storage.why, storage.mode)
+        if shown == self._storage_shown:  # only its expiry moved
+            return
+        self._storage_shown = shown
+        self._engine.set_storage(storage.factor, storage.why, now, mode=storage.mode)
+        world.quotas.set_factor(self._engine.factor, now)
+        self._paces.set()
+        world.ledger.renew()
         self._tell_rates()
 
     def _post(self, message: Any) -> None:
         if self._channel is not None:
             self._channel.post(message)
 
-    def _post_if_heard(self, message: Any) -> None:
-        """For what the next one makes obsolete: a control that doesn't read must not fill our memory."""
-        if self._channel is not None and self._channel.backlog < MAX_BACKLOG:
-            self._channel.post(message)
+    def _post_if_heard(self, message: Any) -> bool:
+        """For what the next one makes obsolete: a control that doesn't read must not fill our memory. Whether it was
+        posted.
+        """
+        is_heard = self._channel is not None and self._channel.backlog < MAX_BACKLOG
+        if is_heard:
+            self._post(message)
+        return is_heard
 
     def _log(self, level: str, text: str) -> None:
         line = Log(level, text)
@@ -205,6 +291,13 @@ class Worker:
             self._wanted_at = now
             self._post(Want("metadata"))
 
+    def _ask(self, session: Session) -> None:
+        turn = session.turn
+        assert turn is not None
+        until = time.monotonic() + turn.until - trio.current_time()
+        principal = session.gate.principal
+        self._post_if_heard(Ask(turn.token, until, session.peer, principal, turn.request, turn.memo, turn.answer))
+
     def _report_bug(self, link: Link, bug: Exception) -> None:
         # The first frames of ours say where; a whole traceback per connection would be a log storm.
         where = []
@@ -218,6 +311,7 @@ class Worker:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self, accepted: Accepted, fd: int, nursery: trio.Nursery) -> None:
+        self._taken += 1
         if fd < 0:
             self._complain("fd", "a connection was lost: this worker has too many open files (raise LimitNOFILE)")
             return
@@ -288,8 +382,10 @@ class Worker:
         while True:
             await trio.sleep(self._engine.next_tick(trio.current_time()))
             now = trio.current_time()
-            if not self._engine.tick(now) or self._world is None:
+            ticks = self._engine.tick(now)
+            if not ticks or self._world is None:
                 continue
+            self._world.quotas.tick(ticks, now)
             self._world.ledger.renew()  # meters of topics that went quiet are gone
             self._tell_rates()
             for link in list(self._reactor.links):
@@ -297,7 +393,7 @@ class Worker:
             self._reactor.settle(now)
 
     async def _pace(self) -> None:
-        """Keep the buckets of thresholds that delay up to date, while there are any."""
+        """Keep the buckets of thresholds that delay and of resource groups up to date, while there are any."""
         while True:
             if self._engine.paces:
                 self._engine.pace(trio.current_time())
@@ -305,6 +401,64 @@ class Worker:
             else:
                 self._paces = trio.Event()
                 await self._paces.wait()
+
+    def _start_pacing(self) -> None:
+        self._paces.set()
+
+    async def _follow_storage(self) -> None:
+        """Let what a pause held go on, in the order in which it waited; and when control has said nothing for too long,
+        go by what it said should hold then.
+        """
+        while True:
+            self._storage_told = trio.Event()
+            storage = self._storage
+            if self._engine.pause is None:
+                await self._resume_paused()
+            timeout_s = math.inf
+            if storage is not None and storage.valid_until is not None:
+                late_s = LATE_S if self._channel is not None else 0.0
+                timeout_s = max(0.0, storage.valid_until + late_s - time.monotonic())
+            with trio.move_on_after(timeout_s) as waiting:
+                await self._storage_told.wait()
+            if waiting.cancelled_caught and storage is not None and storage is self._storage:
+                self._storage = Storage(storage.next_factor, storage.next_origin, storage.next_why, storage.mode)
+                self._apply_storage(self._storage)
+                self._log(
+                    "warning",
+                    f"storage factor {storage.next_factor:g} ({storage.next_origin}): nothing new was heard in time",
+                )
+
+    async def _resume_paused(self) -> None:
+        paused = [link for link in self._reactor.links if link.session.paused_since]
+        paused.sort(key=lambda link: link.session.paused_since)
+        since = trio.current_time()
+        for link in paused:
+            if self._reactor.budget.is_used_up:  # each reads what its client has sent meanwhile: let brokers take it
+                await trio.sleep(RESUME_PAUSE_S)
+                since = trio.current_time()
+            now = trio.current_time()
+            if not link.closed and link.session.resume(now):
+                self._reactor.call_soon(link)
+            self._reactor.settle(now)
+            if trio.current_time() - since > RESUME_SLICE_S:
+                await trio.lowlevel.checkpoint()
+                since = trio.current_time()
+
+    async def _deal(self) -> None:
+        """Deal shares of client quotas out, while there are any."""
+        counted: dict[int, int] = {}
+        while True:
+            if self._world is None or not self._world.quotas.has_shares:
+                self._has_shares = trio.Event()
+                await self._has_shares.wait()
+                continue
+            totals = {}
+            for node_id, broker in self._engine.brokers.items():
+                taken = broker.taken - counted.get(node_id, broker.taken)
+                counted[node_id] = broker.taken
+                totals[node_id] = (broker.own_threshold, float(taken))
+            self._world.quotas.deal(totals, trio.current_time())
+            await trio.sleep(DEAL_S)
 
     def _tell_rates(self) -> None:
         brokers = tuple(
@@ -318,7 +472,10 @@ class Worker:
             )
             for rate in self._engine.rates()
         )
-        self._post_if_heard(Rates(brokers, self._engine.warnings()))
+        lines = () if self._world is None else self._world.quotas.rates()
+        quotas = tuple(map(_quota_rate, heapq.nlargest(MAX_QUOTA_RATES, lines, key=_by_rate)))
+        groups = tuple(map(_group_rate, self._engine.groups.rates()))
+        self._post_if_heard(Rates(brokers, self._engine.warnings(), quotas, groups))
 
     async def _close_intervals(self) -> None:
         while True:
@@ -346,7 +503,8 @@ class Worker:
         told: Gauges | None = None
         while True:
             links = self._reactor.links
-            gauges = Gauges(len(links), sum(link.muted for link in links), self._reactor.budget.used)
+            muted = sum(link.muted for link in links)
+            gauges = Gauges(len(links), muted, self._reactor.budget.used, self._dialling, self._taken)
             if gauges != told:
                 told = gauges
                 self._post_if_heard(gauges)
@@ -373,3 +531,31 @@ class Worker:
         with trio.move_on_at(end):
             while self._unspooled:
                 await self._spooled.wait()
+
+
+def _by_rate(line: QuotaLine) -> float:
+    return line.meter.rate / line.bucket.rate
+
+
+def _group_rate(side: GroupSide) -> GroupRate:
+    limits = [None if line is None else line.bucket.rate for line in (side.bytes, side.msgs)]
+    return GroupRate(
+        side.group,
+        side.direction,
+        side.topic_count,
+        side.bytes_meter.rate,
+        side.msgs_meter.rate,
+        limits[0],
+        limits[1],
+        side.is_waiting,
+    )
+
+
+def _quota_rate(line: QuotaLine) -> QuotaRate:
+    limit = line.quota
+    user, client_id = (
+        None if isinstance(name, Default) else name for name in (limit.bucket.user, limit.bucket.client_id)
+    )
+    broker = None if line.node_id == ALL_BROKERS else line.node_id
+    key, source = str(limit.bucket.key), entity_text(limit.source)
+    return QuotaRate(key, source, user, client_id, broker, line.meter.rate, line.bucket.rate, line.bucket.in_debt)

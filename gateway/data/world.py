@@ -6,14 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
 
-from gateway.channel import Broker, Settings
+from msgspec.structs import astuple
+
+from gateway.channel import Broker, Groups, Settings
 from gateway.data.ledger import Ledger
 from gateway.plugins import load
 from policies.duplicates import Acknowledged
 from policies.engine import Engine
+from policies.group_lines import GroupLimits
+from policies.groups import Finder
 from policies.plugin import TrafficPolicy
+from policies.quota_lines import QuotaLines
 from policies.verdict import reject_code
+
+if TYPE_CHECKING:
+    from gateway.data.session import Session
 
 Log = Callable[[str, str], None]
 
@@ -25,15 +35,24 @@ class World:
         brokers: node id -> broker, every one that has an open listener.
         addresses: node id -> (host, port) as clients are told.
         topic_ids: topic id -> name, learned from metadata passing by and from control; an id is never given twice.
+        quotas: client quotas, and the lines of those who are under one.
         plugins: policies of the operator's own; where there are any, every request is asked about.
         log: called with a level ("info", "warning", "error") and one line.
         want_metadata: called when something newer than the snapshot was seen.
+        managed: API keys of admin requests that control answers. asked: who waits for it, by the token of the question.
     """
 
     def __init__(
-        self, settings: Settings, engine: Engine, log: Log, want_metadata: Callable[[], None] = lambda: None
+        self,
+        settings: Settings,
+        engine: Engine,
+        log: Log,
+        want_metadata: Callable[[], None] = lambda: None,
+        put: Callable[[Session], None] = lambda session: None,
     ) -> None:
+        """`put` brings the question of a session's turn to control."""
         self.engine = engine
+        self.quotas = QuotaLines(engine.fleet)
         self.plugins: list[TrafficPolicy] = []
         self._loaded: tuple[str, ...] = ()
         self.configure(settings)
@@ -44,17 +63,37 @@ class World:
         self.brokers: dict[int, Broker] = {}
         self.addresses: dict[int, tuple[bytes, int]] = {}
         self.topic_ids: dict[bytes, bytes] = {}
+        self.asked: dict[int, Session] = {}
+        self._put = put
+        self._tokens = count(1)
 
     def configure(self, settings: Settings) -> None:
         self.settings = settings
         self.protected_topics = frozenset(name.encode() for name in settings.protected_topics)
+        self.managed = frozenset(settings.managed_apis)
         if settings.policies != self._loaded:
             self.plugins = [load(name) for name in settings.policies]
             self._loaded = settings.policies
 
+    def set_groups(self, groups: Groups, now: float) -> None:
+        """Go by these resource groups from now on."""
+        finder = Finder(groups.topic_pattern, groups.principal_pattern, groups.tenants, groups.namespaces)
+        limits = {name: GroupLimits(*astuple(limit)) for name, limit in groups.groups.items()}
+        self.engine.set_groups(limits, finder, now, observes=groups.mode == "observe")
+        self.quotas.renew()
+
     def set_brokers(self, brokers: tuple[Broker, ...]) -> None:
         self.brokers = {broker.node_id: broker for broker in brokers}
         self.addresses = {b.node_id: (b.advertised_host.encode(), b.advertised_port) for b in brokers}
+
+    def ask(self, session: Session) -> None:
+        """Put the question of this session's turn to control."""
+        turn = session.turn
+        assert turn is not None
+        self.asked.pop(turn.token, None)
+        turn.token = next(self._tokens)
+        self.asked[turn.token] = session
+        self._put(session)
 
     def is_internal(self, principal: str, client_id: str) -> bool:
         """Metered, never limited (KIP-proposal 035): the operators' own tools and replication."""

@@ -1,0 +1,402 @@
+# Limits that hold for more than one process, in the control process: what its workers take of them and what other
+# gateways say goes in, each worker's part comes out, several times a second and at once when somebody comes or goes.
+#
+# Two sums of shares: of what holds over all gateways, and of what holds over this gateway's workers. A worker without
+# any others is told once that it is alone, and nothing else. How shares are found is policies/shares.py's, how gateways
+# hear of each other is the exchange's. Knows no sockets and no topic.
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal
+
+import trio
+
+from gateway.channel import Demand, OtherRate, Others, Part, Parts, Rates
+from gateway.control.fleet_keys import Keys
+from gateway.control.metrics import FleetMetrics
+from gateway.control.others import Brought, Sums, differ
+from gateway.fleet.exchange import Exchange, Heard, Present, Rate
+from gateway.fleet.reports import EVERY
+from policies import shares
+from policies.explain import FleetUse
+from policies.fleet_keys import FleetKey
+from policies.policy_set import PolicySet
+
+log = logging.getLogger("gateway.fleet")
+
+DEAL_S: Final = 0.25
+VALID_CYCLES: Final = 3  # so long parts hold without being renewed …
+LEAST_VALID_S: Final = 5.0  # … but a control that was killed should be there again before
+SETTLE_CYCLES: Final = 2
+SETTLE_HERE_S: Final = 1.0  # the same where only this gateway's workers share: two looks of theirs, and a deal
+RENEW_S: Final = 1.0
+TICK_S: Final = 5.0  # of the meters
+OTHERS_S: Final = 0.5  # others' rates are told at most so often
+UNSURE_S: Final = 2 * TICK_S  # everybody has said by now what he brings: that it is nothing must be told once, too
+SWEEP_S: Final = 15.0
+MOST_DEALT: Final = 1000  # limits at once, some 25 ms: others want their turn, too
+LISTEN_CYCLES: Final = 1.25  # everybody who lives has said something in this time
+MOST_LISTEN_S: Final = 3.0
+WORKERS_S: Final = 2.0  # an earlier control's workers are all back by then
+KNOWN_S: Final = 5.0  # it wasn't reached for so long since the start: it is away
+
+State = Literal["local", "shared", "frozen", "fallback"]
+
+
+class _Told:
+    """What one worker knows of the others."""
+
+    def __init__(self, now: float) -> None:
+        self.others: Sums | None = None  # None: only an earlier control knows
+        self.at = now
+
+
+class FleetControl:
+    """Deals parts out. `run` has to be running; everything else is a plain call from anywhere in this process.
+
+    `known`: whether others can be heard, or nobody can; before, nothing is dealt. `has_limits`: whether there is
+    anything to be dealt.
+
+    Args:
+        post: brings a message to one worker; False: it doesn't read just now.
+        exchanges: whether there is an exchange; else limits hold for this gateway alone.
+        cycle_s: how often the exchange says something.
+        every: in how many cycles everybody repeats everything.
+        patient: workers have parts from an earlier control, so wait for the exchange, however long that takes.
+        clock: `time.monotonic`, which workers go by as well.
+    """
+
+    def __init__(
+        self,
+        post: Callable[[int, Parts | Others], bool],
+        metrics: FleetMetrics,
+        *,
+        exchanges: bool = False,
+        cycle_s: float = 1.0,
+        every: int = EVERY,
+        patient: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._post = post
+        self._exchanges = exchanges
+        self._cycle_s = cycle_s
+        self._every = every
+        self._patient = patient
+        self._clock = clock
+        self._has_totals = self.has_limits = False
+        self._keys = Keys(PolicySet())
+        self._fleet = shares.Fleet(exchanges=exchanges)
+        self._here = shares.Fleet()
+        self._brought = Brought()
+        self._workers: dict[int, _Told] = {}
+        self._members = 0  # as workers were told
+        self._last_members = 1  # as they were told by an earlier control
+        self._deaf: set[int] = set()  # who missed something
+        self._newborn: set[int] = set()  # who was not, and must not take himself for the only one
+        self._renew_at = 0.0
+        self._wake = trio.Event()
+        self._others_stale = self._rates_stale = False
+        self._exchange: Exchange | None = None
+        self._down_since: float | None = None
+        self._listens_until = math.inf
+        self._began = clock()
+        self.known = trio.Event()
+        if not exchanges:
+            self.known.set()
+        self._metrics = metrics
+        self._show()
+
+    # --- what workers say, and policies -------------------------------------------------------------------------------
+
+    def set_policies(self, policies: PolicySet) -> None:
+        self._has_totals = policies.total() is not None or bool(policies.totals())
+        self.has_limits = self._has_totals or bool(policies.quotas().entries) or any(policies.groups().values())
+        self._keys.set_policies(policies)
+        self._wake.set()
+
+    def join(self, worker: int, members: int = 1) -> None:
+        """It can be told things now, and was told nothing yet; by an earlier control, that so many `members` share."""
+        if worker in self._workers:
+            self.leave(worker)
+        self._last_members = max(self._last_members, members)
+        if members == 1:
+            self._newborn.add(worker)
+        self._workers[worker] = _Told(self._clock())
+        self._others_stale = True
+        self._fleet.add_worker(str(worker))
+        self._here.add_worker(str(worker))
+        self._members = 0  # everybody is told, this one above all
+        self.look()
+
+    def leave(self, worker: int) -> None:
+        self._newborn.discard(worker)
+        self._deaf.discard(worker)
+        if self._workers.pop(worker, None) is not None:
+            self._fleet.forget_worker(str(worker))
+            self._here.forget_worker(str(worker))
+            self._keys.forget_worker(worker)
+            self._brought.set_worker(worker, None)
+            self._others_stale = True
+            self._wake.set()
+
+    def take_demand(self, worker: int, demand: Demand) -> None:
+        name = str(worker)
+        fleet: dict[str, shares.Use] = {}
+        here: dict[str, shares.Use] = {}
+        for use in demand.uses:
+            if self._keys.use(worker, use.key, idle=use.rate <= 0 and not use.hungry):
+                own = here if self._keys.is_here(use.key) else fleet
+                own[use.key] = shares.Use(use.rate, use.hungry, use.weight, use.topics)
+        self._fleet.take_demand(name, fleet, whole=demand.whole)
+        self._here.take_demand(name, here, whole=demand.whole)
+        if demand.whole:
+            self._keys.set_busy(worker, [*fleet, *here])
+        if any(use.hungry for use in demand.uses):
+            self._wake.set()
+
+    def take_rates(self, worker: int, rates: Rates) -> None:
+        if worker in self._workers:
+            self._brought.set_worker(worker, rates)
+            self._others_stale = True
+
+    # --- other gateways -----------------------------------------------------------------------------------------------
+
+    def connect(self, exchange: Exchange) -> None:
+        """Before `run`. The exchange has `present`, `hear`, `forget`, `follow_exchange` and `publish` to call."""
+        self._exchange = exchange
+
+    def present(self) -> Present:
+        """What this gateway takes, and brings to brokers: for the others."""
+        rates = self._rates() if self._has_totals else ()
+        return Present(self._fleet.own(), rates, len(self._workers))
+
+    def _rates(self) -> Iterator[Rate]:
+        for node_id, broker in self._brought.own().items():
+            yield Rate(node_id, None, broker.rate)
+            for topic, rate in broker.topics.items():
+                yield Rate(node_id, topic, rate)
+
+    def publish(self) -> None:
+        """What was told last is what others count with from now on."""
+        if self._exchange is not None:
+            self._fleet.published(self._exchange.told())
+
+    def hear(self, heard: Heard) -> None:
+        """Another gateway has said something."""
+        if heard.left:
+            self.forget(heard.peer)
+        else:
+            before = self._fleet.members
+            self._fleet.take_report(heard.peer, heard.uses, heard.workers, self._clock(), whole=heard.whole)
+            if heard.uses or self._fleet.members != before:
+                self._wake.set()
+        if heard.rates:
+            self._hear_rates()
+
+    def forget(self, peer: str) -> None:
+        """It was silent for too long, or has said goodbye."""
+        log.info("gateway %s is gone: what it had is shared by who is left", peer.partition("#")[0])
+        self._fleet.forget_peer(peer)
+        self._hear_rates()
+        self._wake.set()
+
+    def _hear_rates(self) -> None:
+        self._others_stale = self._rates_stale = True  # summed up when they are told: there may be many
+
+    def follow_exchange(self, up: bool) -> None:
+        """Whether others can be heard, and can hear us."""
+        now = self._clock()
+        if not up:
+            self._lose_exchange("" if self._exchange is None else self._exchange.problem)
+        elif self.known.is_set():
+            self._find_exchange()
+        else:
+            self._listens_until = now + min(LISTEN_CYCLES * self._cycle_s, MOST_LISTEN_S)
+
+    def _find_exchange(self) -> None:
+        now = self._clock()
+        if self._down_since is not None:
+            log.info("limits hold over all gateways again, after %.0f s", now - self._down_since)
+        self._down_since, self._listens_until = None, math.inf
+        self._fleet.thaw(now)
+        self._hear_rates()
+        self.known.set()
+        self._wake.set()
+
+    def _lose_exchange(self, why: str) -> None:
+        self._listens_until = math.inf
+        if self._down_since is not None:
+            return
+        self._down_since = now = self._clock()
+        if self._patient and not self.known.is_set():
+            log.warning("no exchange with other gateways (%s): workers go on with the parts that they have", why)
+            return
+        log.warning(
+            "no exchange with other gateways (%s): parts of limits stay for %g s, then go to 1/%d of each for a worker",
+            why, shares.FROZEN_S, self._fleet.members,
+        )  # fmt: skip
+        self._fleet.freeze(now)
+        self.known.set()
+        self._wake.set()
+
+    def limit_of(self, key: FleetKey) -> float | None:
+        """Of one that this gateway takes of."""
+        return self._keys.fleet.get(key)
+
+    # --- for people ---------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """How limits are shared."""
+        if not self._exchanges:
+            return "local"
+        if self._down_since is None:
+            return "shared"
+        frozen_at = self._fleet.frozen_at
+        is_over = frozen_at is None or self._clock() - frozen_at >= shares.FROZEN_S + shares.DECAY_S
+        return "fallback" if is_over else "frozen"
+
+    def uses(self, keys: Iterable[FleetKey] | None = None) -> dict[FleetKey, FleetUse]:
+        """What all gateways take of these limits, or of all that this one takes of, and what this one may take."""
+        wanted = [*self._keys.fleet, *self._keys.here] if keys is None else keys
+        found = {}
+        for key in wanted:
+            for limits, fleet in ((self._keys.fleet, self._fleet), (self._keys.here, self._here)):
+                if key in limits:
+                    found[key] = FleetUse(fleet.taken(key), fleet.share(key))
+        return found
+
+    def _show(self) -> None:
+        self._metrics.state = self.state
+        self._metrics.gauges.update(
+            fleet_peers=self._fleet.peers,
+            fleet_members=self._fleet.members,
+            fleet_exchange_up=float(self._exchange is not None and self._exchange.up),
+        )
+        if self._exchange is not None:
+            self._metrics.sent, self._metrics.sent_bytes = self._exchange.sent, self._exchange.sent_bytes
+            self._metrics.received, self._metrics.received_bytes = (
+                self._exchange.received,
+                self._exchange.received_bytes,
+            )
+            self._metrics.dropped = self._exchange.dropped
+
+    # --- what follows -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Deal until cancelled."""
+        swept_at = others_at = self._clock()
+        while True:
+            self._wake = trio.Event()
+            self.look()
+            now = self._clock()
+            if self._others_stale and now - others_at >= OTHERS_S:
+                others_at = now
+                self.tell_others()
+            if now - swept_at >= SWEEP_S:
+                swept_at = now
+                self.sweep()
+            with trio.move_on_after(0.0 if self._fleet.is_behind or self._here.is_behind else DEAL_S):
+                await self._wake.wait()
+
+    def look(self) -> None:
+        """See whether others can be heard, and deal."""
+        now = self._clock()
+        if now >= self._listens_until:
+            self._find_exchange()
+        elif not self.known.is_set() and now - self._began >= KNOWN_S and self._listens_until == math.inf:
+            self._lose_exchange("it was not reached so far")
+        self.deal()
+        self._show()
+
+    def deal(self) -> None:
+        """Find shares for what is known now, and tell workers what is new to them."""
+        now = self._clock()
+        began, self._keys.began = self._keys.began, False
+        changed = self._keys.refresh()
+        if (began or changed) and self._exchange is not None and self._fleet.peers:
+            self._exchange.hurry()
+        if changed:
+            self._fleet.set_limits(self._keys.fleet)
+            self._here.set_limits(self._keys.here)
+        if not self.known.is_set() or self._awaits_workers(now):
+            self._tell_newborn()
+            return
+        members = self._fleet.members
+        if members == 1:
+            self._tell_alone()
+            return
+        parts = self._fleet.deal(now, MOST_DEALT)
+        for name, own in self._here.deal(now, MOST_DEALT).items():
+            parts.setdefault(name, {}).update(own)
+        renew = members != self._members or now >= self._renew_at
+        if renew:
+            self._members = members
+            self._renew_at = now + RENEW_S
+        valid_until = now + max(LEAST_VALID_S, VALID_CYCLES * self._cycle_s)
+        settle_s = SETTLE_CYCLES * self._cycle_s if self._fleet.peers else SETTLE_HERE_S
+        for number in self._workers:
+            told = parts.get(str(number), {})
+            if told or renew:
+                news = {key: Part(*part) for key, part in told.items()}
+                if not self._post(number, Parts(news, members, valid_until, settle_s)):
+                    self._deaf.add(number)
+                elif number in self._deaf:
+                    self._deaf.remove(number)
+                    self._fleet.retell(str(number))
+                    self._here.retell(str(number))
+
+    def _awaits_workers(self, now: float) -> bool:
+        """Those who came first must not have the parts of those who come a moment later."""
+        misses_some = self._patient and not self._exchanges and len(self._workers) < self._last_members
+        return misses_some and now - self._began < WORKERS_S
+
+    def _tell_newborn(self) -> None:
+        """While nobody knows who shares: an even part for who has none."""
+        members = max(self._last_members, len(self._workers))
+        if self._patient and members > 1:
+            for number in self._newborn:
+                self._post(number, Parts({}, members))
+            self._newborn.clear()
+
+    def _tell_alone(self) -> None:
+        if self._members != 1 and self._workers:
+            self._members = 1
+            for number in self._workers:
+                self._post(number, Parts())
+
+    def sweep(self) -> None:
+        """Forget what nobody uses; now and then."""
+        now = self._clock()
+        self._keys.sweep(now)
+        if self._exchange is not None and self._exchange.up:
+            # Who lives the exchange knows; but what it had no room for any more nobody takes back.
+            self._fleet.purge(now, self._cycle_s, self._every)
+
+    def tell_others(self) -> None:
+        """What everybody else brings, to whom it is news."""
+        now = self._clock()
+        self._others_stale = False
+        if self.state == "fallback" and self._fleet.peers:
+            own = max(1, len(self._workers))
+            self._brought.assume_peers((self._fleet.members - own) / own)
+        elif self._rates_stale and self._exchange is not None:
+            self._rates_stale = False
+            rates = self._exchange.peers.rates()
+            self._brought.set_peers({node_id: OtherRate(*broker) for node_id, broker in rates.items()})
+        members = self._fleet.members
+        for number, told in self._workers.items():
+            others = {} if members == 1 else self._brought.others_of(number)
+            known, age = told.others or {}, now - told.at
+            is_unsure = told.others is None and age >= UNSURE_S
+            if is_unsure or differ(others, known) or (others != known and age >= TICK_S):
+                if self._post(number, Others(others, members)):
+                    told.others, told.at = others, now
+                else:
+                    self._others_stale = True
+            elif told.others is None or others != known:
+                self._others_stale = True

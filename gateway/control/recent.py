@@ -1,0 +1,143 @@
+# What was rejected and delayed lately, whose it was, and how much of each topic passes: from the rows of workers'
+# intervals, in bounded memory. For explanations and `top`; accounts are the usage log's.
+#
+# Time is cut into slots. A slot keeps its own sums, so what is old goes away with its slot. Names beyond the caps are
+# counted under OTHER, as the ledger and the metrics do. Knows no worker and no clock: `now_ms` is Unix time.
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from gateway.channel import Interval
+from policies.explain import Flow, Held
+from policies.usage import DELAYED, WOULD
+
+OTHER: Final = "other"
+SLOT_MS: Final = 5_000
+FLOW_SLOTS: Final = 3  # rates are means over so many whole slots
+LATE_MS: Final = 2_000  # an interval arrives so long after its end, at most: before, its slot is not whole
+_HELD: Final = frozenset({"rejected", "dropped", DELAYED, *WOULD})
+_FLOWS: Final = {"accepted": 0, "unacknowledged": 0, "rejected": 1, "dropped": 1, DELAYED: 2, WOULD[0]: 3, WOULD[1]: 3}
+
+_Key = tuple[str, str, str, int, str, str]  # topic, principal, client id, broker, outcome, reason
+
+
+class _Slot:
+    __slots__ = ("flows", "held", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.flows: dict[str, list[int]] = {}  # by topic: bytes by kind of flow
+        self.held: dict[_Key, list[int]] = {}  # first, last, bytes, requests, milliseconds of delay
+
+
+class Recent:
+    """Sums of the last minutes.
+
+    Args:
+        minutes: how long what was rejected or delayed is kept.
+        max_held: (topic, principal, client id, broker, outcome, reason), in all slots together.
+        max_topics: in each slot.
+    """
+
+    def __init__(self, minutes: float = 10, max_held: int = 20_000, max_topics: int = 2_000) -> None:
+        self._slots: deque[_Slot] = deque()  # oldest first
+        self._keep = max(FLOW_SLOTS + 2, round(minutes * 60_000 / SLOT_MS))
+        self._max_held = max_held
+        self._max_topics = max_topics
+        self._held = 0
+        self._since_ms: int | None = None
+
+    def add(self, interval: Interval, now_ms: int) -> None:
+        """One that was not added before. One that is older than what is kept, or from the future, is left out."""
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        self._forget(now_ms)
+        number = interval.start_ms // SLOT_MS
+        if not interval.rows or not now_ms // SLOT_MS - self._keep < number <= now_ms // SLOT_MS + 1:
+            return
+        slot = self._slot(number)
+        for row in interval.rows:
+            flow = _FLOWS.get(row.outcome)
+            if flow is not None:
+                self._flow(slot, row.topic)[flow] += row.bytes
+            if row.outcome in _HELD:
+                key = (row.topic, row.principal, row.client_id, row.broker, row.outcome, row.reason)
+                sums = self._sums(slot, key, interval.start_ms)
+                sums[0] = min(sums[0], interval.start_ms)
+                sums[1] = max(sums[1], interval.end_ms)
+                sums[2] += row.bytes
+                sums[3] += row.requests
+                sums[4] += row.delay_ms
+
+    def held(
+        self, now_ms: int, topic: str, principal: str | None = None, client_id: str | None = None,
+        broker: int | None = None,
+    ) -> list[Held]:  # fmt: skip
+        """What was held back of a topic; newest first. None: whoever it was."""
+        self._forget(now_ms)
+        found: dict[_Key, list[int]] = {}
+        for slot in self._slots:
+            for key, sums in slot.held.items():
+                if key[0] == topic and principal in (None, key[1]) and client_id in (None, key[2]):
+                    if broker not in (None, key[3]):
+                        continue
+                    before = found.setdefault(key, [sums[0], sums[1], 0, 0, 0])
+                    before[0], before[1] = min(before[0], sums[0]), max(before[1], sums[1])
+                    for index in (2, 3, 4):
+                        before[index] += sums[index]
+        held = [Held(*key, *sums) for key, sums in found.items()]
+        return sorted(held, key=lambda each: each.last_ms, reverse=True)
+
+    def flows(self, now_ms: int) -> dict[str, Flow]:
+        """Bytes per second by topic, over the last whole slots: of those that had any."""
+        self._forget(now_ms)
+        whole = (now_ms - LATE_MS) // SLOT_MS
+        since = 0 if self._since_ms is None else self._since_ms // SLOT_MS
+        slots = max(1, min(FLOW_SLOTS, whole - since))
+        sums: dict[str, list[int]] = {}
+        for slot in self._slots:
+            if whole - slots <= slot.number < whole:
+                for topic, flow in slot.flows.items():
+                    before = sums.setdefault(topic, [0, 0, 0, 0])
+                    for index, size in enumerate(flow):
+                        before[index] += size
+        seconds = slots * SLOT_MS / 1000
+        return {topic: Flow(*(size / seconds for size in flow)) for topic, flow in sums.items()}
+
+    @property
+    def size(self) -> int:
+        """Keys kept, against `max_held`."""
+        return self._held
+
+    def _slot(self, number: int) -> _Slot:
+        for slot in reversed(self._slots):
+            if slot.number == number:
+                return slot
+            if slot.number < number:
+                break
+        slot = _Slot(number)
+        self._slots.append(slot)
+        if len(self._slots) > 1 and self._slots[-2].number > number:  # late: put it into its place
+            self._slots = deque(sorted(self._slots, key=lambda each: each.number))
+        return slot
+
+    def _flow(self, slot: _Slot, topic: str) -> list[int]:
+        if topic not in slot.flows and len(slot.flows) >= self._max_topics:
+            topic = OTHER
+        return slot.flows.setdefault(topic, [0, 0, 0, 0])
+
+    def _sums(self, slot: _Slot, key: _Key, at_ms: int) -> list[int]:
+        if key not in slot.held:
+            if self._held >= self._max_held:
+                key = (OTHER, OTHER, OTHER, -1, *key[4:])
+            if key not in slot.held:
+                slot.held[key] = [at_ms, at_ms, 0, 0, 0]
+                self._held += 1
+        return slot.held[key]
+
+    def _forget(self, now_ms: int) -> None:
+        oldest = now_ms // SLOT_MS - self._keep
+        while self._slots and self._slots[0].number <= oldest:
+            self._held -= len(self._slots.popleft().held)

@@ -1,0 +1,436 @@
+# The REST API of the admin server: policies as they are and how to change them, what holds for whom and why, topics by
+# traffic. FastAPI describes and validates; the way of a change is the policy service's, as through any other door. Who
+# may ask is guard.py's, what is said and taken rest_shapes.py's, errors are problems.py's.
+#
+# Every endpoint is async: it runs on trio's own loop, and what takes its time goes to a thread from there.
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from importlib.metadata import version
+from typing import Annotated, Any, Final, Protocol, TypeVar
+from urllib.parse import unquote
+
+import trio
+from fastapi import FastAPI, Query, Request, Response
+from starlette.exceptions import HTTPException
+
+from gateway import channel
+from gateway.control import problems, rest_groups
+from gateway.control import rest_shapes as shapes
+from gateway.control.admin import Application
+from gateway.control.guard import guarded
+from gateway.control.recent import Recent
+from gateway.control.rights import MISSING, Rights
+from gateway.policy.service import Altered
+from policies import explain
+from policies.client_quotas import Alteration
+from policies.client_quotas import Op as QuotaOp
+from policies.engine import BrokerRate, TopicRate
+from policies.explain import FleetUse
+from policies.fleet_keys import FleetKey
+from policies.groups import Finder
+from policies.policy_set import EVERY_BROKER, Op, PolicyError, PolicyKey, PolicySet, Source
+
+USER_HEADER: Final = "produce-gateway-user"  # who runs a command, percent-encoded; nobody checks it
+MAX_NAME: Final = 200
+_NOTHING: Final[Mapping[FleetKey, FleetUse]] = {}
+_T = TypeVar("_T")
+
+
+class Policies(Protocol):
+    """What the API needs of the policy service; see gateway.policy.service.PolicyService."""
+
+    @property
+    def policies(self) -> PolicySet: ...
+
+    async def alter(self, ops: Sequence[Op], source: Source, *, validate_only: bool = False) -> Altered: ...
+
+    async def alter_quotas(
+        self, alterations: Sequence[Alteration], source: Source, *, validate_only: bool = False
+    ) -> Altered: ...
+
+    async def apply(
+        self, data: object, source: Source, *, dry_run: bool = False, prune: bool = False, groups: bool = True
+    ) -> Altered: ...
+
+    def overview(self) -> dict[str, Any]: ...
+
+
+class Latest(Protocol):
+    """The last message of a type: of Settings, Topics, Policy, Quotas and Storage what workers were told, of Rates
+    what they said; None: none yet.
+    """
+
+    def __call__(self, kind: type[_T], /) -> _T | None: ...
+
+
+# --- the application --------------------------------------------------------------------------------------------------
+
+
+def make_api(
+    policies: Policies,
+    recent: Recent,
+    latest: Latest,
+    *,
+    base: str = "file",
+    gone: Callable[[], Set[str]] = frozenset,
+    hosts: Collection[str] = (),
+    clock: Callable[[], float] = time.time,
+    rights: Rights | None = None,
+    fleet: Callable[[], Mapping[FleetKey, FleetUse]] = dict,
+) -> Application:
+    """The API as an ASGI application, for `admin.make_application`.
+
+    Args:
+        base: what policies that nobody changed at run time come from.
+        gone: names of deleted topics.
+        hosts: names, apart from localhost and addresses, under which browsers may reach this server.
+        clock: Unix time.
+        rights: who has admin rights; without: who asks from this machine.
+        fleet: what is known of limits over all gateways.
+    """
+    app = _Described(
+        title="produce-gateway",
+        version=version("produce-gateway"),
+        description="Policies of a running gateway, and what they do. See docs/rest.md.",
+        docs_url=None,  # both load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry=_NO_TELEMETRY,
+        responses={code: {"model": problems.Problem} for code in (400, 403, 404, 412, 413, 415, 422, 503)},
+    )
+    problems.install(app)
+    _add_thresholds(app, policies, latest, base, gone)
+    _add_quotas(app, policies)
+    _add_documents(app, policies)
+    rest_groups.add_paths(app, policies, latest, base, fleet, _source)
+    _add_views(app, _Views(policies, recent, latest, base, gone, clock, fleet))
+    return guarded(app, frozenset(hosts), rights or Rights())
+
+
+_NO_TELEMETRY: Final[Any] = {
+    "auto_configure": False, "tracing": False, "metrics": False, "logs": False, "operation_spans": False,
+}  # fmt: skip
+
+
+class _Described(FastAPI):
+    """FastAPI would describe errors as application/json."""
+
+    def openapi(self) -> dict[str, Any]:
+        said = super().openapi()
+        for path in said["paths"].values():
+            for operation in path.values():
+                for code, answer in operation["responses"].items():
+                    if int(code) >= 400 and "application/json" in answer["content"]:
+                        answer["content"][problems.MEDIA_TYPE] = answer["content"].pop("application/json")
+        return said
+
+
+def _add_thresholds(app: FastAPI, policies: Policies, latest: Latest, base: str, gone: Callable[[], Set[str]]) -> None:
+    def find(key: PolicyKey) -> shapes.Value:
+        key = key.checked()
+        found = policies.policies.setting(key)
+        if found is None:
+            raise HTTPException(404, f"{key} is not set: PUT {{value: 12MB}} here would")
+        return shapes.of_setting(found, base)
+
+    async def put(key: PolicyKey, value: float, request: Request, validate_only: bool) -> shapes.Alterations:
+        altered = await policies.alter([Op(key, value)], _source(request), validate_only=validate_only)
+        return shapes.of_altered(altered, validate_only)
+
+    async def delete(key: PolicyKey, request: Request, validate_only: bool) -> shapes.Alterations:
+        key = key.checked()
+        if key not in policies.policies.effective():
+            raise HTTPException(404, f"{key} is not set, so there is nothing to delete")
+        altered = await policies.alter([Op(key, None)], _source(request), validate_only=validate_only)
+        return shapes.of_altered(altered, validate_only)
+
+    @app.get("/v1/thresholds")
+    async def get_thresholds() -> shapes.Thresholds:
+        """All thresholds, in bytes per second of each broker."""
+        now, told = policies.policies, latest(channel.Policy)
+        settings = now.settings()
+        totals = {
+            setting.key.name: shapes.of_setting(setting, base) for setting in settings if setting.key.kind == "broker"
+        }
+        return shapes.Thresholds(
+            version=now.version,
+            on_exceed=told.on_exceed if told else "reject",
+            mode=told.mode if told else "enforce",
+            total=shapes.Totals(default=totals.pop(EVERY_BROKER, None), brokers=totals),
+            topics={
+                setting.key.name: shapes.of_setting(setting, base)
+                for setting in settings
+                if setting.key.kind == "topic"
+            },
+            warnings=list(now.warnings(gone())),
+        )
+
+    @app.get("/v1/thresholds/total")
+    async def get_total() -> shapes.Value:
+        """The total of brokers without one of their own."""
+        return find(PolicyKey.of_broker())
+
+    @app.put("/v1/thresholds/total")
+    async def put_total(
+        new: shapes.NewThreshold, how: Annotated[shapes.Validation, Query()], request: Request
+    ) -> shapes.Alterations:
+        return await put(PolicyKey.of_broker(), new.value, request, how.validate_only)
+
+    @app.delete("/v1/thresholds/total")
+    async def delete_total(how: Annotated[shapes.Validation, Query()], request: Request) -> shapes.Alterations:
+        """What the file says holds again."""
+        return await delete(PolicyKey.of_broker(), request, how.validate_only)
+
+    @app.get("/v1/thresholds/total/{broker}")
+    async def get_broker(broker: int) -> shapes.Value:
+        """The total that this broker has of its own."""
+        return find(PolicyKey.of_broker(broker))
+
+    @app.put("/v1/thresholds/total/{broker}")
+    async def put_broker(
+        broker: int, new: shapes.NewThreshold, how: Annotated[shapes.Validation, Query()], request: Request
+    ) -> shapes.Alterations:
+        return await put(PolicyKey.of_broker(broker), new.value, request, how.validate_only)
+
+    @app.delete("/v1/thresholds/total/{broker}")
+    async def delete_broker(
+        broker: int, how: Annotated[shapes.Validation, Query()], request: Request
+    ) -> shapes.Alterations:
+        return await delete(PolicyKey.of_broker(broker), request, how.validate_only)
+
+    @app.get("/v1/thresholds/topics/{topic}")
+    async def get_topic(topic: str) -> shapes.Value:
+        return find(PolicyKey.of_topic(topic))
+
+    @app.put("/v1/thresholds/topics/{topic}")
+    async def put_topic(
+        topic: str, new: shapes.NewThreshold, how: Annotated[shapes.Validation, Query()], request: Request
+    ) -> shapes.Alterations:
+        return await put(PolicyKey.of_topic(topic), new.value, request, how.validate_only)
+
+    @app.delete("/v1/thresholds/topics/{topic}")
+    async def delete_topic(
+        topic: str, how: Annotated[shapes.Validation, Query()], request: Request
+    ) -> shapes.Alterations:
+        return await delete(PolicyKey.of_topic(topic), request, how.validate_only)
+
+
+def _add_quotas(app: FastAPI, policies: Policies) -> None:
+    @app.get("/v1/client-quotas")
+    async def get_quotas(wanted: Annotated[shapes.QuotaFilter, Query()]) -> shapes.QuotaEntries:
+        """DescribeClientQuotas: what is set."""
+        now = policies.policies
+        found = await trio.to_thread.run_sync(now.quotas().describe, wanted.components(), wanted.strict)
+        return shapes.QuotaEntries(
+            version=now.version, entries=[shapes.of_entry(entity, values) for entity, values in found]
+        )
+
+    @app.post("/v1/client-quotas:alter")
+    async def alter_quotas(given: shapes.GivenAlterations, request: Request) -> shapes.QuotaAlterations:
+        """AlterClientQuotas: an entity that is refused leaves the others alone; an error only where all are."""
+        alterations = [
+            Alteration(
+                [(part.type, part.name) for part in each.entity],
+                [
+                    QuotaOp(op.key, _quota_value(op, f"body.alterations.{i}.ops.{j}.value"))
+                    for j, op in enumerate(each.ops)
+                ],
+            )
+            for i, each in enumerate(given.alterations)
+        ]
+        altered = await policies.alter_quotas(alterations, _source(request), validate_only=given.validate_only)
+        if altered.errors and None not in altered.errors:
+            raise problems.Refused(
+                "nothing was changed: every entity was refused",
+                [
+                    problems.Finding(where=f"body.alterations.{i}", what=str(error))
+                    for i, error in enumerate(altered.errors)
+                ],
+            )
+        results = [
+            shapes.QuotaResult(
+                entity=[shapes.EntityPart(type=part.type, name=part.name) for part in each.entity],
+                error=None if error is None else error.error,
+                message=None if error is None else str(error),
+            )
+            for each, error in zip(given.alterations, altered.errors, strict=True)
+        ]
+        return shapes.QuotaAlterations(**shapes.of_altered(altered, given.validate_only).model_dump(), results=results)
+
+
+def _add_documents(app: FastAPI, policies: Policies) -> None:
+    @app.get("/v1/policies")
+    async def export() -> shapes.Exported:
+        """All policies as the document that :apply takes, and where each value comes from."""
+        return shapes.Exported(**await trio.to_thread.run_sync(policies.overview))
+
+    @app.post("/v1/policies:apply")
+    async def apply(given: shapes.GivenDocument, request: Request) -> shapes.Applied:
+        """Make a document hold: all of it, or nothing. What changes resource groups needs admin rights."""
+        missing = await request.scope[MISSING]()
+        try:
+            altered = await policies.apply(
+                given.document, _source(request), dry_run=given.dry_run, prune=given.prune, groups=not missing
+            )
+        except PolicyError as error:
+            if error.faults[0].kind != "denied":
+                raise
+            raise HTTPException(403, f"{error}: {missing}") from error
+        return shapes.Applied(
+            version=altered.version,
+            dry_run=given.dry_run,
+            ops=shapes.of_changes(altered),
+            warnings=list(altered.warnings),
+        )
+
+
+def _add_views(app: FastAPI, views: _Views) -> None:
+    @app.get("/v1/explain")
+    async def explain_traffic(asked: Annotated[shapes.ExplainQuery, Query()]) -> shapes.Explained:
+        """Every rule that looks at this traffic, which of them binds first, and what was rejected or delayed lately."""
+        return await views.traffic(asked)
+
+    @app.get("/v1/client-quotas/effective")
+    async def get_effective(wanted: Annotated[shapes.EffectiveQuery, Query()]) -> shapes.EffectiveQuotas:
+        """DescribeEffectiveQuotas: what holds, key by key, and what it overrides; and what storage makes of it."""
+        return views.effective(wanted)
+
+    @app.get("/v1/topics", response_model=shapes.ShownTopics)
+    async def get_topics() -> Response:
+        """All topics, by name."""
+        return await views.topics()
+
+    @app.get("/v1/top", response_model=shapes.ShownTopics)
+    async def get_top(how: Annotated[shapes.TopQuery, Query()]) -> Response:
+        """The busiest topics."""
+        return await views.topics(how)
+
+
+class _Views:
+    """Puts together what is known, on the loop, and works it out in a thread: there may be ten thousand topics."""
+
+    def __init__(
+        self, policies: Policies, recent: Recent, latest: Latest, base: str, gone: Callable[[], Set[str]],
+        clock: Callable[[], float], fleet: Callable[[], Mapping[FleetKey, FleetUse]],
+    ) -> None:  # fmt: skip
+        self._policies = policies
+        self._recent = recent
+        self._latest = latest
+        self._base = base
+        self._gone = gone
+        self._clock = clock
+        self._fleet = fleet
+        self._finder: tuple[PolicySet, tuple[str, str], Finder] | None = None
+
+    async def traffic(self, query: shapes.ExplainQuery) -> shapes.Explained:
+        asked = explain.Asked(
+            query.topic, explain.ANONYMOUS if query.user is None else query.user, query.client_id or "", query.broker
+        )
+        known, rates = self._known()
+        known, fleet = self._with_groups(known), self._fleet()
+        principal = None if query.user is None else asked.principal
+        held = self._recent.held(known.now_ms, query.topic, principal, query.client_id, query.broker)
+        return await trio.to_thread.run_sync(
+            lambda: shapes.of_explanation(
+                explain.explain(asked, known._replace(rates=_rates(rates, fleet)), held), known
+            )
+        )
+
+    def effective(self, query: shapes.EffectiveQuery) -> shapes.EffectiveQuotas:
+        known, _ = self._known()
+        found = known.policies.quotas().effective(query.entity(), query.omit_overridden)
+        return shapes.EffectiveQuotas(
+            version=known.policies.version,
+            storage=shapes.of_storage(known),
+            quotas=[shapes.of_effective(each, known) for each in found],
+        )
+
+    async def topics(self, how: shapes.TopQuery | None = None) -> Response:
+        known, rates = self._known()
+        flows = self._recent.flows(known.now_ms)
+
+        def work() -> str:
+            lines = explain.topics(known._replace(rates=_rates(rates)), flows)
+            shown = lines if how is None else explain.top(lines, how.by)[: how.limit]
+            said = shapes.ShownTopics(at_ms=known.now_ms, topics=[shapes.of_topic(line) for line in shown])
+            return said.model_dump_json()
+
+        return Response(await trio.to_thread.run_sync(work), media_type="application/json")
+
+    def _with_groups(self, known: explain.Known) -> explain.Known:
+        told = self._latest(channel.Groups) or channel.Groups(0)
+        policies = known.policies
+        patterns = (told.topic_pattern, told.principal_pattern)
+        if self._finder is None or self._finder[:2] != (policies, patterns):  # there may be many namespaces
+            finder = Finder(*patterns, policies.tenants(), policies.namespaces())
+            self._finder = (policies, patterns, finder)
+        return known._replace(finder=self._finder[2], group_mode=told.mode)
+
+    def _known(self) -> tuple[explain.Known, channel.Rates | None]:
+        latest = self._latest
+        settings, topics, policy = latest(channel.Settings), latest(channel.Topics), latest(channel.Policy)
+        quotas, storage = latest(channel.Quotas), latest(channel.Storage)
+        known = explain.Known(
+            self._policies.policies, self._base, {} if topics is None else topics.leads, frozenset(self._gone())
+        )
+        if policy is not None:
+            known = known._replace(on_exceed=policy.on_exceed, threshold_mode=policy.mode)
+        if quotas is not None:
+            known = known._replace(quota_mode=quotas.mode)
+        if storage is not None:
+            known = known._replace(storage=explain.Storage(storage.factor, storage.origin, storage.why, storage.mode))
+        if settings is not None:
+            known = known._replace(
+                observe=settings.observe,
+                internal_principals=settings.internal_principals,
+                internal_client_ids=settings.internal_client_ids,
+                protected_topics=settings.protected_topics,
+                plugins=settings.policies,
+            )
+        return known._replace(now_ms=round(self._clock() * 1000)), latest(channel.Rates)
+
+
+def _rates(said: channel.Rates | None, fleet: Mapping[FleetKey, FleetUse] = _NOTHING) -> explain.Rates:
+    if said is None:
+        return explain.Rates(fleet=fleet)
+    return explain.Rates(
+        [
+            BrokerRate(
+                broker.node_id, broker.rate, broker.error_rate, broker.throttled_rate, broker.threshold,
+                [TopicRate(each.topic, each.rate, each.threshold, each.over) for each in broker.topics],
+            )
+            for broker in said.brokers
+        ],
+        [
+            explain.QuotaRate(
+                each.key, each.source, each.user, each.client_id, each.broker, each.rate, each.limit, each.waiting
+            )
+            for each in said.quotas
+        ],
+        partial=len(said.quotas) >= channel.MAX_QUOTA_RATES,
+        groups=[
+            explain.GroupRate(
+                each.group, "publish" if each.direction == "publish" else "dispatch", each.bytes_rate, each.msgs_rate,
+                each.bytes_limit, each.msgs_limit, each.waiting,
+            )
+            for each in said.groups
+        ],
+        fleet=fleet,
+    )  # fmt: skip
+
+
+def _quota_value(op: shapes.GivenOp, where: str) -> float | None:
+    try:
+        return shapes.quota_value(op)
+    except ValueError as error:
+        raise problems.Refused("nothing was changed", [problems.Finding(where=where, what=str(error))]) from error
+
+
+def _source(request: Request) -> Source:
+    """Who says to be asking. Nobody checks it: the log has the address beside it."""
+    who = unquote(request.headers.get(USER_HEADER, ""))[:MAX_NAME]
+    peer = f"{request.client.host}:{request.client.port}" if request.client else ""
+    return Source(who, "rest", peer)

@@ -1,0 +1,139 @@
+# One admin request that control answers (configs and quotas: policies are changed by Kafka's own tools), from its
+# arrival to the client's answer. Sans-IO, and blind: it reads no field of the request. Control says what goes to the
+# broker and what to the client, so a request with 10,000 entries costs the worker's only thread a few copies.
+#
+#   earlier ──► asked ──► told ──┬─► the request passes as it is
+#     ▲           ▲              ├─► the client's answer
+#   answers of    └── answered ◄─┴─► sent: a frame for the broker, on the client's own connection, so that the broker
+#   the requests                     judges it by the client's own rights
+#   before it
+#
+# What is behind the request waits as long: nothing overtakes it. No frame is sent twice; control may be asked twice,
+# when it was started again in between.
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from protocol import api, refusal
+from protocol.wire import MalformedFrame
+
+if TYPE_CHECKING:
+    from gateway.channel import Answer
+
+ASK_S = 10.0  # for control to answer; clients give a request up after 30 s
+BROKER_S = 60.0  # between two looks at a broker that doesn't answer: it is the client who gives up
+MAX_REFUSED_BYTES = 16 * 1024  # of a request that is read here, to be refused: 300 quotas, 4 ms
+MAX_REQUEST_BYTES = 4 * 2**20  # 60,000 quotas; it is read whole, in control
+MAX_ANSWER_BYTES = 64 * 2**20
+
+_CHANGES = frozenset({api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, api.ALTER_CLIENT_QUOTAS})
+
+# States.
+EARLIER = 0
+ASKED = 1
+TOLD = 2
+SENT = 3
+ANSWERED = 4
+
+# What is to be done next.
+WAIT = 0
+ASK = 1
+FORWARD = 2
+SEND = 3
+REPLY = 4
+
+
+class Unanswerable(MalformedFrame):
+    """The request can neither be passed on nor answered: its connection must be closed, as by a broker that ends."""
+
+
+class AdminTurn:
+    """`request`: the frame without its size prefix. `token`: of the question that control has not answered, 0: none.
+
+    `until`: when to look again, whatever happens; `move` keeps it.
+    """
+
+    __slots__ = ("_said", "answer", "memo", "request", "state", "token", "until")
+
+    def __init__(self, request: bytes) -> None:
+        if len(request) > MAX_REQUEST_BYTES:
+            raise Unanswerable(f"{_named(request)} of {len(request)} bytes, at most {MAX_REQUEST_BYTES} are allowed")
+        self.request = request
+        self.memo = b""
+        self.answer = b""
+        self.state = EARLIER
+        self.token = 0
+        self.until = math.inf
+        self._said: Answer | None = None
+
+    def is_ready(self, owes: bool) -> bool:
+        """Whether `move` has anything to say but WAIT. `owes`: earlier requests have no answer yet."""
+        return self.state in (TOLD, ANSWERED) or (self.state == EARLIER and not owes)
+
+    def move(self, owes: bool, now: float) -> tuple[int, bytes]:
+        """What to do now, and the frame for SEND and REPLY. After FORWARD and REPLY it is over.
+
+        Raises:
+            Unanswerable: see there.
+        """
+        if self.state == TOLD:
+            return self._obey(now)
+        if self.state == ANSWERED or (self.state == EARLIER and not owes):
+            self.state, self.until = ASKED, now + ASK_S
+            return ASK, b""
+        if self.state == ASKED and now >= self.until:
+            return REPLY, self._refuse()
+        if self.state != ASKED:
+            self.until = now + BROKER_S
+        return WAIT, b""
+
+    def _obey(self, now: float) -> tuple[int, bytes]:
+        said, self._said = self._said, None
+        assert said is not None
+        if said.client:
+            return REPLY, said.client
+        if not said.upstream:
+            return FORWARD, b""
+        self.memo, self.answer = said.memo, b""
+        self.state, self.until = SENT, now + BROKER_S
+        return SEND, said.upstream
+
+    def tell(self, answer: Answer) -> bool:
+        """What control says. False: to a question that isn't open any more."""
+        if self.state != ASKED or answer.token != self.token:
+            return False
+        self._said, self.state, self.token = answer, TOLD, 0
+        return True
+
+    def take(self, answer: bytes) -> None:
+        """What the broker says to the frame that it was sent, without size prefix.
+
+        Raises:
+            Unanswerable: it is too large for control.
+        """
+        if len(answer) > MAX_ANSWER_BYTES:
+            raise Unanswerable(f"{len(answer)} bytes as the answer to {_named(self.request)}")
+        self.answer, self.state = answer, ANSWERED
+
+    def _refuse(self) -> bytes:
+        """Control is away, or has no time. What it was asked last may still be done: the client must look."""
+        size = len(self.request)
+        if size > MAX_REFUSED_BYTES:
+            raise Unanswerable(f"nobody answered {_named(self.request)} of {size} bytes within {ASK_S:.0f} s")
+        text = f"the gateway's control process did not answer within {ASK_S:.0f} s"
+        if _key(self.request) in _CHANGES:  # without a memo it was never asked to do anything
+            text += ": describe what you changed, it may have been done" if self.memo else ": nothing was changed"
+        try:
+            return refusal.refuse(self.request, api.REQUEST_TIMED_OUT, text)
+        except MalformedFrame as error:
+            raise Unanswerable(str(error)) from error
+
+
+def _key(request: bytes) -> int:
+    return int.from_bytes(request[:2], "big")
+
+
+def _named(request: bytes) -> str:
+    return api.NAMES[_key(request)]

@@ -1,0 +1,141 @@
+# The worker's side of limits that hold over more than itself: takes over what control says (its parts of limits, what
+# all others bring to each broker) and tells what it takes of each limit and where it wants more.
+#
+# Alone it tells nothing. When nobody has said anything for too long it goes by the fallback that it was told, by
+# itself. How parts are dealt out is control's (policies/shares.py).
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from gateway.channel import Demand, Others, Parts, Use
+from policies import demand, engine
+from policies.fleet_keys import FleetKey, total_key
+
+if TYPE_CHECKING:
+    from policies.engine import Engine
+    from policies.quota_lines import QuotaLines
+
+LATE_S = 1.0  # control's own word on what holds comes a moment after the former one has expired
+
+
+class FleetDesk:
+    """Between control and the lines of one worker.
+
+    `post` brings a message to control and says whether it was taken; `log` is the worker's.
+    """
+
+    def __init__(
+        self, engine: Engine, post: Callable[[Any], bool], log: Callable[[str, str], None], is_heard: Callable[[], bool]
+    ) -> None:
+        self._engine = engine
+        self._post = post
+        self._log = log
+        self._is_heard = is_heard
+        self._demand = demand.Demand()
+        self._totals: dict[FleetKey, int] = {}  # what brokers had got at the last look
+        self._is_alone = True
+        self._whole = True  # the next report has to name everything
+        self._valid_until: float | None = None
+        self._told = trio.Event()
+        self._joined = trio.Event()
+
+    def take_parts(self, parts: Parts, now: float) -> None:
+        fleet = self._engine.fleet
+        fleet.tell(
+            {key: (part.rate, part.fallback) for key, part in parts.parts.items()}, parts.members, parts.settle_s, now
+        )
+        self._engine.retune(now)
+        self._valid_until = parts.valid_until
+        self._told.set()
+        if fleet.members > 1:
+            self._joined.set()
+
+    def take_others(self, others: Others) -> None:
+        self._engine.set_others(
+            {
+                node_id: engine.Others(broker.rate, {name.encode(): rate for name, rate in broker.topics.items()})
+                for node_id, broker in others.brokers.items()
+            }
+        )
+
+    def begin(self) -> None:
+        """There is a new control, which knows nothing of us."""
+        self._whole = True
+
+    async def report(self, quotas: Callable[[], QuotaLines | None]) -> None:
+        """Tell what is taken and wanted, while there is anybody to share with."""
+        while True:
+            self._joined = trio.Event()
+            if self._engine.fleet.members == 1:
+                self._whole = self._is_alone = True
+                await self._joined.wait()
+            lines = quotas()
+            if lines is not None and self._is_heard():
+                self.look(lines, trio.current_time())
+            await trio.sleep(demand.LOOK_S)
+
+    def look(self, quotas: QuotaLines, now: float) -> None:
+        """See what was taken since the last look, and tell what is new."""
+        if self._is_alone:  # until now nobody looked
+            self._is_alone = False
+            self._totals = {total_key(node_id): broker.taken for node_id, broker in self._engine.brokers.items()}
+            for line in list(self._engine.fleet.lines.values()):
+                line.noted = line.spent
+        for key, size, hungry, weight, topics in self._taken(quotas, now):
+            self._demand.note(key, size, hungry, now, weight=weight, topics=topics)
+        if self._whole:
+            self._demand.forget()
+        news = self._demand.uses(now)
+        if news or self._whole:
+            uses = tuple(Use(key, *use) for key, use in news.items())
+            self._whole = not self._post(Demand(uses, self._whole))
+
+    def _taken(self, quotas: QuotaLines, now: float) -> Iterator[tuple[FleetKey, float, bool, float, int]]:
+        """Of every limit that was used or waited for since the last look: how much, as if it were in force whole."""
+        before, self._totals = self._totals, {}
+        claims = quotas.claims(now)
+        totals: set[FleetKey] = set()
+        for node_id, broker in self._engine.brokers.items():
+            weight, hungry = claims.get(node_id, (0.0, False))
+            if broker.pacer is None and broker.storage is None and not weight:
+                continue
+            key = total_key(node_id)
+            totals.add(key)
+            taken = self._totals[key] = broker.taken
+            size = taken - before.get(key, taken)
+            hungry = broker.take_hunger(now) or hungry
+            if size or hungry:
+                yield key, max(0.0, size / broker.factor), hungry, weight or 1.0, 0
+        for key, line in list(self._engine.fleet.lines.items()):
+            if key in totals:  # the line of all producers, while disks fill up
+                continue
+            if line.spent == line.noted and not (line.hungry or line.bucket.in_debt):
+                continue
+            spent = line.spent - line.noted
+            hungry = line.hungry or line.bucket.wait(now) > 0.0
+            line.noted = line.spent
+            line.hungry = False
+            if spent or hungry:
+                yield key, max(0.0, spent / line.factor), hungry, 1.0, line.topics
+
+    async def watch(self) -> None:
+        """Go by the fallback when control has said nothing for too long."""
+        while True:
+            told = self._told = trio.Event()
+            timeout_s = math.inf
+            if self._valid_until is not None and self._engine.fleet.members > 1 and not self._engine.fleet.falls_back:
+                late_s = LATE_S if self._is_heard() else 0.0
+                timeout_s = max(0.0, self._valid_until + late_s - time.monotonic())
+            with trio.move_on_after(timeout_s) as waiting:
+                await told.wait()
+            if waiting.cancelled_caught:
+                now = trio.current_time()
+                self._engine.fleet.fall_back(now)
+                self._engine.retune(now)
+                self._log("warning", "limits of the fleet: nothing new was heard in time: the fallback holds")
