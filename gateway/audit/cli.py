@@ -22,7 +22,9 @@ TOPIC: Final = "__produce_gateway_usage"
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
 
 # Written out here because importing the schema imports PySpark; a test holds them equal.
-BY: Final = ("broker", "topic", "principal", "client_id", "outcome", "reason", "gateway", "worker")
+BY: Final = (
+    *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
+)
 MEASURES: Final = ("bytes", "messages", "requests")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -33,37 +35,56 @@ exit codes: 0 done; 1 it could not be done (one line on stderr says why); 2 wron
 examples:
   produce-gateway audit --bootstrap-servers localhost:9092 --by topic,principal --window 1m
   produce-gateway audit --spool ./spool --by topic,reason --format json
+  produce-gateway audit --tables ./audit --by topic --window 1h
+
+further commands, each with its own --help:
+  stream   write the usage topic into tables, each record exactly once
+  compact  few large files in place of the tables' many small ones
+  expire   let go of old days
 """
+
+# What commands.py has; the first argument picks it.
+COMMANDS: Final = ("stream", "compact", "expire")
 
 
 def main(argv: list[str]) -> int:
     """Run the audit with these arguments (without the program's name); gives the exit code."""
+    if argv and argv[0] in COMMANDS:
+        from gateway.audit import commands
+
+        return commands.main(argv)
     try:
         options = _parser().parse_args(argv)
         question, properties, conf = _checked(options, _now_ms())
     except SystemExit as stop:  # argparse has said what was wrong, or has shown its help
         return stop.code if isinstance(stop.code, int) else WRONG_USE
-    if importlib.util.find_spec("pyspark") is None:
-        return _fail("the audit needs PySpark: pip install 'produce-gateway[audit]'")
-    return _audit(options, question, properties, conf)
+    return guarded(lambda: _audit(options, question, properties, conf))
 
 
 def _audit(
     options: argparse.Namespace, question: tuple[object, ...], properties: Mapping[str, str], conf: Mapping[str, str]
 ) -> int:
-    from gateway.audit import connector, job, tables
+    from gateway.audit import job, tables
 
-    tell = _teller(options.quiet)
-    try:
-        report = _report(options, job.Question(*question), properties, conf, tell)  # type: ignore[arg-type]
-        text = tables.dumps(report) if options.format == "json" else tables.as_text(report, options.measure)
-    except (connector.MissingDependency, job.AuditError) as error:
-        return _fail(str(error))
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
-    except Exception as error:  # whatever else Spark may raise: still one line, and never a traceback
-        return _fail(job.explain(error))
+    report = _report(options, job.Question(*question), properties, conf, teller(options.quiet))  # type: ignore[arg-type]
+    text = tables.dumps(report) if options.format == "json" else tables.as_text(report, options.measure)
     return _print(text, INCOMPLETE if options.strict and not report.integrity.complete else OK)
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run something that needs Spark; whatever goes wrong becomes one line on stderr and an exit code."""
+    if importlib.util.find_spec("pyspark") is None:
+        return fail("the audit needs PySpark: pip install 'produce-gateway[audit]'")
+    from gateway.audit import connector, job
+
+    try:
+        return command()
+    except (connector.MissingDependency, job.AuditError) as error:
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return fail("interrupted", 130)
+    except Exception as error:  # whatever else Spark may raise: still one line, and never a traceback
+        return fail(job.explain(error))
 
 
 def _report(
@@ -73,8 +94,13 @@ def _report(
     conf: Mapping[str, str],
     tell: Callable[[str], None],
 ) -> Report:
-    from gateway.audit import job
+    from gateway.audit import job, store
 
+    if options.tables:
+        tell("starting Spark")
+        delta = options.tables_format == "delta" or store.marked_format(options.tables) == "delta"
+        with job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages) as spark:
+            return job.run_tables(store.open_tables(spark, options.tables), question, tell)
     topic = options.bootstrap_servers is not None
     if topic:
         job.check_reachable(options.bootstrap_servers)
@@ -101,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
     add("--topic", default=TOPIC, help="its name (%(default)s)")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
+    add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
+    add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
     add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
     add("--to", dest="end", metavar="TIME", help="end, not included")
     add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
@@ -119,32 +147,34 @@ def _parser() -> argparse.ArgumentParser:
 
 def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[object, ...], dict[str, str], dict[str, str]]:
     """The question's fields, the Kafka properties and Spark's settings; the rest of `options` is put in order."""
-    if options.bootstrap_servers is None and not options.spool:
-        _refuse("nothing to read: give --bootstrap-servers, or --spool, or both")
+    if options.bootstrap_servers is None and not options.spool and not options.tables:
+        refuse("nothing to read: give --bootstrap-servers, or --spool, or both, or --tables")
+    if options.tables and (options.bootstrap_servers is not None or options.spool):
+        refuse("--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records")
     by = _choice("--by", options.by, BY)
     options.measure = _choice("--measure", options.measure, MEASURES) or MEASURES
-    window = _duration("--window", options.window) if options.window is not None else None
+    window = duration("--window", options.window) if options.window is not None else None
     start, end = (_time(name, text, now_ms) for name, text in (("--from", options.start), ("--to", options.end)))
     if start is not None and end is not None and end <= start:
-        _refuse("--to must be later than --from")
-    properties = _file_properties(options.command_config) if options.command_config else {}
-    properties |= _pairs("--property", options.property)
+        refuse("--to must be later than --from")
+    properties = file_properties(options.command_config) if options.command_config else {}
+    properties |= pairs("--property", options.property)
     properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
-    return (by, window, start, end), properties, _pairs("--conf", options.conf)
+    return (by, window, start, end), properties, pairs("--conf", options.conf)
 
 
 def _choice(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",") if part.strip()))
     for each in chosen:
         if each not in known:
-            _refuse(f"{name}: {each!r} is none of {', '.join(known)}")
+            refuse(f"{name}: {each!r} is none of {', '.join(known)}")
     return chosen
 
 
-def _duration(name: str, text: str) -> int:
+def duration(name: str, text: str) -> int:
     found = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text)
     if not found or not int(found[1]):
-        _refuse(f"{name}: {text!r} is no duration such as 30s, 1m, 1h or 1d")
+        refuse(f"{name}: {text!r} is no duration such as 30s, 1m, 1h or 1d")
     return int(found[1]) * _UNIT_MS[found[2]]
 
 
@@ -152,46 +182,46 @@ def _time(name: str, text: str | None, now_ms: int) -> int | None:
     if text is None:
         return None
     if re.fullmatch(r"\d+(ms|s|m|h|d)", text):
-        return now_ms - _duration(name, text)
+        return now_ms - duration(name, text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        _refuse(f"{name}: {text!r} is neither a time such as 2026-11-20T21:00Z nor a duration such as 1h")
+        refuse(f"{name}: {text!r} is neither a time such as 2026-11-20T21:00Z nor a duration such as 1h")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
 
 
-def _pairs(name: str, texts: Sequence[str]) -> dict[str, str]:
-    pairs = {}
+def pairs(name: str, texts: Sequence[str]) -> dict[str, str]:
+    found = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            _refuse(f"{name}: {text!r} is not KEY=VALUE")
-        pairs[key.strip()] = value
-    return pairs
+            refuse(f"{name}: {text!r} is not KEY=VALUE")
+        found[key.strip()] = value
+    return found
 
 
-def _file_properties(path: str) -> dict[str, str]:
+def file_properties(path: str) -> dict[str, str]:
     try:
         lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        _refuse(f"--command-config: {path}: {error.strerror if isinstance(error, OSError) else error}")
-    pairs = _pairs(f"--command-config {path}", [line for line in lines if line and line[0] not in "#!"])
-    return {name: value.strip() for name, value in pairs.items()}
+        refuse(f"--command-config: {path}: {error.strerror if isinstance(error, OSError) else error}")
+    found = pairs(f"--command-config {path}", [line for line in lines if line and line[0] not in "#!"])
+    return {name: value.strip() for name, value in found.items()}
 
 
-def _refuse(text: str) -> NoReturn:
+def refuse(text: str) -> NoReturn:
     print(f"produce-gateway audit: {text}", file=sys.stderr)
     raise SystemExit(WRONG_USE)
 
 
-def _fail(text: str, code: int = FAILED) -> int:
+def fail(text: str, code: int = FAILED) -> int:
     print(f"produce-gateway audit: {text}", file=sys.stderr)
     return code
 
 
-def _teller(quiet: bool) -> Callable[[str], None]:
+def teller(quiet: bool) -> Callable[[str], None]:
     started = time.monotonic()
 
     def tell(text: str) -> None:

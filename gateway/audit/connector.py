@@ -1,4 +1,4 @@
-# What Spark needs and PySpark does not bring along: the jars of the Kafka connector.
+# What Spark needs and PySpark does not bring along: the jars of the Kafka connector, and of Delta Lake where asked for.
 #
 # The connector has to be of exactly Spark's own version. For the versions in PINNED its jars are named one by one with
 # their SHA-256, fetched once with the Ivy that PySpark carries, and kept in the cache directory; only four are needed,
@@ -80,6 +80,25 @@ PINNED: Final[dict[str, tuple[Jar, ...]]] = {
         ),
     ),
 }
+# Delta Lake's own version is not Spark's: 4.0.1 is the newest one built for Spark 4.0 alone. What else it needs is in
+# PySpark already.
+DELTA_PINNED: Final[dict[str, tuple[Jar, ...]]] = {
+    "4.0.0": (
+        Jar(
+            "io.delta",
+            "delta-spark_2.13",
+            "4.0.1",
+            "a1e76860b19fe1e6b205a4ea7a9099a2f9575d39bb71d49b3e679b299d0efb91",
+        ),
+        Jar(
+            "io.delta",
+            "delta-storage",
+            "4.0.1",
+            "ecc42c5aaa51c423312d9e4e48aa4a12b34740bf2c37de0e8f279277ec3d12e4",
+        ),
+    ),
+}
+DELTA_COORDINATE: Final = "io.delta:delta-spark_2.13:4.0.1"
 
 
 def coordinate(spark_version: str) -> str:
@@ -115,6 +134,32 @@ def connector_jars(spark_version: str, pyspark_jars: Path, cache: Path | None = 
             sums = _fetch(spark_version, pinned, pyspark_jars, folder)
         except OSError as error:
             raise MissingDependency(f"the Kafka connector can't be kept in {folder}: {error.strerror}") from None
+    return [folder / name for name in sums]
+
+
+def delta_jars(spark_version: str, pyspark_jars: Path, cache: Path | None = None) -> list[Path]:
+    """Delta Lake's jars for that Spark, from the cache, or fetched into it.
+
+    Raises:
+        MissingDependency: none is known for that Spark; no Java, no network, or the repository has not got them.
+    """
+    pinned = DELTA_PINNED.get(spark_version)
+    if pinned is None:
+        raise MissingDependency(
+            f"no Delta Lake is known for Spark {spark_version}: install pyspark=={', '.join(DELTA_PINNED)}, or give it"
+            " by --jars FILE,… (with those of the Kafka connector), or use --format parquet"
+        )
+    folder = (cache or cache_dir()) / "spark-delta" / spark_version
+    sums = {jar.file: jar.sha256 for jar in pinned}
+    if any(_sha256(folder / name) != wanted for name, wanted in sums.items()):
+        try:
+            _fetch(spark_version, pinned, pyspark_jars, folder)
+        except OSError as error:
+            raise MissingDependency(f"Delta Lake can't be kept in {folder}: {error.strerror}") from None
+        except MissingDependency as error:
+            said = str(error).replace(f"the Kafka connector of Spark {spark_version}", "Delta Lake")
+            said = said.replace("the connector", "it").replace(coordinate(spark_version), DELTA_COORDINATE)
+            raise MissingDependency(said) from None
     return [folder / name for name in sums]
 
 

@@ -16,17 +16,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 from py4j.java_gateway import JavaClass, JavaObject
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
 from gateway.audit import connector, schema, transforms
+
+if TYPE_CHECKING:
+    from gateway.audit.store import Tables
 
 APP_NAME: Final = "produce-gateway audit"
 ANSWER_TIMEOUT_MS: Final = 15_000  # how long a broker may take to answer the look-up of offsets
@@ -37,19 +40,23 @@ _SMALL: Final = 10_000  # records below which splitting a partition costs more t
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
 _SAMPLES: Final = 10
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
-_LOCAL: Final = {
+_ALWAYS: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+_LOCAL: Final = _ALWAYS | {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     # The quick one of Java's two compilers: a small audit takes half the CPU (11 s, not 22), one of a million rows as
     # much, one of four million a third more. `--conf spark.driver.extraJavaOptions=` gives the other back.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     # Noting down the line of every expression costs calls into the JVM, and we show no such lines.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # 200 is for clusters; here every one of them would be a task of some milliseconds.
+    # 200, and for listing files 10,000, are for clusters; here every one of them would be a task of some milliseconds.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 2)),
+}
+_DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
 
@@ -123,10 +130,13 @@ def session(
     conf: Mapping[str, str] | None = None,
     *,
     kafka: bool = True,
+    delta: bool = False,
     jars: str | None = None,
     packages: str | None = None,
 ) -> Iterator[SparkSession]:
     """A Spark session: spark-submit's if there is one, else one on this machine, with the connector where asked for.
+
+    With `delta`, Delta Lake is there as well.
 
     `jars` (files, separated by commas) or `packages` (Maven coordinates) take the place of the pinned connector.
     Nothing of Spark's or Java's own chatter reaches stdout or stderr.
@@ -136,8 +146,11 @@ def session(
         AuditError: Spark did not start.
     """
     if under_spark_submit():
+        # What spark-submit was told stays: only what it was not told gets a value of ours.
+        told = SparkConf()
+        own = {name: value for name, value in _ALWAYS.items() if not told.contains(name)} | (_DELTA if delta else {})
         builder = SparkSession.builder.appName(APP_NAME)
-        spark = _quiet(builder.config(map=dict(conf or {})).getOrCreate())
+        spark = _quiet(builder.config(map={**own, **(conf or {})}).getOrCreate())
         try:
             yield spark
         finally:
@@ -145,7 +158,7 @@ def session(
         return
     with tempfile.TemporaryDirectory(prefix="produce-gateway-audit-") as folder:
         settings = _LOCAL | {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.local.dir": folder}
-        settings |= _connector_settings(kafka, jars, packages) | dict(conf or {})
+        settings |= _connector_settings(kafka, delta, jars, packages) | (_DELTA if delta else {}) | dict(conf or {})
         spark = _start(settings, Path(folder) / "spark.log")
         try:
             yield spark
@@ -264,6 +277,40 @@ def run(
     return Report(question, [source.about for source in sources], rows, integrity)
 
 
+def run_tables(tables: Tables, question: Question, tell: Callable[[str], None] = no_progress) -> Report:
+    """Answer the same question from the tables that a stream has written (store.open_tables).
+
+    Raises:
+        AuditError: the tables can't be read.
+    """
+    try:
+        tell("summing up the table usage")
+        rows = _sum_rows(tables.read("usage", question.from_ms, question.to_ms), question)
+        tell("looking for gaps")
+        integrity = _find_gaps(tables.read("intervals"), question, _count_tables(tables))
+        return Report(question, [tables.about()], rows, integrity)
+    except (Py4JJavaError, PySparkException) as error:
+        raise AuditError(explain(error)) from error
+
+
+def _count_tables(tables: Tables) -> dict[str, Any]:
+    bad = tables.read("malformed")
+    problems = {row["problem"]: row["count"] for row in bad.groupBy("problem").count().collect()}
+    origin = F.concat_ws("", "origin_topic", F.lit("-"), "partition", F.lit("@"), "offset").alias("origin")
+    text = F.substring(F.col("value").cast("string"), 1, transforms.SAMPLE).alias("sample")
+    samples = bad.select(origin, "problem", text).limit(_SAMPLES).collect() if problems else []
+    copies = tables.read("duplicates")
+    counted = copies.agg(F.count(F.lit(1)).alias("duplicates"), F.count_if("conflict").alias("conflicts")).collect()[0]
+    malformed = sum(problems.values())
+    return {
+        "records": tables.read("intervals").count() + counted["duplicates"] + malformed,
+        "malformed": malformed,
+        "problems": dict(sorted(problems.items())),
+        "samples": [row.asDict() for row in samples],
+        **counted.asDict(),
+    }
+
+
 def explain(error: BaseException) -> str:
     """What went wrong in Spark or Kafka, in one line."""
     causes = _causes(error)
@@ -304,8 +351,12 @@ def _count_copies(decoded: DataFrame) -> dict[str, int]:
 
 
 def _sum_up(records: DataFrame, question: Question) -> list[dict[str, Any]]:
-    chosen = transforms.within(records, question.from_ms, question.to_ms)
-    sums = transforms.totals(chosen, question.by, question.window_ms)
+    return _sum_rows(transforms.usage_rows(records), question)
+
+
+def _sum_rows(rows_of_usage: DataFrame, question: Question) -> list[dict[str, Any]]:
+    chosen = transforms.within(rows_of_usage, question.from_ms, question.to_ms)
+    sums = transforms.totals_of_rows(chosen, question.by, question.window_ms)
     keys = [*([schema.WINDOW] if question.window_ms else []), *question.by]
     rows = [row.asDict() for row in sums.collect()]
     if not keys:  # the sum over nothing is 0, not null
@@ -344,7 +395,7 @@ def _overlaps(found: Mapping[str, Any], after: str, before: str, question: Quest
     return not (early or late)
 
 
-def _connector_settings(kafka: bool, jars: str | None, packages: str | None) -> dict[str, str]:
+def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: str | None) -> dict[str, str]:
     if jars:
         absent = [jar for jar in jars.split(",") if "://" not in jar and not Path(jar).is_file()]
         if absent:
@@ -352,10 +403,10 @@ def _connector_settings(kafka: bool, jars: str | None, packages: str | None) -> 
         return {"spark.jars": jars}
     if packages:
         return {"spark.jars.packages": packages}
-    if not kafka:
-        return {}
     own = Path(pyspark.__file__).parent / "jars"
-    return {"spark.jars": ",".join(map(str, connector.connector_jars(pyspark.__version__, own)))}
+    found = connector.connector_jars(pyspark.__version__, own) if kafka else []
+    found += connector.delta_jars(pyspark.__version__, own) if delta else []
+    return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 
 def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
@@ -419,7 +470,27 @@ def _offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
     return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
 
 
+def topic_id(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> str:
+    """The id that a topic has for as long as it exists; one made again under its name has another.
+
+    Raises:
+        AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
+    """
+    with _admin(spark, topic, properties) as (jvm, admin):
+        return str(_describe(jvm, admin, topic).topicId().toString())
+
+
 def _offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> dict[int, tuple[int, int]]:
+    with _admin(spark, topic, properties) as (jvm, admin):
+        spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
+        partitions = _partitions(jvm, admin, topic)
+        start = _ask_offsets(jvm, admin, partitions, spec.earliest())
+        end = _ask_offsets(jvm, admin, partitions, spec.latest())
+    return {partition: (start[partition], end[partition]) for partition in start}
+
+
+@contextmanager
+def _admin(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> Iterator[tuple[Any, JavaObject]]:
     jvm: Any = spark.sparkContext._jvm
     kafka = jvm.org.apache.kafka
     if not isinstance(kafka.clients.admin.Admin, JavaClass):
@@ -434,20 +505,21 @@ def _offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> 
     try:
         admin = kafka.clients.admin.Admin.create(settings)
         try:
-            partitions = _partitions(jvm, admin, topic)
-            start = _ask_offsets(jvm, admin, partitions, kafka.clients.admin.OffsetSpec.earliest())
-            end = _ask_offsets(jvm, admin, partitions, kafka.clients.admin.OffsetSpec.latest())
+            yield jvm, admin
         finally:
             admin.close(jvm.java.time.Duration.ofSeconds(1))
     except Py4JJavaError as error:
         raise AuditError(_kafka_error(error, topic, properties["bootstrap.servers"])) from None
-    return {partition: (start[partition], end[partition]) for partition in start}
+
+
+def _describe(jvm: Any, admin: JavaObject, topic: str) -> JavaObject:
+    names = jvm.java.util.ArrayList()
+    names.add(topic)
+    return admin.describeTopics(names).allTopicNames().get().get(topic)
 
 
 def _partitions(jvm: Any, admin: JavaObject, topic: str) -> list[JavaObject]:
-    names = jvm.java.util.ArrayList()
-    names.add(topic)
-    described = admin.describeTopics(names).allTopicNames().get().get(topic)
+    described = _describe(jvm, admin, topic)
     make = jvm.org.apache.kafka.common.TopicPartition
     return [make(topic, info.partition()) for info in described.partitions()]
 

@@ -26,7 +26,10 @@ _TYPES: Final[dict[str, DataType]] = {"int": LongType(), "str": StringType(), "b
 # Where from_json puts the text of a record that it could not read; without such a column it hands out plain nulls.
 CORRUPT: Final = "_corrupt"
 
-ROW: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in usage.ROW_FIELDS.items()])
+# Version 2's fields come last; what a version 1 has not got reads as "" and, of `repeats`, null.
+ROW: Final = StructType(
+    [StructField(name, _TYPES[kind]) for name, kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).items()]
+)
 RECORD: Final = StructType(
     [
         *(StructField(name, _TYPES[kind]) for name, kind in usage.HEADER_FIELDS.items()),
@@ -45,7 +48,9 @@ BOOT: Final = ("gateway", "boot", "worker")
 IDENTITY: Final = (*BOOT, "kind", "seq", "part")
 
 # What sums can be asked by, apart from the time window.
-DIMENSIONS: Final = ("broker", "topic", "principal", "client_id", "outcome", "reason", "gateway", "worker")
+DIMENSIONS: Final = (
+    *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
+)
 MEASURES: Final = ("bytes", "messages", "requests")
 
 # Sums that a row of the result holds, each in every measure: the whole, its parts, what policies in mode observe would
@@ -53,6 +58,12 @@ MEASURES: Final = ("bytes", "messages", "requests")
 OFFERED: Final = "offered"
 MAYBE_APPENDED: Final = "maybe_appended"
 SUMS: Final = (OFFERED, *usage.OUTCOMES, *usage.NOTES, MAYBE_APPENDED)
+
+# Of the offered bytes: what had been sent before and was rejected then, and those of which that can't be told.
+REPEATS: Final = "repeats_bytes"
+REPEATS_UNKNOWN: Final = "repeats_unknown_bytes"
+# Sums that stand alone, in one measure of their own.
+SINGLE_SUMS: Final = ("delay_ms", REPEATS, REPEATS_UNKNOWN)
 
 WINDOW: Final = "window_start_ms"
 

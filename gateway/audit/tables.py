@@ -71,14 +71,14 @@ def _keys(report: Report) -> list[str]:
 
 def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     names = [schema.column(name, measure) for name in schema.SUMS for measure in schema.MEASURES]
-    return {name: sum(row[name] for row in rows) for name in (*names, "delay_ms")}
+    return {name: sum(row[name] for row in rows) for name in (*names, *schema.SINGLE_SUMS)}
 
 
 def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
     sums: dict[str, Any] = {
         name: {measure: row[schema.column(name, measure)] for measure in schema.MEASURES} for name in schema.SUMS
     }
-    return sums | {"delay_ms": row["delay_ms"]}
+    return sums | {name: row[name] for name in schema.SINGLE_SUMS}
 
 
 def _measure_table(report: Report, measure: str) -> str:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from gateway.audit import schema
 from policies import usage
 
-_SAMPLE = 200  # characters of a malformed record that are worth showing
+SAMPLE = 200  # characters of a malformed record that are worth showing
 _JSON = {
     "columnNameOfCorruptRecord": schema.CORRUPT,
     # Spark's defaults take more than JSON allows.
@@ -41,10 +41,11 @@ def decode(raw: DataFrame) -> DataFrame:
     parsed = parsed.select("value", "origin", "line", F.get(F.col("line")["records"], F.lit(0)).alias("record"))
     content = [F.col("record")[name] for name in (*usage.HEADER_FIELDS, "rows")]
     return parsed.withColumn("problem", _problem()).select(
-        "record.*",
+        *(F.col("record")[name].alias(name) for name in usage.HEADER_FIELDS),
+        _completed_rows().alias("rows"),
         "origin",
         "problem",
-        F.when(F.col("problem").isNotNull(), F.substring("value", 1, _SAMPLE)).alias("sample"),
+        F.when(F.col("problem").isNotNull(), F.substring("value", 1, SAMPLE)).alias("sample"),
         F.xxhash64(*content).alias("digest"),
     )
 
@@ -81,16 +82,27 @@ def totals(records: DataFrame, by: Sequence[str] = (), window_ms: int | None = N
     """Sums by any of schema.DIMENSIONS and a window, of unique records.
 
     Columns: window_start_ms where a window is asked for, those of `by`, schema.SUMS x schema.MEASURES
-    (`offered_bytes`, …) and `delay_ms`. An interval counts whole in the window in which it starts.
+    (`offered_bytes`, …) and schema.SINGLE_SUMS. An interval counts whole in the window in which it starts.
     """
+    return totals_of_rows(usage_rows(records), by, window_ms)
+
+
+def usage_rows(records: DataFrame, *columns: str) -> DataFrame:
+    """The rows of unique records, each with its record's gateway, worker, start_ms and `columns`."""
+    rows = records.select("gateway", "worker", "start_ms", *columns, F.explode("rows").alias("row"))
+    return rows.select("gateway", "worker", "start_ms", *columns, "row.*")
+
+
+def totals_of_rows(rows: DataFrame, by: Sequence[str] = (), window_ms: int | None = None) -> DataFrame:
+    """The same sums of rows: usage_rows of unique records, or the table `usage`."""
     keys = [*([schema.WINDOW] if window_ms else []), *by]
-    rows = records.select("gateway", "worker", "start_ms", F.explode("rows").alias("row"))
-    rows = rows.select("gateway", "worker", "start_ms", "row.*")
     if window_ms:
         rows = rows.withColumn(schema.WINDOW, F.col("start_ms") - F.col("start_ms") % window_ms)
     # Two steps, because 31 conditional sums per row cost several times as much as four plain ones.
     outcomes = rows.groupBy(*keys, F.col("outcome").alias("_outcome"), _maybe_appended().alias("_maybe")).agg(
-        *(F.sum(name).alias(name) for name in (*schema.MEASURES, "delay_ms"))
+        *(F.sum(name).alias(name) for name in (*schema.MEASURES, "delay_ms")),
+        F.sum(F.coalesce("repeats", F.lit(0))).alias("_repeats"),
+        F.sum(F.when(F.col("repeats").isNull(), F.col("bytes")).otherwise(0)).alias("_unknown"),
     )
     return outcomes.groupBy(*keys).agg(
         *(
@@ -98,7 +110,10 @@ def totals(records: DataFrame, by: Sequence[str] = (), window_ms: int | None = N
             for name in schema.SUMS
             for measure in schema.MEASURES
         ),
-        F.sum(F.when(_offered(), F.col("delay_ms")).otherwise(0)).alias("delay_ms"),
+        *(
+            F.sum(F.when(_offered(), F.col(column)).otherwise(0)).alias(name)
+            for name, column in zip(schema.SINGLE_SUMS, ("delay_ms", "_repeats", "_unknown"), strict=True)
+        ),
     )
 
 
@@ -147,7 +162,10 @@ def _problem() -> Column:
             "not one JSON object, or a field of the wrong type",
         ),
         (record["version"].isNull(), "version is missing"),
-        (record["version"] != usage.VERSION, f"a version other than {usage.VERSION}"),
+        (
+            ~record["version"].isin(*usage.READ_VERSIONS),
+            f"a version other than {' or '.join(map(str, usage.READ_VERSIONS))}",
+        ),
         (reduce(or_, header) | record["rows"].isNull(), "a field is missing"),
         (~record["kind"].isin(usage.INTERVAL, usage.LOST), "unknown kind"),
         (_bad_numbering(record), "numbering is out of range"),
@@ -159,6 +177,20 @@ def _problem() -> Column:
     for check in checks[1:]:
         chain = chain.when(*_case(check))
     return chain
+
+
+def _completed_rows() -> Column:
+    # A version 1 may by chance have a field of such a name: its readers skip it. Its type must fit all the same.
+    told = F.col("record")["version"] > 1
+
+    def completed(row: Column) -> Column:
+        extra = {name: F.when(told, row[name]) for name in usage.OPTIONAL_ROW_FIELDS}
+        names = [name for name, kind in usage.OPTIONAL_ROW_FIELDS.items() if kind == "str"]
+        extra |= {name: F.coalesce(extra[name], F.lit("")) for name in names}
+        columns = {name: row[name] for name in usage.ROW_FIELDS} | extra
+        return F.when(row.isNotNull(), F.struct(*(column.alias(name) for name, column in columns.items())))
+
+    return F.transform(F.col("record")["rows"], completed)
 
 
 def _case(check: tuple[Column, str]) -> tuple[Column, Column]:
@@ -199,6 +231,7 @@ def _bad_row(row: Column) -> Column:
         row["outcome"].isin(*sorted(usage.REASONED)) & (row["reason"] == ""),
         *((row[name] < 0) | (row[name] > schema.MOST) for name in numbers),
     ]
+    unfit.append(F.coalesce((row["repeats"] < 0) | (row["repeats"] > schema.MOST), F.lit(False)))
     missing = [row[name].isNull() for name in usage.ROW_FIELDS]
     return row.isNull() | reduce(or_, missing) | reduce(or_, unfit)
 

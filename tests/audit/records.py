@@ -24,6 +24,9 @@ class Row:
     messages: int = 2
     requests: int = 1
     delay_ms: int = 0
+    group: str = ""
+    software: str = ""
+    repeats: int | None = None
 
 
 def interval(
@@ -34,10 +37,13 @@ def interval(
     worker: int = 0,
     final: bool = False,
     start_ms: int | None = None,
+    version: int = usage.VERSION,
 ) -> list[str]:
     """The lines of one interval; by default interval N is the N-th second after START."""
     start = START + 1000 * seq if start_ms is None else start_ms
-    lines = usage.encode_interval("gw", boot, worker, seq, rows, start_ms=start, end_ms=start + 1000, final=final)
+    lines = usage.encode_interval(
+        "gw", boot, worker, seq, rows, start_ms=start, end_ms=start + 1000, final=final, version=version
+    )
     return [line.decode() for line in lines]
 
 
@@ -54,9 +60,10 @@ def truth(lines: Sequence[str], by: Sequence[str], window_ms: int | None = None)
             record = usage.decode(line)
         except usage.InvalidRecord:
             continue
-        if usage.identity(record) in seen:
+        name = (record["kind"], *usage.identity(record))  # a note of loss repeats the number of an interval
+        if name in seen:
             continue
-        seen.add(usage.identity(record))
+        seen.add(name)
         window = [record["start_ms"] // window_ms * window_ms] if window_ms else []
         for row in record["rows"]:
             into = sums[(*window, *(row[name] for name in by))]

@@ -61,7 +61,7 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "nothing to read: give --bootstrap-servers, or --spool, or both"),
+        ((), "nothing to read: give --bootstrap-servers, or --spool, or both, or --tables"),
         (("--spool", "x", "--by", "topic,user"), "--by: 'user' is none of broker, topic, principal"),
         (("--spool", "x", "--measure", "litres"), "--measure: 'litres' is none of bytes, messages, requests"),
         (("--spool", "x", "--window", "0m"), "--window: '0m' is no duration such as"),

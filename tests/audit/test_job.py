@@ -104,13 +104,18 @@ def test_topic_and_spool_and_both_together_give_the_same_exact_sums(
 
 
 @pytest.mark.kafka
-def test_what_arrives_after_the_start_is_not_read(spark: SparkSession, topic: str) -> None:
-    source = job.read_topic(spark, topic, TOPIC)
-    producer = Producer({"bootstrap.servers": topic})
-    producer.produce(TOPIC, interval(0, boot="late")[0])
+def test_what_arrives_after_the_start_is_not_read(spark: SparkSession, kafka: Cluster) -> None:
+    name = f"{TOPIC}-late"  # of its own: other tests know what is in the shared one
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(name, interval(0)[0])
     assert producer.flush(30) == 0
-    assert source.raw.count() == source.records
-    assert job.read_topic(spark, topic, TOPIC).raw.count() == (source.records or 0) + 1
+    source = job.read_topic(spark, kafka.bootstrap_servers, name)
+    producer.produce(name, interval(0, boot="late")[0])
+    assert producer.flush(30) == 0
+    assert source.raw.count() == source.records == 1
+    assert job.read_topic(spark, kafka.bootstrap_servers, name).raw.count() == 2
 
 
 @pytest.mark.kafka

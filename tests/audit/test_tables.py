@@ -14,7 +14,7 @@ from tests.audit.records import START
 def _sums(**bytes_: int) -> dict[str, int]:
     zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
     given = {schema.column(name, "bytes"): value for name, value in bytes_.items()}
-    return zero | given | {"offered_bytes": sum(bytes_.values()), "delay_ms": 0}
+    return zero | given | {"offered_bytes": sum(bytes_.values())} | dict.fromkeys(schema.SINGLE_SUMS, 0)
 
 
 def _integrity(**changes: Any) -> Integrity:
@@ -40,7 +40,7 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
     assert list(answer) == [
         "version", "by", "window_ms", "from_ms", "to_ms", "sources", "totals", "rows", "integrity",
     ]  # fmt: skip
-    sums = ["offered", *usage.OUTCOMES, *usage.NOTES, "maybe_appended", "delay_ms"]
+    sums = ["offered", *usage.OUTCOMES, *usage.NOTES, "maybe_appended", *schema.SINGLE_SUMS]
     assert list(answer["totals"]) == sums
     assert list(answer["rows"][0]) == ["window_start_ms", "topic", *sums]
     assert answer["rows"][1]["rejected"] == {"bytes": 1000, "messages": 0, "requests": 0}

@@ -44,7 +44,7 @@ MALFORMED = {
     "quoted by apostrophes": GOOD.replace('"', "'"),
     "a byte order mark": "\ufeff" + GOOD,
     "not a number": GOOD.replace('"seq":0', '"seq":NaN'),
-    "another version": changed(GOOD, version=usage.VERSION + 1),
+    "another version": changed(GOOD, version=max(usage.READ_VERSIONS) + 1),
     "version as text": changed(GOOD, version="1"),
     "version as a fraction": changed(GOOD, version=1.0),
     "no version": changed(GOOD, version=...),

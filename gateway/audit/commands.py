@@ -1,0 +1,174 @@
+# `produce-gateway audit stream | compact | expire`: their options and what they say. The same manners as cli.py: the
+# outcome goes to stdout, what is going on to stderr, an error is one line there, and PySpark is imported only after the
+# options are known to be right.
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gateway.audit import cli
+
+if TYPE_CHECKING:
+    from gateway.audit.upkeep import Done
+
+_EPILOG: Final = """\
+exit codes: 0 done (a continuous stream: asked to stop by SIGTERM or SIGINT); 1 it could not be done (one line on stderr
+says why and what to do); 2 wrong options.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run one of them; `argv` begins with its name. Gives the exit code."""
+    name = argv[0]
+    try:
+        options = _PARSERS[name]().parse_args(argv[1:])
+        work = _WORK[name](options)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
+    return cli.guarded(work)
+
+
+def _parser(name: str, text: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"produce-gateway audit {name}",
+        description=text,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
+    add("--packages", help="Maven coordinates of the jars that Spark needs, in place of the pinned ones")
+    add("--jars", help="files of them, in place of the pinned ones")
+    add("--quiet", action="store_true", help="no progress on stderr")
+
+
+def _stream_parser() -> argparse.ArgumentParser:
+    parser = _parser("stream", "Writes the usage topic into tables, each record exactly once whatever happens.")
+    add = parser.add_argument
+    add("--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
+    add("--topic", default=cli.TOPIC, help="its name (%(default)s)")
+    add("--output", required=True, metavar="DIR", help="the tables: a directory, or s3a://…, hdfs://…")
+    add("--checkpoint", metavar="DIR", help="how far it has come (OUTPUT/_checkpoint)")
+    add("--format", choices=("parquet", "delta"), default="parquet", help="of the tables (%(default)s)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="what is in the topic now, then end (the default)")
+    how.add_argument("--interval", metavar="DURATION", help="go on, with a batch every 30s, 5m …")
+    add("--max-records", type=int, default=50_000, metavar="N", help="of one batch at most (%(default)s)")
+    add("--derive-every", default="5m", metavar="DURATION", help="how often gaps and lives are told (%(default)s)")
+    add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
+    add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
+    _add_common(parser)
+    return parser
+
+
+def _compact_parser() -> argparse.ArgumentParser:
+    parser = _parser(
+        "compact", "Few large files in place of the tables' many small ones; a stream may go on meanwhile."
+    )
+    parser.add_argument("directory", metavar="DIR", help="the tables")
+    parser.add_argument("--older-than", default="0s", metavar="DURATION", help="leave what was written since (0s)")
+    _add_upkeep(parser)
+    return parser
+
+
+def _expire_parser() -> argparse.ArgumentParser:
+    parser = _parser("expire", "Lets go of the days that ended longer ago than --keep; a stream may go on meanwhile.")
+    parser.add_argument("directory", metavar="DIR", help="the tables")
+    parser.add_argument("--keep", required=True, metavar="DURATION", help="how long usage is kept: 90d")
+    _add_upkeep(parser)
+    return parser
+
+
+def _add_upkeep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--grace", default="1h", metavar="DURATION", help="how long a reader that has begun may go on (%(default)s)"
+    )
+    parser.add_argument("--format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
+    _add_common(parser)
+
+
+def _stream(options: argparse.Namespace) -> Callable[[], int]:
+    interval = cli.duration("--interval", options.interval) if options.interval else None
+    derive_every = cli.duration("--derive-every", options.derive_every)
+    if options.max_records < 1:
+        cli.refuse(f"--max-records: {options.max_records} is no number of records")
+    properties = cli.file_properties(options.command_config) if options.command_config else {}
+    properties |= cli.pairs("--property", options.property)
+    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
+    conf = cli.pairs("--conf", options.conf)
+    checkpoint = options.checkpoint or f"{options.output.rstrip('/')}/_checkpoint"
+    tell = cli.teller(options.quiet)
+
+    def work() -> int:
+        from gateway.audit import job, store, stream
+
+        job.check_reachable(options.bootstrap_servers)
+        plan = stream.Plan(
+            options.bootstrap_servers,
+            options.topic,
+            properties,
+            checkpoint,
+            None if interval is None else interval / 1000,
+            options.max_records,
+            derive_every / 1000,
+        )
+        tell("starting Spark")
+        delta = options.format == "delta"
+        with job.session(conf, delta=delta, jars=options.jars, packages=options.packages) as spark:
+            added = stream.run(spark, store.open_tables(spark, options.output, make=options.format), plan, tell)
+        print(", ".join(f"{count:,} {name}" for name, count in added.items()), flush=True)
+        return cli.OK
+
+    return work
+
+
+def _upkeep(options: argparse.Namespace, duration: str) -> Callable[[], int]:
+    # An age of 0 is a wish that makes sense here, unlike a window of 0.
+    age, grace = [0 if re.fullmatch(r"0(ms|s|m|h|d)", text) else cli.duration(name, text) for name, text in (
+        (f"--{duration}", getattr(options, duration.replace("-", "_"))),
+        ("--grace", options.grace),
+    )]  # fmt: skip
+    conf = cli.pairs("--conf", options.conf)
+    tell = cli.teller(options.quiet)
+
+    def work() -> int:
+        from gateway.audit import job, store, stream, upkeep
+
+        tell("starting Spark")
+        delta = "delta" in (options.format, store.marked_format(options.directory))
+        with job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages) as spark:
+            tables = store.open_tables(spark, options.directory)
+            if duration == "keep":
+                done = upkeep.expire(tables, age, grace, tell)
+                stream.derive(tables)
+            else:
+                done = upkeep.compact(tables, age, grace, tell)
+        print(_said(done), flush=True)
+        return cli.OK
+
+    return work
+
+
+def _said(done: Done) -> str:
+    if not done.commits:
+        return f"nothing to do; {done.deleted:,} leftovers deleted"
+    return (
+        f"{done.commits:,} commits taken together, {done.files_before:,} files became {done.files_after:,};"
+        f" {done.deleted:,} leftovers deleted"
+    )
+
+
+_PARSERS: Final = {"stream": _stream_parser, "compact": _compact_parser, "expire": _expire_parser}
+_WORK: Final[dict[str, Callable[[argparse.Namespace], Callable[[], int]]]] = {
+    "stream": _stream,
+    "compact": functools.partial(_upkeep, duration="older-than"),
+    "expire": functools.partial(_upkeep, duration="keep"),
+}

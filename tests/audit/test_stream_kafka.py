@@ -1,0 +1,157 @@
+# The streaming audit on a real topic, as users start it: killed, with a topic that loses records or is made again, with
+# a checkpoint that belongs to something else, and with Delta Lake.
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway.audit import commands, job, store, stream
+from gateway.audit.job import AuditError, Question
+from gateway.audit.stream import Plan
+from tests.audit import kill_stream
+from tests.audit.records import START, interval, truth
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gateway.embedded import Cluster
+
+pytestmark = pytest.mark.kafka
+
+
+def _make(kafka: Cluster, topic: str) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    return admin
+
+
+def _send(kafka: Cluster, topic: str, lines: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for line in lines:
+        producer.produce(topic, line)
+    assert producer.flush(30) == 0
+
+
+def _lines(seqs: range) -> list[str]:
+    return [line for seq in seqs for line in interval(seq)]
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_random_moments_the_tables_say_the_truth(kafka: Cluster, tmp_path: Path) -> None:
+    """The full number, and the control that fails: python -m tests.audit.kill_stream (docs/audit.md)."""
+    outcome = kill_stream.run(kafka.bootstrap_servers, tmp_path, kills=1, intervals=60, batch=60, seed=3)
+    assert outcome.exact
+
+
+def test_an_hour_in_uneven_partitions_in_small_batches_loses_nothing(
+    spark: SparkSession, kafka: Cluster, tmp_path: Path
+) -> None:
+    lines = kill_stream.usage_log(90)
+    kill_stream.fill(kafka.bootstrap_servers, "stream-hour", lines, random.Random(2))
+    tables = store.open_tables(spark, str(tmp_path / "t"), make="parquet")
+    plan = Plan(kafka.bootstrap_servers, "stream-hour", {}, str(tmp_path / "c"), max_records=150)
+    said: list[str] = []
+    stream.run(spark, tables, plan, said.append)
+    assert sum("batch " in line for line in said) > 2
+    report = job.run_tables(tables, Question(by=kill_stream.BY, window_ms=600_000))
+    got = {
+        tuple(row[name] for name in ("window_start_ms", *kill_stream.BY)): row["offered_bytes"] for row in report.rows
+    }
+    assert got == {key: sums[0] for key, sums in truth(lines, kill_stream.BY, 600_000).items()}
+    assert {key[0] for key in got} == {START // 600_000 * 600_000 + i * 600_000 for i in range(7)}
+
+
+def test_what_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
+    spark: SparkSession, kafka: Cluster, tmp_path: Path
+) -> None:
+    topic = "stream-again"
+    admin = _make(kafka, topic)
+    _send(kafka, topic, _lines(range(3)))
+    tables = store.open_tables(spark, str(tmp_path / "t"), make="parquet")
+
+    def run(checkpoint: str) -> dict[str, int]:
+        return stream.run(spark, tables, Plan(kafka.bootstrap_servers, topic, {}, str(tmp_path / checkpoint)))
+
+    assert run("one")["intervals"] == 3
+
+    # Retention takes what has not been read yet.
+    _send(kafka, topic, _lines(range(3, 6)))
+    next(iter(admin.delete_records([TopicPartition(topic, 0, 5)]).values())).result(30)
+    with pytest.raises(AuditError, match=r"^records of stream-again are gone that had not been read[^\n]*--checkpoint"):
+        run("one")
+    assert run("two")["intervals"] == 1
+    gaps = [(row["first_seq"], row["missing"]) for row in tables.read("gaps").collect()]
+    assert gaps == [(3, 2)]
+
+    # Made again, and longer than before: the offsets alone would fit.
+    admin.delete_topics([topic])[topic].result(30)
+    _make_when_gone(kafka, topic)
+    _send(kafka, topic, _lines(range(2, 12)))
+    with pytest.raises(AuditError, match=r"^topic stream-again was deleted and made again [^\n]*another --checkpoint"):
+        run("two")
+    assert run("three") | {"records": 0} == {
+        "records": 0, "usage": 8, "intervals": 8, "duplicates": 2, "malformed": 0
+    }  # fmt: skip
+    assert tables.read("gaps").count() == 0
+    assert job.run_tables(tables, Question()).rows[0]["offered_bytes"] == 1200
+
+    # The tables were thrown away, and the checkpoint was not.
+    other = store.open_tables(spark, str(tmp_path / "other"), make="parquet")
+    with pytest.raises(AuditError, match=r"^the checkpoint [^\n]* belongs to other tables or another topic"):
+        stream.run(spark, other, Plan(kafka.bootstrap_servers, topic, {}, str(tmp_path / "three")))
+
+
+def _make_when_gone(kafka: Cluster, topic: str) -> None:
+    for _ in range(100):  # each attempt is a round trip: the broker forgets a topic a moment after it said so
+        try:
+            _make(kafka, topic)
+        except Exception as error:
+            if "already exists" not in str(error) and "TOPIC_ALREADY_EXISTS" not in str(error):
+                raise
+        else:
+            return
+    pytest.fail(f"{topic} does not go")
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif("AUDIT_FULL" not in os.environ, reason="minutes on two cores: AUDIT_FULL=1 runs it")
+def test_delta_tables_say_the_same(kafka: Cluster, tmp_path: Path) -> None:
+    """In a process of its own, because Delta's jars have to be there when Java starts."""
+    topic = "stream-delta"
+    _make(kafka, topic)
+    late = [line for day in (1, 2) for line in interval(day, boot="b2", start_ms=START + day * 86_400_000)]
+    _send(kafka, topic, [*_lines(range(3)), *_lines(range(2)), *late, "rubbish"])
+    command = [sys.executable, "-m", "tests.audit.delta_stream", kafka.bootstrap_servers, topic, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    once = {"bytes": 500, "records": 8, "duplicates": 2, "malformed": 1, "gaps": 1}
+    # Once; with its checkpoint lost; torn between two tables; compacted; and with all but the last day of usage
+    # expired, where the lives without an end stay, and what was malformed today.
+    assert answers == [once, once, once, once, once | {"bytes": 100, "records": 6, "duplicates": 0}]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("stream",), "the following arguments are required: --bootstrap-servers, --output"),
+        (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--interval", "soon"), "--interval: 'soon' is no"),
+        (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--max-records", "0"), "--max-records: 0 is no"),
+        (("compact", "d", "--older-than", "x"), "--older-than: 'x' is no duration"),
+        (("expire", "d"), "the following arguments are required: --keep"),
+        (("expire", "d", "--keep", "ever"), "--keep: 'ever' is no duration"),
+    ],
+)
+def test_wrong_options_are_one_line(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(list(args)) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
