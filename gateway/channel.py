@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 PROTOCOL = 1
+MAX_QUOTA_RATES = 2000
 MAX_MESSAGE = 256 * 2**20  # a snapshot of a very large cluster's topics; beyond it something is wrong
 _LENGTH = struct.Struct(">I")
 _HAS_FD = 1 << 31
@@ -51,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, tag=True):
     protected_topics: tuple[str, ...] = ()  # the gateway's own: clients may not produce to them
     acks0: Literal["delay", "drop"] = "delay"  # what becomes of acks=0 over a limit
     policies: tuple[str, ...] = ()  # policies.plugin.TrafficPolicy, as "module:factory"
+    managed_apis: tuple[int, ...] = ()  # requests with these API keys are for control to answer: see Ask
     observe: bool = False  # decide and count, but touch nothing
 
 
@@ -79,13 +81,111 @@ class Topics(msgspec.Struct, frozen=True, tag=True):
 
 
 class Policy(msgspec.Struct, frozen=True, tag=True):
-    """V1 thresholds in bytes per second; `total` None = no limit at all."""
+    """V1 thresholds in bytes per second; `total` None = no limit; `totals`: of brokers with their own."""
 
     version: int
     total: float | None = None
     topics: dict[str, float] = {}
     on_exceed: Literal["reject", "delay"] = "reject"
     mode: Literal["enforce", "observe"] = "enforce"
+    totals: dict[int, float] = {}
+
+
+class Quotas(msgspec.Struct, frozen=True, tag=True):
+    """All client quotas: by entity, as pairs of its types and names (None: the default), values by key."""
+
+    version: int
+    entries: tuple[tuple[tuple[tuple[str, str | None], ...], dict[str, float]], ...] = ()
+    mode: Literal["enforce", "observe"] = "enforce"
+
+
+class Storage(msgspec.Struct, frozen=True, tag=True):
+    """The storage factor: 0..1, multiplies every produce limit; 0 = PAUSE. Times are `time.monotonic()`, which is one
+    clock for all processes of a host, so a worker can follow what it was told when control is gone.
+    """
+
+    factor: float = 1.0
+    origin: str = "valid"  # policies.storage.Origin
+    why: str = ""  # names broker and volume, for clients and the log; "" while the factor is 1
+    mode: Literal["enforce", "observe"] = "enforce"
+    valid_until: float | None = None  # None: until told otherwise
+    next_factor: float = 1.0  # what holds from then on
+    next_origin: str = "fallback"
+    next_why: str = ""
+
+
+class GroupLimit(msgspec.Struct, frozen=True, array_like=True):
+    """Limits of one resource group (PIP-82) over all gateways, per second; None = none."""
+
+    publish_bytes: float | None = None
+    publish_msgs: float | None = None
+    dispatch_bytes: float | None = None
+    dispatch_msgs: float | None = None
+
+
+class Groups(msgspec.Struct, frozen=True, tag=True):
+    """All resource groups, and what they are attached to; a namespace's replaces its tenant's (PIP-82).
+
+    Patterns as in the configuration: policies.groups.Finder reads them.
+    """
+
+    version: int
+    groups: dict[str, GroupLimit] = {}
+    tenants: dict[str, str] = {}
+    namespaces: dict[str, str] = {}  # "tenant/namespace"
+    topic_pattern: str = "{tenant}.{namespace}.{topic}"
+    principal_pattern: str = ""
+    mode: Literal["enforce", "observe"] = "enforce"
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """What this worker may take of one limit of the fleet, per second; `fallback`: the same when nobody says anything
+    any more. A `rate` below 0: nobody has a part in it, forget the key.
+    """
+
+    rate: float
+    fallback: float
+
+
+class Parts(msgspec.Struct, frozen=True, tag=True):
+    """Parts of limits that hold over more than this worker, by fleet key (policies.fleet_keys): those that changed.
+
+    `members`: processes that share (workers of all gateways): a key without a part yet begins with limit / members.
+    `settle_s`: two cycles: for so long a part of somebody who was idle is provisional. Told at once to a worker that is
+    alone as well, with members 1.
+    """
+
+    parts: dict[str, Part] = {}
+    members: int = 1
+    valid_until: float | None = None  # time.monotonic(); later `fallback` holds; None: until told otherwise
+    settle_s: float = 2.0
+
+
+class OtherRate(msgspec.Struct, frozen=True, array_like=True):
+    """What all other processes of the fleet bring to one broker: bytes per second, one-minute EWMA."""
+
+    rate: float
+    topics: dict[str, float] = {}
+
+
+class Others(msgspec.Struct, frozen=True, tag=True):
+    """By broker: V1's thresholds hold for the sum of everybody's rates. Those not listed: nothing."""
+
+    brokers: dict[int, OtherRate] = {}
+    members: int = 1
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """What becomes of the request that an `Ask` was about: one of three.
+
+    `upstream`: this frame is for the broker, on the same connection; ask again with its answer and with `memo`.
+    `client`: this frame is the client's answer. Neither: the request passes as it is.
+    """
+
+    token: int
+    upstream: bytes = b""
+    client: bytes = b""
+    memo: bytes = b""  # what control wants to know again, and nobody else reads
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
@@ -115,6 +215,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     worker: int
     pid: int
     boot: str  # a new one at every start of a worker: together with seq it names an interval once and for all
+    storage: Storage | None = None  # what it was told last: a new control goes on with it, not with the fallback
+    members: int = 1  # likewise; 1: alone, or just started
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -164,11 +266,62 @@ class BrokerRate(msgspec.Struct, frozen=True, array_like=True):
     topics: tuple[TopicRate, ...]
 
 
+class QuotaRate(msgspec.Struct, frozen=True, array_like=True):
+    """One line of a client quota."""
+
+    key: str  # type:unit
+    source: str  # the entity that it is set for, as kafka-quotas prints it
+    user: str | None  # actual names of who shares it; None: not by that
+    client_id: str | None
+    broker: int | None  # None: all brokers
+    rate: float  # taken, one-minute EWMA
+    limit: float  # now in force: storage factor and shares included
+    waiting: bool
+
+
+class GroupRate(msgspec.Struct, frozen=True, array_like=True):
+    """One resource group in one worker."""
+
+    group: str
+    direction: str  # policies.fleet_keys.Direction
+    topics: int  # with traffic since the last time
+    bytes_rate: float  # taken per second, one-minute EWMA
+    msgs_rate: float
+    bytes_limit: float | None  # now in force here: this worker's part
+    msgs_limit: float | None
+    waiting: bool
+
+
 class Rates(msgspec.Struct, frozen=True, tag=True):
     """At every tick of the meters (5 s) and after a change of policy."""
 
     brokers: tuple[BrokerRate, ...]
     warnings: tuple[str, ...] = ()  # for example a topic whose implicit share is 0
+    quotas: tuple[QuotaRate, ...] = ()  # the busiest, at most MAX_QUOTA_RATES
+    groups: tuple[GroupRate, ...] = ()  # of all resource groups with traffic
+
+
+class Use(msgspec.Struct, frozen=True, array_like=True):
+    """What this worker takes of one limit of the fleet.
+
+    `rate`: per second, smoothed over about a second. `hungry`: somebody waited or was refused because of it since the
+    last time, so more would be taken if there were any. `weight`: among others that are hungry. `topics`: with traffic.
+    """
+
+    key: str
+    rate: float
+    hungry: bool = False
+    weight: float = 1.0
+    topics: int = 0
+
+
+class Demand(msgspec.Struct, frozen=True, tag=True):
+    """Several times a second, while there is anything new: uses that changed by 10 %, or in `hungry`; `rate` 0 and not
+    hungry: idle. `whole`: all of them, those not listed are idle.
+    """
+
+    uses: tuple[Use, ...]
+    whole: bool = False
 
 
 class Gauges(msgspec.Struct, frozen=True, tag=True):
@@ -177,6 +330,8 @@ class Gauges(msgspec.Struct, frozen=True, tag=True):
     connections: int
     muted: int
     buffered_bytes: int
+    dialling: int = 0  # connections on their way to a broker, not among the others yet
+    taken: int = 0  # `Accepted` that came through this channel: what control gave and is missing here is on its way
 
 
 class Log(msgspec.Struct, frozen=True, tag=True):
@@ -192,6 +347,20 @@ class Want(msgspec.Struct, frozen=True, tag=True):
     what: str  # "metadata"
 
 
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """A client's admin request that control has to answer, with all that control must know about it: it keeps nothing
+    between two questions, so one that was started again can answer as well.
+    """
+
+    token: int  # names the question, for its `Answer`
+    until: float  # time.monotonic(); later the client has been told that nobody answered
+    peer: str
+    principal: str
+    request: bytes  # the frame without its size prefix, as are all of these
+    memo: bytes = b""  # what control said the last time …
+    answer: bytes = b""  # … and what the broker answered to that
+
+
 # Names of Interval.counts; control exports each as a counter, present at 0 from the start.
 COUNTS = (
     "connections_accepted",
@@ -204,6 +373,9 @@ COUNTS = (
     "answers_not_followed",  # of a layout that we don't know: addresses in them, if any, were not hidden
     "topic_ids_unknown",  # forwarded without a decision because nobody knew the topic's name
     "mutes",
+    "fetches_delayed",  # times that a client quota or resource group holds the next Fetch request
+    "fetch_delay_ms",
+    "fetches_would_be_delayed",  # in mode observe
     "disconnects_client",
     "disconnects_upstream",
     "disconnects_malformed",
@@ -212,8 +384,22 @@ COUNTS = (
     "disconnects_drain",
 )
 
-Down = Settings | Brokers | Topics | Policy | Accepted | Spooled | Drain
-Up = Hello | Interval | Rates | Gauges | Log | Want
+Down = (
+    Settings
+    | Brokers
+    | Topics
+    | Policy
+    | Quotas
+    | Storage
+    | Groups
+    | Parts
+    | Others
+    | Answer
+    | Accepted
+    | Spooled
+    | Drain
+)
+Up = Hello | Interval | Rates | Demand | Gauges | Log | Want | Ask
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_down = msgspec.msgpack.Decoder(Down).decode

@@ -8,17 +8,27 @@ import argparse
 import json
 import logging
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.config import Settings
+    from gateway.config import Settings, Storage
 
 # They parse their own arguments; the text is for the list of commands.
 _OWN_PARSERS = {
     "demo": "producers against a threshold in front of a real Kafka, with an audit at the end",
     "audit": "sums of the usage log: offered, accepted, rejected, errored bytes (needs produce-gateway[audit])",
+    "storage": "show what a running gateway knows of the cluster's disks, and the factor in force",
+    "explain": "every rule that looks at some traffic: limit, rate, which one binds, and why",
+    "topics": "every topic of a running gateway with its threshold and rate",
+    "top": "who is producing just now, sorted by rate, rejections or utilization",
+    "groups": "resource groups: list, get, set, delete, attach, detach, and what is used of them",
+    "policies": "show, export, compare or apply what may be changed at run time",
+    "kafka-quotas": "list, describe and alter client quotas of a gateway or a Kafka cluster, as KIP-546 has it",
+    "volume-agent": "publish the volumes of a broker to the topic that source: snapshots reads; runs beside it",
+    "import-strimzi": "turn the quota plugin's part of a Kafka resource into this configuration",
 }
 _EXAMPLES = (0, 1, 2)  # node ids shown by `check`
 
@@ -48,7 +58,7 @@ def serve(path: Path) -> int:
     settings = _load(path)
     if settings is None:
         return 1
-    from gateway import config, supervisor
+    from gateway import config, cores, supervisor
 
     problems = _try_policies(settings)
     if problems:
@@ -60,8 +70,11 @@ def serve(path: Path) -> int:
         "bootstrap": (settings.listener.host, settings.listener.port),
         "admin": (settings.admin.host, settings.admin.port),
     }
-    as_json = settings.model_dump_json(by_alias=True).encode()
-    return supervisor.run(as_json, listeners, drain_timeout_s=settings.drain_timeout)
+    workers = cores.count() if settings.workers == "auto" else settings.workers
+    if workers > 1:
+        logging.getLogger("gateway").info("%d workers", workers)
+    as_json = settings.model_copy(update={"workers": workers}).model_dump_json(by_alias=True).encode()
+    return supervisor.run(as_json, listeners, workers=workers, drain_timeout_s=settings.drain_timeout)
 
 
 def check(path: Path) -> int:
@@ -71,7 +84,7 @@ def check(path: Path) -> int:
         return 1
     from gateway import config
 
-    problems = [*_try_policies(settings), *_ask_librdkafka(settings)]
+    problems = [*_try_policies(settings), *_try_storage(settings), *_ask_librdkafka(settings)]
     if problems:
         return _fail([f"{path}: {problem}" for problem in problems])
     print(f"{path}: OK")
@@ -97,19 +110,60 @@ def summarize(settings: Settings) -> list[str]:
     highest = 65535 - listener.port - 1
     lines.append(f"broker N   {listener.advertised}:{listener.port + 1}+N, up to N = {highest}")
     lines.append(f"admin      http://{settings.admin.host}:{settings.admin.port}/metrics, /healthz, /readyz")
+    lines.append(f"workers    {_describe_workers(settings)}")
     total = "none, nothing is rejected" if thresholds.total is None else f"{thresholds.total:,} bytes/s per broker"
     lines.append(f"total      {total}")
     if thresholds.total is not None:
         lines.append(f"on exceed  {thresholds.on_exceed}")
+    lines += [f"broker {node_id:<3d} total {total:,.0f} bytes/s" for node_id, total in thresholds.by_broker().items()]
     lines += [f"topic      {name}: {topic.threshold:,} bytes/s" for name, topic in sorted(thresholds.topics.items())]
     mode = "observe" if "observe" in (settings.mode, thresholds.mode) else "enforce"
     lines.append(f"mode       {mode}; acks=0 over a limit: {settings.acks0}; reject_code {settings.reject_code}")
+    if thresholds.source:
+        lines.append(f"source     {thresholds.source} says both, asked every {thresholds.interval:g} s")
+    if settings.client_quotas:
+        lines.append(f"quotas     for {len(settings.client_quotas)} entities; mode {settings.client_quotas_mode}")
+    lines += _summarize_groups(settings)
+    kept = settings.policies_store.topic if settings.internal_topics == "kafka" else settings.policies_file
+    lines.append(
+        f"changes    at run time are kept in {kept}; Describe- and AlterClientQuotas: {settings.client_quotas_api}"
+    )
+    lines += _summarize_storage(settings)
     lines += [f"policy     {name}" for name in settings.policies]
     internal = [*settings.internal.principals, *(f"client id {name}" for name in settings.internal.client_ids)]
     if internal:
         lines.append(f"internal   {', '.join(internal)}: metered, never limited")
     kept = "then to topic " + settings.usage_log.topic if settings.internal_topics == "kafka" else "and stays there"
     lines.append(f"usage log  to {settings.usage_log.spool_dir}, {kept}")
+    return lines
+
+
+def _describe_workers(settings: Settings) -> str:
+    from gateway import cores
+
+    if settings.workers == "auto":
+        return f"auto: {cores.count()} on this machine, one for each core that the gateway may use"
+    return str(settings.workers)
+
+
+def _summarize_groups(settings: Settings) -> list[str]:
+    groups = settings.resource_groups
+    lines = []
+    if groups.groups:
+        mode = "observe" if "observe" in (settings.mode, groups.mode) else "enforce"
+        lines.append(f"groups     by {groups.topic_pattern or 'principal alone'}; mode {mode}")
+        if groups.principal_pattern and groups.topic_pattern:
+            lines[-1] += f"; else by principal {groups.principal_pattern}"
+    for name, rates in groups.groups.items():
+        limits = [
+            f"{key} {value:,.12g} {'bytes' if key.endswith('Bytes') else 'messages'}/s"
+            for key, value in rates.model_dump(by_alias=True, exclude_none=True).items()
+        ]
+        lines.append(f"group      {name}: {', '.join(limits) or 'no limits'}")
+    for kind, attached in (("tenant", groups.tenants), ("namespace", groups.namespaces)):
+        lines += [f"attached   {kind} {name} to {group}" for name, group in attached.items()]
+    over = f"all gateways that share topic {settings.usage_topic}, told every {settings.usage_interval:g} s"
+    lines.append(f"limits     hold over {over if settings.exchanges else 'this gateway alone'}")
     return lines
 
 
@@ -123,6 +177,65 @@ def _try_policies(settings: Settings) -> list[str]:
             load(name)
         except PluginError as error:
             problems.append(str(error))
+    return problems
+
+
+def _summarize_storage(settings: Settings) -> list[str]:
+    storage = settings.storage
+    if storage is None or storage.off:
+        return ["storage    not looked at, full disks hold nothing back"]
+    if storage.factor_source:
+        asked, limits = f"factor_source {storage.factor_source}", "its own"
+    else:
+        where = f" {storage.reads.topic}" if storage.source == "snapshots" else ""
+        where = f" {storage.prometheus.url}" if storage.source == "prometheus" and storage.prometheus else where
+        asked, limits = storage.source + where, _describe_limits(storage)
+    lines = [f"storage    {asked}, every {storage.check_interval:g} s; {settings.storage_admin.bootstrap_servers}"]
+    lines.append(f"limits     {limits}")
+    if storage.source == "snapshots":
+        doubt = f"{storage.reads.fail_safe} when a broker has no snapshot younger than {storage.reads.max_age:g} s"
+    else:
+        doubt = f"factor {storage.fallback:g} when nothing was learned for {storage.validity:g} s"
+    mode = "observe" if "observe" in (settings.mode, storage.mode) else "enforce"
+    return [*lines, f"no data    {doubt}; mode {mode}"]
+
+
+def _describe_limits(storage: Storage) -> str:
+    from policies.storage import Limit
+
+    if storage.limit_policy:
+        return f"limit_policy {storage.limit_policy}"
+    if storage.min_available_bytes is not None:
+        return f"min.available.bytes {storage.min_available_bytes:,}"
+    if storage.min_available_ratio is not None:
+        return f"min.available.ratio {storage.min_available_ratio:g}"
+    pair = (("soft", storage.soft), ("hard", storage.hard))
+    said = [f"{name} {Limit(limit.type, limit.level)}" for name, limit in pair if limit]
+    return ", ".join(said) or "the volumes' own"
+
+
+def _try_storage(settings: Settings) -> list[str]:
+    """What is wrong with plugins and properties of storage and of thresholds.source. Connects nowhere.
+
+    `serve` leaves it to control, which gives up with the same line: the parent need not load all that.
+    """
+    from gateway.plugins import PluginError
+
+    problems = []
+    if settings.storage is not None and not settings.storage.off:
+        from gateway.storage.build import StorageError, try_parts
+
+        try:
+            try_parts(settings, settings.storage)
+        except StorageError as error:
+            problems.append(str(error))
+    if settings.thresholds.source:
+        from gateway.storage import plugins
+
+        try:
+            plugins.load(plugins.QUOTA_SOURCES, settings.thresholds.source, settings.thresholds.options)
+        except PluginError as error:
+            problems.append(f"thresholds: {error}")
     return problems
 
 
@@ -155,6 +268,28 @@ def _run_other(name: str, argv: list[str]) -> int:
         from gateway import demo
 
         return int(demo.main(argv))
+    if name == "storage":
+        from gateway.storage import show
+
+        return show.main(argv)
+    if name in ("explain", "groups", "topics", "top"):
+        return int(import_module(f"gateway.commands.{name}").main(argv))
+    if name == "policies":
+        from gateway.policy import cli as policies
+
+        return policies.main(argv)
+    if name == "kafka-quotas":
+        from gateway.quotas import command
+
+        return command.main(argv)
+    if name == "volume-agent":
+        from gateway.storage import agent
+
+        return agent.main(argv)
+    if name == "import-strimzi":
+        from gateway.storage import strimzi
+
+        return strimzi.main(argv)
     try:
         from gateway.audit import cli as audit
     except ModuleNotFoundError as error:

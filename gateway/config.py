@@ -2,24 +2,45 @@
 # would be right. Each default stands here with its reason.
 #
 # Knows no sockets and no clients; whether librdkafka knows an `upstream` property is asked by `check` (cli.py), since
-# the parent process reads this module and stays small. Sizes: MB = 10^6, MiB = 2^20. Durations: 500ms, 3s, 1h30m.
+# the parent process reads this module and stays small; nor does it look for plugins. Sizes: MB = 10^6, MiB = 2^20.
+# Durations: 500ms, 3s, 1h30m, or PT1M as ISO 8601 and the proposals have them.
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import socket
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from gateway.durations import parse_iso8601
+from gateway.tokens import check_token
+from policies import group_names, groups
+from policies.storage import LimitType
+from policies.thresholds import ThresholdError
 from policies.thresholds import Thresholds as ThresholdRules
 from policies.thresholds import check as check_thresholds
 from policies.verdict import RETRIED_BY_ALL, THROTTLING_QUOTA_EXCEEDED
 from protocol.api import ERROR_NAMES, RETRIABLE
+
+if TYPE_CHECKING:
+    from policies.policy_set import PolicyKey, Value
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kKMGT]?B|[KMGT]iB)")
 _UNITS: Final = {
@@ -52,6 +73,18 @@ _USUAL_PROPERTIES: Final = (
 )  # fmt: skip
 
 
+# Entry points by which plugins are found; see docs/plugins.md.
+VOLUME_SOURCES: Final = "produce_gateway.volume_sources"
+LIMIT_POLICIES: Final = "produce_gateway.limit_policies"
+QUOTA_SOURCES: Final = "produce_gateway.quota_sources"
+BUILT_IN_SOURCES: Final = ("log-dirs", "snapshots", "prometheus")
+
+
+MIN_CHECK_S: Final = 0.1  # of storage: sooner, one look would begin before the last is over
+MAX_WORKERS: Final = 256  # more than cores of any machine that a gateway would have for itself
+MAX_REQUEST_WAIT_S: Final = 15.0  # in all, delays included (docs/non-obvious.md)
+
+
 class ConfigError(Exception):
     """The configuration can't be used. `lines`: one finding each, made for a human."""
 
@@ -71,11 +104,14 @@ def parse_size(value: object) -> object:
     match = _SIZE.fullmatch(value.strip())
     if match is None:
         raise ValueError(f"{value!r} is no size: write for example 20MB (20 * 10^6), 20MiB (20 * 2^20) or 20000000")
-    return round(float(match[1]) * _UNITS[match[2]])
+    size = float(match[1]) * _UNITS[match[2]]
+    if not math.isfinite(size):
+        raise ValueError(f"{value[:20]!r}… is larger than any size can be: write for example 20MB or 20MiB")
+    return round(size)
 
 
 def parse_duration(value: object) -> object:
-    """Seconds from a number or from text such as 500ms, 3s, 1h30m.
+    """Seconds from a number or from text such as 500ms, 3s, 1h30m, PT1M.
 
     Raises:
         ValueError: text that is no duration.
@@ -83,9 +119,11 @@ def parse_duration(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip()
+    if (seconds := parse_iso8601(text)) is not None:
+        return seconds
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{value!r} is no duration: write for example 500ms, 3s or 1h30m")
+        raise ValueError(f"{value!r} is no duration: write for example 500ms, 3s, 1h30m or PT1M")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
@@ -95,28 +133,51 @@ def _reject_bool(value: object) -> object:
     return value
 
 
+def _check_topic_name(name: str) -> str:
+    if not _KAFKA_NAME.fullmatch(name) or name in (".", ".."):
+        raise ValueError(f"{name!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249")
+    return name
+
+
+def _checked(check: Callable[[str], None]) -> AfterValidator:
+    """As a validator: `check` raises ValueError for a name that can't be."""
+
+    def validate(name: str) -> str:
+        check(name)
+        return name
+
+    return AfterValidator(validate)
+
+
+def _check_plugin_name(name: str) -> str:
+    if name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise ValueError(f"{name!r} can't be the name of an entry point: letters, digits, '.', '_' and '-'")
+    return name
+
+
 Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(_reject_bool)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), BeforeValidator(_reject_bool), Field(allow_inf_nan=False)]
+Number = Annotated[float, BeforeValidator(_reject_bool), Field(allow_inf_nan=False)]
 Port = Annotated[int, BeforeValidator(_reject_bool), Field(ge=1, le=65535)]
+KafkaName = Annotated[str, AfterValidator(_check_topic_name)]
+Workers = Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+GroupName = Annotated[str, _checked(group_names.check_group)]
+TenantName = Annotated[str, _checked(group_names.check_tenant)]
+NamespaceName = Annotated[str, _checked(group_names.check_namespace)]
+PluginName = Annotated[str, AfterValidator(_check_plugin_name)]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Upstream(_Section):
-    """The cluster behind the gateway, and how the gateway's own clients reach it."""
+class _Client(_Section):
+    """How a client of the gateway's own reaches a cluster."""
 
     model_config = ConfigDict(
         json_schema_extra={"patternProperties": {rf"^({'|'.join(map(re.escape, CLIENT_PROPERTIES))})": {}}},
     )
     bootstrap_servers: str
-    metadata_refresh: Seconds = Field(
-        default=5.0, ge=0.1, le=3600
-    )  # a new topic changes implicit shares: a tick is 5 s too
-    connect_timeout: Seconds = Field(
-        default=3.0, gt=0, le=60
-    )  # clients give up a dead broker after 10 to 30 s themselves
     properties: dict[str, str] = {}  # those that begin as CLIENT_PROPERTIES say; written beside the others in YAML
 
     @model_validator(mode="before")
@@ -133,6 +194,8 @@ class Upstream(_Section):
     @field_validator("bootstrap_servers", mode="before")
     @classmethod
     def _check_servers(cls, value: object) -> object:
+        if value == "" and not cls.model_fields["bootstrap_servers"].is_required():
+            return value
         servers = value if isinstance(value, list) else str(value).split(",")
         texts = [str(server).strip() for server in servers]
         for text in texts:
@@ -140,6 +203,17 @@ class Upstream(_Section):
             if match is None or not 1 <= int(match[1]) <= 65535:
                 raise ValueError(f"{text!r} is no host:port; write for example broker1:9092,broker2:9092")
         return ",".join(texts)
+
+
+class Upstream(_Client):
+    """The cluster behind the gateway, and how the gateway's own clients reach it."""
+
+    metadata_refresh: Seconds = Field(
+        default=5.0, ge=0.1, le=3600
+    )  # a new topic changes implicit shares: a tick is 5 s too
+    connect_timeout: Seconds = Field(
+        default=3.0, gt=0, le=60
+    )  # clients give up a dead broker after 10 to 30 s themselves
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """The bootstrap servers as (host, port)."""
@@ -177,53 +251,311 @@ class Listener(_Section):
 
 
 class Admin(_Section):
+    """`tokens`, and those in `token_file`, one in each line, give admin rights. Without either who asks from this
+    machine has them.
+    """
+
     host: str = "127.0.0.1"  # metrics name topics and clients
     port: Port = 9190
+    tokens: tuple[Annotated[str, AfterValidator(check_token)], ...] = ()
+    token_file: Path | None = None  # read again when it changes
 
 
 class TopicThreshold(_Section):
     threshold: Annotated[Size, Field(alias="bytes.in.per.sec.threshold", ge=0)]
 
 
+class BrokerThreshold(_Section):
+    total: Annotated[Size, Field(alias="total.bytes.in.per.sec.threshold", gt=0)]
+
+
 class Thresholds(_Section):
-    """Bytes per second and upstream broker."""
+    """Bytes per second and upstream broker. `brokers`: node id -> a total of its own."""
 
     total: Annotated[Size | None, Field(alias="total.bytes.in.per.sec.threshold", gt=0)] = None
+    brokers: dict[Annotated[int, Field(ge=0)], BrokerThreshold] = {}
     topics: dict[str, TopicThreshold] = {}
     on_exceed: Literal["reject", "delay"] = "reject"  # as the proposal has it
     mode: Literal["enforce", "observe"] = "enforce"
+    source: PluginName = ""  # of the operator's own (produce_gateway.quota_sources): replaces total and topics
+    options: dict[str, Any] = {}  # handed to it
+    interval: Seconds = Field(default=60.0, gt=0, le=86400)  # how often it is asked
 
     @field_validator("topics")
     @classmethod
     def _check_names(cls, topics: dict[str, TopicThreshold]) -> dict[str, TopicThreshold]:
         for name in topics:
-            if not _KAFKA_NAME.fullmatch(name) or name in (".", ".."):
-                raise ValueError(f"{name!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249")
+            _check_topic_name(name)
         return topics
 
     @model_validator(mode="after")
     def _check_sum(self) -> Self:
         check_thresholds(self.total, self.by_topic())
+        for node_id, total in self.by_broker().items():
+            try:
+                check_thresholds(total, self.by_topic())
+            except ThresholdError as error:
+                raise ValueError(f"brokers.{node_id}: {error}") from error
+        if self.options and not self.source:
+            raise ValueError(f"options: are handed to a source of your own: write source: NAME ({QUOTA_SOURCES})")
         return self
 
     def by_topic(self) -> dict[str, float]:
         return {name: float(topic.threshold) for name, topic in self.topics.items()}
 
+    def by_broker(self) -> dict[int, float]:
+        return {node_id: float(broker.total) for node_id, broker in self.brokers.items()}
+
+    @property
+    def limits_bytes(self) -> bool:
+        """Whether any broker has a total, so that anything is ever over it."""
+        return self.total is not None or bool(self.brokers) or bool(self.source)
+
 
 class UsageLog(_Section):
-    topic: str = "__produce_gateway_usage"
+    topic: KafkaName = "__produce_gateway_usage"
     spool_dir: Path = Path("./spool")
     max_spool_bytes: Size = Field(default=2**30, ge=2**20)  # a day without Kafka at 12 kB/s: about 50 busy clients
     retention: Seconds = Field(default=7 * 86400.0, ge=0)  # published files stay so long: the audit can read them too
     partitions: int = Field(default=3, ge=1, le=1000)
     replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
 
-    @field_validator("topic")
+
+class GroupRates(_Section):
+    """Limits of one resource group over all gateways, per second; None: none. The names are PIP-82's."""
+
+    publish_bytes: Annotated[Size | None, Field(alias="publishRateInBytes", gt=0)] = None
+    publish_msgs: Annotated[Number | None, Field(alias="publishRateInMsgs", gt=0)] = None
+    dispatch_bytes: Annotated[Size | None, Field(alias="dispatchRateInBytes", gt=0)] = None
+    dispatch_msgs: Annotated[Number | None, Field(alias="dispatchRateInMsgs", gt=0)] = None
+
+
+class ResourceGroups(_Section):
+    """Limits that tenants and namespaces have together, and how a topic's or a principal's name says whose it is."""
+
+    topic_pattern: str = groups.DEFAULT_PATTERN
+    principal_pattern: str = ""  # "": principals say nothing
+    mode: Literal["enforce", "observe"] = "enforce"
+    groups: dict[GroupName, GroupRates] = {}
+    tenants: dict[TenantName, GroupName] = {}
+    namespaces: dict[NamespaceName, GroupName] = {}  # "tenant/namespace"
+
+    @field_validator("groups", mode="before")
     @classmethod
-    def _check_topic(cls, topic: str) -> str:
-        if not _KAFKA_NAME.fullmatch(topic):
-            raise ValueError(f"{topic!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249")
-        return topic
+    def _fill_groups(cls, value: object) -> object:
+        """`silver:` alone is a group without limits, for what is set at run time."""
+        return {key: {} if own is None else own for key, own in value.items()} if isinstance(value, dict) else value
+
+    @field_validator("topic_pattern", "principal_pattern")
+    @classmethod
+    def _check_pattern(cls, pattern: str) -> str:
+        try:
+            groups.check_pattern(pattern, "")
+        except groups.PatternError as error:
+            raise ValueError(str(error).removeprefix(": ")) from error
+        return pattern
+
+    @model_validator(mode="after")
+    def _check_attached(self) -> Self:
+        for key, attached in (("tenants", self.tenants), ("namespaces", self.namespaces)):
+            for name, group in attached.items():
+                if group not in self.groups:
+                    known = ", ".join(sorted(self.groups)) or "none"
+                    raise ValueError(f"{key}.{name}: there is no group {group}; groups has {known}")
+        return self
+
+    def as_document(self) -> dict[str, Any]:
+        """What may be changed at run time, as a document of `policies export` has it."""
+        return self.model_dump(by_alias=True, exclude_none=True, include={"groups", "tenants", "namespaces"})
+
+
+class PoliciesStore(_Section):
+    """Where policies changed at run time are kept: in the topic, or with `internal_topics: none` in the file."""
+
+    topic: KafkaName = "__produce_gateway_policies"
+    replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
+    file: Path | None = None  # None: policies.jsonl in usage_log.spool_dir, which is this gateway's alone
+
+
+class StorageLimit(_Section):
+    """Bytes, or for MinFreePercentage a share of the volume."""
+
+    type: LimitType
+    level: float = Field(gt=0, allow_inf_nan=False)
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _parse_level(cls, value: object, info: ValidationInfo) -> object:
+        _reject_bool(value)
+        return value if info.data.get("type") == "MinFreePercentage" else parse_size(value)
+
+    @model_validator(mode="after")
+    def _check_share(self) -> Self:
+        if self.type == "MinFreePercentage" and self.level > 1:
+            raise ValueError(f"level: {self.level:g} is no share of a volume: write for example 0.2 for 20 %")
+        return self
+
+
+class StorageAdmin(_Client):
+    """Where the sources ask; what is left out is upstream's, the properties all together."""
+
+    bootstrap_servers: str = ""
+
+
+class Snapshots(_Section):
+    """Volume snapshots in a compacted topic, written by `produce-gateway volume-agent` beside each broker."""
+
+    topic: KafkaName = "__produce_gateway_volumes"
+    max_age: Seconds = Field(default=180.0, gt=0, le=7 * 86400)  # three of an agent's rounds
+    fail_safe: Literal["PAUSE", "OPEN"] = "PAUSE"  # 035's default
+    replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
+
+
+class PrometheusQueries(_Section):
+    """How a Prometheus is asked for volumes; what the keys mean says gateway/storage/prometheus.py."""
+
+    url: str
+    available: str = ""
+    size: str = ""
+    broker_label: str = ""
+    volume_label: str = ""
+    broker_pattern: str | None = None
+    brokers: dict[str, int] = {}
+    expected_brokers: tuple[int, ...] | None = None
+    max_age: Seconds = Field(default=180.0, gt=0, le=7 * 86400)
+    timeout: Seconds = Field(default=10.0, gt=0, le=60)
+    username: str = ""
+    password_file: str = ""
+    bearer_token_file: str = ""
+    ca_file: str = ""
+
+
+class Storage(_Section):
+    """What keeps full disks from taking the cluster down: a factor on every produce limit."""
+
+    source: PluginName = "log-dirs"  # log-dirs, snapshots, prometheus, or one of the operator's own
+    check_interval: Seconds = Field(default=60.0, ge=0, le=86400)  # 0: off
+    admin: StorageAdmin | None = None
+    min_available_bytes: Annotated[Size | None, Field(alias="min.available.bytes", gt=0)] = None
+    min_available_ratio: Annotated[Number | None, Field(alias="min.available.ratio")] = None
+    soft: StorageLimit | None = None
+    hard: StorageLimit | None = None
+    fallback: Annotated[Number, Field(alias="throttle.factor.fallback")] = 1.0
+    validity: Annotated[Seconds, Field(alias="throttle.factor.validity.duration", ge=0, le=7 * 86400)] = 300.0
+    mode: Literal["enforce", "observe"] = "enforce"
+    snapshots: Snapshots | None = None
+    prometheus: PrometheusQueries | None = None
+    options: dict[str, Any] = {}  # of the source, or of factor_source in its place
+    limit_policy: PluginName = ""
+    limit_policy_options: dict[str, Any] = {}
+    factor_source: PluginName = ""
+
+    @field_validator("check_interval")
+    @classmethod
+    def _check_interval(cls, seconds: float) -> float:
+        if 0 < seconds < MIN_CHECK_S:
+            raise ValueError(f"{seconds:g} s is too often: write at least 100ms, or PT0S for off")
+        return seconds
+
+    @field_validator("min_available_ratio")
+    @classmethod
+    def _check_ratio(cls, ratio: float | None) -> float | None:
+        if ratio is not None and not 0 < ratio <= 1:
+            raise ValueError(f"{ratio:g} is no share of a volume: write one above 0, at most 1, such as 0.01 for 1 %")
+        return ratio
+
+    @field_validator("fallback")
+    @classmethod
+    def _check_fallback(cls, factor: float) -> float:
+        if not 0 <= factor <= 1:
+            raise ValueError(
+                f"{factor:g} is no factor: write 1.0 to leave limits as they are, 0.0 to pause, or between"
+            )
+        return factor
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        given = self._limit_keys()
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]}: two kinds of limit at once: keep one of them")
+        if self.soft and self.hard and self.soft.type == self.hard.type:
+            later = self.soft.level - self.hard.level
+            if (later if self.soft.type == "ConsumedBytes" else -later) >= 0:
+                right = "less" if self.soft.type == "ConsumedBytes" else "more"
+                raise ValueError(
+                    f"soft: level {self.soft.level:g} is reached no earlier than hard's {self.hard.level:g}: {right}"
+                    f" {self.soft.type} for soft than for hard"
+                )
+        if self.brings_no_limits and not given and self.check_interval:
+            raise ValueError(
+                "no limit is given: write min.available.bytes: 1GB, or min.available.ratio: 0.01, or"
+                " hard: {type: MinFreeBytes, level: 10GB}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if self.factor_source:
+            beside = [*self._limit_keys(), *(["source"] if self.source != "log-dirs" else [])]
+            beside += ["admin"] if self.admin else []
+            if beside:
+                raise ValueError(
+                    f"{beside[0]}: factor_source {self.factor_source} stands in its place: keep one of them"
+                )
+        for name in ("snapshots", "prometheus"):
+            if getattr(self, name) and self.factor_source:
+                raise ValueError(f"{name}: factor_source {self.factor_source} stands in its place: keep one of them")
+            if getattr(self, name) and self.source != name:
+                raise ValueError(
+                    f"{name}: has no effect with source {self.source}: write source: {name}, or leave it out"
+                )
+        if self.source == "prometheus" and not self.prometheus:
+            raise ValueError(
+                "source prometheus: its address is needed: write prometheus: {url: http://prometheus:9090}"
+            )
+        if self.options and not (self.own_source or self.factor_source):
+            other = "limit_policy_options for those of limit_policy" if self.limit_policy else "leave them out"
+            raise ValueError(
+                f"options: are handed to a source of your own, and {self.source} is built in: write source: NAME"
+                f" ({VOLUME_SOURCES}), or {other}"
+            )
+        if self.limit_policy_options and not self.limit_policy:
+            raise ValueError(
+                f"limit_policy_options: are handed to limits of your own: write limit_policy: NAME ({LIMIT_POLICIES})"
+            )
+        if self.source == "snapshots" and (self.fallback, self.validity) != (1.0, 300.0):
+            key = "throttle.factor." + ("fallback" if self.fallback != 1.0 else "validity.duration")
+            right = "fail_safe" if self.fallback != 1.0 else "max_age"
+            raise ValueError(f"{key}: has no effect with source snapshots: write snapshots: {{{right}: …}}")
+        return self
+
+    @property
+    def own_source(self) -> bool:
+        """The source is a plugin."""
+        return self.source not in BUILT_IN_SOURCES
+
+    @property
+    def brings_no_limits(self) -> bool:
+        """Nothing but this file says where a volume's limits are."""
+        return self.source in ("log-dirs", "prometheus") and not self.factor_source
+
+    @property
+    def off(self) -> bool:
+        return self.check_interval == 0
+
+    @property
+    def reads(self) -> Snapshots:
+        """The section `snapshots`, with its defaults."""
+        return self.snapshots or Snapshots()
+
+    def _limit_keys(self) -> list[str]:
+        kinds = {
+            "min.available.bytes": self.min_available_bytes is not None,
+            "min.available.ratio": self.min_available_ratio is not None,
+            "soft" if self.soft else "hard": self.soft is not None or self.hard is not None,
+            "limit_policy": bool(self.limit_policy),
+        }
+        return [key for key, given in kinds.items() if given]
 
 
 class Internal(_Section):
@@ -261,7 +593,19 @@ class Settings(_Section):
     upstream: Upstream
     listener: Listener = Listener()
     admin: Admin = Admin()
+    workers: Workers = 1  # data processes; each keeps at most one core busy
     thresholds: Thresholds = Thresholds()
+    client_quotas: tuple[dict[str, Any], ...] = ()  # as in a document of `policies export`
+    client_quotas_mode: Literal["enforce", "observe"] = "enforce"
+    client_quotas_api: Literal["gateway", "upstream"] = "gateway"  # whose are Describe- and AlterClientQuotas
+    resource_groups: ResourceGroups = ResourceGroups()
+    # The next three are PIP-82's: where gateways tell each other what they use.
+    usage_topic: Annotated[KafkaName, Field(alias="resourceUsagePublishTopicName")] = "__produce_gateway_resource_usage"
+    publishes_usage: Annotated[bool, Field(alias="resourceUsagePublishToTopic")] = True
+    usage_interval: Annotated[Seconds, Field(alias="resourceUsagePublishIntervalInSecs", ge=0.1, le=3600)] = 1.0
+    resource_usage_report_every: int = Field(default=5, ge=1, le=1000)  # cycles: what didn't change is told again
+    policies_store: PoliciesStore = PoliciesStore()
+    storage: Storage | None = None
     usage_log: UsageLog = UsageLog()
     internal_topics: Literal["kafka", "none"] = "kafka"
     internal: Internal = Internal()
@@ -278,6 +622,13 @@ class Settings(_Section):
     @classmethod
     def _skip_empty_sections(cls, data: Any) -> Any:
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _check_workers(cls, value: object) -> object:
+        if value == "auto" or (type(value) is int and 1 <= value <= MAX_WORKERS):
+            return value
+        raise ValueError(f"{value!r} is neither a number of processes, 1 to {MAX_WORKERS}, nor auto: one for each core")
 
     @field_validator("reject_code", mode="before")
     @classmethod
@@ -313,12 +664,98 @@ class Settings(_Section):
             *self.listener.brokers.values(),
         ):
             raise ValueError(f"admin.port: {self.admin.port} is a port of the listener as well: choose another one")
+        if self.storage and self.storage.source == "snapshots" and self.storage.reads.topic == self.usage_log.topic:
+            raise ValueError(f"storage.snapshots.topic: {self.usage_log.topic} is the usage log's: name another one")
+        if self.policies_store.topic in (self.usage_log.topic, self.storage and self.storage.reads.topic):
+            raise ValueError(f"policies_store.topic: {self.policies_store.topic} is another one's: name another topic")
+        others = (self.usage_log.topic, self.policies_store.topic, self.storage and self.storage.reads.topic)
+        if self.usage_topic in others:
+            raise ValueError(f"resourceUsagePublishTopicName: {self.usage_topic} is another one's: name another topic")
+        self._check_policy_values()
+        has_soft = self.storage is not None and self.storage.soft is not None
+        if has_soft and not self.thresholds.limits_bytes and not limits_production(self.policy_values()):
+            raise ValueError(
+                "storage.soft: a soft limit has no effect where no produce limit exists: write"
+                " thresholds: {total.bytes.in.per.sec.threshold: 20MB}, or producer_byte_rate in client_quotas, or a"
+                " group's publishRateInBytes, or leave soft out"
+            )
         return self
+
+    def _check_policy_values(self) -> None:
+        from gateway.policy.document import DocumentError  # noqa: PLC0415  it reads sizes as this module does
+        from policies.policy_set import PolicyError  # noqa: PLC0415
+
+        try:
+            self.policy_values()
+        except DocumentError as error:
+            raise ValueError("; ".join(error.lines)) from error
+        except PolicyError as error:
+            raise ValueError(f"client_quotas: {error}") from error
+
+    def policy_values(self) -> dict[PolicyKey, Value]:
+        """What the sections `thresholds`, `client_quotas` and `resource_groups` say: the base of what may be changed at
+        run time.
+        """
+        thresholds = self.thresholds
+        return self.base_with(thresholds.total, thresholds.by_topic())
+
+    def base_with(self, total: float | None, topics: Mapping[str, float]) -> dict[PolicyKey, Value]:
+        """The same with these thresholds, in bytes per second, in place of the file's.
+
+        Raises:
+            PolicyError: they can't be.
+        """
+        from gateway.policy.document import base_of  # noqa: PLC0415
+
+        brokers, groups = self.thresholds.by_broker(), self.resource_groups.as_document()
+        return base_of(total, topics, brokers, self.client_quotas, groups)
+
+    @property
+    def policies_file(self) -> Path:
+        """Where policies changed at run time are kept without internal topics."""
+        return self.policies_store.file or self.usage_log.spool_dir / "policies.jsonl"
+
+    @property
+    def own_topics(self) -> tuple[str, ...]:
+        """Topics of the gateway's own: clients may not produce to them."""
+        storage = self.storage
+        volumes = (storage.reads.topic,) if storage and not storage.off and storage.source == "snapshots" else ()
+        policies = (self.policies_store.topic,) if self.internal_topics == "kafka" else ()
+        exchange = (self.usage_topic,) if self.exchanges else ()
+        return (self.usage_log.topic, *policies, *exchange, *volumes)
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether limits hold over all gateways of the cluster, or for this one alone."""
+        return self.publishes_usage and self.internal_topics == "kafka"
+
+    @property
+    def storage_admin(self) -> StorageAdmin:
+        """Where storage sources ask, upstream's values in place of those that are left out."""
+        own = (self.storage.admin if self.storage else None) or StorageAdmin()
+        return StorageAdmin(
+            bootstrap_servers=own.bootstrap_servers or self.upstream.bootstrap_servers,
+            properties=own.properties or self.upstream.properties,
+        )
 
     @property
     def gateway(self) -> str:
         """This gateway's name in usage records."""
         return self.gateway_id or f"{re.sub(r'[^a-zA-Z0-9._-]', '-', socket.gethostname())}-{self.listener.port}"
+
+
+def limits_production(keys: Iterable[PolicyKey]) -> bool:
+    """Whether there is a limit that storage's factor can lower: a broker's total, some client's bytes per second, or
+    what a resource group may publish.
+
+    Thresholds of topics limit nothing without a total, and shares are parts of one.
+    """
+    return any(
+        key.kind == "broker"
+        or (key.kind == "group" and key.key in (group_names.PUBLISH_BYTES, group_names.PUBLISH_MSGS))
+        or (key.kind == "quota" and key.quota.type == "producer_byte_rate" and key.quota.unit != "shares")
+        for key in keys
+    )
 
 
 def load(path: Path) -> Settings:
@@ -369,19 +806,82 @@ def warnings(settings: Settings) -> list[str]:
         found.append("thresholds.mode observe: thresholds limit nothing, they are only counted")
     if settings.acks0 == "drop":
         found.append("acks0 drop: what is over a limit is lost, and its producers report success")
-    if settings.thresholds.on_exceed == "delay" and settings.thresholds.total is None:
+    if settings.thresholds.on_exceed == "delay" and not settings.thresholds.limits_bytes:
         found.append("thresholds.on_exceed delay: without a total.bytes.in.per.sec.threshold nothing is delayed")
     if "SSL" in settings.upstream.properties.get("security.protocol", "").upper():
         found.append(
             "upstream security.protocol: client connections are relayed to brokers in plaintext in this release, so"
             " the bootstrap servers must lead to a listener without TLS"
         )
+    admin = settings.admin
+    if admin.host not in ("127.0.0.1", "::1", "localhost") and not (admin.tokens or admin.token_file):
+        found.append(
+            f"admin.host {admin.host}: without admin.tokens or admin.token_file whoever reaches admin.port may change"
+            " policies"
+        )
+    found += _storage_warnings(settings)
     if settings.internal_topics == "none":
         found.append(
             "internal_topics none: usage records stay in usage_log.spool_dir and are not published to a topic;"
-            " topic ids are learned from clients' metadata only"
+            " topic ids are learned from clients' metadata only; every limit holds for this gateway alone"
         )
+    elif not settings.publishes_usage:
+        found.append("resourceUsagePublishToTopic false: every limit holds for this gateway alone")
     return found
+
+
+def _storage_warnings(settings: Settings) -> list[str]:
+    storage = settings.storage
+    if storage is None:
+        return []
+    if storage.off:
+        return ["storage.check_interval PT0S: full disks are not looked for"]
+    found = []
+    if settings.mode != "observe" and storage.mode == "observe":
+        found.append("storage.mode observe: full disks hold nothing back, what they would is only counted")
+    if storage.source == "snapshots" and storage.reads.fail_safe == "OPEN":
+        found.append("storage.snapshots.fail_safe OPEN: a broker whose snapshots are missing is taken to have room")
+    if storage.soft and not storage.hard and storage.brings_no_limits:
+        found.append(
+            "storage.soft: without a hard limit producers are held only when a volume is full to the last byte"
+        )
+    if storage.fallback == 1.0 and storage.source != "snapshots":
+        found.append(
+            f"storage: throttle.factor.fallback 1.0: when nothing has been learned of the disks for"
+            f" {storage.validity:g} s, nothing is held back; 0.0 would pause instead"
+        )
+    if settings.thresholds.limits_bytes and settings.thresholds.on_exceed == "reject":
+        found.append(
+            "storage: thresholds.on_exceed reject goes by the average of a minute and lets bursts in that no hard limit"
+            " may have room for; delay bounds what is written between two checks"
+        )
+    return found + _headroom_warnings(storage, settings.thresholds)
+
+
+def _headroom_warnings(storage: Storage, thresholds: Thresholds) -> list[str]:
+    """Whether what is written between two checks has room behind the hard limit, as far as that needs no volume."""
+    if storage.factor_source or storage.limit_policy:
+        return []
+    totals = [*thresholds.by_broker().values(), *([thresholds.total] if thresholds.total is not None else [])]
+    if not totals:
+        if thresholds.source:
+            return []
+        return [
+            "storage: without a total.bytes.in.per.sec.threshold there is no bound to what is written between two"
+            " checks: no hard limit is known to come early enough"
+        ]
+    hard = storage.hard
+    room = hard.level if hard and hard.type == "MinFreeBytes" else storage.min_available_bytes
+    written = max(totals) * (storage.check_interval + MAX_REQUEST_WAIT_S)
+    if room is None or room >= written:
+        return []
+    key = "hard" if hard else "min.available.bytes"
+    return [
+        f"storage.{key}: {room:,.0f} bytes of head-room are less than the {written:,.0f} bytes that"
+        f" {max(totals):,.0f} bytes/s bring to a broker within {storage.check_interval:g} s and the"
+        f" {MAX_REQUEST_WAIT_S:g} s that a request may be on its way, not counting what replication adds: raise the"
+        " limit or check more often"
+    ]
 
 
 def _code_warnings(code: Literal["auto"] | int) -> list[str]:
@@ -430,8 +930,9 @@ def _property_text(key: str, value: object) -> object:
 def _explain(finding: Any, root: yaml.Node | None, source: str) -> str:
     loc = tuple(part for part in finding["loc"] if part not in ("[key]", "int", "literal['auto']"))
     path = ".".join(str(part) for part in loc)
-    where = f"{source}:{_line_of(root, loc)}: " if root is not None else f"{source}: "
     text = finding["msg"].removeprefix("Value error, ")
+    place = _named_in(root, loc, text) if finding["type"] == "value_error" else loc
+    where = f"{source}:{_line_of(root, place)}: " if root is not None else f"{source}: "
     match finding["type"]:
         case "extra_forbidden":
             return f"{where}{path}: unknown key{_suggest(loc)}"
@@ -459,27 +960,56 @@ def _suggest(loc: tuple[Any, ...]) -> str:
 def _keys_at(loc: tuple[Any, ...]) -> list[str]:
     model: Any = Settings
     for part in loc:
-        if isinstance(model, type) and issubclass(model, BaseModel):
+        if _is_section(model):
             fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
             model = fields.get(str(part))
         else:
             model = (get_args(model) or (None,))[-1]  # dict[str, TopicThreshold]
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        if isinstance(model, UnionType):  # Storage | None
+            model = get_args(model)[0]
+    if not _is_section(model):
         return []
     keys = [field.alias or name for name, field in model.model_fields.items()]
-    return [*(key for key in keys if key != "properties"), *_USUAL_PROPERTIES] if model is Upstream else keys
+    return [*(key for key in keys if key != "properties"), *_USUAL_PROPERTIES] if issubclass(model, _Client) else keys
+
+
+def _is_section(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, BaseModel)
+
+
+def _named_in(root: yaml.Node | None, loc: tuple[Any, ...], text: str) -> tuple[Any, ...]:
+    """The path with the keys that the text begins with ("storage.soft: …"), as far as they are in the file."""
+    node, rest = _node_at(root, loc), text.partition(": ")[0]
+    while rest and isinstance(node, yaml.MappingNode):
+        keys = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+        key = max((key for key in keys if rest == key or rest.startswith((key + ".", key + " "))), key=len, default="")
+        if not key:
+            break
+        loc, node, rest = (*loc, key), keys[key], rest[len(key) + 1 :]
+    return loc
 
 
 def _line_of(root: yaml.Node, loc: tuple[Any, ...]) -> int:
     """The line of the deepest part of the path that exists in the file."""
-    node, line = root, root.start_mark.line
+    return 1 + [root.start_mark.line, *(line for _, line in _steps(root, loc))][-1]
+
+
+def _node_at(root: yaml.Node | None, loc: tuple[Any, ...]) -> yaml.Node | None:
+    """The node at that path; None where the file has none."""
+    nodes = [root, *(node for node, _ in _steps(root, loc))]
+    return nodes[-1] if len(nodes) == len(loc) + 1 else None
+
+
+def _steps(root: yaml.Node | None, loc: tuple[Any, ...]) -> Iterator[tuple[yaml.Node, int]]:
+    """Node and line of each part of the path, as far as it exists in the file."""
+    node = root
     for part in loc:
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             node = node.value[part]
-            line = node.start_mark.line
+            yield node, node.start_mark.line
             continue
         found = [pair for pair in getattr(node, "value", ()) if isinstance(pair, tuple) and pair[0].value == str(part)]
         if not found:
-            break
-        line, node = found[0][0].start_mark.line, found[0][1]
-    return line + 1
+            return
+        node = found[0][1]
+        yield node, found[0][0].start_mark.line

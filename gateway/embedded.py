@@ -436,9 +436,14 @@ class Broker:
         self.controller_port = controller_port
         self.sasl_port = sasl_port
         self.folder = folder
-        self.log_dir = folder / "data"
+        self.log_dirs = [folder / "data"]
         self.log_file = folder / "server.log"
         self.process: subprocess.Popen[Any] | None = None
+
+    @property
+    def log_dir(self) -> Path:
+        """Where its records are; the first of several."""
+        return self.log_dirs[0]
 
     @property
     def pid(self) -> int:
@@ -459,6 +464,8 @@ class Cluster:
         brokers: how many nodes; their ids are 1..brokers.
         overrides: server properties for every broker, on top of `BROKER_DEFAULTS`.
         per_broker_overrides: the same by node id, on top of `overrides`.
+        log_dirs: by node id, folders for the records of a broker instead of one in `base_dir`, a mounted disk for
+            instance; its metadata log stays in `base_dir`, so that the node lives as long as one of them does.
         base_dir: where the nodes keep their files; a temporary folder, removed in the end, if not given.
         port: of broker 1; the others follow, then the controllers, then the SASL listeners. 0: free ones.
         users: name -> password; opens a SASL_PLAINTEXT listener per broker (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512).
@@ -472,6 +479,7 @@ class Cluster:
         overrides: Mapping[str, str] | None = None,
         *,
         per_broker_overrides: Mapping[int, Mapping[str, str]] | None = None,
+        log_dirs: Mapping[int, Sequence[Path | str]] | None = None,
         base_dir: Path | str | None = None,
         port: int = 0,
         users: Mapping[str, str] | None = None,
@@ -480,6 +488,7 @@ class Cluster:
     ) -> None:
         self._overrides = dict(overrides or {})
         self._per_broker = {node: dict(own) for node, own in (per_broker_overrides or {}).items()}
+        self._log_dirs = {node: [Path(own).absolute() for own in dirs] for node, dirs in (log_dirs or {}).items()}
         self._users = dict(users or {})
         self._heap_mb = heap_mb
         self._java_options = tuple(java_options)
@@ -632,21 +641,23 @@ class Cluster:
         for node_id in range(1, self._size + 1):
             at = first + node_id - 1
             sasl_port = at + 2 * self._size if self._users else None
-            self.brokers[node_id] = Broker(node_id, folder / f"node-{node_id}", at, at + self._size, sasl_port)
+            broker = Broker(node_id, folder / f"node-{node_id}", at, at + self._size, sasl_port)
+            broker.log_dirs = self._log_dirs.get(node_id, broker.log_dirs)
+            self.brokers[node_id] = broker
 
     def _prepare(self, broker: Broker, checkpoint: bytes) -> None:
-        broker.log_dir.mkdir(parents=True, exist_ok=True)
-        _write_properties(broker.folder / "server.properties", self._properties(broker))
-        for log_dir in self._properties(broker)["log.dirs"].split(","):
-            path = Path(log_dir)
+        broker.folder.mkdir(parents=True, exist_ok=True)
+        properties = self._properties(broker)
+        _write_properties(broker.folder / "server.properties", properties)
+        log_dirs = [Path(log_dir) for log_dir in properties["log.dirs"].split(",")]
+        metadata_dir = Path(properties.get("metadata.log.dir", log_dirs[0]))
+        for path in {*log_dirs, metadata_dir}:
             path.mkdir(parents=True, exist_ok=True)
             meta = path / "meta.properties"
             if not meta.exists():  # a base_dir of an earlier run has its own
                 identity = {"cluster.id": self.cluster_id, "node.id": str(broker.node_id), "directory.id": _uuid()}
                 _write_properties(meta, {"version": "1", **identity})
-        metadata_dir = self._properties(broker).get("metadata.log.dir")
-        at = Path(metadata_dir) if metadata_dir else Path(self._properties(broker)["log.dirs"].split(",")[0])
-        (at / "bootstrap.checkpoint").write_bytes(checkpoint)
+        (metadata_dir / "bootstrap.checkpoint").write_bytes(checkpoint)
 
     def _properties(self, broker: Broker) -> dict[str, str]:
         copies = str(min(3, self._size))
@@ -663,7 +674,8 @@ class Cluster:
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
             "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items()),
-            "log.dirs": str(broker.log_dir),
+            "log.dirs": ",".join(map(str, broker.log_dirs)),
+            **({"metadata.log.dir": str(broker.folder / "metadata")} if broker.node_id in self._log_dirs else {}),
             "default.replication.factor": copies,
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,

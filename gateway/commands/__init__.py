@@ -1,0 +1,1 @@
+# Commands that ask a running gateway's admin server and show the answer to people.

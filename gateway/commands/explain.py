@@ -1,0 +1,90 @@
+# `produce-gateway explain`: why traffic is or is not held back, from GET /v1/explain of a running gateway. Judges
+# nothing.
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gateway.commands.asking import CannotAsk, add_place, ask, find_place, shown
+
+PATH: Final = "/v1/explain"
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 shown, 1 can't ask, 2 a wrong command line."""
+    parser = argparse.ArgumentParser(
+        prog="produce-gateway explain",
+        description="Every rule that looks at a client's data for a topic, which of them binds first, and what was"
+        " rejected or delayed lately.",
+    )
+    add_place(parser)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--user", help="default: who has not authenticated, and what was held back of anybody's")
+    parser.add_argument("--client-id", help="default: who gives none, and what was held back of any")
+    parser.add_argument("--broker", type=int, metavar="N", help="default: all that lead a partition of the topic")
+    args = parser.parse_args(argv)
+    query = {"topic": args.topic, "user": args.user, "client_id": args.client_id, "broker": args.broker}
+    try:
+        url = find_place(parser, args)
+        answer = ask(url, PATH, query)
+        lines = [json.dumps(answer, indent=2)] if args.json else shown(url + PATH, answer, describe)
+    except CannotAsk as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    return 0
+
+
+def describe(said: Mapping[str, Any]) -> list[str]:
+    """The answer as lines."""
+    brokers = ", ".join(map(str, said["brokers"])) or "?"
+    lines = [
+        f"topic {said['topic']}, user {said['user']}, client id {said['client_id'] or 'none'}, brokers {brokers}",
+        said["summary"],
+        "",
+        f"storage  {said['storage']['text']}",
+        *(f"note     {note}" for note in said["notes"]),
+    ]
+    if said["rules"]:
+        lines += ["", "RULES, in the order in which they are asked (> binds first)"]
+        lines += [_rule(rule) for rule in said["rules"]]
+    if said["shadowed"]:
+        lines += ["", "WITHOUT EFFECT on this traffic"]
+        lines += [_shadowed(each) for each in said["shadowed"]]
+    lines += ["", "REJECTED OR DELAYED LATELY"]
+    lines += [_held(each, said["at_ms"]) for each in said["held"]] or ["  nothing"]
+    return lines
+
+
+def _rule(rule: Mapping[str, Any]) -> str:
+    mark = ">" if rule["first"] else " "
+    state = " LIMITS NOW," if rule["limits_now"] else ""
+    mode = ", only counted" if rule["mode"] == "observe" else ""
+    what = "" if rule["traffic"] == "produce" else f" {rule['traffic'] if rule['traffic'] == 'fetch' else 'all'}"
+    return f"{mark} {rule['name']}{_at(rule)}:{state} {rule['action']}s{what}{mode}: {rule['text']}"
+
+
+def _shadowed(each: Mapping[str, Any]) -> str:
+    origin = f" ({each['origin']})" if each["origin"] else ""
+    value = f" = {each['value']}" if each["value"] else ""
+    return f"  {each['name']}{_at(each)}: {each['what']}{value}{origin}: {each['why']}"
+
+
+def _held(each: Mapping[str, Any], now_ms: int) -> str:
+    at = datetime.fromtimestamp(each["last_ms"] / 1000, UTC).strftime("%H:%M:%SZ")
+    ago = max(0, now_ms - each["last_ms"]) / 1000
+    wait = f", {each['delay_ms'] / each['requests'] / 1000:.1f} s each" if each["requests"] and each["delay_ms"] else ""
+    requests = "1 request" if each["requests"] == 1 else f"{each['requests']:,} requests"
+    return (
+        f"  {at} ({ago:.0f} s ago) {each['outcome'].replace('_', ' ')}: {each['reason']}{_at(each)}:"
+        f" {each['bytes']:,} bytes in {requests}{wait}, from {each['principal']} {each['client_id']!r}"
+    )
+
+
+def _at(each: Mapping[str, Any]) -> str:
+    return "" if each["broker"] is None else f" on broker {each['broker']}"
