@@ -17,6 +17,8 @@ from gateway.channel import (
     COUNTS,
     PROTOCOL,
     Accepted,
+    Answer,
+    Ask,
     Broker,
     BrokerRate,
     Brokers,
@@ -44,6 +46,7 @@ DOWN = [
     Policy(3, 2e7, {"a": 5e6}),
     Spooled(7),
     Drain(2.5),
+    Answer(7, b"\0\1", b"", b"memo"),
 ]
 UP = [
     Hello(PROTOCOL, 0, 17, "abc"),
@@ -52,6 +55,7 @@ UP = [
     Gauges(1, 2, 3),
     Log("info", "text"),
     Want("metadata"),
+    Ask(7, 12.5, "10.0.0.9:5", "User:a", b"\0\x2c", b"memo", b"\xff"),
 ]
 
 

@@ -43,9 +43,37 @@ def test_check_shows_what_a_configuration_comes_to(write):
         "broker N   127.0.0.1:32102+N, up to N = 33433",
         "total      20,000,000 bytes/s per broker",
         "topic      clicks: 5,000,000 bytes/s",
+        "storage    not looked at, full disks hold nothing back",
     ):
         assert line in done.stdout
     assert "warning" not in done.stdout
+
+
+GROUPS = """
+workers: auto
+resource_groups:
+  groups: {gold: {publishRateInBytes: 12MB, dispatchRateInMsgs: 1000}, silver: }
+  tenants: {acme: gold}
+  mode: observe
+resourceUsagePublishIntervalInSecs: 2
+"""
+
+
+def test_check_shows_workers_and_groups_and_how_far_limits_hold(write):
+    done = run("check", write(GOOD + GROUPS))
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "workers    auto: ",
+        "groups     by {tenant}.{namespace}.{topic}; mode observe",
+        "group      gold: publishRateInBytes 12,000,000 bytes/s, dispatchRateInMsgs 1,000 messages/s",
+        "group      silver: no limits",
+        "attached   tenant acme to gold",
+        "limits     hold over all gateways that share topic __produce_gateway_resource_usage, told every 2 s",
+    ):
+        assert line in done.stdout, done.stdout
+    done = run("check", write(GOOD + "internal_topics: none\nworkers: 3\n"))
+    assert "workers    3\n" in done.stdout
+    assert "limits     hold over this gateway alone" in done.stdout
 
 
 def test_check_warns_of_what_is_hardly_meant(write):
@@ -89,12 +117,85 @@ def test_a_wrong_command_line_is_exit_code_2():
     assert run("frobnicate").returncode == 2
     done = run()
     assert done.returncode == 2
-    assert all(command in done.stdout for command in ("serve", "check", "demo", "audit", "schema", "version"))
+    assert all(
+        command in done.stdout
+        for command in ("serve", "check", "demo", "audit", "storage", "volume-agent", "import-strimzi", "schema")
+    )
 
 
 def test_schema_is_json_and_version_is_a_version():
     assert json.loads(run("schema").stdout)["title"] == "Settings"
     assert run("version").stdout.startswith("produce-gateway 0.")
+
+
+@pytest.mark.parametrize(
+    ("storage", "lines"),
+    [
+        (
+            "min.available.bytes: 10GB, check_interval: PT30S, throttle.factor.fallback: 0.5",
+            [
+                "storage    log-dirs, every 30 s; 127.0.0.1:9092",
+                "limits     min.available.bytes 10,000,000,000",
+                "no data    factor 0.5 when nothing was learned for 300 s; mode enforce",
+            ],
+        ),
+        (
+            "source: snapshots, admin: {bootstrap_servers: 'r:9091'}, mode: observe",
+            [
+                "storage    snapshots __produce_gateway_volumes, every 60 s; r:9091",
+                "limits     the volumes' own",
+                "no data    PAUSE when a broker has no snapshot younger than 180 s; mode observe",
+            ],
+        ),
+        (
+            "source: prometheus, prometheus: {url: 'http://p:9090'}, hard: {type: MinFreePercentage, level: 0.05}",
+            ["storage    prometheus http://p:9090, every 60 s", "limits     hard MinFreePercentage 5 %"],
+        ),
+        ("check_interval: PT0S", ["storage    not looked at", "warning: storage.check_interval PT0S"]),
+    ],
+)
+def test_check_shows_how_disks_are_looked_at(write, storage, lines):
+    done = run("check", write(GOOD + f"storage: {{{storage}}}\n"))
+    assert done.returncode == 0, done.stderr
+    assert [line for line in lines if line not in done.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        ("storage: {source: mine}", "storage: produce_gateway.volume_sources mine: "),
+        ("storage: {min.available.bytes: 1GB, limit_policy: mine}", "two kinds of limit at once"),
+        ("storage: {limit_policy: mine}", "storage: produce_gateway.limit_policies mine: "),
+        ("storage: {factor_source: mine}", "storage: produce_gateway.factor_sources mine: "),
+        (
+            "storage: {min.available.bytes: 1GB, admin: {security.protocol: TLS}}",
+            "storage.admin: security.protocol: must be one of PLAINTEXT, SSL",
+        ),
+        ("storage: {source: snapshots, admin: {ssl.nonsense: 1}}", "storage.admin: ssl.nonsense: not understood"),
+        (
+            "storage: {source: prometheus, min.available.bytes: 1GB, prometheus: {url: 'http://p', available: x}}",
+            "storage.prometheus: available and size belong together",
+        ),
+    ],
+)
+def test_check_tries_what_storage_names(write, text, finding):
+    done = run("check", write(GOOD + text + "\n"))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert finding in line
+    assert done.stdout == ""
+
+
+def test_check_tries_the_source_of_thresholds(write):
+    done = run("check", write(GOOD.replace("thresholds: {", "thresholds: {source: mine, ")))
+    assert (done.returncode, done.stderr.count("thresholds: produce_gateway.quota_sources mine: ")) == (1, 1)
+
+
+@pytest.mark.parametrize("command", ["storage", "volume-agent", "import-strimzi"])
+def test_the_storage_commands_are_there(command):
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert f"produce-gateway {command}" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])

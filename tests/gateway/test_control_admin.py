@@ -37,7 +37,8 @@ async def server():
     server = Server()
     sock = open_listener("127.0.0.1", server.port)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, sock, make_application(lambda: b"metric 1\n", lambda: server.problems))
+        views = {"/v1/things": lambda: {"things": [1, None, "x"]}}
+        nursery.start_soon(serve, sock, make_application(lambda: b"metric 1\n", lambda: server.problems, views))
         yield server
         nursery.cancel_scope.cancel()
 
@@ -62,5 +63,15 @@ async def test_readyz_says_what_is_missing(server):
 
 @pytest.mark.trio
 async def test_other_paths_and_methods_are_refused(server):
-    assert (await server.ask("/"))[0] == 404
+    status, _, body = await server.ask("/")
+    assert (status, body) == (404, b"here are /metrics, /healthz, /readyz, /v1/things\n")
     assert (await server.ask("/metrics", "POST"))[0] == 405
+    assert (await server.ask("/v1/things", "DELETE"))[0] == 405
+
+
+@pytest.mark.trio
+async def test_a_view_is_json(server):
+    status, kind, body = await server.ask("/v1/things")
+    assert (status, kind) == (200, "application/json")
+    assert json.loads(body) == {"things": [1, None, "x"]}
+    assert (await server.ask("/v1/things", "HEAD"))[0] == 200

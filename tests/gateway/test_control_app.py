@@ -217,6 +217,23 @@ def test_a_worker_that_is_killed_is_replaced_and_noted_as_lost(serve, broker):
     assert [record["kind"] for record in gateway.records()].count("lost") == 1
 
 
+def test_two_workers_are_ready_together_and_one_is_enough_to_stay_so(serve, broker):
+    gateway = serve(at(broker), "internal_topics: none\nworkers: 2").ready()
+    assert [gateway.metric("worker_up", worker=number) for number in ("0", "1")] == [1, 1]
+    assert gateway.metric("fleet_members") == 2
+    assert gateway.metric("fleet_share_state", state="local") == 1
+    gateway.wait_for_log("2 workers")
+    os.kill(gateway.wait_for("worker", lambda: gateway.child("gateway.data")), signal.SIGKILL)
+    for _ in range(10):
+        assert gateway.get("/readyz")[0] == 200
+        assert ask_api_versions(gateway.port) == (7, 0)
+    gateway.wait_for("both", lambda: [gateway.metric("worker_up", worker=number) for number in ("0", "1")] == [1, 1])
+    assert gateway.metric("workers_lost_total") == 1
+    assert gateway.end() == 0
+    kinds = [(record["worker"], record["kind"], record["final"]) for record in gateway.records()]
+    assert {number for number, _, final in kinds if final} == {0, 1}
+
+
 def test_a_control_that_is_killed_leaves_worker_and_connections_alone(serve, broker):
     gateway = serve(at(broker), "internal_topics: none").ready()
     control = gateway.wait_for("control", lambda: gateway.child("gateway.control"))
@@ -232,6 +249,131 @@ def test_a_control_that_is_killed_leaves_worker_and_connections_alone(serve, bro
     assert gateway.child("gateway.data") == worker
     assert gateway.end() == 0
     assert "lost" not in [record["kind"] for record in gateway.records()]
+
+
+# A package as an operator would install it: whatever two files say.
+PLUGINS = """
+import json
+from pathlib import Path
+from policies.storage import Observation, ObservationFailed, QuotaValues, Volume
+
+class Factor:
+    def __init__(self, path):
+        self.path = Path(path)
+    def factor(self):
+        try:
+            return float(self.path.read_text())
+        except (OSError, ValueError) as error:
+            raise ObservationFailed(f"{self.path.name}: {type(error).__name__}") from error
+
+class Volumes:
+    def observe(self):
+        return Observation(frozenset({1}), (Volume(1, "/data", 100, 50),))
+
+class Quotas(Factor):
+    def quotas(self):
+        try:
+            return QuotaValues(**json.loads(self.path.read_text()))
+        except (OSError, ValueError) as error:
+            raise ObservationFailed(f"{self.path.name}: {type(error).__name__}") from error
+"""
+ENTRY_POINTS = """
+[produce_gateway.factor_sources]
+test-factor = test_plugins_of_ours:Factor
+[produce_gateway.volume_sources]
+test-volumes = test_plugins_of_ours:Volumes
+[produce_gateway.quota_sources]
+test-quotas = test_plugins_of_ours:Quotas
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    """A folder where plugins are installed, and where the files are that they read."""
+    (tmp_path / "test_plugins_of_ours.py").write_text(PLUGINS)
+    info = tmp_path / "test_plugins_of_ours-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: test-plugins-of-ours\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parent.parent.parent}")
+    return tmp_path
+
+
+def test_a_control_that_is_killed_does_not_end_a_pause(serve, broker, plugins):
+    (plugins / "factor").write_text("0")
+    storage = (
+        f"storage: {{factor_source: test-factor, options: {{path: {plugins}/factor}}, check_interval: 500ms,"
+        " throttle.factor.validity.duration: 1h}"
+    )
+    gateway = serve(at(broker), f"internal_topics: none\n{storage}").ready()
+    gateway.wait_for("pause", lambda: gateway.metric("storage_throttle_factor") == 0)
+    assert json.loads(gateway.get("/v1/storage")[1])["why"] == "the factor source says 0"
+    gateway.wait_for_log("storage: PAUSE, every produce limit x 0: the factor source says 0")
+    (plugins / "factor").unlink()
+    gateway.wait_for_log("the disks could not be observed: factor: FileNotFoundError")
+    os.kill(gateway.wait_for("control", lambda: gateway.child("gateway.control")), signal.SIGKILL)
+    gateway.wait_for_log("storage: going on with what workers hold: PAUSE")
+    gateway.ready()
+    status = json.loads(gateway.get("/v1/storage")[1])
+    assert (status["state"], status["origin"]) == ("PAUSE", "kept")  # the fallback is 1.0
+    (plugins / "factor").write_text("1")
+    gateway.wait_for("open", lambda: gateway.metric("storage_state", state="OPEN") == 1)
+    assert gateway.end() == 0
+
+
+def test_client_quotas_of_producers_are_limits_that_a_soft_limit_can_lower(serve, broker, plugins):
+    limits = "soft: {type: MinFreeBytes, level: 80}, hard: {type: MinFreeBytes, level: 20}"
+    gateway = serve(
+        at(broker),
+        f"internal_topics: none\nstorage: {{source: test-volumes, {limits}}}\n"
+        "client_quotas: [{user: <default>, producer_byte_rate: 1MB}]",
+    ).ready()
+    gateway.wait_for("seen", lambda: gateway.metric("storage_throttle_factor") == 0.5)
+    assert gateway.metric("storage_soft_limit_without_effect") == 0
+    assert "has no effect" not in gateway.read_log()
+    assert gateway.end() == 0
+
+
+def test_thresholds_of_a_source_replace_those_of_the_file(serve, broker, plugins):
+    (plugins / "quotas").write_text('{"total": 5000, "topics": {"clicks": 2000}}')
+    thresholds = (
+        f"thresholds: {{total.bytes.in.per.sec.threshold: 1000, source: test-quotas, interval: 300ms,"
+        f" options: {{path: {plugins}/quotas}}}}"
+    )
+    gateway = serve(at(broker), f"internal_topics: none\n{thresholds}").ready()
+    gateway.wait_for("limit", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == 5000)
+    (plugins / "quotas").write_text('{"total": 1000, "topics": {"clicks": 2000}}')
+    gateway.wait_for_log("thresholds.source: the topics' .* exceeds total.* the last thresholds stay")
+    (plugins / "quotas").write_text('{"total": null, "topics": {}}')
+    gateway.wait_for("none", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == float("inf"))
+    assert gateway.log.count("the last thresholds stay") == 1
+    assert gateway.end() == 0
+
+
+def test_a_plugin_that_cannot_be_made_is_one_clear_line(serve, broker, plugins):
+    gateway = serve(at(broker), "storage: {factor_source: test-factor}")
+    assert gateway.finish() == 1
+    assert "storage: produce_gateway.factor_sources test-factor: needs the option path" in gateway.log
+
+
+def test_disks_that_cannot_be_seen_let_the_fallback_in(serve, broker):
+    gateway = serve(
+        at(broker), "internal_topics: none\nstorage: {min.available.bytes: 1GB, throttle.factor.fallback: 0.25}"
+    ).ready()
+    gateway.wait_for_log("storage: the disks could not be observed: ")
+    status = json.loads(gateway.get("/v1/storage")[1])
+    assert (status["factor"], status["origin"], status["source"]) == (0.25, "fallback", "log-dirs")
+    assert gateway.metric("storage_no_data_throttling") == 1
+    assert gateway.metric("storage_fallback_throttle_factor_applied_total") == 1
+    begin = time.monotonic()
+    assert gateway.end() == 0
+    assert time.monotonic() - begin < 10
+
+
+def test_without_storage_protection_the_admin_server_says_so(serve, broker):
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    assert json.loads(gateway.get("/v1/storage")[1]) == {"enabled": False}
+    assert gateway.end() == 0
 
 
 def test_running_out_of_descriptors_delays_connections_and_passes(serve, broker):
@@ -281,6 +423,33 @@ def test_a_spool_that_cannot_be_made_is_one_clear_line(serve, broker, tmp_path):
     gateway = serve(at(broker), spool=tmp_path / "file")
     assert gateway.finish() == 1
     assert f"usage_log.spool_dir {tmp_path}/file: File exists" in gateway.log
+
+
+@pytest.mark.kafka
+def test_the_disks_of_a_real_cluster_are_shown(serve, kafka):
+    gateway = serve(kafka.bootstrap_servers, "storage: {min.available.bytes: 1}").ready()
+    gateway.wait_for("seen", lambda: gateway.metric("storage_active_brokers") == 1)
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", "storage", "--url", f"http://127.0.0.1:{gateway.admin}"],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^BROKER  VOLUME .*\n\d+ +/\S+ +[\d.]+ .B +", done.stdout)
+    assert re.search(r"^factor      1  OPEN \(valid, \d+ s old\)$", done.stdout, re.MULTILINE)
+    assert gateway.end() == 0
+
+
+@pytest.mark.kafka
+def test_a_volume_topic_nobody_writes_to_is_made_protected_and_pauses(serve, kafka):
+    from confluent_kafka.admin import AdminClient
+
+    gateway = serve(kafka.bootstrap_servers, "storage: {source: snapshots, check_interval: 1s}").ready()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    gateway.wait_for("topic", lambda: "__produce_gateway_volumes" in admin.list_topics(timeout=20).topics)
+    gateway.wait_for_log("PAUSE .fail-safe., every produce limit x 0: broker .* has no snapshot of its volumes")
+    status = json.loads(gateway.get("/v1/storage")[1])
+    assert [broker["unknown"] for broker in status["brokers"]] == ["missing"]
+    assert gateway.end() == 0
 
 
 @pytest.mark.kafka

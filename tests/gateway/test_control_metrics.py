@@ -6,8 +6,32 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.channel import COUNTS, BrokerRate, Gauges, Interval, Rates, Row, TopicRate
-from gateway.control.metrics import COUNTERS, GAUGES, RATES, Metrics
+from gateway.channel import (
+    COUNTS,
+    BrokerRate,
+    Gauges,
+    GroupLimit,
+    GroupRate,
+    Groups,
+    Interval,
+    Rates,
+    Row,
+    TopicRate,
+)
+from gateway.control.metrics import (
+    COUNTERS,
+    FLEET_COUNTERS,
+    FLEET_GAUGES,
+    GAUGES,
+    RATES,
+    SHARE_STATES,
+    STORAGE_COUNTERS,
+    STORAGE_GAUGES,
+    Metrics,
+)
+from policies.explain import FleetUse
+from policies.fleet_keys import group_key
+from policies.storage import Finding, Volume
 from policies.usage import OUTCOMES
 
 
@@ -113,6 +137,111 @@ def test_rates_show_the_latest_snapshot_only():
     assert value(metrics, "topic_rate_bytes_per_second", broker="1", topic="a") is None
     assert value(metrics, "topic_threshold_bytes_per_second", broker="1", topic="b") == math.inf
     assert math.isnan(value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="b"))
+
+
+def finding(broker_id, name, available, soft=None, hard=10.0):
+    return Finding(Volume(broker_id, name, 100, available), 1.0, soft, hard)
+
+
+def test_storage_metrics_are_there_from_the_start_where_storage_is_on():
+    metrics = Metrics()
+    assert "_storage_" not in metrics.text().decode()
+    metrics.show_storage()
+    text = metrics.text().decode()
+    for name, (_, help_text) in {**STORAGE_COUNTERS, **STORAGE_GAUGES}.items():
+        assert f"# HELP produce_gateway_{name}" in text
+        assert help_text in text
+    for name in (name for name, (labels, _) in STORAGE_GAUGES.items() if not labels):
+        assert value(metrics, name) == (1 if name == "storage_throttle_factor" else 0)
+    for outcome in ("ok", "failed", "invalid"):
+        assert value(metrics, "storage_observations_total", outcome=outcome) == 0
+    assert value(metrics, "storage_fallback_throttle_factor_applied_total") == 0
+    assert [value(metrics, "storage_state", state=state) for state in ("OPEN", "THROTTLE", "PAUSE")] == [1, 0, 0]
+
+
+def test_storage_series_of_a_volume_come_and_go_with_it():
+    metrics = Metrics()
+    storage = metrics.show_storage()
+    full = finding(2, "/b", 5)
+    storage.show_volumes((finding(1, "/a", 60, soft=20.0), full))
+    storage.count_violated((full,))
+    storage.count_violated((full,))
+    of_a, of_b = {"broker": "1", "log_dir": "/a"}, {"broker": "2", "log_dir": "/b"}
+    assert value(metrics, "storage_consumed_bytes", **of_a) == 40
+    assert value(metrics, "storage_soft_limit_bytes", **of_a) == 20
+    assert value(metrics, "storage_limit_violated_total", **of_a) == 0
+    assert value(metrics, "storage_limit_violated_total", **of_b) == 2
+    assert value(metrics, "storage_soft_limit_bytes", **of_b) is None
+    storage.show_volumes((full,))
+    assert not [name for name, labels in samples(metrics) if frozenset(of_a.items()) == labels]
+    assert value(metrics, "storage_limit_violated_total", **of_b) == 2
+
+
+def group(name, rate, direction="publish", limit=None, waiting=False):
+    return GroupRate(name, direction, 2, rate, rate / 10, limit, None, waiting)
+
+
+def test_rates_of_all_workers_add_up_in_the_exposition():
+    metrics = Metrics()
+    one = Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, (TopicRate("a", 50.0, 40.0, True),)),))
+    two = Rates((BrokerRate(1, 30.0, 1.0, 2.0, 100.0, (TopicRate("a", 30.0, 40.0, False),)),))
+    metrics.set_rates(one, two)
+    assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 80
+    assert value(metrics, "broker_threshold_utilization_ratio", broker="1") == 0.8
+    assert value(metrics, "topic_over_threshold", broker="1", topic="a") == 1
+    metrics.set_rates(two)
+    assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 30
+
+
+def test_groups_show_rate_part_limit_and_what_all_gateways_take():
+    metrics = Metrics()
+    metrics.set_rates(
+        Rates((), groups=(group("gold", 40.0, limit=30.0, waiting=True),)),
+        Rates((), groups=(group("gold", 20.0, limit=30.0), group("gold", 5.0, "dispatch"))),
+    )
+    metrics.show_groups(
+        Groups(1, {"gold": GroupLimit(publish_bytes=100.0)}),
+        {group_key("gold", "publish", "bytes"): FleetUse(90.0, 58.0)},
+    )
+    labels = {"group": "gold", "direction": "publish"}
+    found = {name: value(metrics, f"group_{name}", **labels) for name in ("topics", "waiting")}
+    assert found == {"topics": 2, "waiting": 1}
+    of_bytes = {
+        name: value(metrics, f"group_{name}_bytes_per_second", **labels)
+        for name in ("rate", "part", "limit", "fleet_rate")
+    }
+    assert of_bytes == {"rate": 60, "part": 58, "limit": 100, "fleet_rate": 90}
+    assert value(metrics, "group_rate_messages_per_second", **labels) == 6
+    assert value(metrics, "group_limit_messages_per_second", **labels) == math.inf
+    assert value(metrics, "group_fleet_rate_messages_per_second", **labels) is None
+    labels["direction"] = "dispatch"
+    assert value(metrics, "group_rate_bytes_per_second", **labels) == 5
+    assert value(metrics, "group_limit_bytes_per_second", **labels) == math.inf
+    assert value(metrics, "group_part_bytes_per_second", **labels) == math.inf
+
+
+def test_groups_beyond_the_cap_are_left_out():
+    metrics = Metrics(max_clients=2)
+    metrics.set_rates(Rates((), groups=tuple(group(f"g{i}", float(i)) for i in range(5))))
+    assert metrics.shown_groups() == [("g4", "publish"), ("g3", "publish")]
+    assert value(metrics, "group_rate_bytes_per_second", group="g4", direction="publish") == 4
+    assert value(metrics, "group_rate_bytes_per_second", group="g2", direction="publish") is None
+
+
+def test_metrics_of_the_fleet_are_there_from_the_start():
+    metrics = Metrics()
+    fleet = metrics.show_fleet(["stale"])
+    for name, (_, help_text) in {**FLEET_COUNTERS, **FLEET_GAUGES}.items():
+        assert f"# HELP produce_gateway_{name}" in metrics.text().decode()
+        assert help_text in metrics.text().decode()
+    assert value(metrics, "fleet_reports_dropped_total", reason="stale") == 0
+    assert value(metrics, "fleet_share_state", state="local") == 1
+    fleet.state, fleet.sent, fleet.received_bytes = "frozen", 3, 500
+    fleet.gauges["fleet_peers"] = 2
+    assert [value(metrics, "fleet_share_state", state=state) for state in SHARE_STATES] == [0, 0, 1, 0]
+    assert value(metrics, "fleet_reports_sent_total") == 3
+    assert value(metrics, "fleet_report_bytes_total", direction="received") == 500
+    assert value(metrics, "fleet_peers") == 2
 
 
 def test_gauges_are_per_worker():

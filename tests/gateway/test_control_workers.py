@@ -12,24 +12,34 @@ from pytest_trio import trio_fixture
 from gateway.channel import (
     PROTOCOL,
     Accepted,
+    Answer,
+    Ask,
+    BrokerRate,
     Brokers,
     Channel,
     ChannelClosed,
+    Demand,
     Drain,
     Gauges,
     Hello,
     Interval,
     Log,
+    Part,
+    Parts,
     Policy,
+    Quotas,
+    Rates,
     Row,
     Settings,
     Spooled,
+    Storage,
     Topics,
+    Use,
     Want,
 )
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import Spool, UsageLog
-from gateway.control.workers import MAX_LINES, Workers, describe
+from gateway.control.workers import MAX_LINES, MAX_PARTS_BACKLOG, Workers, describe
 from policies import usage
 
 SETTINGS = Settings(PROTOCOL, "gw")
@@ -44,17 +54,29 @@ class Control:
         self.metrics = Metrics()
         self.spool = Spool(path, 2**24, 3600, published_only=True)
         self.usage_log = UsageLog(self.spool, "gw", self.metrics)
-        self.wanted, self.reconnects = [], []
-        self.workers = Workers(self.usage_log, self.metrics, lambda: self.wanted.append(1), self.reconnects.append)
+        self.wanted, self.reconnects, self.adopted, self.asked = [], [], [], []
+        self.workers = Workers(
+            self.usage_log,
+            self.metrics,
+            lambda: self.wanted.append(1),
+            self.reconnects.append,
+            self.adopt,
+            lambda *question: self.asked.append(question),
+        )
         nursery.start_soon(self.usage_log.run)
 
-    async def join(self, number=0, boot="boot-1", protocol=PROTOCOL):
+    def adopt(self, held):
+        """As storage protection does: what a worker holds is what all are told."""
+        self.adopted.append(held)
+        self.workers.tell(held)
+
+    async def join(self, number=0, boot="boot-1", protocol=PROTOCOL, storage=None):
         """A worker's end, after its hello."""
         ours, theirs = socket.socketpair()
         self.nursery.start_soon(self.workers.serve, number, ours)
         channel = Channel(theirs, "worker")
         self.nursery.start_soon(self._run, channel)
-        channel.post(Hello(protocol, number, 1, boot))
+        channel.post(Hello(protocol, number, 1, boot, storage))
         with trio.move_on_after(20):
             while protocol == PROTOCOL and boot not in [w.boot for w in self.workers._workers.values()]:
                 await trio.testing.wait_all_tasks_blocked()
@@ -114,6 +136,174 @@ async def test_a_worker_gets_the_latest_snapshots_settings_first(control):
     control.workers.tell(Policy(3))
     assert (await worker.receive())[0] == Policy(3)
     assert control.sample("worker_up", worker="0") == 1
+
+
+@pytest.mark.trio
+async def test_client_quotas_are_a_snapshot_too(control):
+    quotas = Quotas(4, (((("user", "alice"), ("client-id", None)), {"producer_byte_rate": 5.0}),))
+    control.workers.tell(quotas)
+    assert (await (await control.join()).receive())[0] == quotas
+
+
+@pytest.mark.trio
+async def test_the_answer_to_a_question_goes_to_the_worker_that_asked(control):
+    first, second = await control.join(0, "a"), await control.join(1, "b")
+    first.post(Ask(7, 0.0, "peer-1", "User:a", b"x"))
+    await until(lambda: len(control.asked) == 1)
+    second.post(Ask(7, 0.0, "peer-2", "User:b", b"y"))
+    await until(lambda: len(control.asked) == 2)
+    assert [question.peer for question, _ in control.asked] == ["peer-1", "peer-2"]
+    control.asked[1][1](Answer(7, client=b"for the second"))
+    control.asked[0][1](Answer(7, client=b"for the first"))
+    assert await receive(first, Answer) == (Answer(7, client=b"for the first"), -1)
+    assert await receive(second, Answer) == (Answer(7, client=b"for the second"), -1)
+
+
+@pytest.mark.trio
+async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control):
+    worker = await control.join(0, "a")
+    worker.post(Ask(7, 0.0, "peer", "User:a", b"x"))
+    await until(lambda: control.asked)
+    worker.close()
+    await until(lambda: control.reconnects)
+    again = await control.join(0, "b")
+    control.asked[0][1](Answer(7, client=b"too late"))
+    control.workers.tell(Policy(9))
+    assert (await again.receive())[0] == Policy(9)
+
+
+@pytest.mark.trio
+async def test_what_a_worker_still_holds_is_adopted_before_it_is_told_anything(control):
+    control.workers.tell(Storage(1.0, "fallback"))
+    held = Storage(0.0, "valid", "full", valid_until=5.0)
+    first = await control.join(0, "a", storage=held)
+    assert (await first.receive())[0] == held  # never the fallback
+    second = await control.join(1, "b")
+    assert (await second.receive())[0] == held
+    assert control.adopted == [held]
+
+
+@pytest.mark.trio
+async def test_connections_on_their_way_count(control):
+    first, second = await control.join(0, "a"), await control.join(1, "b")
+    clients = []
+
+    async def connect():
+        ours, theirs = socket.socketpair()
+        clients.append(ours)
+        await control.workers.hand_over(theirs, 1, "peer")
+
+    for _ in range(4):
+        await connect()
+    # The first has one of its two at a broker, one is being dialled; the second has not even read of its own.
+    first.post(Gauges(1, 0, 0, dialling=1, taken=2))
+    second.post(Gauges(0, 0, 1, dialling=0, taken=0))
+    await until(lambda: control.sample("buffered_bytes", worker="1") == 1)
+    for _ in range(2):
+        await connect()
+    for channel in (first, second):
+        for _ in range(3):
+            _, fd = await receive(channel, Accepted)
+            socket.close(fd)
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.trio
+async def test_connections_to_brokers_are_spread_although_everybody_comes_by_bootstrap_first(control):
+    workers = [await control.join(0, "a"), await control.join(1, "b")]
+    clients = []
+    for _ in range(4):
+        for broker in (None, 1):  # a client's connections, as librdkafka makes them
+            ours, theirs = socket.socketpair()
+            clients.append(ours)
+            await control.workers.hand_over(theirs, broker, "peer")
+    for channel in workers:
+        brokers = []
+        for _ in range(4):
+            message, fd = await receive(channel, Accepted)
+            brokers.append(message.broker)
+            socket.close(fd)
+        assert brokers.count(1) == 2
+    for client in clients:
+        client.close()
+
+
+class Followed:
+    """A fleet that notes what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def join(self, worker, members=1):
+        self.told.append(("join", worker))
+
+    def leave(self, worker):
+        self.told.append(("leave", worker))
+
+    def take_demand(self, worker, demand):
+        self.told.append((worker, demand))
+
+    def take_rates(self, worker, rates):
+        self.told.append((worker, rates))
+
+
+@pytest.mark.trio
+async def test_who_deals_parts_out_hears_of_workers_and_reaches_each_alone(control):
+    fleet = control.workers.fleet = Followed()
+    control.workers.tell(SETTINGS)
+    first, second = await control.join(0, "a"), await control.join(1, "b")
+    demand = Demand((Use("k", 5.0, True),))
+    first.post(demand)
+    second.post(rates(3.0))
+    await until(lambda: len(fleet.told) == 4)
+    assert fleet.told[:2] == [("join", 0), ("join", 1)]
+    assert sorted(fleet.told[2:], key=lambda told: told[0]) == [(0, demand), (1, rates(3.0))]
+    parts = Parts({"k": Part(5.0, 2.0)}, 2, 100.0)
+    control.workers.post(1, parts)
+    control.workers.post(7, parts)
+    control.workers.tell(Policy(1))
+    assert [(await first.receive())[0] for _ in range(2)] == [SETTINGS, Policy(1)]
+    assert [(await second.receive())[0] for _ in range(3)] == [SETTINGS, parts, Policy(1)]
+    first.close()
+    await until(lambda: fleet.told[-1] == ("leave", 0))
+
+
+@pytest.mark.trio
+async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control):
+    control.workers.tell(SETTINGS)
+    await control.join(0, "a")
+    await until(lambda: control.workers.connected == 1)
+    parts = Parts({"k" * 100_000: Part(5.0, 2.0)}, 2, 100.0)
+    taken = [control.workers.post(0, parts) for _ in range(3 * MAX_PARTS_BACKLOG)]
+    assert MAX_PARTS_BACKLOG <= sum(taken) < 2 * MAX_PARTS_BACKLOG
+    assert not control.workers.post(7, parts)
+
+
+def rates(rate, *warnings):
+    return Rates((BrokerRate(1, rate, 0.0, 0.0, None, ()),), warnings)
+
+
+@pytest.mark.trio
+async def test_rates_of_all_workers_are_one_and_go_with_their_worker(control, caplog):
+    assert control.workers.latest(Rates) is None
+    first, second = await control.join(0, "a"), await control.join(1, "b")
+    first.post(rates(10.0, "a share is 0"))
+    await until(lambda: control.sample("broker_rate_bytes_per_second", broker="1") == 10)
+    second.post(rates(5.0, "a share is 0"))
+    await until(lambda: control.sample("broker_rate_bytes_per_second", broker="1") == 15)
+    assert control.workers.latest(Rates) == rates(15.0, "a share is 0")
+    second.post(rates(6.0, "a share is 0"))  # in the place of what it said before
+    await until(lambda: control.workers.latest(Rates) == rates(16.0, "a share is 0"))
+    assert caplog.text.count("a share is 0") == 1
+    first.close()
+    await until(lambda: control.reconnects)
+    assert control.workers.latest(Rates) == rates(6.0, "a share is 0")
+    assert control.sample("broker_rate_bytes_per_second", broker="1") == 6
+    second.close()
+    await until(lambda: len(control.reconnects) == 2)
+    assert control.workers.latest(Rates) is None
+    assert control.sample("broker_rate_bytes_per_second", broker="1") is None
 
 
 @pytest.mark.trio
@@ -239,6 +429,27 @@ async def test_a_worker_of_another_release_is_not_talked_to(control, caplog):
         await receive(worker, Settings)
     assert "another release" in caplog.text
     assert control.workers.connected == 0
+
+
+@pytest.mark.trio
+async def test_a_steady_delay_is_told_when_it_begins_and_rejections_every_time(control, caplog):
+    # While disks fill up every topic is delayed in every second: a log is read by people.
+    caplog.set_level("INFO")
+    worker = await control.join()
+    rows = (
+        row(outcome="delayed", reason="storage-throttle"),
+        row(outcome="rejected", reason="storage-throttle"),
+        row(outcome="accepted"),
+    )
+    for seq in range(3):
+        worker.post(Interval("boot-1", 0, seq, 0, 1000, rows))
+        await receive(worker, Spooled)
+    worker.post(Interval("boot-1", 0, 3, 0, 1000, (row(outcome="delayed", reason="client-quota"),)))
+    await receive(worker, Spooled)
+    lines = [record.getMessage() for record in caplog.records if record.name == "gateway.traffic"]
+    assert [line.partition(":")[0] for line in lines].count("rejected") == 3
+    assert len([line for line in lines if line.startswith("delayed") and "storage-throttle" in line]) == 1
+    assert len([line for line in lines if line.startswith("delayed") and "client-quota" in line]) == 1
 
 
 @pytest.mark.trio

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor, SelectorPoller
@@ -391,3 +392,77 @@ async def test_the_reactor_works_without_epoll(monkeypatch: pytest.MonkeyPatch) 
             assert await receive_exactly(broker, len(frame)) == frame
         await broker.send_all(answer(1))
         assert await receive_exactly(client, len(answer(1))) == answer(1)
+
+
+async def test_when_writes_are_not_paused_any_more_what_was_held_goes_on_without_waiting_for_its_time() -> None:
+    play = Play()
+    play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1))
+        await stage.until(lambda: link.parked is not None)
+        assert link.session.hold_until > trio.current_time() + 10
+        play.engine.set_storage(1.0, "", 1.0)
+        assert link.session.resume(trio.current_time())
+        stage.reactor.call_soon(link)
+        stage.reactor.settle(trio.current_time())
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+
+
+async def test_a_client_that_leaves_during_a_pause_has_its_request_discarded() -> None:
+    play = Play()
+    play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1))
+        await stage.until(lambda: link.parked is not None)
+        await client.aclose()
+        play.engine.set_storage(1.0, "", 1.0)
+        link.session.resume(trio.current_time())
+        stage.reactor.call_soon(link)
+        stage.reactor.settle(trio.current_time())
+        await broker.aclose()
+        await stage.until(lambda: link.closed)
+        assert play.rows() == {("clicks", "discarded", ""): (size_of(), 1, 1)}
+
+
+async def test_what_is_held_in_a_pause_reads_no_further_however_often_it_is_looked_at() -> None:
+    # All connections are held at once: each would read what its client can send, beyond any bound on memory.
+    play = Play()
+    play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
+    async with staged(play) as stage:
+        link, client, _ = stage.connect()
+        stage.streams.remove(client)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, request(1, acks=0, values=(bytes(1000),)) * 3000)
+            await stage.until(lambda: link.parked is not None)
+            held = stage.reactor.budget.used
+            for _ in range(5):
+                link.session.hold_until = trio.current_time()
+                stage.reactor.call_soon(link)
+                stage.reactor.settle(trio.current_time())
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            assert stage.reactor.budget.used == held
+            nursery.cancel_scope.cancel()
+        client.socket.close()
+
+
+async def test_acks_0_held_in_a_pause_makes_room_for_those_who_are_not() -> None:
+    play = Play(internal_client_ids=("ops",))
+    play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
+    large = (bytes(900_000),)
+    async with staged(play, max_buffered_bytes=2_000_000) as stage:
+        async with trio.open_nursery() as nursery:
+            held = []
+            for _ in range(3):
+                link, client, _ = stage.connect()
+                held.append(link)
+                nursery.start_soon(client.send_all, request(1, acks=0, values=large))
+            await stage.until(lambda: stage.reactor.budget.is_wanted)
+            _, client, broker = stage.connect()
+            frame = request(1, values=large, client_id="ops")
+            nursery.start_soon(client.send_all, frame)
+            assert await receive_exactly(broker, len(frame)) == frame
+            nursery.cancel_scope.cancel()
+        assert play.rows()["clicks", "dropped", "acks0-limit"][2] > 0
+        assert not any(link.session.memory_short for link in held)  # acks=0 that comes later is not dropped for that

@@ -1,0 +1,240 @@
+# Admin requests that control answers, on real sockets: what is parked behind them, what their large frames cost, and
+# what happens when a side goes away in the middle. And the worker's part: bringing the question to whichever control
+# is there. Control is played by the test.
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+import trio
+
+from gateway.channel import PROTOCOL, Answer, Ask, Channel, ChannelClosed, Hello, Settings
+from gateway.data import admin_turn
+from gateway.data.session import Session
+from gateway.data.worker import Worker
+from gateway.supervisor import ParentLink
+from tests.gateway.play import Play, answer, other_answer, other_request, request
+from tests.gateway.test_links import Stage, receive_exactly, staged
+
+MANAGED = (44, 49)
+ADMIN = other_request(5, 44, 1, b"a change")
+PROBE = other_request(-7, 44, 1, b"may this client?")
+CLIENTS = other_answer(5, b"what the client gets")
+
+
+def managed() -> tuple[Play, list[Session]]:
+    play = Play(managed_apis=MANAGED)
+    asked: list[Session] = []
+    play.world._put = asked.append
+    return play, asked
+
+
+def say(stage: Stage, asked: list[Session], **said: bytes) -> None:
+    """Control's answer, as the worker takes it."""
+    turn = asked.pop().turn
+    assert turn is not None
+    stage.play.world.asked.pop(turn.token).tell(Answer(turn.token, **said))
+    stage.reactor.settle(trio.current_time())
+
+
+async def test_a_request_waits_for_control_and_the_broker_and_what_is_behind_it_too() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        await client.send_all(other_request(1) + ADMIN + request(6))
+        assert await receive_exactly(broker, len(other_request(1))) == other_request(1)
+        assert not asked
+        await broker.send_all(other_answer(1))
+        assert await receive_exactly(client, len(other_answer(1))) == other_answer(1)
+        await stage.until(lambda: bool(asked))
+        assert asked[0].peer == "test:1"
+        say(stage, asked, upstream=PROBE, memo=b"m")
+        assert await receive_exactly(broker, len(PROBE)) == PROBE
+        await broker.send_all(other_answer(-7))
+        await stage.until(lambda: bool(asked))
+        say(stage, asked, client=CLIENTS)
+        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
+        assert await receive_exactly(broker, len(request(6))) == request(6)
+        await broker.send_all(answer(6))
+        assert await receive_exactly(client, len(answer(6))) == answer(6)
+
+
+async def test_a_request_cut_into_single_bytes_is_the_same_request() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        _, client, _ = stage.connect()
+        for i in range(len(ADMIN)):
+            await client.send_all(ADMIN[i : i + 1])
+        await stage.until(lambda: bool(asked))
+        assert asked[0].turn is not None
+        assert asked[0].turn.request == ADMIN[4:]
+        say(stage, asked, client=CLIENTS)
+        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
+
+
+async def test_a_large_request_and_large_answers_give_their_memory_back() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        frame = other_request(5, 49, 1, bytes(1_000_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, frame + request(6))
+            await stage.until(lambda: bool(asked))
+            say(stage, asked, upstream=frame, memo=b"m")
+            assert await receive_exactly(broker, len(frame)) == frame
+        await broker.send_all(other_answer(5, bytes(2_000_000)))
+        await stage.until(lambda: bool(asked))
+        assert asked[0].turn is not None
+        assert len(asked[0].turn.answer) == 2_000_004
+        large = other_answer(5, bytes(3_000_000))
+        say(stage, asked, client=large)
+        assert await receive_exactly(client, len(large)) == large
+        assert await receive_exactly(broker, len(request(6))) == request(6)
+        await stage.until(lambda: stage.reactor.budget.used == 0)
+
+
+@pytest.mark.parametrize("who", ["client", "broker"])
+async def test_a_side_that_goes_away_in_the_middle_is_harmless(who: str) -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(ADMIN + request(6))
+        await stage.until(lambda: bool(asked))
+        turn = asked[0].turn
+        assert turn is not None
+        await (client if who == "client" else broker).aclose()
+        if who == "client":  # its FIN alone may be half a close: it is told the answer
+            say(stage, asked, client=CLIENTS)
+            with trio.move_on_after(5):
+                await broker.receive_some(1000)
+            await broker.aclose()
+        await stage.until(lambda: link.closed)
+        assert play.world.asked == {}
+        link.session.tell(Answer(turn.token, client=CLIENTS))
+        stage.reactor.settle(trio.current_time())
+
+
+async def test_a_client_that_half_closes_still_gets_its_answer() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(ADMIN)
+        await stage.until(lambda: bool(asked))
+        await client.send_eof()
+        say(stage, asked, upstream=PROBE, memo=b"m")
+        assert await receive_exactly(broker, len(PROBE)) == PROBE
+        await broker.send_all(other_answer(-7))
+        await stage.until(lambda: bool(asked))
+        say(stage, asked, client=CLIENTS)
+        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
+        assert await broker.receive_some(1) == b""
+        await broker.aclose()
+        await stage.until(lambda: link.closed)
+
+
+async def test_a_link_that_is_drained_answers_first() -> None:
+    play, asked = managed()
+    async with staged(play) as stage:
+        link, client, _ = stage.connect()
+        await client.send_all(ADMIN)
+        await stage.until(lambda: bool(asked))
+        link.drain(trio.current_time())
+        stage.reactor.settle(trio.current_time())
+        assert not link.closed
+        say(stage, asked, client=CLIENTS)
+        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
+        await stage.until(lambda: link.closed)
+
+
+async def test_control_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_turn, "ASK_S", 0.05)
+    play, asked = managed()
+    frame = other_request(5, 44, 0, b"\0\0\0\1\2\0\1t\0\0\0\0\0")  # topic t, no key, not only to be validated
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        await client.send_all(frame + request(6))
+        await stage.until(lambda: bool(asked))
+        assert await receive_exactly(broker, len(request(6))) == request(6)
+        head = await receive_exactly(client, 4)
+        said = await receive_exactly(client, int.from_bytes(head, "big"))
+        assert said[:4] == b"\0\0\0\5"
+        assert b"did not answer" in said
+
+
+# --- the worker -------------------------------------------------------------------------------------------------------
+
+
+class Staff:
+    """A worker without a parent's process, and the other ends of its channels."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        self._link = ParentLink(ours)
+        self.worker = Worker(self._link, 0)
+        self.worker._configure(Settings(PROTOCOL, "gw", managed_apis=MANAGED))
+
+    def close(self) -> None:
+        self._link._line.close()
+        self.worker._reactor._poller.close()
+
+    async def control(self) -> Channel:
+        """A new control's end, once the worker has said hello."""
+        ours, theirs = socket.socketpair()
+        self.nursery.start_soon(self.worker._converse, Channel(ours, "worker"), self.nursery)
+        channel = Channel(theirs, "control")
+        self.nursery.start_soon(_run, channel)
+        hello, _ = await channel.receive()
+        assert isinstance(hello, Hello)
+        return channel
+
+
+async def _run(channel: Channel) -> None:
+    try:
+        await channel.run()
+    except ChannelClosed:
+        pass
+    finally:
+        channel.close()
+
+
+async def ask_of(channel: Channel) -> Ask:
+    while True:
+        message: Any = (await channel.receive())[0]
+        if isinstance(message, Ask):
+            return message
+
+
+async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            world = staff.worker._known_world
+            first = await staff.control()
+            session = Session(world, 1, trio.current_time())
+            session.peer = "10.0.0.9:5"
+            session.gate.authenticate("User:alice")
+            buf = bytearray(ADMIN)
+            assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
+            ask = await ask_of(first)
+            assert (ask.peer, ask.principal, ask.request) == ("10.0.0.9:5", "User:alice", ADMIN[4:])
+            first.close()
+            second = await staff.control()
+            again = await ask_of(second)
+            assert (again.token, again.request) == (ask.token, ask.request)
+            assert abs(again.until - ask.until) < 0.1
+            woken = trio.Event()
+            session.wake = woken.set
+            second.post(Answer(9999, client=b"nobody waits for this"))
+            second.post(Answer(ask.token, client=CLIENTS))
+            await woken.wait()
+            assert session.on_client(buf, 0, len(buf), trio.current_time()) == len(buf)
+            assert session.to_client == [CLIENTS]
+            third = await staff.control()
+            session.close()
+            third.close()
+            staff.close()
+            nursery.cancel_scope.cancel()

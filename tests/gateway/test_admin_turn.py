@@ -1,0 +1,324 @@
+# An admin request that control answers, as a play: what goes to the broker and to the client, in which order, and what
+# control is asked. Control is played by the test, so messages need not mean anything here; what they mean is
+# test_policy_door.py's.
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from gateway.channel import Answer
+from gateway.data import admin_turn
+from gateway.data.admin_turn import ASK_S, AdminTurn, Unanswerable
+from gateway.data.session import Session
+from protocol import api
+from protocol import configs as c
+from protocol import quotas as q
+from protocol.wire import MalformedFrame
+from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
+
+STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
+MANAGED = (32, 33, 44, 48, 49)
+PROBE = other_request(-7, 44, 1, b"may this client?")
+REST = other_request(-8, 44, 1, b"the rest")
+CLIENTS = other_answer(5, b"what the client gets")
+
+
+def change(correlation: int = 5, *, keys: int = 1) -> bytes:
+    rows = tuple(c.Operation(f"bytes.in.per.sec.threshold.{i}", c.SET, "5") for i in range(keys))
+    resources = (c.IncrementalAlterConfigsResource(c.TOPIC, "clicks", rows),)
+    return c.INCREMENTAL_ALTER_CONFIGS.encode_request(
+        c.IncrementalAlterConfigsRequest(resources), 1, correlation, b"tool"
+    )
+
+
+class Managed(Play):
+    """A play with a control: `asked` are the turns that have put a question."""
+
+    def __init__(self, managed: tuple[int, ...] = MANAGED, **options: Any) -> None:
+        super().__init__(managed_apis=managed, **options)
+        self.asked: list[Session] = []
+        self.woken = 0
+        self.world._put = self.asked.append
+        self.session.wake = self._wake
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    @property
+    def turn(self) -> AdminTurn:
+        assert self.session.turn is not None
+        return self.session.turn
+
+    def control(self, **said: bytes) -> tuple[bytes, bytes]:
+        """What goes where when control says that."""
+        token = self.turn.token
+        self.world.asked.pop(token).tell(Answer(token, **said))
+        return self.go_on()
+
+    def go_on(self) -> tuple[bytes, bytes]:
+        """As the link does after any event."""
+        return self.again() if self.session.turn_moves(self.now) else (b"", b"")
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+@STEPS
+def test_a_request_is_asked_about_and_answered_by_what_control_says(step: int) -> None:
+    play = Managed()
+    assert play.client(change(), step) == (b"", b"")
+    assert len(play.asked) == 1
+    assert play.turn.request == change()[4:]
+    assert (play.turn.memo, play.turn.answer) == (b"", b"")
+    assert play.control(client=CLIENTS) == (b"", CLIENTS)
+    assert play.session.turn is None
+    assert play.session.idle
+    assert play.world.asked == {}
+
+
+@STEPS
+def test_a_request_that_is_none_of_ours_passes_as_it_is(step: int) -> None:
+    play = Managed()
+    play.client(change(), step)
+    assert play.control() == (change(), b"")
+    assert play.broker(other_answer(5, b"the broker's"), step) == other_answer(5, b"the broker's")
+    assert play.session.idle
+
+
+@STEPS
+def test_the_broker_is_asked_on_the_same_connection_and_the_client_sees_nothing_of_it(step: int) -> None:
+    play = Managed()
+    play.client(change(), step)
+    assert play.control(upstream=PROBE, memo=b"probed") == (PROBE, b"")
+    assert play.asked[1:] == []
+    assert play.broker(other_answer(-7, b"it may"), step) == b""
+    assert play.go_on() == (b"", b"")
+    assert len(play.asked) == 2
+    assert (play.turn.memo, play.turn.answer) == (b"probed", other_answer(-7, b"it may")[4:])
+    assert play.control(upstream=REST, memo=b"sent") == (REST, b"")
+    play.broker(other_answer(-8, b"done"), step)
+    play.go_on()
+    assert (play.turn.memo, play.turn.answer) == (b"sent", other_answer(-8, b"done")[4:])
+    assert play.control(client=CLIENTS) == (b"", CLIENTS)
+    assert play.session.idle
+
+
+@STEPS
+def test_it_waits_for_the_answers_before_it_and_what_is_behind_it_waits(step: int) -> None:
+    play = Managed()
+    behind = request(6) + other_request(7)
+    upstream, client = play.client(request(1) + other_request(2) + change() + behind, step)
+    assert upstream == request(1) + other_request(2)
+    assert client == b""
+    assert play.asked == []  # who the client is may be among these answers
+    assert play.broker(answer(1), step) == answer(1)
+    assert play.go_on() == (b"", b"")
+    assert play.asked == []
+    assert play.broker(other_answer(2), step) == other_answer(2)
+    assert play.go_on() == (b"", b"")
+    assert len(play.asked) == 1
+    assert play.control(upstream=PROBE, memo=b"m") == (PROBE, b"")
+    assert play.broker(other_answer(-7), step) == b""
+    assert play.go_on() == (b"", b"")
+    assert play.control(client=CLIENTS) == (behind, CLIENTS)
+    answers = answer(6) + other_answer(7)
+    assert play.broker(answers, step) == answers
+    assert play.rows() == {("clicks", "accepted", ""): (2 * size_of(), 2, 2)}
+    assert play.session.idle
+
+
+def test_two_in_a_row_are_taken_one_after_the_other() -> None:
+    play = Managed()
+    play.client(change(5) + change(6))
+    assert play.turn.request == change(5)[4:]
+    assert play.control() == (change(5), b"")
+    assert play.turn.request == change(6)[4:]
+    assert len(play.asked) == 1
+    play.broker(other_answer(5))
+    play.go_on()
+    assert len(play.asked) == 2
+    assert play.control(client=CLIENTS) == (b"", CLIENTS)
+
+
+@pytest.mark.parametrize("key", MANAGED)
+def test_without_policies_to_manage_all_pass_untouched(key: int) -> None:
+    play = Managed(())
+    frame = other_request(1, key, 1, b"anything")
+    assert play.client(frame) == (frame, b"")
+    assert play.asked == []
+
+
+def test_only_the_apis_that_control_answers_wait_for_it() -> None:
+    play = Managed((32, 33, 44))
+    frames = other_request(1, 49, 1) + other_request(2, 48, 1) + other_request(3, 12)
+    assert play.client(frames) == (frames, b"")
+    play.broker(other_answer(1) + other_answer(2) + other_answer(3))
+    play.client(other_request(4, 32, 4))
+    assert len(play.asked) == 1
+
+
+def test_a_turn_goes_on_where_the_gateway_was_told_meanwhile_that_it_manages_nothing() -> None:
+    play = Managed()
+    play.client(change())
+    play.world.managed = frozenset()
+    assert play.control(client=CLIENTS) == (b"", CLIENTS)
+
+
+# --- nobody answers ---------------------------------------------------------------------------------------------------
+
+
+def test_control_that_does_not_answer_in_time_is_an_error_for_each_resource() -> None:
+    play = Managed()
+    play.client(change() + other_request(6))
+    late = play.turn.token
+    assert play.session.hold_until == play.now + ASK_S
+    play.now += ASK_S - 0.001
+    assert play.go_on() == (b"", b"")
+    play.now += 0.001
+    upstream, client = play.go_on()
+    assert upstream == other_request(6)
+    correlation, said = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(client, 4, len(client), 1)
+    assert correlation == 5
+    (row,) = said.responses
+    assert (row.error_code, *row[2:]) == (api.REQUEST_TIMED_OUT, c.TOPIC, "clicks")
+    assert row.error_message == "the gateway's control process did not answer within 10 s: nothing was changed"
+    assert play.world.asked == {}
+    play.session.tell(Answer(late, client=CLIENTS))  # too late
+    assert play.client(b"") == (b"", b"")
+
+
+def test_control_that_goes_away_in_the_middle_leaves_it_open_what_was_done() -> None:
+    play = Managed()
+    play.client(change())
+    play.control(upstream=PROBE, memo=b"m")
+    play.now += 25  # that the broker takes its time is no fault of control's
+    play.broker(other_answer(-7))
+    assert play.go_on() == (b"", b"")
+    play.now += ASK_S
+    _, client = play.go_on()
+    (row,) = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(client, 4, len(client), 1)[1].responses
+    assert (row.error_message or "").endswith("describe what you changed, it may have been done")
+
+
+def test_what_was_asked_before_is_no_answer_to_what_is_asked_now() -> None:
+    play = Managed()
+    play.client(change())
+    first = play.turn.token
+    play.control(upstream=PROBE, memo=b"m")
+    play.broker(other_answer(-7))
+    play.go_on()
+    assert play.turn.token != first
+    play.session.tell(Answer(first, client=CLIENTS))
+    assert play.go_on() == (b"", b"")
+    assert play.control(client=other_answer(5, b"right")) == (b"", other_answer(5, b"right"))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        c.DESCRIBE_CONFIGS.encode_request(
+            c.DescribeConfigsRequest((c.DescribeConfigsResource(c.TOPIC, "clicks", None),)), 4, 5, None
+        ),
+        q.DESCRIBE_CLIENT_QUOTAS.encode_request(q.DescribeClientQuotasRequest(()), 1, 5, None),
+    ],
+    ids=["configs", "quotas"],
+)
+def test_a_description_that_nobody_gives_says_nothing_about_changes(frame: bytes) -> None:
+    play = Managed()
+    play.client(frame)
+    play.now += ASK_S
+    _, client = play.go_on()
+    assert b"did not answer within 10 s" in client
+    assert b"change" not in client
+
+
+def test_a_large_request_that_nobody_answers_closes_its_connection() -> None:
+    play = Managed()
+    frame = change(keys=3000)
+    assert len(frame) > admin_turn.MAX_REFUSED_BYTES
+    play.client(frame)
+    play.now += ASK_S
+    with pytest.raises(MalformedFrame, match="nobody answered IncrementalAlterConfigs"):
+        play.go_on()
+    assert play.session.turn is None
+    assert play.world.asked == {}
+
+
+def test_a_request_beyond_all_measure_is_not_even_asked_about() -> None:
+    play = Managed()
+    with pytest.raises(MalformedFrame, match="at most"):
+        play.client(other_request(1, 49, 1, bytes(admin_turn.MAX_REQUEST_BYTES)))
+    assert play.asked == []
+
+
+def test_an_answer_beyond_all_measure_closes_the_connection() -> None:
+    turn = AdminTurn(change()[4:])
+    with pytest.raises(Unanswerable, match="IncrementalAlterConfigs"):
+        turn.take(bytes(admin_turn.MAX_ANSWER_BYTES + 1))
+
+
+def test_a_request_that_can_not_be_read_is_not_refused_but_ends_its_connection() -> None:
+    play = Managed()
+    play.client(other_request(1, 44, 1, b"\xff\xff\xff"))
+    play.now += ASK_S
+    with pytest.raises(MalformedFrame):
+        play.go_on()
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_closes_in_the_middle_forgets_its_question() -> None:
+    play = Managed()
+    play.client(change())
+    token = play.turn.token
+    assert not play.session.idle
+    play.session.close()
+    assert play.world.asked == {}
+    play.session.tell(Answer(token, client=CLIENTS))
+    assert play.woken == 0
+    assert play.session.idle
+
+
+def test_an_answer_wakes_the_link() -> None:
+    play = Managed()
+    play.client(change())
+    play.session.tell(Answer(play.turn.token, client=CLIENTS))
+    assert play.woken == 1
+    assert play.session.turn_moves(play.now)
+
+
+def test_a_connection_that_is_drained_still_gets_its_answer() -> None:
+    play = Managed()
+    play.client(change() + request(6))
+    play.session.draining = True
+    assert play.again() == (b"", b"")
+    assert not play.session.idle
+    assert play.control(client=CLIENTS) == (b"", CLIENTS)
+    assert play.rows() == {("clicks", "discarded", ""): (size_of(), 1, 1)}
+
+
+def test_requests_are_counted_once() -> None:
+    play = Managed()
+    play.client(change() + other_request(6))
+    play.control(upstream=PROBE, memo=b"m")
+    play.broker(other_answer(-7))
+    play.go_on()
+    play.control(client=CLIENTS)
+    play.ledger()
+    assert play.counts == {"requests": 2, "answers_local": 1}
+
+
+def test_a_topic_id_that_is_asked_for_and_a_turn_do_not_mix_their_answers_up() -> None:
+    play = Managed()
+    upstream, _ = play.client(request(1, version=13, topic_id=b"\xee" * 16) + change())
+    (lookup,) = struct.unpack_from(">i", upstream, 8)
+    assert play.session.turn is None  # a request before it still waits
+    play.now += 1
+    upstream, _ = play.again()
+    assert upstream.endswith(request(1, version=13, topic_id=b"\xee" * 16))
+    assert lookup in [entry[0] for entry in play.session.pending.entries]
+    assert play.asked == []

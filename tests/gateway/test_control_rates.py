@@ -1,0 +1,76 @@
+# Rates of several workers as one gateway's.
+
+from __future__ import annotations
+
+from gateway.channel import MAX_QUOTA_RATES, BrokerRate, GroupRate, QuotaRate, Rates, TopicRate
+from gateway.control.rates import merge
+
+
+def broker(node_id, rate, *topics, threshold=100.0):
+    return BrokerRate(node_id, rate, rate / 10, rate / 100, threshold, topics)
+
+
+def quota(rate, limit=10.0, user="alice", waiting=False):
+    return QuotaRate("producer_byte_rate:bps", "user=alice", user, None, None, rate, limit, waiting)
+
+
+def test_one_workers_rates_are_the_gateways():
+    said = Rates((broker(1, 5.0),), ("w",))
+    assert merge([said]) is said
+    assert merge([]) == Rates(())
+
+
+def test_rates_of_brokers_and_topics_add_up():
+    first = Rates((broker(1, 30.0, TopicRate("a", 20.0, 50.0, False), TopicRate("b", 10.0, 50.0, False)),))
+    second = Rates((broker(1, 50.0, TopicRate("a", 50.0, 50.0, True)), broker(2, 7.0, threshold=None)))
+    one, two = merge([first, second]).brokers
+    assert one == BrokerRate(
+        1, 80.0, 8.0, 0.8, 100.0, (TopicRate("a", 70.0, 50.0, True), TopicRate("b", 10.0, 50.0, False))
+    )
+    assert two == broker(2, 7.0, threshold=None)
+
+
+def test_what_is_over_in_one_worker_is_over():
+    for said in ((True, False), (False, True)):
+        many = [Rates((broker(1, 1.0, TopicRate("a", 1.0, 0.5, over)),)) for over in said]
+        assert merge(many).brokers[0].topics[0].over
+    many = [Rates((broker(1, 1.0, TopicRate("a", 1.0, 0.5, False)),))] * 2
+    assert not merge(many).brokers[0].topics[0].over
+
+
+def test_the_parts_of_a_quota_add_up_by_who_shares_it():
+    first, second = (
+        Rates((), (), (quota(4.0, 6.0),)),
+        Rates((), (), (quota(3.0, 4.0, waiting=True), quota(1.0, 5.0, "bob"))),
+    )
+    assert merge([first, second]).quotas == (quota(7.0, 10.0, waiting=True), quota(1.0, 5.0, "bob"))
+
+
+def test_only_the_busiest_quotas_are_kept():
+    many = [
+        Rates(
+            (),
+            (),
+            tuple(quota(float(i), 10.0, f"u{i}") for i in range(half * MAX_QUOTA_RATES, (half + 1) * MAX_QUOTA_RATES)),
+        )
+        for half in (0, 1)
+    ]
+    kept = merge(many).quotas
+    assert len(kept) == MAX_QUOTA_RATES
+    assert {each.user for each in kept} == {f"u{i}" for i in range(MAX_QUOTA_RATES, 2 * MAX_QUOTA_RATES)}
+
+
+def test_groups_add_up_by_direction_and_no_limit_is_none():
+    def group(direction, rate, limit, waiting=False, topics=2):
+        return GroupRate("gold", direction, topics, rate, rate / 10, limit, None, waiting)
+
+    first = Rates((), (), (), (group("publish", 10.0, 5.0, topics=7), group("dispatch", 1.0, None)))
+    second = Rates((), (), (), (group("publish", 20.0, 15.0, waiting=True),))
+    assert merge([first, second]).groups == (
+        group("publish", 30.0, 20.0, waiting=True, topics=7),
+        group("dispatch", 1.0, None),
+    )
+
+
+def test_a_warning_of_all_is_one():
+    assert merge([Rates((), ("a", "b")), Rates((), ("b", "c"))]).warnings == ("a", "b", "c")

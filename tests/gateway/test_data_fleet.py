@@ -1,0 +1,240 @@
+# What a worker tells about the limits that it shares with others, and how it goes by what it is told.
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from gateway.channel import Demand, OtherRate, Others, Part, Parts, Use
+from gateway.data.fleet import LATE_S, FleetDesk
+from policies.client_quotas import QuotaStore
+from policies.demand import LOOK_S
+from policies.engine import Engine
+from policies.fleet_keys import group_key, quota_key, total_key
+from policies.group_lines import GroupLimits
+from policies.quota_lines import QuotaLines
+from policies.quota_names import Entity, QuotaKey
+from tests.policies.group_play import Producer, finder, send
+
+TOTAL = total_key(1)
+GOLD = group_key("gold", "publish", "bytes")
+ALICE = quota_key("producer_byte_rate.bps", "alice", None, None)
+
+
+class Stage:
+    """A desk with an engine, quotas and a control that hears, or doesn't."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.engine = Engine(now)
+        self.quotas = QuotaLines(self.engine.fleet)
+        self.said: list[Any] = []
+        self.logged: list[str] = []
+        self.hears = True
+        self.desk = FleetDesk(self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears)
+        self.now = now
+
+    def _post(self, message: Any) -> bool:
+        if self.hears:
+            self.said.append(message)
+        return self.hears
+
+    def told(self, members: int = 2, valid_until: float | None = None, **parts: Part) -> Stage:
+        named = {{"total": TOTAL, "gold": GOLD, "alice": ALICE}[name]: part for name, part in parts.items()}
+        self.desk.take_parts(Parts(named, members, valid_until), self.now)
+        return self
+
+    def look(self) -> dict[str, Use]:
+        """The news of the next look."""
+        before = len(self.said)
+        self.now += LOOK_S
+        self.desk.look(self.quotas, self.now)
+        return {use.key: use for demand in self.said[before:] for use in demand.uses}
+
+    def with_quota(self, key: str, value: float) -> Any:
+        self.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse(key): value}}), self.now)
+        return self.quotas.of(1, "alice", "app", self.now)
+
+    def with_group(self, limit: float) -> Producer:
+        self.engine.set_groups({"gold": GroupLimits(publish_bytes=limit)}, finder({"acme": "gold"}), self.now)
+        return Producer("acme.orders.t", 1000, 1)
+
+
+def test_what_lines_took_is_told_by_key_with_what_made_them_hungry() -> None:
+    on = Stage().told()
+    producer = on.with_group(8000.0)
+    lines = on.with_quota("producer_byte_rate:bps", 1e6)
+    on.look()
+    for line in lines.produce:
+        line.take(500, on.now)
+    send(on.engine, producer, on.now)
+    on.engine.pace(on.now)
+    news = on.look()
+    assert news[ALICE] == Use(ALICE, pytest.approx(2000), False, 1.0, 0)
+    assert news[GOLD] == Use(GOLD, pytest.approx(4000), True, 1.0, 1)
+    assert TOTAL not in news
+
+
+def test_idle_lines_are_told_once() -> None:
+    on = Stage().told()
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    on.look()
+    line.take(500, on.now)
+    news = [on.look() for _ in range(20)]
+    assert [each[ALICE] for each in news if ALICE in each][-1] == Use(ALICE, 0.0)
+    assert ALICE not in news[-1]
+
+
+def test_what_was_taken_while_alone_is_no_news() -> None:
+    on = Stage()
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    line.take(10**6, 0.0)
+    on.now = 60.0
+    on.told()
+    assert on.look() == {}
+    assert on.said == [Demand((), whole=True)]
+
+
+def test_rates_are_told_as_of_the_whole_limit_while_storage_lowers_it() -> None:
+    on = Stage().told()
+    on.engine.set_policy(1000.0, {})
+    on.engine.set_storage(0.5, "broker 1 volume /data", 0.0)
+    on.quotas.set_factor(0.5, 0.0)
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    on.engine.broker(1)
+    on.look()
+    line.take(500, on.now)
+    on.engine.broker(1).total.uncounted += 100
+    news = on.look()
+    assert news[ALICE].rate == pytest.approx(4000)
+    assert news[TOTAL].rate == pytest.approx(800)
+
+
+def test_a_total_is_told_only_where_it_delays() -> None:
+    on = Stage().told()
+    on.engine.set_policy(1000.0, {})
+    on.engine.broker(1)
+    on.look()
+    on.engine.broker(1).record(b"t", 100)
+    assert TOTAL not in on.look()
+    on.engine.set_policy(1000.0, {}, on_exceed="delay")
+    on.look()
+    on.engine.broker(1).total.uncounted += 100
+    assert on.look()[TOTAL].rate == pytest.approx(400)
+
+
+def test_shares_weigh_in_the_total_that_they_are_parts_of() -> None:
+    on = Stage().told(total=Part(600.0, 500.0))
+    on.engine.set_policy(1000.0, {})
+    on.engine.broker(1)
+    (line,) = on.with_quota("producer_byte_rate:shares", 7).produce
+    on.look()
+    line.take(100, on.now)
+    line.bucket.set_rate(1.0, on.now)
+    line.ask(1000, on.now, True, 0.0)
+    on.engine.broker(1).record(b"t", 100)
+    use = on.look()[TOTAL]
+    assert (use.hungry, use.weight) == (True, 7.0)
+    assert on.engine.broker(1).own_threshold == 600
+
+
+def test_percent_is_told_in_seconds_of_a_second() -> None:
+    on = Stage().told()
+    lines = on.with_quota("request_percentage", 50)
+    on.look()
+    lines.request[0].take(0.1, on.now)
+    key = quota_key("request_percentage", "alice", None, 1)
+    assert on.look()[key].rate == pytest.approx(0.4)
+    on.desk.take_parts(Parts({key: Part(0.2, 0.1)}, 2), on.now)
+    assert lines.request[0].bucket.rate == pytest.approx(0.2)
+
+
+def test_a_new_control_and_one_that_did_not_hear_is_told_everything() -> None:
+    on = Stage().told()
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    for _ in range(20):
+        line.take(500, on.now)
+        on.look()
+    assert len(on.said) < 8
+    on.desk.begin()
+    on.hears = False
+    line.take(500, on.now)
+    on.look()
+    on.hears = True
+    line.take(500, on.now)
+    assert on.look()[ALICE].rate == pytest.approx(2000)
+    assert on.said[-1].whole
+
+
+def test_parts_reach_quotas_groups_and_totals() -> None:
+    on = Stage()
+    on.engine.set_policy(1000.0, {}, on_exceed="delay")
+    on.engine.broker(1)
+    producer = on.with_group(8000.0)
+    send(on.engine, producer, 0.0)
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    on.told(3, total=Part(600.0, 300.0), gold=Part(5000.0, 2000.0), alice=Part(7e5, 3e5))
+    pacer = on.engine.broker(1).pacer
+    assert pacer is not None
+    assert [pacer.bucket.rate, on.engine.fleet.lines[GOLD].bucket.rate, line.bucket.rate] == [600, 5000, 7e5]
+
+
+def test_others_rates_reach_the_thresholds() -> None:
+    on = Stage().told()
+    on.engine.set_policy(1000.0, {})
+    on.engine.broker(1)
+    on.desk.take_others(Others({1: OtherRate(5000.0, {"t": 5000.0})}, 2))
+    assert on.engine.broker(1).over
+    on.desk.take_others(Others())
+    assert not on.engine.broker(1).over
+
+
+async def test_alone_nothing_is_told_and_with_others_a_few_times_a_second(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    on = Stage(trio.current_time())
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(on.desk.report, lambda: on.quotas)
+        for _ in range(10):
+            line.take(500, trio.current_time())
+            await trio.sleep(0.1)
+        assert on.said == []
+        on.told()
+        for number in range(100):
+            line.take(500 * number, trio.current_time())
+            await trio.sleep(0.1)
+        assert on.said[0].whole
+        assert 5 < len(on.said) <= 10 / LOOK_S + 1
+        said = len(on.said)
+        on.told(1)
+        await trio.sleep(5)
+        assert len(on.said) <= said + 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("hears", "late_s"), [(True, LATE_S), (False, 0.0)])
+async def test_when_nothing_new_is_heard_in_time_the_fallback_holds(
+    hears: bool, late_s: float, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: trio.current_time() + 500.0)
+    on = Stage(trio.current_time())
+    on.hears = hears
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(on.desk.watch)
+        on.told(alice=Part(7e5, 3e5), valid_until=time.monotonic() + 5.0)
+        await trio.sleep(4.9 + late_s)
+        assert line.bucket.rate == 7e5
+        await trio.sleep(0.2)
+        assert line.bucket.rate == 3e5
+        await trio.sleep(60)
+        assert len(on.logged) == 1
+        on.told(alice=Part(8e5, 3e5), valid_until=time.monotonic() + 5.0)
+        assert line.bucket.rate == 8e5
+        await trio.sleep(6.5)
+        assert line.bucket.rate == 3e5
+        nursery.cancel_scope.cancel()

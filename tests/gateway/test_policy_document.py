@@ -1,0 +1,539 @@
+# The document of export, diff and apply, and the command that carries it to a gateway: over a real socket, to a server
+# that answers with the real policies.
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.embedded import free_port
+from gateway.policy import cli, document
+from gateway.policy.document import DocumentError
+from policies.group_names import GROUP_KEYS
+from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Value, changes_json
+from policies.quota_names import DEFAULT, KEYS, Entity, QuotaKey
+
+MB = 10**6
+CLICKS, VIEWS = PolicyKey.of_topic("clicks"), PolicyKey.of_topic("views")
+TOTAL, TOTAL_2 = PolicyKey.of_broker(), PolicyKey.of_broker(2)
+PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
+
+TEXT = """\
+thresholds:
+  total: {default: 12MB, "2": 8MB}
+  topics: {clicks: 5MB}
+client_quotas:
+  - {user: alice, client_id: <default>, producer_byte_rate: 1MiB, consumer_byte_rate.bps: 1500}
+  - {client_id: batch, "producer_byte_rate:shares": 3, request_percentage: 12.5}
+"""
+VALUES = {
+    TOTAL: 12.0 * MB,
+    TOTAL_2: 8.0 * MB,
+    CLICKS: 5.0 * MB,
+    PolicyKey.of_quota(Entity("alice", DEFAULT), PRODUCE): 2.0**20,
+    PolicyKey.of_quota(Entity("alice", DEFAULT), QuotaKey("consumer_byte_rate", "bps")): 1500.0,
+    PolicyKey.of_quota(Entity(None, "batch"), QuotaKey("producer_byte_rate", "shares")): 3.0,
+    PolicyKey.of_quota(Entity(None, "batch"), QuotaKey("request_percentage", "percent")): 12.5,
+}
+
+
+def refused(text: str) -> list[str]:
+    with pytest.raises(DocumentError) as error:
+        document.parse(text, "p.yaml")
+    assert not any("\n" in line for line in error.value.lines)
+    return list(error.value.lines)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_document_is_read_with_the_sizes_of_the_configuration_file() -> None:
+    assert document.parse(TEXT) == VALUES
+    assert document.parse(json.dumps(document.load(TEXT))) == VALUES
+
+
+def test_a_total_alone_is_the_default_and_an_id_needs_no_quotes() -> None:
+    assert document.parse("thresholds: {total: 12MB}") == {TOTAL: 12.0 * MB}
+    assert document.parse("thresholds: {total: {2: 8MB}}") == {TOTAL_2: 8.0 * MB}
+
+
+def test_empty_sections_are_no_policies() -> None:
+    assert document.parse("thresholds:\nclient_quotas:\n") == {}
+    assert document.parse("thresholds: {topics: , total: }\nclient_quotas: []") == {}
+
+
+def test_groups_are_read_in_any_spelling_with_what_they_are_attached_to() -> None:
+    text = """
+        resource_groups:
+          groups:
+            gold: {publishRateInBytes: 12MB, PublishRateInmsgs: 1.5}
+            silver:
+          tenants: {acme: gold}
+          namespaces: {acme/orders: silver}
+    """
+    values = {
+        PolicyKey.of_group("gold"): 1.0,
+        PolicyKey.of_group("gold", "publishRateInBytes"): 12.0 * MB,
+        PolicyKey.of_group("gold", "publishRateInMsgs"): 1.5,
+        PolicyKey.of_group("silver"): 1.0,
+        PolicyKey.of_tenant("acme"): "gold",
+        PolicyKey.of_namespace("acme", "orders"): "silver",
+    }
+    assert document.parse(text) == values
+    assert document.render(document.export(PolicySet(values))) == (
+        "resource_groups:\n"
+        "  groups:\n"
+        "    gold:\n"
+        "      publishRateInMsgs: 1.5\n"
+        "      publishRateInBytes: 12MB\n"
+        "    silver: {}\n"
+        "  tenants:\n"
+        "    acme: gold\n"
+        "  namespaces:\n"
+        "    acme/orders: silver\n"
+    )
+
+
+def test_a_group_that_is_not_there_is_refused_when_the_document_is_judged() -> None:
+    wanted = document.parse("resource_groups: {tenants: {acme: gold}}")
+    with pytest.raises(PolicyError, match="tenant acme: there is no group gold: create it first"):
+        PolicySet().alter(PolicySet().diff(wanted))
+
+
+def test_the_default_and_who_is_called_so_are_two() -> None:
+    read = document.parse(
+        "client_quotas:\n- {user: <default>, request_percentage: 1}\n- {user: {name: <default>}, request_percentage: 2}"
+    )
+    assert [(key.entity, value) for key, value in read.items()] == [(Entity(DEFAULT), 1.0), (Entity("<default>"), 2.0)]
+    assert document.parse(document.render(document.export(PolicySet(read)))) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "",
+            "p.yaml:1: keys such as thresholds:, client_quotas:, resource_groups: with values are needed here,"
+            " not None",
+        ),
+        ("a: [", "p.yaml:2: did not find expected node content"),
+        ("thresholds: {}\nthresholds: {}", "p.yaml:2: thresholds is there twice"),
+        ('{"thresholds": {},\n"thresholds": {}}', "p.yaml:2: thresholds is there twice"),
+        ("threshold: {}", "p.yaml:1: threshold: unknown key; did you mean thresholds?"),
+        ("thresholds:\n  topic: 3", "p.yaml:2: thresholds.topic: unknown key; did you mean topics?"),
+        (
+            "resource_groups:\n  groups:\n    gold: {publishRate: 1}",
+            "p.yaml:3: resource_groups.groups.gold.publishRate: unknown key; did you mean publishRateInMsgs?",
+        ),
+        (
+            "resource_groups: {groups: {gold: {publishRateInMsgs: 1, PublishRateInmsgs: 2}}}",
+            "p.yaml:1: resource_groups.groups.gold.PublishRateInmsgs: publishRateInMsgs is given twice",
+        ),
+        (
+            "resource_groups: {groups: {gold: {publishRateInBytes: 0}}}",
+            "p.yaml:1: resource_groups.groups.gold.publishRateInBytes: group gold: publishRateInBytes: 0 is no limit",
+        ),
+        (
+            "resource_groups: {tenants: {acme: 3}}",
+            "p.yaml:1: resource_groups.tenants.acme: the name of a group is needed",
+        ),
+        (
+            "resource_groups: {namespaces: {acme: g}}",
+            "p.yaml:1: resource_groups.namespaces.acme: 'acme' is no namespace",
+        ),
+        (
+            "resource_groups: {mode: observe}",
+            "p.yaml:1: resource_groups.mode: is the configuration file's: it can't be changed while the gateway runs",
+        ),
+        ("resource_groups: {group: {}}", "p.yaml:1: resource_groups.group: unknown key; did you mean groups?"),
+        ("resource_groups: 3", "p.yaml:1: resource_groups: keys such as groups:, tenants:, namespaces: with values"),
+        ("thresholds: 3", "p.yaml:1: thresholds: keys such as total:, topics: with values are needed here, not 3"),
+        ("thresholds:\n  topics:\n    a: 1\n    b: 5XB", "p.yaml:4: thresholds.topics.b: '5XB' is no size: write"),
+        ("thresholds: {topics: {a: true}}", "p.yaml:1: thresholds.topics.a: a number is needed here, not True"),
+        ("thresholds: {topics: {a: .nan}}", "p.yaml:1: thresholds.topics.a: nan is no finite number"),
+        ("thresholds: {topics: {a: {b: 3}}}", "p.yaml:1: thresholds.topics.a: a number is needed here, not keys with"),
+        ("thresholds:\n  topics: {on: 1MB}", "p.yaml:2: thresholds.topics.True: YAML takes this key for no text but"),
+        ("thresholds: {total: {all: 1}}", "p.yaml:1: thresholds.total.all: 'all' is no broker id: a number is needed"),
+        ("thresholds: {total: {'': 1}}", "p.yaml:1: thresholds.total.: \"''\" is no broker id"),
+        ("thresholds: {total: 0}", "p.yaml:1: thresholds.total: total.bytes.in.per.sec.threshold: 0.0 must be a"),
+        ("client_quotas: {user: a}", "p.yaml:1: client_quotas: a list of quotas is needed here: - {user: alice"),
+        ("client_quotas:\n- 3", "p.yaml:2: client_quotas.0: keys with values are needed here, not 3"),
+        ("client_quotas:\n- {producer_byte_rate: 3}", "p.yaml:2: client_quotas.0: an empty entity: give a name"),
+        ("client_quotas:\n- {user: 5, producer_byte_rate: 3}", "p.yaml:2: client_quotas.0: user: YAML takes 5 for no"),
+        ("client_quotas:\n- {user: a}", "p.yaml:2: client_quotas.0: {user=a} has no quota: write for example"),
+        ("client_quotas:\n- {client-id: a}", "p.yaml:2: client_quotas.0.client-id: did you mean client_id?"),
+        (
+            "client_quotas:\n- {user: a, request_percentage: 1}\n- {user: a, producer_byte_rate: 1}",
+            "p.yaml:3: client_quotas.1: {user=a} is there already, as client_quotas.0",
+        ),
+        (
+            "client_quotas:\n- user: a\n  bytes: 1",
+            "p.yaml:3: client_quotas.0.bytes: unknown quota 'bytes': known are consumer_byte_rate,",
+        ),
+        (
+            "client_quotas: [{user: a, producer_byte_rate: 1, producer_byte_rate.broker_bps: 2}]",
+            "p.yaml:1: client_quotas.0.producer_byte_rate.broker_bps: producer_byte_rate:broker_bps is given twice",
+        ),
+        (
+            "client_quotas: [{user: a, producer_byte_rate.shares: 1kB}]",
+            "p.yaml:1: client_quotas.0.producer_byte_rate.shares: a number is needed here, not '1kB'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_place(text: str, line: str) -> None:
+    assert refused(text)[0].startswith(line)
+
+
+def test_all_that_is_wrong_is_said_at_once_but_not_without_end() -> None:
+    lines = refused("thresholds:\n  topics:\n" + "".join(f"    t{i}: -1\n" for i in range(50)))
+    assert len(lines) == document.MAX_ERRORS + 1
+    assert lines[-1] == "… and 30 more"
+
+
+def test_data_has_paths_and_no_lines() -> None:
+    with pytest.raises(DocumentError, match=r"^thresholds\.topics\.a: '5XB' is no size"):
+        document.of_data({"thresholds": {"topics": {"a": "5XB"}}})
+    with pytest.raises(DocumentError, match="not a list"):
+        document.of_data([])
+
+
+def test_the_base_is_what_the_configuration_file_says_and_is_judged_as_a_whole() -> None:
+    quotas = document.load(TEXT)["client_quotas"]
+    assert document.base_of(12 * MB, {"clicks": 5 * MB}, {2: 8 * MB}, quotas) == VALUES
+    assert document.base_of(None, {}, {}) == {}
+    with pytest.raises(PolicyError, match="broker 2: the topics"):
+        document.base_of(12 * MB, {"clicks": 9 * MB}, {2: 8 * MB})
+    with pytest.raises(PolicyError, match="no total"):
+        document.base_of(None, {}, {}, [{"user": "a", "producer_byte_rate.shares": 1}])
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_export_is_as_short_as_a_human_would_write_it() -> None:
+    assert document.render(document.export(PolicySet(VALUES))) == (
+        "thresholds:\n"
+        "  total:\n"
+        "    default: 12MB\n"
+        "    '2': 8MB\n"
+        "  topics:\n"
+        "    clicks: 5MB\n"
+        "client_quotas:\n"
+        "- {user: alice, client_id: <default>, consumer_byte_rate.bps: 1500, producer_byte_rate: 1MiB}\n"
+        "- {client_id: batch, producer_byte_rate.shares: 3, request_percentage: 12.5}\n"
+    )
+    assert document.render(document.export(PolicySet())) == "{}\n"
+
+
+@pytest.mark.parametrize("name", ["\x85", "\x7f", "a\u2028b", "CN=a,O=b %2C", "null", "~", "", " ", "5", "é"])
+def test_any_name_comes_back(name: str) -> None:
+    values = {PolicyKey.of_quota(Entity(name or None, "c"), PRODUCE): 1.0}
+    for as_json in (False, True):
+        assert document.parse(document.render(document.export(PolicySet(values)), as_json=as_json)) == values
+
+
+names = st.one_of(st.none(), st.just(DEFAULT), st.text(min_size=1, max_size=8)).filter(
+    lambda name: not isinstance(name, str) or not any(0xD800 <= ord(char) <= 0xDFFF for char in name)
+)
+entities = st.builds(Entity, names, names).filter(lambda entity: entity != (None, None))
+group_names = st.from_regex(r"[a-zA-Z0-9._=:-]{3,20}", fullmatch=True)
+place_names = st.text(st.characters(blacklist_categories=("C", "Z"), blacklist_characters="/"), min_size=3, max_size=8)
+documents = st.dictionaries(
+    st.one_of(
+        st.builds(PolicyKey.of_topic, st.from_regex(r"[a-zA-Z0-9._-]{3,20}", fullmatch=True)),
+        st.builds(PolicyKey.of_broker, st.none() | st.integers(0, 2**31 - 1)),
+        st.builds(PolicyKey.of_group, group_names, st.sampled_from([*GROUP_KEYS, "exists"])),
+        st.builds(PolicyKey.of_tenant, place_names),
+        st.builds(PolicyKey.of_namespace, place_names, place_names),
+        st.builds(
+            PolicyKey.of_quota,
+            entities,
+            st.sampled_from([key for key in KEYS if str(key) != "consumer_byte_rate:shares"]),
+        ),
+    ),
+    st.integers(1, 2**50).map(float),
+    max_size=10,
+).map(
+    lambda values: {
+        **{key: possible(key, value) for key, value in values.items()},
+        **{PolicyKey.of_group(key.name): 1.0 for key in values if key.kind == "group"},
+    }
+)
+
+
+def possible(key: PolicyKey, value: float) -> Value:
+    if key.kind in ("tenant", "namespace"):
+        return f"g{value:.0f}"
+    return 1.0 if key.key == "exists" else min(value, 1e5) if key.key == "request_percentage" else value
+
+
+@given(documents, st.booleans())
+def test_what_is_exported_is_read_as_the_same(values: dict[PolicyKey, Value], as_json: bool) -> None:
+    exported = document.export(PolicySet(values))
+    assert document.parse(document.render(exported, as_json=as_json)) == values
+    assert document.of_data(json.loads(json.dumps(exported))) == values
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, 0), (999, 999), (1000, "1kB"), (1024, "1KiB"), (12e6, "12MB"), (2**40, "1TiB"), (1500, 1500), (0.5, 0.5)],
+)
+def test_sizes_are_exact(value: float, text: str | float) -> None:
+    assert document.size_text(value) == text
+
+
+def test_origins_show_both_values_and_which_wins() -> None:
+    policies = PolicySet({CLICKS: 5.0 * MB, TOTAL: 12.0 * MB}, {CLICKS: 6.0 * MB, VIEWS: 0.5})
+    shown = {
+        (each["name"], each["value"]): (each["origin"], each["file"], each["run_time"])
+        for each in document.origins(policies.settings())
+    }
+    assert shown == {
+        ("", 12 * MB): ("file", 12 * MB, None),
+        ("clicks", 6 * MB): ("run time", 5 * MB, 6 * MB),
+        ("views", 0.5): ("run time", None, 0.5),
+    }
+    assert document.origins(policies.settings())[0]["key"] == "total.bytes.in.per.sec.threshold"
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """A gateway's admin server, as far as the command needs it. `raw`: an answer in place of the right one."""
+
+    def __init__(self) -> None:
+        self.policies = PolicySet({CLICKS: 5.0 * MB, TOTAL: 12.0 * MB})
+        self.raw: tuple[int, bytes] | None = None
+        self.users: list[str | None] = []
+        gateway = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(*(gateway.raw or gateway.show(self.path)))
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                gateway.users.append(self.headers[cli.USER_HEADER])
+                self._answer(*(gateway.raw or gateway.apply(self.path, body)))
+
+            def _answer(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def show(self, path: str) -> tuple[int, bytes]:
+        assert path == "/v1/policies"
+        said = {"version": self.policies.version, "document": document.export(self.policies)}
+        said["origins"] = document.origins(self.policies.settings())
+        return 200, json.dumps(said).encode()
+
+    def apply(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        assert path == "/v1/policies:apply"
+        assert set(body) == {"document", "dry_run", "prune"}
+        old = self.policies
+        try:
+            new = old.alter(old.diff(document.of_data(body["document"]), prune=body["prune"]))
+        except PolicyError as error:
+            problem = {
+                "title": "Nothing was changed",
+                "detail": f"{len(error.faults)} values can't be",
+                "errors": [{"where": str(fault.key), "detail": fault.message} for fault in error.faults],
+            }
+            return 422, json.dumps(problem).encode()
+        if not body["dry_run"]:
+            self.policies = new
+        said = {"version": self.policies.version, "ops": changes_json(new.changes_since(old))}
+        return 200, json.dumps({**said, "warnings": new.warnings()}).encode()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "p.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_diff_changes_nothing_and_apply_does_once(
+    server: Server, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["diff", str(file), "--url", server.url]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0] == "total.bytes.in.per.sec.threshold of broker 2: none -> 8,000,000 bytes/s"
+    assert "producer_byte_rate:broker_bps of {user=alice, client-id=<default>}: none -> 1,048,576 bytes/s" in shown
+    assert shown.splitlines()[-1] == "5 changes; nothing was done"
+    assert cli.main(["apply", str(file), "--dry-run", "--url", server.url]) == 0
+    assert capsys.readouterr().out == shown
+    assert server.policies.version == 0
+    assert cli.main(["apply", str(file), "--url", server.url + "/"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "5 changes made; version 1"
+    assert cli.main(["apply", str(file), "--url", server.url]) == 0
+    assert capsys.readouterr().out == "nothing to change: all of it holds already\n"
+    assert server.policies.effective() == VALUES
+    assert all(server.users)
+    assert unquote(server.users[0] or "") == cli.getpass.getuser()
+
+
+def test_show_says_where_each_value_comes_from_and_what_the_other_is(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = PolicyKey.of_quota(Entity("a\x1b[2J"), PRODUCE)
+    server.policies = server.policies.alter([Op(CLICKS, 6.0 * MB), Op(TOTAL_2, 8.0 * MB), Op(hostile, 5.0)])
+    assert cli.main(["show", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["KIND", "NAME", "KEY", "IN", "FORCE", "FROM", "OTHER"],
+        ["broker", "all", "brokers", TOTAL.key, "12,000,000", "bytes/s", "file", "-"],
+        ["broker", "2", TOTAL.key, "8,000,000", "bytes/s", "run", "time", "-"],
+        ["topic", "clicks", CLICKS.key, "6,000,000", "bytes/s", "run", "time", "5,000,000", "bytes/s", "(file)"],
+        ["quota", "{user=a%1B%5B2J}", "producer_byte_rate", "5", "bytes/s", "run", "time", "-"],
+    ]
+    assert cli.main(["show", "--json", "--url", server.url]) == 0
+    assert json.loads(capsys.readouterr().out) == document.origins(server.policies.settings())
+
+
+@pytest.mark.parametrize("origins", [[{}], [3], [{"kind": "planet", "name": "", "key": "", "origin": ""}]])
+def test_show_of_another_release_is_one_line(
+    server: Server, origins: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.raw = 200, json.dumps({"origins": origins}).encode()
+    assert cli.main(["show", "--url", server.url]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_was_exported_applies_to_nothing(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags in ([], ["--json"]):
+        assert cli.main(["export", "--url", server.url, *flags]) == 0
+        path = tmp_path / "exported"
+        path.write_text(capsys.readouterr().out)
+        assert cli.main(["diff", str(path), "--url", server.url, "--prune"]) == 0
+        assert capsys.readouterr().out == "nothing to change: all of it holds already\n"
+
+
+def test_prune_removes_what_run_time_has_beside_the_document(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.policies = PolicySet(server.policies.base, {VIEWS: 2.0 * MB, CLICKS: 6.0 * MB})
+    monkeypatch.setattr("sys.stdin", io.StringIO("thresholds: {}"))
+    config = tmp_path / "gateway.yaml"
+    config.write_text(f"upstream: {{bootstrap_servers: a:1}}\nadmin: {{port: {server.url.rpartition(':')[2]}}}\n")
+    assert cli.main(["apply", "-", str(config), "--prune"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "bytes.in.per.sec.threshold of topic clicks: 6,000,000 bytes/s -> 5,000,000 bytes/s",
+        "bytes.in.per.sec.threshold of topic views: 2,000,000 bytes/s -> none",
+        "2 changes made; version 1",
+    ]
+
+
+def test_json_is_the_answer_as_it_is(server: Server, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["diff", str(file), "--url", server.url, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ops"][0] == {
+        "kind": "broker", "name": "2", "key": "total.bytes.in.per.sec.threshold", "old": None, "new": 8_000_000,
+    }  # fmt: skip
+
+
+def test_a_refusal_is_told_line_by_line(server: Server, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("thresholds: {topics: {views: 8MB}}")
+    assert cli.main(["apply", str(file), "--url", server.url]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    title, where = err.splitlines()
+    assert title == "Nothing was changed: 1 values can't be"
+    assert where.startswith("  total.bytes.in.per.sec.threshold of all brokers: the topics' bytes.in.per.sec.threshold")
+    assert server.policies.version == 0
+
+
+def test_a_warning_is_shown_beside_what_was_done(
+    server: Server, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("thresholds: {topics: {views: 7MB}}")
+    assert cli.main(["apply", str(file), "--url", server.url]) == 0
+    assert capsys.readouterr().err.startswith("warning: the topics' bytes.in.per.sec.threshold use up")
+
+
+@pytest.mark.parametrize("flags", [["diff", "FILE"], ["apply", "FILE"], ["apply", "FILE", "--dry-run"]])
+def test_a_document_that_can_not_be_read_goes_nowhere(
+    server: Server, file: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("thresholds:\n  topics: {a: 5XB}\n")
+    assert cli.main([*(str(file) if flag == "FILE" else flag for flag in flags), "--url", server.url]) == 1
+    assert capsys.readouterr().err.startswith(f"{file}:2: thresholds.topics.a: '5XB' is no size")
+    assert server.users == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ((404, b"not found"), "answers 404 Not Found: is it a gateway's admin server?"),
+        ((503, b'{"title": "Not now", "detail": "the topic is gone", "errors": ["the topic is gone", 5]}'), "503"),
+        ((503, b'{"title": "Not now", "detail": "the topic is gone"}'), "Not now: the topic is gone"),
+        ((422, b'{"title": "No", "errors": ["a", "b"]}'), "No\n  a\n  b"),
+        ((500, b'{"detail": 5}'), "answers 500"),
+        ((200, b"<html>"), "does not answer as a gateway's admin server does"),
+        ((200, b"[]"), "does not answer as a gateway's admin server does"),
+        ((200, b"{}"), "the answer has no ops"),
+        (
+            (200, b'{"ops": [{"kind": "group", "name": "", "key": "", "old": 1, "new": 2}]}'),
+            "this release doesn't know",
+        ),
+        ((200, b'{"ops": [3]}'), "this release doesn't know"),
+    ],
+)
+def test_strange_answers_are_lines_too(
+    server: Server, file: Path, raw: tuple[int, bytes], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.raw = raw
+    assert cli.main(["apply", str(file), "--url", server.url]) == 1
+    assert text in capsys.readouterr().err
+
+
+def test_mistakes_of_the_command_line(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    for argv, text in (
+        (["export", "--url", f"http://127.0.0.1:{port}"], "can't be asked: Connection refused"),
+        (["export", "--url", "ftp://x"], "--url: ftp://x is no address: write for example http"),
+        (["export", str(tmp_path / "none.yaml")], "none.yaml: can't be read"),
+        (["diff", str(tmp_path / "none.yaml")], "none.yaml: can't be read: No such file"),
+        (["diff", str(file), "c.yaml", "--url", "http://a"], "CONFIG and --url both say"),
+    ):
+        assert cli.main(argv) == 1
+        err = capsys.readouterr().err
+        assert text in err
+        assert err.count("\n") == 1
+    with pytest.raises(SystemExit) as end:
+        cli.main(["apply"])
+    assert end.value.code == 2

@@ -1,0 +1,47 @@
+# What workers are told of resource groups.
+
+from __future__ import annotations
+
+from gateway import config
+from gateway.channel import GroupLimit, Groups
+from gateway.policy.parts import groups_of
+from policies.policy_set import Op, PolicyKey, PolicySet
+
+TEXT = """
+upstream: {bootstrap_servers: broker:9092}
+resource_groups:
+  topic_pattern: "{tenant}-{topic}"
+  principal_pattern: "User:{tenant}"
+  groups: {gold: {publishRateInBytes: 12MB, publishRateInMsgs: 100, dispatchRateInBytes: 24MB, dispatchRateInMsgs: 200}}
+  tenants: {acme: gold}
+"""
+
+
+def test_groups_of_the_file_and_of_run_time_with_the_files_patterns() -> None:
+    settings = config.parse(TEXT)
+    gold, orders = PolicyKey.of_group("gold", "publishRateInMsgs"), PolicyKey.of_namespace("acme", "orders")
+    policies = PolicySet(settings.policy_values()).alter(
+        [Op(gold, 50), Op(PolicyKey.of_group("silver"), 1), Op(orders, "silver")]
+    )
+    assert groups_of(policies, settings) == Groups(
+        1,
+        {"gold": GroupLimit(12e6, 50.0, 24e6, 200.0), "silver": GroupLimit()},
+        {"acme": "gold"},
+        {"acme/orders": "silver"},
+        "{tenant}-{topic}",
+        "User:{tenant}",
+        "enforce",
+    )
+
+
+def test_what_is_attached_to_no_group_that_is_there_is_without_limits_and_not_under_its_tenants() -> None:
+    settings = config.parse(TEXT)
+    policies = PolicySet(settings.policy_values(), {PolicyKey.of_namespace("acme", "orders"): "gone"})
+    told = groups_of(policies, settings)
+    assert told.groups["gone"] == GroupLimit()
+    assert told.namespaces == {"acme/orders": "gone"}
+
+
+def test_observed_as_a_whole_or_alone() -> None:
+    alone, whole = config.parse(TEXT + "  mode: observe\n"), config.parse(TEXT + "mode: observe\n")
+    assert [groups_of(PolicySet(), each).mode for each in (alone, whole)] == ["observe", "observe"]

@@ -1,0 +1,107 @@
+# Thresholds from a source of the operator's own: when it is asked, and what becomes of it when it hangs, fails, or says
+# what can't be. Time is trio's mock clock.
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from gateway.control.quota_source import QuotaFeed
+from policies.storage import ObservationFailed, QuotaValues
+
+
+class Source:
+    def __init__(self, said):
+        self.said = said
+        self.asked = 0
+
+    def quotas(self):
+        self.asked += 1
+        said = self.said
+        if isinstance(said, threading.Event):
+            said.wait(60)
+            return QuotaValues(1.0, {})
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+
+async def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        await wait_all_tasks_blocked(0.003)
+        assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level("INFO")
+    return lambda: [record.getMessage().removeprefix("thresholds.source: ") for record in caplog.records]
+
+
+async def start(nursery, source):
+    taken = []
+
+    async def take(total, topics):
+        taken.append((total, topics))
+
+    nursery.start_soon(QuotaFeed(source, 60.0, take).run)
+    return taken
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (ObservationFailed("away"), "away"),
+        (SystemExit(3), "SystemExit: 3"),
+        (SimpleNamespace(total="much", topics={}), "ValueError: could not convert string to float: 'much'"),
+        (None, "AttributeError: 'NoneType' object has no attribute 'total'"),
+        (QuotaValues(1.0, {"clicks": 2.0}), "the topics' bytes.in.per.sec.threshold sum up to"),
+    ],
+)
+async def test_what_a_source_has_wrong_is_one_line_and_the_last_thresholds_stay(mock_clock, lines, said, told):
+    source = Source(QuotaValues(5.0, {"clicks": 2.0}))
+    async with trio.open_nursery() as nursery:
+        taken = await start(nursery, source)
+        await until(lambda: taken)
+        source.said = said
+        for count in (2, 3):
+            mock_clock.jump(60)
+            await until(lambda count=count: source.asked == count)
+            await wait_all_tasks_blocked(0.01)
+        source.said = QuotaValues(7.0, {})
+        mock_clock.jump(60)
+        await until(lambda: len(taken) == 2)
+        nursery.cancel_scope.cancel()
+    assert taken == [(5.0, {"clicks": 2.0}), (7.0, {})]
+    (line,) = [each for each in lines() if each.endswith("; the last thresholds stay")]
+    assert line.startswith(told)
+
+
+@pytest.mark.trio
+async def test_a_source_that_hangs_is_given_up_and_not_asked_again_until_it_is_back(mock_clock, lines):
+    source = Source(threading.Event())
+    try:
+        async with trio.open_nursery() as nursery:
+            taken = await start(nursery, source)
+            await until(lambda: source.asked == 1)
+            mock_clock.jump(61)
+            await until(lambda: any(line.startswith("no answer within 60 s") for line in lines()))
+            mock_clock.jump(60)
+            await until(lambda: any("has not come back" in line for line in lines()))
+            assert source.asked == 1
+            source.said, gate = QuotaValues(7.0, {}), source.said
+            gate.set()
+            await wait_all_tasks_blocked(0.05)
+            mock_clock.jump(60)
+            await until(lambda: taken == [(7.0, {})])
+            nursery.cancel_scope.cancel()
+    finally:
+        if isinstance(source.said, threading.Event):
+            source.said.set()

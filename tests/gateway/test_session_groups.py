@@ -1,0 +1,276 @@
+# Resource groups in a session (PIP-82): a group's topics share its limit, on the fast way and on the longer one.
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.channel import GroupLimit, Groups
+from gateway.data.session import Session
+from policies.client_quotas import QuotaStore
+from policies.group_lines import GroupSide
+from policies.pacing import PACE_S
+from policies.quota_names import Entity, QuotaKey
+from tests.gateway.play import TOPIC_ID, Play, answer, decode_answer, request, size_of
+
+SIZE = size_of()
+ACME = "acme.orders.t"
+GOLD = {"acme": "gold"}
+
+
+def play(limit: GroupLimit, groups: Groups | None = None, **settings: object) -> Play:
+    made = Play(**settings).named()
+    made.world.set_groups(groups or Groups(1, {"gold": limit}, GOLD), made.now)
+    return made
+
+
+def second(first: Play, node_id: int = 1) -> Play:
+    """Another connection to the same worker."""
+    made = Play().named()
+    made.now, made.engine, made.world = first.now, first.engine, first.world
+    made.session = Session(first.world, node_id, first.now)
+    made.session.gate.software = ("apache-kafka-java", "4.1.0")
+    return made
+
+
+def produce(on: Play, correlation: int = 1, topic: str = ACME, **how: object) -> int:
+    """One request and its answer: for how long the client has to wait."""
+    version = int(how.get("version", 9))  # type: ignore[call-overload]
+    on.client(request(correlation, {topic: [0]}, **how))  # type: ignore[arg-type]
+    return decode_answer(on.broker(answer(correlation, {topic: {0: (0, 0)}}, version=version)), version)[1]
+
+
+def side(on: Play) -> GroupSide:
+    return on.engine.groups._sides["gold", "publish"]
+
+
+def free(on: Play, topic: str = ACME) -> None:
+    """Let time pass until that topic needn't ask."""
+    on.now += 1.0
+    produce(on, 999, topic)
+    while on.engine.broker(1).topics[topic.encode()].over:
+        on.now += PACE_S
+        on.engine.pace(on.now)
+        if on.now > 2000:
+            pytest.fail("it asks for ever")
+
+
+def fill(on: Play) -> None:
+    """Others wait for as long as anybody may."""
+    for _ in range(15):
+        second(on).client(request(1, {ACME: [0]}))
+
+
+@pytest.mark.parametrize("step", [0, 1, 7])
+def test_a_client_whose_group_is_over_its_limit_is_delayed_and_told_so(step: int) -> None:
+    on = play(GroupLimit(SIZE))
+    frame = request(1, {ACME: [0]})
+    assert on.client(frame, step) == (frame, b"")
+    assert decode_answer(on.broker(answer(1, {ACME: {0: (0, 0)}})))[1] == 1000
+    assert on.session.mute_until == on.now + 1.0
+    assert on.rows()[ACME, "delayed", "resource-group"] == (SIZE, 1, 1)
+
+
+def test_topics_connections_and_brokers_share_one_limit() -> None:
+    on = play(GroupLimit(2 * SIZE))
+    other = second(on, node_id=2)
+    assert produce(on) == 500
+    assert produce(other, topic="acme.clicks.t") == 1000
+
+
+def test_messages_have_a_limit_of_their_own() -> None:
+    on = play(GroupLimit(publish_msgs=2))
+    assert produce(on, values=(b"a", b"b", b"c", b"d", b"e", b"f")) == 3000
+
+
+def test_a_request_with_several_topics_is_judged_by_all_it_has_for_the_group() -> None:
+    on = play(GroupLimit(SIZE))
+    on.client(request(1, {ACME: [0, 1], "acme.clicks.t": [0], "plain": [0]}))
+    rows = on.rows()
+    delayed = {topic for topic, outcome, _ in rows if outcome == "delayed"}
+    assert delayed == {ACME, "acme.clicks.t"}
+    assert on.session.mute_until == on.now + 3.0
+    assert side(on).bytes_meter.uncounted == 3 * SIZE
+
+
+def test_only_the_groups_part_of_a_request_is_refused() -> None:
+    on = play(GroupLimit(SIZE))
+    on.now += 1
+    fill(on)
+    on.rows()
+    _, client = on.client(request(1, {ACME: [0], "plain": [0]}))
+    assert client == b""
+    assert on.rows()[ACME, "rejected", "resource-group"] == (SIZE, 1, 1)
+
+
+def test_what_another_policy_rejects_costs_the_group_nothing() -> None:
+    on = play(GroupLimit(1000 * SIZE), total=1.0, topics={ACME: 1.0})
+    on.overload(ACME)
+    before = side(on).bytes_meter.uncounted if ("gold", "publish") in on.engine.groups._sides else 0
+    on.client(request(1, {ACME: [0]}))
+    assert (ACME, "rejected", "topic-threshold") in on.rows()
+    assert side(on).bytes_meter.uncounted == before
+
+
+def test_what_the_group_rejects_costs_a_client_quota_nothing() -> None:
+    on = play(GroupLimit(SIZE))
+    on.world.quotas.set_store(
+        QuotaStore({Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1000.0 * SIZE}}), on.now
+    )
+    fill(on)
+    (line,) = on.world.quotas.rates()
+    spent = line.spent
+    on.client(request(1, {ACME: [0]}))
+    assert on.rows()[ACME, "rejected", "resource-group"][0] > 0
+    assert line.spent == spent
+
+
+def test_the_fast_way_is_charged_by_the_next_pace() -> None:
+    on = play(GroupLimit(10_000 * SIZE, 10_000))
+    free(on)
+    line = side(on).bytes
+    assert line is not None
+    spent, asked = line.spent, side(on).msgs_meter.uncounted
+    for correlation in range(1, 11):
+        produce(on, correlation, values=(b"payload",))
+    assert line.spent == spent
+    on.engine.pace(on.now)
+    assert line.spent == spent + 10 * SIZE
+    assert side(on).msgs_meter.uncounted == asked + 10
+
+
+def test_a_topic_that_used_up_its_groups_credit_on_the_fast_way_has_to_ask() -> None:
+    on = play(GroupLimit(10 * SIZE))
+    free(on)
+    for correlation in range(1, 31):
+        produce(on, correlation)
+    on.engine.pace(on.now)
+    assert produce(on, 40) > 1000
+
+
+def test_duplicates_and_what_the_broker_refused_are_given_back() -> None:
+    on = play(GroupLimit(1000 * SIZE))
+    for correlation, (code, producer) in enumerate([(0, (7, 0, 0)), (0, (7, 0, 0)), (22, (7, 0, 1))]):
+        on.client(request(correlation, {ACME: [0]}, producer=producer))
+        on.broker(answer(correlation, {ACME: {0: (code, 5)}}))
+    outcomes = [outcome for _, outcome, _ in on.rows()]
+    assert {"accepted", "duplicate", "errored"} <= set(outcomes)
+    on.engine.pace(on.now)
+    assert side(on).bytes_meter.uncounted == SIZE
+    line = side(on).bytes
+    assert line is not None
+    assert line.spent == SIZE
+
+
+@pytest.mark.parametrize(
+    "internal", [{"internal_client_ids": ("app",)}, {"internal_principals": ("User:mirror",)}], ids=str
+)
+def test_internal_clients_are_neither_limited_nor_charged(internal: dict[str, object]) -> None:
+    on = play(GroupLimit(1000 * SIZE), **internal)
+    on.session.gate.authenticate("User:mirror")
+    for correlation in range(1, 5):
+        assert produce(on, correlation) == 0
+    free_one = second(on)
+    free_one.session.gate.authenticate("User:somebody")
+    produce(free_one, 1, client_id="other")
+    on.now += 2
+    on.engine.pace(on.now)
+    for correlation in range(5, 10):  # the topic is in use and needn't ask
+        assert produce(on, correlation) == 0
+    on.engine.pace(on.now)
+    assert side(on).bytes_meter.uncounted == SIZE
+
+
+def test_topics_that_are_called_by_id_are_in_their_groups() -> None:
+    on = play(GroupLimit(SIZE))
+    on.world.topic_ids[TOPIC_ID] = ACME.encode()
+    assert produce(on, version=13) == 1000
+
+
+def test_a_topic_whose_name_nobody_knows_is_in_no_group() -> None:
+    on = play(GroupLimit(1))
+    on.client(request(1, {ACME: [0]}, version=13))
+    on.now += 1.0
+    on.session.hold_until = 0.0
+    on.again()
+    assert not any(outcome == "delayed" for _, outcome, _ in on.rows())
+
+
+def test_acks_0_over_its_groups_limit_waits() -> None:
+    on = play(GroupLimit(SIZE))
+    for _ in range(15):
+        second(on).client(request(1, {ACME: [0]}, acks=0))
+    upstream, _ = on.client(request(1, {ACME: [0]}, acks=0))
+    assert upstream == b""
+    assert on.session.hold_until > on.now
+    on.now = on.session.hold_until + 10
+    assert on.again()[0] != b""
+
+
+def test_in_mode_observe_nothing_is_delayed_and_what_would_have_been_is_counted() -> None:
+    on = play(GroupLimit(SIZE), Groups(1, {"gold": GroupLimit(SIZE)}, GOLD, mode="observe"))
+    assert produce(on) == 0
+    assert on.rows()[ACME, "would_delay", "resource-group"] == (SIZE, 1, 1)
+    for correlation in range(2, 30):
+        assert produce(on, correlation) == 0
+    rows = on.rows()
+    assert (ACME, "would_reject", "resource-group") in rows
+    line = side(on).bytes
+    assert line is not None
+    assert line.bucket.level(on.now) >= -12 * SIZE  # who would have been rejected doesn't count
+
+
+# --- by principal -----------------------------------------------------------------------------------------------------
+
+BY_PRINCIPAL = Groups(1, {"gold": GroupLimit(SIZE)}, GOLD, principal_pattern=r"User:(?P<tenant>\w+)")
+
+
+def test_where_the_name_says_nothing_the_principal_says_the_group() -> None:
+    on = play(GroupLimit(), BY_PRINCIPAL)
+    on.session.gate.authenticate("User:acme")
+    assert produce(on, topic="plain") == 1000
+    assert on.rows()["plain", "delayed", "resource-group"] == (SIZE, 1, 1)
+    other = second(on)
+    other.session.gate.authenticate("User:bob")
+    assert produce(other, topic="plain") == 0
+    assert not other.session.gate.limited
+    assert produce(other, 2, topic=ACME) == 2000  # both are the group's
+
+
+def test_a_principal_is_known_only_once_the_broker_has_accepted_it() -> None:
+    on = play(GroupLimit(), BY_PRINCIPAL)
+    assert produce(on, topic="plain") == 0
+    on.session.gate.authenticate("User:acme")
+    assert produce(on, 2, topic="plain") == 1000
+
+
+def test_what_a_principals_group_was_charged_is_given_back() -> None:
+    on = play(GroupLimit(), BY_PRINCIPAL)
+    on.session.gate.authenticate("User:acme")
+    on.client(request(1, {"plain": [0]}))
+    on.broker(answer(1, {"plain": {0: (22, -1)}}))
+    assert side(on).bytes_meter.uncounted == 0
+
+
+# --- while connected --------------------------------------------------------------------------------------------------
+
+
+def test_groups_that_change_hold_for_the_next_request() -> None:
+    on = play(GroupLimit(1000 * SIZE))
+    free(on)
+    assert produce(on) == 0
+    on.world.set_groups(Groups(2, {"gold": GroupLimit(SIZE)}, GOLD), on.now)
+    on.now += 1.0
+    produce(on, 2)
+    assert produce(on, 3) > 0
+    on.now += 20
+    on.world.set_groups(Groups(3), on.now)
+    assert produce(on, 4) == 0
+    assert not on.engine.broker(1).topics[ACME.encode()].over
+
+
+def test_while_writes_are_paused_groups_are_not_charged() -> None:
+    on = play(GroupLimit(SIZE))
+    on.engine.set_storage(0.0, "broker 2 volume /data is full", on.now)
+    on.client(request(1, {ACME: [0]}))
+    assert on.session.hold_until > on.now
+    assert ("gold", "publish") not in on.engine.groups._sides or side(on).bytes_meter.uncounted == 0

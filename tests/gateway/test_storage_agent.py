@@ -1,0 +1,238 @@
+# The agent without Kafka: its configuration, and what it sees of this machine's file systems.
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from gateway.storage.agent import (
+    Metrics,
+    Mount,
+    Settings,
+    SettingsError,
+    measure,
+    name_volume,
+    parse_mounts,
+    read_settings,
+)
+from policies.storage import Limit, Volume
+
+ROOT = Path(__file__).parent.parent.parent
+BASE = ["--broker-id", "1", "--log-dirs", "/a,/b"]
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+def test_flags_and_defaults() -> None:
+    settings = read_settings(["--broker-id", "0", "--log-dirs", "/a, /b,/a"])
+    assert (settings.broker_id, settings.log_dirs, settings.interval) == (0, ("/a", "/b"), 30.0)
+    assert (settings.soft, settings.hard) == (None, None)
+    assert settings.metrics == "127.0.0.1:9191"
+    assert settings.client()["bootstrap.servers"] == "127.0.0.1:9092"
+
+
+def test_limits_intervals_and_properties() -> None:
+    flags = ["--soft", "MinFreePercentage:20", "--hard", "MinFreeBytes:10GB", "--interval", "PT1M"]
+    settings = read_settings([*BASE, *flags, "--kafka", "kafka.ssl.key.password=a=b", "--kafka", "retries=3"])
+    assert settings.soft == Limit("MinFreePercentage", 0.2)
+    assert settings.hard == Limit("MinFreeBytes", 1e10)
+    assert settings.interval == 60.0
+    assert settings.kafka == {"ssl.key.password": "a=b", "retries": "3"}
+    assert read_settings([*BASE, "--interval", "90s"]).interval == 90.0
+
+
+def test_the_file_has_the_same_names_and_flags_win(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("geheim\n")
+    path = tmp_path / "agent.yaml"
+    path.write_text(
+        f"""
+broker-id: 5
+log_dirs: [/a, /b]
+interval: PT10S
+soft: {{type: MinFreePercentage, level: 30}}
+hard: ConsumedBytes:5GiB
+kafka.security.protocol: SSL
+kafka: {{ssl.key.password: {{file: {tmp_path}/secret}}, socket.keepalive.enable: true}}
+volumes:
+  /b: {{soft: none, hard: MinFreeBytes:1MB}}
+metrics: off
+""".replace("metrics: off", "metrics: 'off'")
+    )
+    settings = read_settings(["--config", str(path), "--interval", "5s", "--volume-soft", "/a=MinFreeBytes:2MB"])
+    assert (settings.broker_id, settings.log_dirs, settings.interval) == (5, ("/a", "/b"), 5.0)
+    assert settings.kafka == {
+        "security.protocol": "SSL",
+        "ssl.key.password": "geheim",
+        "socket.keepalive.enable": "true",
+    }
+    assert settings.limits_of(["/a"]) == (Limit("MinFreeBytes", 2e6), Limit("ConsumedBytes", 5.0 * 2**30))
+    assert settings.limits_of(["/b"]) == (None, Limit("MinFreeBytes", 1e6))
+    assert settings.limits_of(["/a", "/b"]) == (Limit("MinFreeBytes", 2e6), Limit("MinFreeBytes", 1e6))
+
+
+def test_what_the_documentation_shows_is_accepted(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "storage.md").read_text("utf-8")
+    (command,) = re.findall(r"^produce-gateway volume-agent (.*)$", page, re.MULTILINE)
+    assert read_settings(shlex.split(command)).log_dirs == ("/data/1", "/data/2")
+    (text,) = (each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "broker_id" in each)
+    path = tmp_path / "volume-agent.yaml"
+    path.write_text(text)
+    settings = read_settings(["--config", str(path)])
+    assert settings.limits_of(["/data/2"]) == (None, Limit("MinFreePercentage", 0.05))
+    assert settings.kafka["ssl.key.location"] == "/etc/produce-gateway/agent.key"
+    unit = (ROOT / "deploy" / "produce-gateway-volume-agent.service").read_text("utf-8")
+    (line,) = re.findall(r"^ExecStart=\S+/produce-gateway volume-agent (.*)$", unit, re.MULTILINE)
+    assert line == "--config /etc/produce-gateway/volume-agent.yaml"
+    assert "`/etc/produce-gateway/volume-agent.yaml`" in page
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ([], "--broker-id is required (or broker_id in --config)"),
+        (["--broker-id", "1"], "--log-dirs is required (or log_dirs in --config)"),
+        (["--broker-id", "-1", "--log-dirs", "/a"], "--broker-id: should be greater than or equal to 0, not '-1'"),
+        (
+            ["--broker-id", "1", "--log-dirs", "/a,,/b"],
+            "--log-dirs: paths are needed, with commas between them, as in the broker's log.dirs",
+        ),
+        (
+            [*BASE, "--soft", "MinFreePercentage:0.2"],
+            "--soft: '0.2': MinFreePercentage is a whole percentage from 1 to 100 here, such as 20",
+        ),
+        (
+            [*BASE, "--soft", "Free:1"],
+            "--soft: 'Free' is no type of limit; there are ConsumedBytes, MinFreeBytes, MinFreePercentage",
+        ),
+        (
+            [*BASE, "--hard", "10GB"],
+            "--hard: '10GB' is no limit: write for example MinFreeBytes:10GB or MinFreePercentage:20",
+        ),
+        (
+            [*BASE, "--hard", "MinFreeBytes:0"],
+            "--hard: '0': a size above 0 is needed, such as 10GB; for no limit leave it out",
+        ),
+        ([*BASE, "--interval", "PT0S"], "--interval: 'PT0S': between 1s and 1h is needed, such as PT30S or 30s"),
+        ([*BASE, "--metrics", "9191"], "--metrics: '9191' is neither HOST:PORT nor off"),
+        ([*BASE, "--kafka", "acks"], "--kafka acks: write KEY=VALUE, for example security.protocol=SSL"),
+        (
+            [*BASE, "--volume-soft", "/c=MinFreeBytes:1"],
+            "volumes: /c is none of the log dirs /a, /b",
+        ),
+        (
+            [*BASE, "--soft", "MinFreeBytes:1MB", "--hard", "MinFreeBytes:2MB"],
+            "the soft limit (MinFreeBytes 1.0 MB) would be reached after the hard one (MinFreeBytes 2.0 MB)",
+        ),
+        (
+            [*BASE, "--soft", "ConsumedBytes:2MB", "--volume-hard", "/b=ConsumedBytes:1MB"],
+            "volumes: /b: the soft limit (ConsumedBytes 2.0 MB) would be reached after the hard one"
+            " (ConsumedBytes 1.0 MB)",
+        ),
+        (["--config", "/nowhere.yaml"], "/nowhere.yaml: can't be read: No such file or directory"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_mistakes_are_one_line(flags: list[str], line: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings(flags)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("broker_id: 1\nlog_dir: /a", "log_dir: unknown key; known: broker_id, log_dirs, "),
+        ("broker_id: 1\nlog_dirs: /a\nvolumes: [/a]", "volumes: keys with values are needed here"),
+        (
+            "broker_id: 1\nlog_dirs: /a\nvolumes: {/a: {soft: 5}}",
+            "volumes./a.soft: 5 is no limit: write for example MinFreeBytes:10GB",
+        ),
+        ("- a", "keys such as broker_id: and log_dirs: are needed at the top level"),
+    ],
+)
+def test_mistakes_in_the_file_name_it(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        read_settings(["--config", str(path)])
+    assert str(caught.value).startswith(f"{path}: {line}")
+
+
+# --- volumes ----------------------------------------------------------------------------------------------------------
+
+MOUNTINFO = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 0:21 / /tmp rw - tmpfs tmpfs rw
+24 22 8:17 / /data rw shared:5 master:2 - xfs /dev/sdb1 rw
+25 22 8:33 / /data rw - xfs /dev/sdc1 rw
+26 22 8:49 / /data/with\040space rw - xfs /dev/sdd1 rw
+27 22 0:50 / /nas rw - nfs4 nas:/kafka rw
+broken line
+"""
+
+
+def test_the_mount_that_a_path_is_on_gives_its_name() -> None:
+    mounts = parse_mounts(MOUNTINFO)
+    assert mounts[4] == Mount("/data/with space", "/dev/sdd1")
+    assert name_volume("/data/kafka", mounts) == "/dev/sdc1"  # mounted over the first
+    assert name_volume("/data/with space/x", mounts) == "/dev/sdd1"
+    assert name_volume("/database", mounts) == "/dev/sda1"  # not under /data
+    assert name_volume("/tmp/a", mounts) == "tmpfs:/tmp"
+    assert name_volume("/nas/a", mounts) == "nas:/kafka"
+
+
+def test_without_a_list_of_mounts_the_mount_point_is_the_name(tmp_path: Path) -> None:
+    point = Path(name_volume(str(tmp_path), []))
+    assert os.path.ismount(point)
+    assert tmp_path.is_relative_to(point)
+
+
+def test_a_device_is_one_volume_with_what_df_says(tmp_path: Path) -> None:
+    dirs = [tmp_path / "a", tmp_path / "b"]
+    for path in dirs:
+        path.mkdir()
+    settings = Settings(broker_id=4, log_dirs=",".join(map(str, dirs)), hard="MinFreeBytes:1")  # type: ignore[arg-type]
+    found = measure(settings)
+    said = subprocess.run(
+        ["df", "-B1", "--output=size,avail", str(dirs[0])], capture_output=True, text=True, check=True
+    ).stdout.split()
+    size, available = int(said[-2]), int(said[-1])
+    (volume,) = found.volumes
+    assert (volume.broker_id, volume.total, volume.hard) == (4, size, Limit("MinFreeBytes", 1.0))
+    assert abs(volume.available - available) < 2**30  # others write meanwhile
+    assert found.failed == {}
+
+
+def test_a_log_dir_that_fails_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "file").write_text("")
+    gone, file = str(tmp_path / "gone"), str(tmp_path / "file")
+    found = measure(Settings(broker_id=1, log_dirs=[str(tmp_path / "a"), gone, file]))  # type: ignore[arg-type]
+    assert len(found.volumes) == 1
+    assert found.failed == {gone: "No such file or directory", file: "Not a directory"}
+    assert measure(Settings(broker_id=1, log_dirs=gone)).volumes == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not os.path.ismount("/proc"), reason="a file system without a size is needed")
+def test_a_file_system_without_a_size_is_left_out() -> None:
+    found = measure(Settings(broker_id=1, log_dirs="/proc"))  # type: ignore[arg-type]
+    assert found.failed == {"/proc": "its file system tells no size"}
+
+
+def test_metrics_of_volumes_are_those_of_the_last_measurement() -> None:
+    metrics = Metrics(["/a"])
+    metrics.volumes.shown = (Volume(1, "/dev/a", 100, 40, Limit("MinFreePercentage", 0.2), None),)
+    text = generate_latest(metrics.registry).decode()
+    prefix = "produce_gateway_volume_agent"
+    for name, value in (("capacity", 100), ("available", 40), ("consumed", 60), ("soft_level_free", 20)):
+        assert f'{prefix}_volume_{name}_bytes{{volume="/dev/a"}} {value}.0' in text
+    assert "hard_level_free_bytes{" not in text
+    assert f'{prefix}_log_dir_errors_total{{log_dir="/a"}} 0.0' in text
+    metrics.volumes.shown = ()
+    assert "/dev/a" not in generate_latest(metrics.registry).decode()

@@ -1,0 +1,880 @@
+# Storage protection in control: when it looks, what it tells workers, logs and shows. The sources are small ones of the
+# test's own; time is trio's mock clock, which moves when the test says so.
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import queue
+import sys
+import threading
+import time
+from collections import deque
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client import generate_latest
+from pytest_trio import trio_fixture
+from trio.testing import wait_all_tasks_blocked
+
+from gateway import channel
+from gateway.config import parse
+from gateway.control.metrics import Metrics
+from gateway.storage import build
+from gateway.storage.control import StorageControl, make_status
+from gateway.storage.sights import Asked, Guarded, Observed, Snapshots
+from policies.storage import (
+    Keeper,
+    Limit,
+    MinAvailable,
+    Observation,
+    ObservationFailed,
+    Snapshot,
+    SnapshotView,
+    SoftHard,
+    Volume,
+)
+
+GB = 10**9
+WALL = 1.8e9  # Unix time at the mock clock's 0
+SOFT_HARD = SoftHard(Limit("MinFreeBytes", 20 * GB), Limit("MinFreeBytes", 10 * GB))
+DISK = "storage: {min.available.bytes: 10GB, throttle.factor.fallback: 0.0, throttle.factor.validity.duration: PT2M}"
+FULL = "broker 2 volume /b: 5.0 GB of 100.0 GB free, hard limit at 10.0 GB"
+
+
+def volumes(free=50 * GB, **more):
+    """Broker 1 has room, broker 2 as much as is said."""
+    return (Volume(1, "/a", 100 * GB, 80 * GB), Volume(2, "/b", 100 * GB, free, **more))
+
+
+def seen(free=50 * GB, offline=(), **more):
+    return Observation(frozenset({1, 2}), volumes(free, **more), offline)
+
+
+def wall():
+    return WALL + trio.current_time()
+
+
+class Disks:
+    """A volume source that says what the test wants; an Event is waited for first."""
+
+    def __init__(self, said):
+        self.said = said
+        self.asked = 0
+        self.closed = False
+
+    def observe(self):
+        self.asked += 1
+        said = self.said
+        if isinstance(said, threading.Event):
+            said.wait(60)
+            raise ObservationFailed("released")
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    factor = observe
+
+    def close(self):
+        self.closed = True
+
+
+class Records:
+    """The volume topic's reader, without a topic."""
+
+    def __init__(self):
+        self.connected = self.caught_up = True
+        self.invalid = 0
+        self.queue = queue.SimpleQueue()
+        self.closed = False
+
+    def poll(self, timeout_s):
+        try:
+            return [self.queue.get(timeout=0.1)]  # long enough for all tasks to be blocked meanwhile
+        except queue.Empty:
+            return []
+
+    def close(self):
+        self.closed = True
+
+
+class Scene:
+    """A StorageControl, what it told, and the clock."""
+
+    def __init__(self, nursery, clock):
+        self.nursery, self.clock = nursery, clock
+        self.told = []
+        self.has_limits = True
+
+    def start(self, eye, text=DISK, run=True, **more):
+        self.settings = parse(f"upstream: {{bootstrap_servers: 'b:1'}}\n{text}").storage
+        self.eye = eye
+        self.metrics = Metrics()
+        self.control = StorageControl(
+            self.settings,
+            eye,
+            self.metrics.show_storage(),
+            tell=self.told.append,
+            has_limits=lambda: self.has_limits,
+            clock=trio.current_time,
+            wall=wall,
+            **more,
+        )
+        if run:
+            self.nursery.start_soon(self.control.run)
+        return self
+
+    def observe(self, source, policy=SOFT_HARD, **more):
+        keeper = Keeper(120.0, 0.0, 60.0)
+        return self.start(Observed(source, policy, keeper, trio.current_time), **more)
+
+    def read(self, records, brokers, fail_safe="PAUSE", policy=SOFT_HARD, **more):
+        self.listed = Disks(frozenset(brokers))
+        view = SnapshotView(180.0, fail_safe, policy)
+        eye = Snapshots(records, self.listed.observe, view, 60.0, trio.current_time, wall)
+        return self.start(eye, "storage: {source: snapshots}", **more)
+
+    async def at(self, seconds, checks=None):
+        """Go to that time since the start, and let everything happen that happens then."""
+        self.clock.jump(max(0.0, seconds - trio.current_time()))
+        checks = int(seconds // 60) + 1 if checks is None else checks
+        await self.until(lambda: self.checks() >= checks)
+
+    async def until(self, condition):
+        deadline = time.monotonic() + 10
+        while True:
+            await wait_all_tasks_blocked(0.003)
+            if condition():
+                return
+            assert time.monotonic() < deadline
+
+    def checks(self):
+        return sum(self.sample("observations_total", outcome=outcome) for outcome in ("ok", "failed"))
+
+    def sample(self, name, **labels):
+        return self.metrics.registry.get_sample_value(f"produce_gateway_storage_{name}", labels)
+
+    @property
+    def last(self):
+        return self.told[-1]
+
+    @property
+    def state(self):
+        return self.last.factor, self.last.origin
+
+
+@trio_fixture
+async def scene(mock_clock, caplog):
+    caplog.set_level("INFO")
+    async with trio.open_nursery() as nursery:
+        yield Scene(nursery, mock_clock)
+        nursery.cancel_scope.cancel()
+
+
+def lines(caplog):
+    return [record.getMessage().removeprefix("storage: ") for record in caplog.records]
+
+
+@pytest.mark.trio
+async def test_the_proposal_s_five_minutes(mock_clock, scene):
+    disks = Disks(seen())
+    scene.observe(disks)
+    states = []
+    for minute, said in enumerate([seen(), *[ObservationFailed("away")] * 3, seen()]):
+        disks.said = said
+        await scene.at(60 * minute)
+        states.append(scene.state)
+    assert states == [(1.0, "valid"), (1.0, "kept"), (1.0, "kept"), (0.0, "fallback"), (1.0, "valid")]
+
+
+@pytest.mark.trio
+async def test_workers_are_told_until_when_and_what_then(mock_clock, scene):
+    scene.observe(Disks(seen(5 * GB)))
+    assert scene.state == (0.0, "fallback")  # before the first look
+    await scene.at(0)
+    start = trio.current_time()
+    assert scene.last == channel.Storage(
+        0.0, "valid", FULL, "enforce", start + 180, 0.0, "fallback", "no valid throttle factor for more than 180 s"
+    )
+    await scene.at(60)
+    assert scene.last.valid_until == start + 240
+    assert len(scene.told) == 3
+
+
+@pytest.mark.trio
+async def test_nothing_is_told_twice(mock_clock, scene):
+    disks = Disks(ObservationFailed("away"))
+    scene.observe(disks)
+    await scene.at(0)
+    told = len(scene.told)
+    for minute in range(1, 6):
+        await scene.at(60 * minute)
+    assert len(scene.told) == told
+    assert disks.asked == 6
+
+
+@pytest.mark.trio
+async def test_a_source_that_hangs_is_a_failure_and_the_factor_ends_by_itself(mock_clock, scene):
+    disks = Disks(seen())
+    scene.observe(disks)
+    await scene.at(0)
+    disks.said = threading.Event()
+    try:
+        await scene.at(60, checks=1)
+        await scene.until(lambda: disks.asked == 2)
+        await scene.at(120, checks=2)  # given up at 120; the question at 120 is left out, or fails at once
+        await scene.at(180, checks=3)
+        assert scene.control.status()["problem"] == "the source has not come back from an earlier question"
+        assert scene.state == (0.0, "fallback")
+        assert disks.asked == 2
+    finally:
+        disks.said.set()
+
+
+@pytest.mark.trio
+async def test_the_expiry_comes_without_a_check(mock_clock, scene):
+    disks = Disks(seen())
+    scene.observe(disks)
+    await scene.at(0)
+    disks.said = threading.Event()
+    try:
+        await scene.at(60, checks=1)
+        await scene.until(lambda: disks.asked == 2)
+        scene.eye._asked._limit_s = 1e9
+        scene.clock.jump(119.0)
+        await wait_all_tasks_blocked(0.01)
+        scene.clock.jump(2.0)
+        await scene.until(lambda: scene.state == (0.0, "fallback"))
+    finally:
+        disks.said.set()
+
+
+@pytest.mark.trio
+async def test_checks_that_a_slow_one_runs_into_are_left_out(mock_clock, scene):
+    disks = Disks(seen())
+    scene.observe(disks)
+    await scene.at(0)
+    gate = disks.said = threading.Event()
+    scene.clock.jump(60.0)
+    await scene.until(lambda: disks.asked == 2)
+    scene.clock.jump(45.0)
+    disks.said = seen()
+    gate.set()
+    await scene.until(lambda: scene.checks() == 2)
+    assert scene.control.status()["next_check_s"] == 15.0  # the schedule stays where it was
+    await scene.at(120, checks=3)
+
+
+@pytest.mark.trio
+async def test_a_restarted_control_goes_on_with_the_workers_pause(mock_clock, scene, caplog):
+    disks = Disks(ObservationFailed("away"))
+    eye = Observed(disks, SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
+    scene.start(eye, run=False)
+    until = trio.current_time() + 100
+    assert scene.state == (1.0, "fallback")
+    scene.control.adopt(channel.Storage(0.0, "valid", "full", valid_until=until))
+    assert (*scene.state, scene.last.why, scene.last.valid_until) == (0.0, "kept", "full", until)
+    assert lines(caplog) == ["going on with what workers hold: PAUSE (kept), every produce limit x 0: full"]
+    scene.nursery.start_soon(scene.control.run)
+    await scene.at(0)
+    assert scene.state == (0.0, "kept")
+    await scene.at(60)
+    assert scene.state == (0.0, "kept")
+    scene.clock.jump(41.0)
+    await scene.until(lambda: scene.state == (1.0, "fallback"))
+
+
+@pytest.mark.trio
+async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock, scene):
+    eye = Observed(Disks(seen(int(10.5 * GB))), SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
+    scene.start(eye, run=False)
+    scene.control.adopt(channel.Storage(0.0, "valid", "full", valid_until=trio.current_time() + 100))
+    scene.nursery.start_soon(scene.control.run)
+    await scene.at(0)
+    assert scene.state == (0.0, "valid")
+    assert scene.last.why.endswith("paused until more than 11.0 GB are free")
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("after_a_look", [False, True])
+async def test_adopting_is_one_line(mock_clock, scene, caplog, after_a_look):
+    eye = Observed(Disks(ObservationFailed("away")), SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
+    scene.start(eye, run=after_a_look)
+    if after_a_look:
+        await scene.at(0)
+    caplog.clear()
+    scene.control.adopt(channel.Storage(0.0, "valid", "full", valid_until=trio.current_time() + 100))
+    if not after_a_look:
+        scene.nursery.start_soon(scene.control.run)
+        await scene.at(0)
+    assert [line for line in lines(caplog) if "observed" not in line] == [
+        "going on with what workers hold: PAUSE (kept), every produce limit x 0: full"
+    ]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("interval", [0.1, 0.4, 60.0])
+async def test_what_workers_hold_never_ends_while_all_goes_well(mock_clock, scene, interval):
+    source, keeper = Disks(seen()), Keeper(0.0, 0.0, interval)
+    text = f"storage: {{min.available.bytes: 10GB, check_interval: {interval}}}"
+    scene.start(Observed(source, SOFT_HARD, keeper, trio.current_time), text)
+    await scene.at(0)
+    start = trio.current_time()
+    for number in range(1, 8):
+        scene.clock.jump(start + number * interval + 1e-6 - trio.current_time())
+        assert scene.last.valid_until > trio.current_time()
+        await scene.until(lambda number=number: scene.checks() == number + 1)
+        assert scene.last.valid_until > trio.current_time() + interval
+
+
+@pytest.mark.trio
+async def test_a_check_that_ends_just_before_the_next_one_is_due_ends_nothing(mock_clock, scene):
+    drift = [0.0]
+
+    def clock():  # goes on a little whenever it is read
+        drift[0] += 1e-3
+        return trio.current_time() + drift[0]
+
+    scene.start(Observed(Disks(seen()), SOFT_HARD, Keeper(120.0, 0.0, 0.1), clock), text=DISK, run=False)
+    scene.control._clock = clock
+    scene.control._settings = scene.settings.model_copy(update={"check_interval": 0.001})
+    scene.nursery.start_soon(scene.control.run)
+    await scene.until(lambda: scene.checks() > 3)
+
+
+@pytest.mark.trio
+async def test_what_says_nothing_is_not_adopted(mock_clock, scene):
+    eye = Observed(Disks(seen()), SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
+    scene.start(eye, run=False)
+    now = trio.current_time()
+    for held in (
+        channel.Storage(0.0, "fallback", "no data", valid_until=None),
+        channel.Storage(0.0, "valid", "full", valid_until=now - 1, next_factor=0.3),
+    ):
+        scene.control.adopt(held)
+        assert scene.state == (1.0, "fallback")
+    scene.nursery.start_soon(scene.control.run)
+    await scene.at(0)
+    scene.control.adopt(channel.Storage(0.0, "valid", "full", valid_until=now + 100))
+    assert scene.state == (1.0, "valid")
+
+
+@pytest.mark.trio
+async def test_each_event_is_one_line_and_only_news_is(mock_clock, scene, caplog):
+    disks = Disks(seen())
+    scene.observe(disks)
+    story = [
+        seen(), seen(40 * GB), seen(15 * GB), seen(14 * GB), seen(5 * GB), seen(5 * GB), ObservationFailed("away"),
+        ObservationFailed("away"), ObservationFailed("away"), ObservationFailed("still away"), seen(60 * GB), seen(),
+    ]  # fmt: skip
+    for minute, said in enumerate(story):
+        disks.said = said
+        await scene.at(60 * minute)
+    between = "between soft limit 20.0 GB and hard limit 10.0 GB"
+    assert lines(caplog) == [
+        "OPEN, 2 brokers, 2 log dirs",
+        f"THROTTLE, every produce limit x 0.5: broker 2 volume /b: 15.0 GB of 100.0 GB free, {between}",
+        f"PAUSE, every produce limit x 0: {FULL}",
+        "the disks could not be observed: away",
+        "PAUSE (fallback), every produce limit x 0: no valid throttle factor for more than 180 s: away",
+        "the disks could not be observed: still away",
+        "the disks are observed again, after 4 failures",
+        "OPEN again, 2 brokers, 2 log dirs",
+    ]
+
+
+@pytest.mark.trio
+async def test_mode_observe_is_told_and_said(mock_clock, scene, caplog):
+    scene.observe(Disks(seen(5 * GB)), observe=True)
+    await scene.at(0)
+    assert scene.last.mode == "observe"
+    assert lines(caplog) == [f"PAUSE, every produce limit x 0: {FULL} (observe: nothing is held back)"]
+    assert scene.control.status()["mode"] == "observe"
+
+
+@pytest.mark.trio
+async def test_an_offline_log_dir_is_told_and_counted_and_fails_nothing(mock_clock, scene, caplog):
+    disks = Disks(seen(offline=((2, "/bad"),)))
+    scene.observe(disks)
+    await scene.at(0)
+    assert scene.state == (1.0, "valid")
+    assert scene.sample("offline_log_dirs") == 1
+    disks.said = Observation(frozenset({1}), volumes()[:1])  # the broker is restarted
+    await scene.at(60)
+    assert scene.sample("offline_log_dirs") == 0
+    assert "not offline any more" not in caplog.text
+    disks.said = seen()
+    await scene.at(120)
+    assert lines(caplog)[1:] == [
+        "broker 2 log dir /bad is offline: left out",
+        "broker 2 log dir /bad is not offline any more",
+    ]
+
+
+@pytest.mark.trio
+async def test_metrics_follow_and_volumes_that_left_are_gone(mock_clock, scene):
+    disks = Disks(seen(5 * GB))
+    scene.observe(disks)
+    assert scene.sample("limit_violated_total", broker="2", log_dir="/b") is None
+    await scene.at(0)
+    of_b = {"broker": "2", "log_dir": "/b"}
+    expected = {
+        "size_bytes": 100 * GB, "available_bytes": 5 * GB, "consumed_bytes": 95 * GB,
+        "soft_limit_bytes": 20 * GB, "hard_limit_bytes": 10 * GB, "limit_violated_total": 1,
+    }  # fmt: skip
+    assert {name: scene.sample(name, **of_b) for name in expected} == expected
+    assert scene.sample("limit_violated_total", broker="1", log_dir="/a") == 0
+    assert [scene.sample("state", state=s) for s in ("OPEN", "THROTTLE", "PAUSE")] == [0, 0, 1]
+    assert scene.sample("throttle_factor") == 0
+    assert scene.sample("no_data_throttling") == 0
+    assert scene.sample("source_connected") == 1
+    assert (scene.sample("active_brokers"), scene.sample("active_log_dirs")) == (2, 2)
+    assert scene.sample("observed_timestamp_seconds") == pytest.approx(WALL + trio.current_time())
+    await scene.at(60)
+    assert scene.sample("limit_violated_total", **of_b) == 2
+    disks.said = ObservationFailed("away")
+    for minute in (2, 3, 4, 5):
+        await scene.at(60 * minute)
+    assert scene.sample("limit_violated_total", **of_b) == 2
+    assert scene.sample("fallback_throttle_factor_applied_total") == 1
+    assert scene.sample("no_data_throttling") == 1
+    assert scene.sample("source_connected") == 0
+    assert scene.sample("observations_total", outcome="failed") == 4
+    disks.said = Observation(frozenset({1}), volumes()[:1])
+    await scene.at(360)
+    assert all(scene.sample(name, **of_b) is None for name in expected)
+    assert scene.sample("available_bytes", broker="1", log_dir="/a") == 80 * GB
+    assert scene.sample("throttle_factor") == 1
+
+
+@pytest.mark.trio
+async def test_a_soft_limit_that_nothing_can_be_lowered_by_is_warned_about(mock_clock, scene, caplog):
+    scene.has_limits = False
+    disks = Disks(seen())
+    scene.observe(disks)
+    await scene.at(0)
+    assert scene.sample("soft_limit_without_effect") == 1
+    await scene.at(60)
+    warned = [line for line in lines(caplog) if "has no effect, because no produce limit exists" in line]
+    assert warned == [
+        "the soft limit of broker 1 volume /a and 1 more has no effect, because no produce limit exists: set"
+        " thresholds.total.bytes.in.per.sec.threshold, or producer_byte_rate in client_quotas"
+    ]
+    scene.has_limits = True
+    await scene.at(120)
+    assert scene.sample("soft_limit_without_effect") == 0
+
+
+@pytest.mark.trio
+async def test_volumes_without_any_limit_are_warned_about(mock_clock, scene, caplog):
+    scene.observe(Disks(seen()), SoftHard())
+    await scene.at(0)
+    assert lines(caplog)[1:] == ["broker 1 volume /a and 1 more: no limit, so not protected: set storage.hard"]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (ValueError("a bug\nin two lines"), "ValueError: a bug in two lines"),
+        (None, "AttributeError: 'NoneType' object has no attribute 'brokers'"),
+        (Observation(frozenset(), ()), "no broker is active"),
+        (Observation(frozenset({1, 2, 3}), volumes()), "active broker 3 did not describe a single log dir"),
+    ],
+)
+async def test_whatever_a_source_does_is_a_failed_observation(mock_clock, scene, said, problem):
+    scene.observe(Disks(said))
+    await scene.at(0)
+    assert scene.control.status()["problem"] == problem
+    assert scene.state == (0.0, "fallback")
+
+
+def one(broker_id=1, name="/a", total=100, available=50, **more):
+    return Observation(frozenset({broker_id}), (Volume(broker_id, name, total, available, **more),))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "said",
+    [one(name=None), one(name=7), one(name=b"/a"), one(broker_id="1"), one(total="100"), one(available=5.5)],
+)
+async def test_numbers_and_names_of_somebody_elses_types_do_no_harm(mock_clock, scene, said):
+    scene.observe(Disks(said._replace(offline=((said.volumes[0].broker_id, None), ("1", "/b")))))
+    await scene.at(0)
+    assert scene.state == (0.0, "valid")
+    assert scene.last.why.startswith("broker 1 volume ")
+    generate_latest(scene.metrics.registry)
+    volume = json.loads(json.dumps(scene.control.status()))["brokers"][0]["volumes"][0]
+    assert (type(volume["name"]), volume["total_bytes"]) == (str, 100)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (one(total=math.nan), "ValueError: cannot convert float NaN to integer"),
+        (one(total=math.inf), "OverflowError: cannot convert float infinity to integer"),
+        (one(total=10**400), "broker 1 volume /a: its size or what is free of it is no number of bytes"),
+        (one(name="/a", broker_id="x"), "ValueError: invalid literal for int() with base 10: 'x'"),
+        (one(soft=Limit("MinFreeBytes", math.inf)), "LimitError: soft: inf must be a finite number, 0 or more"),
+        (
+            Observation(frozenset({1}), (Volume(1, "/a", 100, 50), Volume(1, "/a", 100, 49))),
+            "broker 1 volume /a is there twice, with different values",
+        ),
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError(), "CancelledError"),
+    ],
+)
+async def test_what_can_t_be_a_volume_is_a_failed_observation(mock_clock, scene, said, problem):
+    scene.observe(Disks(said))
+    await scene.at(0)
+    assert scene.control.status()["problem"] == problem
+    assert scene.state == (0.0, "fallback")
+
+
+@pytest.mark.trio
+async def test_a_log_dir_that_is_described_twice_alike_is_one(mock_clock, scene):
+    scene.observe(Disks(Observation(frozenset({1}), volumes()[:1] * 2)))
+    await scene.at(0)
+    assert scene.state == (1.0, "valid")
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("levels", [(math.inf, 1.0), (2.0, math.nan), SystemExit(1)])
+@pytest.mark.parametrize("snapshots", [False, True])
+async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(mock_clock, scene, levels, snapshots):
+    class Odd(MinAvailable):
+        def levels(self, volume):
+            if isinstance(levels, SystemExit):
+                raise levels
+            return levels
+
+    policy = Guarded(Odd(bytes=1))
+    if snapshots:
+        records = Records()
+        scene.read(records, {1}, policy=policy)
+        await scene.at(0)
+        records.queue.put(snapshot(1, 50 * GB))
+        await scene.until(lambda: "limit policy Odd: " in scene.last.why)
+        assert scene.state == (0.0, "fail-safe")
+    else:
+        scene.observe(Disks(seen()), policy)
+        await scene.at(0)
+        assert scene.control.status()["problem"].startswith("limit policy Odd: ")
+        assert scene.state == (0.0, "fallback")
+
+
+@pytest.mark.trio
+async def test_a_source_whose_closing_fails_ends_nothing(mock_clock, scene):
+    disks = Disks(seen())
+    disks.close = lambda: sys.exit(1)
+    scene.observe(disks, run=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.control.run)
+        await scene.at(0)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_clock):
+    asked, release = Asked(1.0), threading.Event()
+    limiter = trio.to_thread.current_default_thread_limiter()
+    limiter.total_tokens = 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, release.wait, 60)
+        try:
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.move_on_after(0):
+                await asked.call(lambda: 1)
+            for _ in range(2):  # others' threads don't keep it waiting either
+                assert await asked.call(lambda: 1) == 1
+        finally:
+            release.set()
+
+
+@pytest.mark.trio
+async def test_a_policy_of_ones_own_that_fails_is_a_failed_observation(mock_clock, scene):
+    class Broken(MinAvailable):
+        def quota_factor(self, volume):
+            return 1 / 0
+
+    scene.observe(Disks(seen()), Guarded(Broken(bytes=1)))
+    await scene.at(0)
+    assert scene.control.status()["problem"] == "limit policy Broken: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.trio
+async def test_volumes_of_brokers_that_are_not_active_do_not_count(mock_clock, scene):
+    scene.observe(Disks(Observation(frozenset({1}), volumes(free=0))))
+    await scene.at(0)
+    assert scene.state == (1.0, "valid")
+
+
+@pytest.mark.trio
+async def test_a_factor_source_stands_in_for_all_of_it(mock_clock, scene):
+    source = Disks(0.25)
+    scene.observe(source, None, text="storage: {factor_source: mine}")
+    await scene.at(0)
+    assert (*scene.state, scene.last.why) == (0.25, "valid", "the factor source says 0.25")
+    status = scene.control.status()
+    assert (status["source"], status["brokers"]) == ("factor_source mine", [])
+    source.said = 1.5
+    await scene.at(60)
+    assert scene.state == (0.25, "kept")
+    assert scene.control.status()["problem"] == "throttle factor 1.5 must be from 0 to 1"
+
+
+@pytest.mark.trio
+async def test_a_source_is_closed_at_the_end(mock_clock, scene):
+    disks = Disks(seen())
+    scene.observe(disks, run=False)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.control.run)
+            await scene.at(0)
+            scope.cancel()
+    assert disks.closed
+
+
+@pytest.mark.trio
+async def test_status_is_what_an_operator_asks_for(mock_clock, scene):
+    disks = Disks(seen(15 * GB, offline=((1, "/bad"),)))
+    scene.observe(disks)
+    await scene.at(0)
+    scene.clock.jump(12.0)
+    status = json.loads(json.dumps(scene.control.status()))
+    assert status.pop("observed_at").endswith("Z")
+    assert status == {
+        "enabled": True, "source": "log-dirs", "mode": "enforce", "factor": 0.5, "state": "THROTTLE", "origin": "valid",
+        "why": "broker 2 volume /b: 15.0 GB of 100.0 GB free, between soft limit 20.0 GB and hard limit 10.0 GB",
+        "age_s": 12.0,
+        "next": {
+            "in_s": 168.0, "factor": 0.0, "state": "PAUSE", "origin": "fallback",
+            "why": "no valid throttle factor for more than 180 s",
+        },
+        "check_interval_s": 60.0, "next_check_s": 48.0, "connected": True, "problem": "",
+        "soft_limit_without_effect": False,
+        "brokers": [
+            {"id": 1, "unknown": "", "offline": ["/bad"], "volumes": [
+                {"name": "/a", "total_bytes": 100 * GB, "available_bytes": 80 * GB, "consumed_bytes": 20 * GB,
+                 "soft_limit_bytes": 20 * GB, "hard_limit_bytes": 10 * GB, "factor": 1.0},
+            ]},
+            {"id": 2, "unknown": "", "offline": [], "volumes": [
+                {"name": "/b", "total_bytes": 100 * GB, "available_bytes": 15 * GB, "consumed_bytes": 85 * GB,
+                 "soft_limit_bytes": 20 * GB, "hard_limit_bytes": 10 * GB, "factor": 0.5},
+            ]},
+        ],
+    }  # fmt: skip
+    assert make_status(None)() == {"enabled": False}
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def snapshot(broker_id, free, age=0.0):
+    volume = Volume(broker_id, "/a", 100 * GB, free)
+    return broker_id, Snapshot(broker_id, WALL + trio.current_time() - age, (volume,))
+
+
+@pytest.mark.trio
+async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_one_gets_stale(mock_clock, scene, caplog):
+    records = Records()
+    scene.read(records, {1, 2})
+    assert scene.state == (0.0, "fail-safe")
+    await scene.at(0)
+    records.queue.put(snapshot(1, 50 * GB))
+    records.queue.put(snapshot(7, 0))  # not active
+    await scene.until(records.queue.empty)
+    assert (*scene.state, scene.last.why) == (0.0, "fail-safe", "broker 2 has no snapshot of its volumes")
+    records.queue.put(snapshot(2, 50 * GB, age=30))
+    await scene.until(lambda: scene.state == (1.0, "valid"))
+    assert scene.last.valid_until == pytest.approx(trio.current_time() + 150, abs=0.01)
+    assert (scene.last.next_factor, scene.last.next_origin) == (0.0, "fail-safe")
+    assert scene.control.status()["age_s"] == pytest.approx(30, abs=0.01)
+    await scene.at(60)
+    await scene.at(120)
+    scene.clock.jump(29.0)
+    await wait_all_tasks_blocked(0.02)
+    assert scene.state == (1.0, "valid")
+    scene.clock.jump(1.0)
+    await scene.until(lambda: scene.state == (0.0, "fail-safe"))
+    assert scene.last.why == "broker 2 has no snapshot younger than 180 s"
+    assert scene.sample("no_data_throttling") == 1
+    assert [broker["unknown"] for broker in scene.control.status()["brokers"]] == ["", "stale"]
+    assert scene.sample("available_bytes", broker="2", log_dir="/a") is None
+    assert "OPEN, 2 brokers, 2 log dirs" in [line.replace(" again", "") for line in lines(caplog)]
+
+
+@pytest.mark.trio
+async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock, scene):
+    records = Records()
+    scene.read(records, {1})
+    await scene.at(0)
+    records.queue.put(snapshot(1, 5 * GB))
+    await scene.until(lambda: scene.state == (0.0, "valid"))
+    records.queue.put(snapshot(1, 50 * GB, age=-90))  # in 30 s it will count, and open
+    await scene.until(lambda: scene.state == (0.0, "fail-safe"))
+    assert (scene.last.next_factor, scene.last.next_origin) == (1.0, "valid")
+    records.queue.put(snapshot(1, int(10.5 * GB)))
+    await scene.until(lambda: scene.last.origin == "valid")
+    assert scene.last.why.endswith("paused until more than 11.0 GB are free")
+
+
+@pytest.mark.trio
+async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock, scene):
+    records = Records()
+    scene.read(records, {1, 2}, "OPEN")
+    assert scene.state == (1.0, "fail-safe")
+    await scene.at(0)
+    records.queue.put(snapshot(1, 5 * GB))
+    await scene.until(lambda: scene.state == (0.0, "fail-safe"))
+    assert scene.last.why.startswith("broker 1 volume /a: 5.0 GB")
+    assert scene.sample("no_data_throttling") == 0
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("factor", [0.0, 1.0])
+async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the_topic(mock_clock, scene, factor):
+    records = Records()
+    records.caught_up = False
+    scene.read(records, {1}, "OPEN" if factor == 0 else "PAUSE", run=False)
+    until = trio.current_time() + 100
+    scene.control.adopt(channel.Storage(factor, "valid", "why", valid_until=until))
+    assert (*scene.state, scene.last.valid_until) == (factor, "kept", until)
+    scene.nursery.start_soon(scene.control.run)
+    await scene.at(0)
+    assert scene.state == (factor, "kept")
+    records.queue.put(snapshot(1, 15 * GB))
+    await scene.until(records.queue.empty)
+    assert scene.state == (factor, "kept")
+    records.caught_up = True
+    await scene.until(lambda: scene.state == (0.5, "valid"))
+
+
+@pytest.mark.trio
+async def test_what_workers_held_ends_when_it_would_have(mock_clock, scene):
+    records = Records()
+    records.caught_up = False
+    scene.read(records, {1})
+    scene.control.adopt(channel.Storage(1.0, "valid", "", valid_until=trio.current_time() + 20))
+    assert scene.state == (1.0, "kept")
+    scene.clock.jump(21.0)
+    await scene.until(lambda: scene.state == (0.0, "fail-safe"))
+
+
+@pytest.mark.trio
+async def test_a_list_of_active_brokers_that_fails_ages(mock_clock, scene):
+    records = Records()
+    scene.read(records, {1})
+    await scene.at(0)
+    records.queue.put(snapshot(1, 50 * GB))
+    await scene.until(lambda: scene.state == (1.0, "valid"))
+    scene.listed.said = ObservationFailed("not authorized")
+    for minute in (1, 2):
+        await scene.at(60 * minute)
+        records.queue.put(snapshot(1, 50 * GB))
+        await scene.until(records.queue.empty)
+        assert scene.state == (1.0, "valid")
+    await scene.at(180)
+    await scene.until(lambda: scene.state == (0.0, "fail-safe"))
+    assert scene.last.why.startswith("the list of active brokers is ")
+    assert scene.last.why.endswith(": not authorized")
+
+
+@pytest.mark.trio
+async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_nothing(mock_clock, scene):
+    text = "upstream: {bootstrap_servers: 'b:1'}\nstorage: {source: snapshots, check_interval: 10m}"
+    settings = parse(text)
+    eye = build.make_eye(settings, settings.storage)
+    try:
+        view = eye._view
+        view.active({1}, 0.0)
+        for now in (1.0, 599.0, 1199.0):
+            view.put(*snapshot(1, 50 * GB))
+            assert view.current(WALL + trio.current_time(), now).factor.origin == "valid"
+        assert view.current(WALL + trio.current_time(), 1300.0).factor.origin == "fail-safe"
+    finally:
+        eye._reader.close()
+
+
+@pytest.mark.trio
+async def test_a_wall_clock_that_is_set_right_pauses_nothing(mock_clock, scene):
+    records = Records()
+    scene.read(records, {1})
+    await scene.at(0)
+    step = [0.0]
+    scene.eye._wall = scene.control._wall = lambda: wall() + step[0]
+    step[0] = 3600.0
+    records.queue.put((1, Snapshot(1, WALL + trio.current_time() + 3600, volumes()[:1])))
+    await scene.until(lambda: scene.state == (1.0, "valid"))
+    assert scene.last.valid_until == pytest.approx(trio.current_time() + 180, abs=0.01)
+
+
+@pytest.mark.trio
+async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(mock_clock, scene):
+    records, judged = Records(), []
+    scene.read(records, {1}, run=False)
+    records.poll = lambda timeout_s: [records.queue.get()] if not records.queue.empty() else time.sleep(timeout_s) or []
+    for free in range(200):
+        records.queue.put(snapshot(1, free * GB))
+
+    def judge():
+        time.sleep(0.02)  # as long as it takes there
+        judged.append(scene.eye._view._snapshots[1].volumes[0].available)
+
+    scene.nursery.start_soon(scene.eye.follow, judge)
+    await scene.until(lambda: judged[-1:] == [199 * GB])
+    assert len(judged) < 50
+
+
+@pytest.mark.trio
+async def test_violations_of_a_broker_that_is_not_known_just_now_are_not_forgotten(mock_clock, scene):
+    records = Records()
+    scene.read(records, {1, 2})
+    for broker_id in (1, 2):
+        records.queue.put(snapshot(broker_id, 5 * GB))
+    await scene.until(lambda: scene.sample("active_log_dirs") == 2)
+    for minute in (1, 2):
+        await scene.at(60 * minute)
+    of_a = {"broker": "1", "log_dir": "/a"}
+    counted = scene.sample("limit_violated_total", **of_a)
+    assert counted >= 2
+    await scene.at(180)
+    await scene.until(lambda: scene.last.origin == "fail-safe")
+    assert scene.sample("available_bytes", **of_a) is None
+    assert scene.sample("limit_violated_total", **of_a) >= counted
+    scene.listed.said = frozenset({2})
+    await scene.at(240)
+    assert scene.sample("limit_violated_total", **of_a) is None
+
+
+@pytest.mark.trio
+async def test_invalid_records_are_counted_and_the_reader_is_closed(mock_clock, scene):
+    records = Records()
+    scene.read(records, {1}, run=False)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.control.run)
+            records.invalid = 3
+            await scene.until(lambda: scene.sample("observations_total", outcome="invalid") == 3)
+            records.connected = False
+            await scene.until(lambda: scene.sample("source_connected") == 0)
+            scope.cancel()
+    assert records.closed
+
+
+@pytest.mark.trio
+async def test_the_topic_is_made_again_and_again_until_it_is_there(mock_clock, scene):
+    answers = deque([False, False, True])
+    made = []
+    eye = Snapshots(
+        Records(), lambda: frozenset({1}), SnapshotView(180, "PAUSE", SOFT_HARD), 60.0, trio.current_time,
+        lambda: WALL + trio.current_time(), lambda: made.append(1) or answers.popleft(),
+    )  # fmt: skip
+    scene.start(eye, "storage: {source: snapshots}")
+    for minute in range(4):
+        await scene.at(60 * minute)
+        await scene.until(lambda minute=minute: len(made) == min(minute + 1, 3))
+    assert not answers
