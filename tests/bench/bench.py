@@ -26,6 +26,7 @@ from report import as_markdown, as_text
 from targets import (
     BUSY_THRESHOLDS,
     IDLE_THRESHOLDS,
+    MANY_GROUPS,
     ROOT,
     Target,
     cache_dir,
@@ -36,7 +37,8 @@ from targets import (
     null_broker,
 )
 
-TARGETS = ("direct", "gateway", "gateway-limited", "kafka-proxy")
+TARGETS = ("direct", "gateway", "gateway-limited", "gateway-groups", "kafka-proxy")
+VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
 JAVA = ("java-200B", "java-1000B")
 ROUNDS, JAVA_ROUNDS, QUICK_SHARE = 5, 3, 0.25
 PROFILE_FACTOR = 5  # of requests: a sampler on the kernel's tick gets some 250 samples a second
@@ -122,7 +124,7 @@ def run_raw(
     """The Go load against the Go null broker."""
     results = []
     with ExitStack() as stack:
-        ports = free_ports(ports, 40)
+        ports = free_ports(ports, 50)
         upstream, broker = stack.enter_context(null_broker(rawload, ports, run_dir))
         targets = start(stack, names, upstream, ports, run_dir)
         for scenario in scenarios:
@@ -132,7 +134,7 @@ def run_raw(
                 with in_force(rawload, target):
                     return measure(rawload, target, scenario, requests, broker)
 
-            turns = [target for target in targets if scenario.limited or target.name != "gateway-limited"]
+            turns = [target for target in targets if scenario.limited or target.name not in VARIANTS]
             results.append(
                 {"name": scenario.name, "title": scenario.title, "per": scenario.per, "bar": scenario.bar,
                  "units": requests, "rounds": take_turns(scenario.title, turns, rounds, take)}
@@ -157,7 +159,7 @@ def run_java(
     with ExitStack() as stack:
         stack.callback(cluster.stop)
         create_topic(cluster)
-        names = [name for name in names if name != "gateway-limited"]
+        names = [name for name in names if name not in VARIANTS]
         targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir)
         for scenario in JAVA_SCENARIOS:
             if scenario.name not in wanted:
@@ -177,13 +179,16 @@ def run_java(
 
 
 def start(stack: ExitStack, names: Sequence[str], upstream: str, ports: int, run_dir: Path) -> list[Target]:
-    """Takes ports `ports` + 10 to `ports` + 39, in the order in which they take turns."""
+    """Takes ports `ports` + 10 to `ports` + 49, in the order in which they take turns."""
     run_dir = Path(tempfile.mkdtemp(dir=run_dir))
     begin = {
         "direct": lambda: direct(upstream),
         "gateway": lambda: stack.enter_context(gateway("gateway", upstream, ports + 10, IDLE_THRESHOLDS, run_dir)),
         "gateway-limited": lambda: stack.enter_context(
             gateway("gateway-limited", upstream, ports + 20, BUSY_THRESHOLDS, run_dir)
+        ),
+        "gateway-groups": lambda: stack.enter_context(
+            gateway("gateway-groups", upstream, ports + 40, IDLE_THRESHOLDS, run_dir, more=MANY_GROUPS)
         ),
         "kafka-proxy": lambda: stack.enter_context(kafka_proxy(upstream, ports + 30, run_dir)),
     }

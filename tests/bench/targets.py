@@ -38,6 +38,14 @@ BUSY_THRESHOLDS = {
         "busy": {"bytes.in.per.sec.threshold": "1MB"},
     },
 }
+# Topic `load` is in one of many resource groups, which is far from its limits.
+MANY_GROUPS = {
+    "resource_groups": {
+        "topic_pattern": "{tenant}",
+        "groups": {f"g{i}": {"publishRateInBytes": "1GB", "publishRateInMsgs": 100_000_000} for i in range(5000)},
+        "tenants": {"load": "g0"} | {f"t{i}": f"g{i}" for i in range(1, 5000)},
+    }
+}
 
 
 @dataclass(frozen=True)
@@ -77,13 +85,19 @@ def gateway_config(upstream: str, port: int, thresholds: dict[str, Any], spool: 
 
 @contextmanager
 def gateway(
-    name: str, upstream: str, port: int, thresholds: dict[str, Any], run_dir: Path, env: dict[str, str] | None = None
+    name: str,
+    upstream: str,
+    port: int,
+    thresholds: dict[str, Any],
+    run_dir: Path,
+    env: dict[str, str] | None = None,
+    more: dict[str, Any] | None = None,
 ) -> Iterator[Target]:
-    """Takes ports `port` to `port` + 9."""
+    """Takes ports `port` to `port` + 9. `more`: keys of its configuration."""
     log, config = run_dir / f"{name}.log", run_dir / f"{name}.yaml"
     spool = run_dir / f"{name}-spool"
     spool.mkdir()
-    config.write_text(yaml.safe_dump(gateway_config(upstream, port, thresholds, spool)))
+    config.write_text(yaml.safe_dump(gateway_config(upstream, port, thresholds, spool) | (more or {})))
     node_port = port + 1 + NODE_ID
     command = [sys.executable, "-m", "gateway", "serve", str(config)]
     with running(command, log, env=env, cwd=ROOT) as process:

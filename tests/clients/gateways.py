@@ -44,6 +44,8 @@ class Gateway:
             "listener": {"host": embedded.HOST, "port": self.port},
             "admin": {"host": embedded.HOST, "port": self._admin_port},
             "usage_log": {"spool_dir": str(folder / "spool")},
+            # A fleet of its own: limits hold over all gateways that share this topic, and tests share a cluster.
+            "resourceUsagePublishTopicName": f"__produce_gateway_resource_usage_{self.port}",
         }
         path = folder / "gateway.yaml"
         given = dict(settings or {})

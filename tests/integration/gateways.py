@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import urllib.error
 import urllib.request
+import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -58,6 +60,7 @@ class Gateway(gateways.Gateway):
         self.usage_topic = usage_log.get("topic", USAGE_TOPIC)
         self._wait = wait
         self._stopped = False
+        self.is_dead = False  # killed on purpose: there is no end to look at
 
     def __enter__(self) -> Gateway:
         if self._wait:
@@ -76,7 +79,7 @@ class Gateway(gateways.Gateway):
 
     def stop(self) -> None:
         """SIGTERM, and what must be seen then; log and spool stay readable until the `with` ends."""
-        if self._stopped:
+        if self._stopped or self.is_dead:
             return
         self._stopped = True
         family = self.pids() - {self.process.pid}
@@ -85,8 +88,12 @@ class Gateway(gateways.Gateway):
         assert status == 0, f"the gateway ended with {status}: {said[-3000:]}"
         left = [processes.command_of(pid) for pid in family if (processes.PROC / str(pid)).exists()]
         assert not left, f"the gateway left processes behind: {left}"
-        assert "Traceback" not in said, said[-3000:]
+        assert "Traceback" not in said, said[max(0, said.find("Traceback") - 1000) :][:6000]
         assert "by a bug" not in said, said[-3000:]
+
+    def forget(self) -> None:
+        """It was killed: there is nothing to be stopped any more."""
+        self._stopped = True
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
@@ -94,6 +101,19 @@ class Gateway(gateways.Gateway):
         """The process id of `gateway.control` or `gateway.data`; 0 while there is none."""
         found = [pid for pid in self.pids() if f"-m {module} " in processes.command_of(pid)]
         return found[0] if found else 0
+
+    def worker(self, number: int) -> int:
+        """The process id of that worker; 0 while there is none."""
+        return self.workers().get(number, 0)
+
+    def workers(self) -> dict[int, int]:
+        """Process ids of the workers by number: those that run just now."""
+        found = {}
+        for pid in self.pids():
+            words = processes.command_of(pid).split()
+            if "gateway.data" in words and "--worker" in words:
+                found[int(words[words.index("--worker") + 1])] = pid
+        return found
 
     # --- /metrics -----------------------------------------------------------------------------------------------------
 
@@ -187,6 +207,26 @@ class Gateway(gateways.Gateway):
             wait_for("", reached, SETTLE_S, every_s=0.1)
         except embedded.EmbeddedError:
             raise AssertionError(f"{topic} {outcomes}: /metrics stays at {seen}, wanted {want}") from None
+
+
+@contextlib.contextmanager
+def fleet(
+    kafka: Cluster, gateways: int = 2, workers: int = 1, settings: dict[str, Any] | None = None
+) -> Iterator[list[Gateway]]:
+    """Several gateways in front of one cluster as one fleet, all with the same settings, started together; each has its
+    own ports, spool and name. They share the other internal topics with all gateways of that cluster, unless `settings`
+    give them names of their own.
+    """
+    topic = f"__produce_gateway_resource_usage_{uuid.uuid4().hex}"
+    given = {"workers": workers, "resourceUsagePublishTopicName": topic, **(settings or {})}
+    node_ids = len(kafka.brokers)
+    with contextlib.ExitStack() as stack:
+        started = [Gateway(kafka.bootstrap_servers, given, node_ids=node_ids, wait=False) for _ in range(gateways)]
+        for gateway in started:
+            stack.enter_context(gateway)
+        for gateway in started:
+            wait_for("the gateway to be ready", gateway.ready)
+        yield started
 
 
 def _frozen(found: dict[str, dict[tuple[str, str], list[int]]]) -> Outcomes:

@@ -1,0 +1,224 @@
+"""The seed's estimate of memory and bandwidth (PIP-82, "Resource consumption considerations") against the real reports.
+
+100,000 namespaces of 80 bytes' names, 100 gateways, each namespace on 5 of them; of each, bytes and messages, published
+and dispatched. The seed: 1 MB of memory per broker; per minute, all usages once, 56 MB published and 5.6 GB consumed.
+
+    .venv/bin/python -m tests.bench.resource_model
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gateway.fleet.peers import ROOM, Peers
+from gateway.fleet.reports import Reporter
+from policies import fleet_keys
+from policies.shares import Use
+
+SEED_MEMORY = 1e6
+SEED_PUBLISHED = 56e6
+SEED_CONSUMED = 5.6e9
+# A record batch of one record, with our key, in Kafka's own format: what each message costs beside its value.
+BATCH_OVERHEAD = 61 + 9 + 8
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+COLUMNS = (("publish", "bytes"), ("publish", "msgs"), ("dispatch", "bytes"), ("dispatch", "msgs"))
+
+Uses = dict[str, Use]
+
+
+@dataclass(frozen=True)
+class Model:
+    namespaces: int = 100_000
+    gateways: int = 100
+    spread: int = 5  # gateways per namespace
+    name_bytes: int = 80
+    gateway_bytes: int = 40
+    room: int = ROOM
+
+    def names(self, chance: random.Random) -> list[str]:
+        """Letters at random: names that compress worse than anybody's."""
+        return ["".join(chance.choices(LETTERS, k=self.name_bytes)) for _ in range(self.namespaces)]
+
+    def places(self, chance: random.Random) -> list[list[int]]:
+        """By gateway: its namespaces. Every gateway has the same number of them."""
+        total = self.namespaces * self.spread
+        while True:
+            places: list[set[int]] = [set() for _ in range(self.gateways)]
+            left = dict.fromkeys(range(self.gateways), total // self.gateways)
+            for namespace in range(self.namespaces):
+                # Those with most left first, by chance among equals: nobody remains with what he can't place.
+                order = sorted(chance.sample(sorted(left), min(len(left), 4 * self.spread)), key=lambda g: -left[g])
+                for gateway in order[: self.spread]:
+                    places[gateway].add(namespace)
+                    left[gateway] -= 1
+                    if not left[gateway]:
+                        del left[gateway]
+            if all(len(place) == total // self.gateways for place in places):
+                return [sorted(place) for place in places]
+
+
+@dataclass
+class Figures:
+    """Of one model. Bytes are those of all gateways, per minute."""
+
+    memory: int  # of one gateway
+    names: int  # once, when everybody begins: usages and names
+    usages: int  # a report each minute, everything in it
+    consumed: int
+    report_s: float  # to make one
+    take_s: float  # to take in one of another gateway
+
+
+def usage(names: Iterable[str], chance: random.Random) -> Uses:
+    found: Uses = {}
+    for name in names:
+        size = chance.lognormvariate(7, 1)
+        topics = chance.randint(1, 20)
+        for direction, factor in (("publish", 1.0), ("dispatch", chance.uniform(0.5, 4.0))):
+            messages = chance.lognormvariate(5, 2) * factor
+            hungry = chance.random() < 0.02
+            found[fleet_keys.group_key(name, direction, "bytes")] = Use(messages * size, hungry, 1.0, topics)
+            found[fleet_keys.group_key(name, direction, "msgs")] = Use(messages, False, 1.0, topics)
+    return found
+
+
+def changed(one: Use, chance: random.Random) -> Use:
+    """By more than a tenth, up or down."""
+    factor = chance.uniform(1.11, 2.0)
+    return one._replace(rate=one.rate * (factor if chance.random() < 0.5 else 1 / factor))
+
+
+def boot_of(gateway: int) -> bytes:
+    return random.Random(gateway).randbytes(8)
+
+
+def each_minute(model: Model, chance: random.Random, minutes: int = 2) -> Figures:
+    """Everybody begins; then, each minute, everything changes and is reported once. Gateway 0 hears all of it."""
+    names, places = model.names(chance), model.places(chance)
+    said: list[list[list[bytes]]] = [[] for _ in range(minutes + 1)]  # by minute, by gateway
+    for n, place in enumerate(places[1:], 1):
+        reporter = Reporter(title_of(n, model), boot_of(n), cycle_s=60.0)
+        present = usage((names[namespace] for namespace in place), chance)
+        for at, messages in enumerate(said):
+            messages.append(reporter.report(present))
+            if at < minutes:
+                present = {key: changed(one, chance) for key, one in present.items()}
+    own = [usage((names[namespace] for namespace in places[0]), chance)]
+    for _ in range(minutes):
+        own.append({key: changed(one, chance) for key, one in own[-1].items()})
+    del names, places, reporter, present
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        ours, peers, mine = _live(model, own, said)
+        gc.collect()
+        memory = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert peers.living == model.gateways - 1
+    assert peers.counts == dict.fromkeys(peers.counts, 0)
+    assert all(len(peers.of(key)[0]) == model.spread - 1 for key in own[0])
+    sizes = [here + sum(map(total, there)) for here, there in zip(mine, said, strict=True)]
+    present = {key: changed(one, chance) for key, one in own[-1].items()}
+    clock = time.process_time()
+    ours.report(present)
+    report_s = time.process_time() - clock
+    clock = time.process_time()
+    hearer = Peers(ours)
+    for messages in said[0]:
+        take(hearer, messages)
+    clock = time.process_time()
+    for messages in said[1]:
+        take(hearer, messages)
+    take_s = (time.process_time() - clock) / len(said[1])
+    return Figures(memory, sizes[0], sizes[-1], sizes[-1] * model.gateways, report_s, take_s)
+
+
+def _live(model: Model, own: list[Uses], said: list[list[list[bytes]]]) -> tuple[Reporter, Peers, list[int]]:
+    """A gateway's life; what it said, in bytes per minute."""
+    ours = Reporter(title_of(0, model), boot_of(0), cycle_s=60.0)
+    peers = Peers(ours, room=model.room)
+    mine = []
+    for present, there in zip(own, said, strict=True):
+        mine.append(total(ours.report(present)))
+        for messages in there:
+            take(peers, messages)
+        ours.answer()  # everybody names what we use as well: said once, at the beginning
+        ours.arrived()
+    return ours, peers, mine
+
+
+def total(messages: list[bytes]) -> int:
+    return sum(map(len, messages))
+
+
+def title_of(gateway: int, model: Model) -> str:
+    return f"broker-{gateway}.".ljust(model.gateway_bytes, "x")
+
+
+def take(peers: Peers, messages: list[bytes]) -> None:
+    for message in messages:
+        peers.take(message, None, 0.0)
+
+
+def each_second(model: Model, chance: random.Random, gateways: int, drift: bool) -> tuple[float, float]:
+    """Bytes and messages per minute of one gateway, mean of so many, at a cycle of 1 s: every usage changes by more
+    than a tenth once within the minute; or, `drift`, on and on by as much per minute.
+    """
+    count = model.namespaces * model.spread // model.gateways
+    size = messages = 0
+    for n in range(gateways):
+        names = Model(namespaces=count, name_bytes=model.name_bytes).names(chance)
+        reporter = Reporter(title_of(n, model), boot_of(n))
+        present = usage(names, chance)
+        reporter.report(present)
+        keys = list(present)
+        turns = [chance.sample(range(60), 60) for _ in range(len(keys) // 4 // 60 + 1)]
+        when = [turn for some in turns for turn in some][: len(keys) // 4]
+        for second in range(60):
+            for at, turn in enumerate(when):
+                if drift or turn == second:
+                    for key in keys[4 * at : 4 * at + 4]:
+                        one = present[key]
+                        present[key] = one._replace(rate=one.rate * 1.11 ** (1 / 60)) if drift else changed(one, chance)
+            said = reporter.report(present)
+            size += total(said)
+            messages += len(said)
+    return size / gateways, messages / gateways
+
+
+def megabytes(number: float) -> str:
+    return f"{number / 1e6:,.2f} MB" if number < 1e9 else f"{number / 1e9:,.2f} GB"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=2, help="gateways simulated at a cycle of 1 s")
+    options = parser.parse_args()
+    model = Model()
+    found = each_minute(model, random.Random(82))
+    print(f"{'':58}{'ours':>12}{'the seed':>12}")
+    print(f"{'memory of one gateway, 5,000 namespaces':58}{megabytes(found.memory):>12}{megabytes(SEED_MEMORY):>12}")
+    print(f"{'published per minute, one report each':58}{megabytes(found.usages):>12}{megabytes(SEED_PUBLISHED):>12}")
+    print(f"{'consumed per minute':58}{megabytes(found.consumed):>12}{megabytes(SEED_CONSUMED):>12}")
+    print(f"{'published once, with all names, when all begin':58}{megabytes(found.names):>12}")
+    print(f"{'to make a report / to take one in':58}{found.report_s * 1e3:>9.0f} ms{found.take_s * 1e3:>9.1f} ms")
+    for drift, what in ((False, "once within the minute"), (True, "11 % on and on")):
+        size, messages = each_second(model, random.Random(82), options.sample, drift)
+        wire = size + messages * BATCH_OVERHEAD
+        print(f"{'cycle of 1 s, published per minute: ' + what:58}{megabytes(size * model.gateways):>12}", end="")
+        print(f"   with Kafka's own {BATCH_OVERHEAD} bytes per message {megabytes(wire * model.gateways)}")
+        print(f"{'   consumed per minute':58}{megabytes(size * model.gateways**2):>12}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

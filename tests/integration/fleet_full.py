@@ -1,0 +1,208 @@
+# One resource group over a whole fleet: three brokers, two gateways with two workers each, real producers, 20 topics.
+# Events follow each other (a gateway that was idle gets busy, a producer joins, the limit changes, a worker and a whole
+# gateway are killed); after each the sum over all gateways is looked at, from two cycles on. What got in is taken from
+# the gateways' own usage logs, second by second.
+#
+# `python -m tests.integration.fleet_full` (or `make fleet`) runs it with windows of 30 s and prints a table;
+# test_fleet.py runs it with shorter ones.
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+from gateway import embedded
+from gateway.embedded import Cluster, wait_for
+from policies import usage
+from tests.integration.fleet_load import Load
+from tests.integration.gateways import create_topic
+from tests.integration.test_policy_fleet import Mortal
+
+LIMIT = 12_000_000
+LOWER = 8_000_000
+TOPICS = 20
+OFFER = 9_000_000
+CYCLES_S = 2.0  # two of a second: what settling may take
+GROUP = "gold"
+
+
+class Window(NamedTuple):
+    """What got in after an event; bytes per second."""
+
+    event: str
+    limit: int
+    rate: float
+    seconds: list[float]
+    producers: list[float]
+
+    @property
+    def error(self) -> float:
+        return self.rate / self.limit - 1
+
+    @property
+    def worst(self) -> float:
+        """The fullest second, of the limit."""
+        return max(self.seconds) / self.limit
+
+    def __str__(self) -> str:
+        shares = " ".join(f"{rate / 1e6:.1f}" for rate in self.producers)
+        return (
+            f"{self.event:<34} {self.limit / 1e6:>5.0f} {self.rate / 1e6:>7.2f} {self.error:>+7.1%} {self.worst:>6.2f}"
+            f"   {shares}"
+        )
+
+
+class Fleet:
+    """The cluster's gateways, and what they did."""
+
+    def __init__(self, kafka: Cluster, gateways: int = 2, workers: int = 2, **settings: Any) -> None:
+        name = uuid.uuid4().hex[:8]
+        self.tenant = f"t{name}"
+        self.kafka = kafka
+        self.topics = [f"{self.tenant}.orders.{number:02}" for number in range(TOPICS)]
+        for topic in self.topics:
+            create_topic(kafka, topic, 3, min_insync_replicas="1")
+        self.settings: dict[str, Any] = {
+            "workers": workers,
+            "policies_store": {"topic": f"__policies-{name}"},
+            "usage_log": {"topic": f"__usage-{name}"},
+            "resourceUsagePublishTopicName": f"__resource-usage-{name}",
+            "resource_groups": {
+                "groups": {GROUP: {"publishRateInBytes": LIMIT}},
+                "tenants": {self.tenant: GROUP},
+            },
+            **settings,
+        }
+        self.gateways = [Mortal(kafka.bootstrap_servers, self.settings, node_ids=3) for _ in range(gateways)]
+        self.loads: list[Load] = []
+
+    def __enter__(self) -> Fleet:
+        self._stack = ExitStack()
+        for gateway in self.gateways:
+            self._stack.enter_context(gateway)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for load in self.loads:
+            if load.process.poll() is None:
+                embedded.reap(load.process)
+        self._stack.__exit__(*error)
+
+    def produce(self, at: int, rate: float = OFFER, topics: list[str] | None = None) -> Load:
+        """A producer whose first gateway is that one; it knows the others as well."""
+        order = [*self.gateways[at:], *self.gateways[:at]]
+        load = Load(",".join(gateway.bootstrap for gateway in order), rate, topics or self.topics)
+        self.loads.append(load)
+        return load
+
+    def set_limit(self, limit: int, at: int = 0) -> None:
+        request = urllib.request.Request(
+            f"{self.gateways[at].admin}/admin/v2/resourcegroup/{GROUP}",
+            json.dumps({"publishRateInBytes": limit}).encode(),
+            {"content-type": "application/json"},
+            method="PUT",
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def settle(self) -> None:
+        time.sleep(CYCLES_S)
+
+    def look(self, event: str, limit: int, window_s: float, after_s: float = CYCLES_S) -> Window:
+        """Wait two cycles, then look for so long. `event` has just happened."""
+        time.sleep(after_s)
+        start = time.time()
+        acknowledged = [load.acknowledged for load in self.loads]
+        time.sleep(window_s)
+        end = time.time()
+        producers = [
+            (load.acknowledged - before) / (end - start)
+            for load, before in zip(self.loads, acknowledged, strict=True)
+            if load.process.poll() is None
+        ]
+        wait_for("the usage logs to come so far", lambda: self._spooled_until() >= end, 20)
+        seconds = self.seconds(start, end)
+        return Window(event, limit, sum(seconds) / len(seconds), seconds, producers)
+
+    def seconds(self, start: float, end: float) -> list[float]:
+        """Bytes of the group that were accepted in each second from `start` to `end`, over all gateways."""
+        found = [0.0] * int(end - start)
+        for record in self._records():
+            size = sum(
+                row["bytes"]
+                for row in record["rows"]
+                if row["topic"].startswith(self.tenant) and row["outcome"] == "accepted"
+            )
+            begins, ends = record["start_ms"] / 1000 - start, record["end_ms"] / 1000 - start
+            for second in range(max(0, int(begins)), min(len(found), int(ends) + 1)):
+                shared = min(ends, second + 1) - max(begins, second)
+                if shared > 0 and ends > begins:
+                    found[second] += size * shared / (ends - begins)
+        return found
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [record for gateway in self.gateways for record in gateway.spooled() if record["kind"] == usage.INTERVAL]
+
+    def _spooled_until(self) -> float:
+        """Until when every gateway that lives has written down what its busy workers did."""
+        ends = []
+        for gateway in self.gateways:
+            if gateway.process.poll() is None:
+                last = {record["worker"]: record["end_ms"] for record in gateway.spooled()}
+                ends.append(max(last.values(), default=0) / 1000)
+        return max(ends, default=0.0)
+
+
+@contextmanager
+def running(kafka: Cluster, **settings: Any) -> Iterator[Fleet]:
+    with Fleet(kafka, **settings) as fleet:
+        yield fleet
+
+
+def play(fleet: Fleet, window_s: float) -> Iterator[Window]:
+    """All events, one after the other."""
+    first, second = fleet.gateways
+    half = TOPICS // 2
+    fleet.produce(0, topics=fleet.topics[:half])
+    fleet.produce(0, topics=fleet.topics[half:])
+    yield fleet.look("two producers at one gateway", LIMIT, window_s, after_s=CYCLES_S + 3)  # and their start
+    fleet.produce(1)
+    yield fleet.look("the idle gateway gets busy", LIMIT, window_s, after_s=CYCLES_S + 1.5)
+    fleet.produce(1, rate=2_000_000)
+    yield fleet.look("a small producer joins", LIMIT, window_s, after_s=CYCLES_S + 1.5)
+    fleet.set_limit(LOWER)
+    yield fleet.look("the limit is lowered", LOWER, window_s)
+    fleet.set_limit(LIMIT, at=1)
+    yield fleet.look("the limit is raised", LIMIT, window_s)
+    os.kill(first.worker(0), signal.SIGKILL)
+    yield fleet.look("a worker is killed", LIMIT, window_s, after_s=CYCLES_S + 1.5)
+    second.murder()
+    second.is_dead = True
+    yield fleet.look("a gateway is killed", LIMIT, window_s, after_s=CYCLES_S + 1.5)
+
+
+def main() -> int:
+    """Print the table; 1 if a sum is not within 3 % or a second is above 1.1 times the limit."""
+    window_s = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
+    good = True
+    with Cluster(3) as kafka, running(kafka) as fleet:
+        print(f"{'event':<34} {'limit':>5} {'MB/s':>7} {'error':>7} {'worst':>6}   MB/s of each producer")
+        for window in play(fleet, window_s):
+            print(window, flush=True)
+            good = good and abs(window.error) <= 0.03 and window.worst <= 1.1 and min(window.producers) > 0
+        for load in fleet.loads:
+            sent, acknowledged, failed = load.finish()
+            print(f"producer: {sent} sent, {acknowledged} acknowledged, {failed} failed")
+            good = good and sent == acknowledged
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

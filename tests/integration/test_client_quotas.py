@@ -1,0 +1,652 @@
+# Client quotas in front of a real Kafka, with the clients that people have: Kafka's own load tools, librdkafka, and
+# bare frames where what counts is a single throttle time. Rates are taken where the bytes arrive: end offsets, sampled
+# at the broker, or what a consumer was given.
+#
+# Every rate is over a window that begins after some seconds of settling. What it may be off by is what one request more
+# or less makes of that window, and a machine that is busy with something else.
+
+from __future__ import annotations
+
+import re
+import struct
+import threading
+import time
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from gateway import embedded
+from gateway.embedded import Cluster, wait_for
+from gateway.quotas.client import QuotaClient
+from policies.client_quotas import Alteration, Op
+from policies.quota_names import DEFAULT, Entity
+from protocol import api
+from tests.gateway import play
+from tests.integration.gateways import Gateway, create_topic, log_bytes
+from tests.integration.wire import Wire
+
+pytestmark = pytest.mark.timeout(300)
+
+TOOLS = "org.apache.kafka.tools"
+TOTAL_KEY = "total.bytes.in.per.sec.threshold"
+PRODUCE, CONSUME, TIME = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+LEVELS = range(1, 9)
+USERS = {name: f"{name}-secret" for name in ("admin", "alice", "bob", "carol", "dave", *(f"l{n}" for n in LEVELS))}
+# Clients log in again after 85 to 95 % of it. What is left must be longer than what the gateway holds of a connection:
+# five requests in flight of 16 kB each. Else the broker closes it, as it does with quotas of its own.
+REAUTH_MS = 6000
+SASL_RATE = 600_000
+Entry = tuple[Entity, str, float]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    overrides = {"listener.name.sasl_plaintext.plain.connections.max.reauth.ms": str(REAUTH_MS)}
+    with Cluster(1, overrides, users=USERS) as running:
+        yield running
+
+
+def settings(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"internal_topics": "none", "policies_store": {"file": str(folder / "policies.jsonl")}, **more}
+
+
+@pytest.fixture(scope="module")
+def gateway(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with Gateway(cluster.bootstrap_servers, settings(tmp_path_factory.mktemp("plain"))) as running:
+        yield running
+
+
+def login(user: str, mechanism: str) -> dict[str, Any]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": USERS[user],
+    }
+
+
+@pytest.fixture(scope="module")
+def sasl(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """In front of the listener that asks who you are."""
+    servers = cluster.sasl_bootstrap_servers
+    own = {"bootstrap_servers": servers, **login("admin", "SCRAM-SHA-512")}
+    with Gateway(servers, settings(tmp_path_factory.mktemp("sasl"), upstream=own)) as running:
+        yield running
+
+
+class Quotas:
+    """Sets quotas through a gateway's own port, and takes them back."""
+
+    def __init__(self, gateway: Gateway, properties: Mapping[str, str] | None = None) -> None:
+        self._client = QuotaClient(gateway.bootstrap, properties)
+
+    def __call__(self, *entries: Entry) -> None:
+        self._alter([(entity, Op(key, value)) for entity, key, value in entries])
+
+    def remove(self, entity: Entity, key: str) -> None:
+        self._alter([(entity, Op(key, None))])
+
+    def clear(self) -> None:
+        self._alter([(row.entity, Op(str(key), None)) for row in self._client.describe() for key in row.values])
+
+    def _alter(self, ops: Sequence[tuple[Entity | None, Op]]) -> None:
+        by_entity: dict[Entity, list[Op]] = {}
+        for entity, op in ops:
+            if entity is not None:
+                by_entity.setdefault(entity, []).append(op)
+        refused = self._client.alter([Alteration(entity.pairs, own) for entity, own in by_entity.items()])
+        assert not any(refused), refused
+
+
+@pytest.fixture
+def quotas(gateway: Gateway) -> Iterator[Quotas]:
+    setting = Quotas(gateway)
+    yield setting
+    setting.clear()
+
+
+@pytest.fixture
+def user_quotas(sasl: Gateway) -> Iterator[Quotas]:
+    setting = Quotas(sasl, login("admin", "SCRAM-SHA-512"))
+    yield setting
+    setting.clear()
+
+
+def new_topic(cluster: Cluster, partitions: int = 1) -> str:
+    return create_topic(cluster, f"quota-{uuid.uuid4().hex[:8]}", partitions)
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+class Curve:
+    """What came in, as (time, bytes so far) with rising times."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.sizes: list[float] = []
+
+    def add(self, at: float, size: float) -> None:
+        self.times.append(at)
+        self.sizes.append(size)
+
+    def at(self, when: float) -> float:
+        """Bytes until then, linear between samples."""
+        assert self.times[0] <= when <= self.times[-1], f"{when - self.times[0]:.1f} s is not within what was measured"
+        after = bisect_left(self.times, when) or 1
+        t0, t1, s0, s1 = *self.times[after - 1 : after + 1], *self.sizes[after - 1 : after + 1]
+        return s0 + (s1 - s0) * (when - t0) / (t1 - t0)
+
+    def rate(self, start: float, end: float) -> float:
+        return (self.at(end) - self.at(start)) / (end - start)
+
+    @property
+    def began(self) -> float:
+        """The last time at which nothing was there."""
+        return next(t for t, later in zip(self.times, self.sizes[1:], strict=False) if later > 0)
+
+    @property
+    def ended(self) -> float:
+        """The first time at which everything was there."""
+        return self.times[bisect_left(self.sizes, self.sizes[-1])]
+
+
+class Watch:
+    """Samples end offsets of a topic's partitions ten times a second, at the broker; records are of one size."""
+
+    def __init__(self, cluster: Cluster, topic: str, partitions: int, size: int) -> None:
+        self.curves = [Curve() for _ in range(partitions)]
+        self._topic = topic
+        self._size = size
+        self._servers = cluster.bootstrap_servers
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch")
+
+    def __enter__(self) -> list[Curve]:
+        self._thread.start()
+        wait_for("the first look", lambda: bool(self.curves[-1].times))
+        return self.curves
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "watch", "log_level": 0})
+        try:
+            while not self._stop.wait(0.1):
+                for index, curve in enumerate(self.curves):
+                    end = consumer.get_watermark_offsets(TopicPartition(self._topic, index), timeout=30)[1]
+                    curve.add(time.monotonic(), end * self._size)
+        finally:
+            consumer.close()
+
+
+class Flood:
+    """A librdkafka producer that sends as fast as it is let, from `with` on until it ends or `count` is reached."""
+
+    SIZE = 50_000
+
+    def __init__(
+        self, bootstrap: str, topic: str, partition: int, config: Mapping[str, Any], *, count: int = 10**9
+    ) -> None:
+        self._where = (topic, partition)
+        self._count = count
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "linger.ms": 5,
+                "batch.size": 200_000,
+                "queue.buffering.max.kbytes": 1000,
+                "log_level": 0,
+                "on_delivery": self._settle,
+                **config,
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flood")
+        self.errors: list[str] = []
+        self.ended = 0.0
+
+    def __enter__(self) -> Flood:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Send no more, and return when everything is acknowledged."""
+        self._stop.set()
+        self._thread.join()
+
+    def _settle(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.errors.append(error.str())
+
+    def _run(self) -> None:
+        value = b"x" * self.SIZE
+        topic, partition = self._where
+        while self._count and not self._stop.is_set():
+            try:
+                self._producer.produce(topic, value, partition=partition)
+                self._count -= 1
+            except BufferError:
+                self._producer.poll(0.02)
+            self._producer.poll(0)
+        left = self._producer.flush(60)
+        if left:
+            self.errors.append(f"{left} records were never acknowledged")
+        self.ended = time.monotonic()
+
+
+class Printed:
+    """What one of Kafka's load tools printed; `metrics` are the client's own, by name (the largest of several)."""
+
+    def __init__(self, out: str, err: str) -> None:
+        self.out = out
+        self.err = err
+        self.metrics: dict[str, float] = {}
+        for line in out.splitlines():
+            found = re.fullmatch(r"[\w-]+:([\w-]+):\{.*\}\s*: (-?\d+(?:\.\d+)?)", line)
+            if found:
+                self.metrics[found[1]] = max(float(found[2]), self.metrics.get(found[1], 0.0))
+
+
+def tool(cluster: Cluster, name: str, *args: str) -> Printed:
+    process = cluster.java(f"{TOOLS}.{name}", *args, "--print-metrics")
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        embedded.reap(process)
+    assert process.returncode == 0, out + err
+    return Printed(out, err)
+
+
+# --- one rate, four clients beside each other -------------------------------------------------------------------------
+
+RATE = 2**20
+RECORDS = 17_000  # of 1000 bytes: 16 s
+QUEUE = 2**20  # the producer's buffer.memory: records wait in there for a second at that rate, and for 30 s by default
+CONSUME_RATE = 2_500_000
+CONSUMED = 4400  # of 10,000 bytes: 17.6 s
+SETTLE_S = 5.0
+
+
+class Group(NamedTuple):
+    """What librdkafka's consumer told its application, and how its group and the Java one's were meanwhile."""
+
+    curve: Curve
+    errors: list[str]
+    throttles_ms: list[float]
+    assigned: int
+    revoked: int
+    states: set[ConsumerGroupState]
+
+
+class Outcome(NamedTuple):
+    producer: Printed
+    curve: Curve
+    in_log: float  # bytes in the log by bytes of records
+    java: Printed
+    group: Group
+    sasl: Printed
+    sasl_curve: Curve
+    sasl_by_principal: dict[tuple[str, str], float]
+    sasl_disconnects: float
+
+
+def consume(cluster: Cluster, gateway: Gateway, topic: str, groups: Sequence[str]) -> Group:
+    curve, errors, throttles = Curve(), list[str](), list[float]()
+    changes = {"assigned": 0, "revoked": 0}
+    states: set[ConsumerGroupState] = set()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": gateway.bootstrap,
+            "client.id": "consuming",
+            "group.id": groups[0],
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": True,
+            "throttle_cb": lambda event: throttles.append(event.throttle_time * 1000),
+            "error_cb": lambda error: errors.append(error.str()),
+            "log_level": 0,
+        }
+    )
+
+    def count(what: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+        def changed(_: Consumer, __: list[TopicPartition]) -> None:
+            changes[what] += 1
+
+        return changed
+
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    consumer.subscribe([topic], on_assign=count("assigned"), on_revoke=count("revoked"), on_lost=count("revoked"))
+    size, asked, deadline = 0, 0.0, time.monotonic() + 60
+    try:
+        while size < CONSUMED * 10_000:
+            assert time.monotonic() < deadline, f"{size} bytes in 60 s: {errors}"
+            message = consumer.poll(0.5)
+            now = time.monotonic()
+            if message is not None:
+                error = message.error()
+                if error is None:
+                    size += len(message.value() or b"")
+                    curve.add(now, size)
+                else:
+                    errors.append(error.str())
+            if curve.times and curve.times[0] + 3 < now < curve.times[0] + 14 and now > asked + 2:
+                asked = now
+                states |= {found.result(30).state for found in admin.describe_consumer_groups(list(groups)).values()}
+        revoked = changes["revoked"]  # before it leaves by itself
+    finally:
+        consumer.close()
+    return Group(curve, errors, throttles, changes["assigned"], revoked, states)
+
+
+def fill(cluster: Cluster, topic: str) -> None:
+    """In small batches: a Fetch answer ends within one, and what was cut off is fetched, and charged, again."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 5, "batch.size": 16_384})
+    for _ in range(CONSUMED):
+        producer.produce(topic, b"x" * 10_000, partition=0)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+@pytest.fixture(scope="module")
+def outcome(cluster: Cluster, gateway: Gateway, sasl: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """All four at once, each under a quota of its own."""
+    setting = Quotas(gateway)
+    user_setting = Quotas(sasl, login("admin", "SCRAM-SHA-512"))
+    setting(
+        (Entity(None, "perf"), PRODUCE, RATE),
+        (Entity(None, "consuming"), CONSUME, CONSUME_RATE),
+        (Entity(None, "consuming-java"), CONSUME, CONSUME_RATE),
+    )
+    user_setting((Entity("alice"), PRODUCE, SASL_RATE))
+    produced, consumed, again = new_topic(cluster), new_topic(cluster), new_topic(cluster)
+    fill(cluster, consumed)
+    config = tmp_path_factory.mktemp("java") / "alice.properties"
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={module} required username="alice" password="{USERS["alice"]}";\n'
+    )
+
+    def produce(running: Gateway, topic: str, count: int, client_id: str, *more: str) -> Printed:
+        at = ("--bootstrap-server", running.bootstrap, "--topic", topic)
+        load = ("--num-records", str(count), "--record-size", "1000", "--throughput", "-1")
+        own = ("--command-property", f"client.id={client_id}", f"buffer.memory={QUEUE}")
+        return tool(cluster, "ProducerPerformance", *at, *load, *more, *own)
+
+    def consume_java(group: str) -> Printed:
+        at = ("--bootstrap-server", gateway.bootstrap, "--topic", consumed, "--num-records", str(CONSUMED))
+        own = ("--group", group, "--command-property", "client.id=consuming-java")
+        return tool(cluster, "ConsumerPerformance", *at, *own)
+
+    groups = [f"{consumed}-rdkafka", f"{consumed}-java"]
+    before = sasl.metric("disconnects_total", cause="upstream")
+    with (
+        Watch(cluster, produced, 1, 1000) as (curve,),
+        Watch(cluster, again, 1, 1000) as (sasl_curve,),
+        ThreadPoolExecutor(4) as pool,
+    ):
+        producing = pool.submit(produce, gateway, produced, RECORDS, "perf")
+        java = pool.submit(consume_java, groups[1])
+        group = pool.submit(consume, cluster, gateway, consumed, groups)
+        alice = pool.submit(produce, sasl, again, 10_000, "again", "--command-config", str(config))
+        results = producing.result(), java.result(), group.result(), alice.result()
+    setting.clear()
+    user_setting.clear()
+    clients = {
+        (labels["principal"], labels["outcome"]): value
+        for labels, value in sasl.samples()["client_bytes_total"]
+        if labels["client_id"] == "again" and value
+    }
+    return Outcome(
+        results[0],
+        curve,
+        log_bytes(cluster, produced) / (RECORDS * 1000),
+        results[1],
+        results[2],
+        results[3],
+        sasl_curve,
+        clients,
+        sasl.metric("disconnects_total", cause="upstream") - before,
+    )
+
+
+def test_a_producer_is_held_to_its_rate_in_every_second(outcome: Outcome) -> None:
+    """Kafka's own quota with the same command: 11 MiB/s in the first second, 0.02 for the next ten, p99 11 s."""
+    curve = outcome.curve
+    start = curve.began
+    rates = [
+        curve.rate(start + second, start + second + 1) * outcome.in_log / RATE
+        for second in range(int(curve.ended - start))
+    ]
+    whole = curve.sizes[-1] * outcome.in_log / (curve.ended - start) / RATE
+    percentile = re.search(r"(\d+) ms 99th", outcome.producer.out)
+    assert percentile is not None
+    print(f"\nMiB/s {[round(rate, 2) for rate in rates]}, over all {whole:.3f}; p99 {percentile[1]} ms")
+    steady = rates[int(SETTLE_S) :]
+    assert len(steady) >= 8
+    assert all(0.7 <= rate <= 1.3 for rate in steady)
+    assert whole == pytest.approx(1, rel=0.05)
+    assert int(percentile[1]) < 2500
+    assert f"{RECORDS} records sent" in outcome.producer.out
+    assert outcome.producer.err == ""
+    assert outcome.producer.metrics["produce-throttle-time-max"] > 0
+    assert outcome.producer.metrics["connection-close-total"] == 0
+
+
+def test_a_librdkafka_consumer_reads_at_its_rate_and_its_group_is_stable(outcome: Outcome) -> None:
+    curve, group = outcome.group.curve, outcome.group
+    start = curve.times[0]
+    rate = curve.rate(start + 1.5, start + 16.5)
+    print(f"\n{rate / 1e6:.3f} MB/s of {CONSUME_RATE / 1e6}; throttled {len(group.throttles_ms)} times,", end=" ")
+    print(f"up to {max(group.throttles_ms, default=0):.0f} ms")
+    assert rate == pytest.approx(CONSUME_RATE, rel=0.1)
+    assert group.errors == []
+    assert (group.assigned, group.revoked) == (1, 0)
+    assert group.states == {ConsumerGroupState.STABLE}
+    assert max(group.throttles_ms) > 0
+
+
+def test_a_java_consumer_reads_at_its_rate_and_its_group_is_stable(outcome: Outcome) -> None:
+    java = outcome.java
+    (row,) = (line.split(", ") for line in java.out.splitlines() if re.match(r"\d{4}-\d\d-\d\d ", line))
+    rate = float(row[8]) * 2**20  # fetch.MB.sec
+    throttle_ms = java.metrics["fetch-throttle-time-max"]
+    print(f"\n{rate / 1e6:.3f} MB/s of {CONSUME_RATE / 1e6} over {int(row[7]) / 1000:.1f} s; up to {throttle_ms} ms")
+    assert int(row[7]) > 15_000
+    assert rate == pytest.approx(CONSUME_RATE, rel=0.1)
+    assert int(row[4]) == CONSUMED
+    assert java.err == ""
+    assert throttle_ms > 0
+    assert java.metrics["rebalance-total"] == 1
+    assert java.metrics["connection-close-total"] == 0
+
+
+def test_who_authenticates_again_while_a_quota_holds_him_keeps_connection_name_and_quota(outcome: Outcome) -> None:
+    metrics = outcome.sasl.metrics
+    curve = outcome.sasl_curve
+    rate = curve.rate(curve.began + 3, curve.ended)
+    print(f"\n{rate / 1e3:.0f} kB/s of {SASL_RATE / 1e3:.0f}, logged in again", end=" ")
+    print(f"{metrics['successful-reauthentication-total']:.0f} times, {outcome.sasl_by_principal}")
+    assert metrics["successful-reauthentication-total"] >= 2
+    assert metrics["failed-reauthentication-total"] == 0
+    assert metrics["connection-close-total"] == 0
+    assert outcome.sasl_disconnects == 0
+    assert set(outcome.sasl_by_principal) == {("User:alice", "accepted")}
+    assert rate * 1.02 == pytest.approx(SASL_RATE, rel=0.1)  # a record's head is 2 % of it
+    assert "10000 records sent" in outcome.sasl.out
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_a_contested_total_and_what_one_leaves_goes_to_the_others(cluster: Cluster, tmp_path: Path) -> None:
+    total = 12_000_000
+    topic = new_topic(cluster, 3)
+    quotas = [{"client_id": f"share-{n}", f"{PRODUCE}.shares": n} for n in (1, 2, 3)]
+    file = settings(tmp_path, thresholds={TOTAL_KEY: total, "on_exceed": "delay"}, client_quotas=quotas)
+    with Gateway(cluster.bootstrap_servers, file) as gateway, Watch(cluster, topic, 3, Flood.SIZE) as curves:
+        floods = [Flood(gateway.bootstrap, topic, n, {"client.id": f"share-{n + 1}"}) for n in range(3)]
+        with floods[0], floods[1], floods[2]:
+            wait_for("the first records of each", lambda: all(curve.sizes[-1] for curve in curves))
+            start = time.monotonic()
+            time.sleep(SETTLE_S + 20)
+            floods[2].end()
+            left = floods[2].ended
+            time.sleep(7)
+    rates = [curve.rate(start + SETTLE_S, start + SETTLE_S + 20) / 1e6 for curve in curves]
+    after = [curve.rate(left + 3, left + 6.5) / 1e6 for curve in curves]
+    seconds = [[round(curve.rate(left + s, left + s + 1) / 1e6, 1) for curve in curves] for s in range(-1, 6)]
+    print(f"\nMB/s {[round(rate, 2) for rate in rates]}; one left: {[round(rate, 2) for rate in after]}, {seconds}")
+    assert rates == pytest.approx([2, 4, 6], rel=0.1)
+    assert after == pytest.approx([4, 8, 0], rel=0.15)
+    assert [flood.errors for flood in floods] == [[], [], []]
+
+
+# --- users ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_users_quota_binds_all_his_connections_together_and_nobody_else(
+    cluster: Cluster, sasl: Gateway, user_quotas: Quotas
+) -> None:
+    user_quotas((Entity("alice"), PRODUCE, 1_000_000))
+    topic = new_topic(cluster, 3)
+    with Watch(cluster, topic, 3, Flood.SIZE) as curves:
+        with (
+            Flood(sasl.bootstrap, topic, 0, login("alice", "SCRAM-SHA-256")) as one,
+            Flood(sasl.bootstrap, topic, 1, login("alice", "SCRAM-SHA-512")) as two,
+            Flood(sasl.bootstrap, topic, 2, login("bob", "PLAIN"), count=400) as bob,
+        ):
+            wait_for("the first records of each", lambda: all(curve.sizes[-1] for curve in curves))
+            start = time.monotonic()
+            time.sleep(7)
+        time.sleep(0.3)
+    alice = [curve.rate(start + 2, start + 7) / 1e6 for curve in curves[:2]]
+    free = curves[2].sizes[-1] / (curves[2].ended - curves[2].began) / 1e6
+    print(f"\nalice {[round(rate, 2) for rate in alice]} MB/s, together {sum(alice):.3f}; bob {free:.1f} MB/s")
+    assert sum(alice) == pytest.approx(1, rel=0.1)
+    assert min(alice) > 0.2
+    assert curves[2].sizes[-1] == 400 * Flood.SIZE
+    assert free > 4
+    assert [each.errors for each in (one, two, bob)] == [[], [], []]
+
+
+def test_under_the_default_every_user_has_a_rate_of_his_own(
+    cluster: Cluster, sasl: Gateway, user_quotas: Quotas
+) -> None:
+    user_quotas((Entity(DEFAULT), PRODUCE, 1_000_000))
+    topic = new_topic(cluster, 2)
+    with Watch(cluster, topic, 2, Flood.SIZE) as curves:
+        with (
+            Flood(sasl.bootstrap, topic, 0, login("carol", "SCRAM-SHA-256")) as carol,
+            Flood(sasl.bootstrap, topic, 1, login("dave", "SCRAM-SHA-512")) as dave,
+        ):
+            wait_for("the first records of each", lambda: all(curve.sizes[-1] for curve in curves))
+            start = time.monotonic()
+            time.sleep(7)
+        time.sleep(0.3)
+    rates = [curve.rate(start + 2, start + 7) / 1e6 for curve in curves]
+    print(f"\ncarol and dave {[round(rate, 3) for rate in rates]} MB/s")
+    assert rates == pytest.approx([1, 1], rel=0.1)
+    assert carol.errors == dave.errors == []
+
+
+def sign_in(gateway: Gateway, user: str) -> Wire:
+    wire = Wire(gateway.broker_port(1))
+    token = f"\0{user}\0{USERS[user]}".encode()
+    for key, version, body in (
+        (api.SASL_HANDSHAKE, 1, struct.pack(">h", 5) + b"PLAIN"),
+        (api.SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token),
+    ):
+        wire.send(play.other_request(1, key, version, body))
+        assert wire.receive()[8:10] == b"\0\0"
+    return wire
+
+
+VALUES = (b"x" * 20_000,)
+SIZE = play.size_of(VALUES)
+
+
+def throttle_of(wire: Wire, topic: str, client_id: str | None) -> int:
+    throttle_ms, rows = wire.produce(play.request(1, {topic: [0]}, client_id=client_id, values=VALUES))
+    assert rows[topic, 0][0] == 0, rows
+    return throttle_ms
+
+
+def test_the_most_specific_of_the_eight_levels_wins(cluster: Cluster, sasl: Gateway, user_quotas: Quotas) -> None:
+    """Client n has a quota on level n and on all levels below. The first request's wait is its size by the rate."""
+
+    def entity(level: int, n: int) -> Entity:
+        user = {1: f"l{n}", 2: f"l{n}", 3: f"l{n}", 7: None, 8: None}.get(level, DEFAULT)
+        client = {1: f"app-{n}", 4: f"app-{n}", 7: f"app-{n}", 3: None, 6: None}.get(level, DEFAULT)
+        return Entity(user, client)
+
+    def wait_ms(level: int) -> int:
+        return 1000 + 500 * level
+
+    entities = {entity(level, n): level for n in LEVELS for level in LEVELS if level >= n}
+    user_quotas(*((each, PRODUCE, SIZE * 1000 // wait_ms(level)) for each, level in entities.items()))
+    topic = new_topic(cluster)
+    waits = []
+    for n in LEVELS:
+        with sign_in(sasl, f"l{n}") as wire:
+            waits.append(throttle_of(wire, topic, f"app-{n}"))
+        if n in (5, 6):  # <default> of all users: what is below it can't be seen before it is gone
+            user_quotas.remove(entity(n, n), PRODUCE)
+    print(f"\n{waits} ms")
+    assert waits == pytest.approx([wait_ms(n) for n in LEVELS], abs=20)
+
+
+def test_clients_without_an_id_are_under_the_client_default(cluster: Cluster, gateway: Gateway, quotas: Quotas) -> None:
+    quotas((Entity(None, DEFAULT), PRODUCE, SIZE), (Entity(None, "named"), PRODUCE, 2 * SIZE))
+    topic = new_topic(cluster)
+    with Wire(gateway.broker_port(1)) as nameless, Wire(gateway.broker_port(1)) as empty:
+        throttle_of(nameless, topic, None)  # what nobody used before it was saved up; the next one has to wait for it
+        waits = [throttle_of(nameless, topic, None), throttle_of(empty, topic, "")]
+    for client_id in ("named", "other"):
+        with Wire(gateway.broker_port(1)) as wire:
+            waits.append(throttle_of(wire, topic, client_id))
+    print(f"\n{waits} ms")
+    assert waits[0] == pytest.approx(1000, abs=20)
+    assert 1500 < waits[1] <= 2000  # the line is the same, and so is the debt
+    assert waits[2:] == pytest.approx([500, 1000], abs=20)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_with_one_per_cent_of_the_gateways_time_is_slowed_down(
+    cluster: Cluster, gateway: Gateway, quotas: Quotas
+) -> None:
+    quotas((Entity(None, "one-per-cent"), TIME, 1))
+    topic = new_topic(cluster)
+    throttled: dict[str, int] = {}
+
+    def requests(client_id: str) -> int:
+        """Answered within four seconds, one after the other."""
+        frame = play.request(1, {topic: [0]}, client_id=client_id)
+        count = throttled[client_id] = 0
+        with Wire(gateway.broker_port(1)) as wire:
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                throttled[client_id] += wire.produce(frame)[0] > 0
+                count += 1
+        return count
+
+    with ThreadPoolExecutor(2) as pool:
+        free, held = pool.map(requests, ("free", "one-per-cent"))
+    print(f"\n{free / 4:.0f} requests/s without, {held / 4:.0f} with 1 %; throttled {throttled}")
+    assert held < free / 2
+    assert throttled["free"] == 0
+    assert throttled["one-per-cent"] > 10

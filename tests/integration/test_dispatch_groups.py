@@ -1,0 +1,270 @@
+# Dispatch limits of resource groups (PIP-82) in front of a real Kafka, with Java's and librdkafka's consumers: what all
+# consumers of a group get together, of all its topics and from all brokers, is the group's limit; their consumer groups
+# stay as they are.
+#
+# Rates are taken where records arrive, over a window that begins after some seconds of settling.
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from gateway import embedded
+from gateway.embedded import Cluster
+from tests.integration.gateways import Gateway, create_topic, log_bytes
+
+pytestmark = pytest.mark.timeout(300)
+
+SETTLE_S, WINDOW_S = 5.0, 25.0
+RUN_S = SETTLE_S + WINDOW_S + 10.0  # clients start one after the other, and share as it comes
+BYTES_RATE, MSGS_RATE, BIG_RATE = 2_500_000, 3000, 2_000_000
+SIZE, SMALL, BIG = 5000, 400, 1_000_000  # of records
+GROUPS = {
+    "by-bytes": {"dispatchRateInBytes": BYTES_RATE},
+    "by-messages": {"dispatchRateInMsgs": MSGS_RATE},
+    "big-records": {"dispatchRateInBytes": BIG_RATE},
+}
+TENANTS = {"orders": "by-bytes", "events": "by-messages", "images": "big-records"}
+ORDERS, INVOICES = "orders.shop.placed", "orders.billing.invoices"
+CLICKS, VIEWS = "events.web.clicks", "events.web.views"
+IMAGES = "images.shop.originals"
+FREE = "others.shop.placed"
+RECORDS = {
+    ORDERS: (int(BYTES_RATE * RUN_S / SIZE), SIZE),
+    INVOICES: (int(BYTES_RATE * RUN_S / SIZE), SIZE),
+    CLICKS: (int(MSGS_RATE * RUN_S), SMALL),
+    VIEWS: (int(MSGS_RATE * RUN_S), SMALL),
+    IMAGES: (int(BIG_RATE * RUN_S / BIG), BIG),
+    FREE: (20_000, SIZE),
+}
+
+
+class Arrivals:
+    """Records that have come by time, each of `size` bytes; between two looks as if they came evenly."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.counts: list[float] = []
+
+    def add(self, at: float, count: float) -> None:
+        self.times.append(at)
+        self.counts.append(count)
+
+    def at(self, when: float) -> float:
+        assert self.times[0] <= when <= self.times[-1], f"{when} is not in {self.times[0]} to {self.times[-1]}"
+        after = bisect_left(self.times, when) or 1
+        t0, t1, c0, c1 = *self.times[after - 1 : after + 1], *self.counts[after - 1 : after + 1]
+        return c0 + (c1 - c0) * (when - t0) / (t1 - t0)
+
+    def rate(self, start: float, end: float) -> float:
+        return (self.at(end) - self.at(start)) / (end - start)
+
+
+class Consumed(NamedTuple):
+    """What one consumer got, and how its group was meanwhile."""
+
+    arrivals: Arrivals
+    errors: list[str]
+    assigned: int
+    revoked: int
+    states: set[ConsumerGroupState]
+
+
+class Outcome(NamedTuple):
+    consumed: dict[str, Consumed]  # by topic
+    start: float
+    overhead: dict[str, float]  # bytes in the log by bytes of records
+    free_s: float
+    delayed: float
+    not_followed: float
+    java: dict[str, dict[str, float]]  # metrics of the Java consumers
+
+
+def fill(cluster: Cluster, topic: str) -> None:
+    count, size = RECORDS[topic]
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "linger.ms": 5,
+            "batch.size": 16_384,
+            "message.max.bytes": 2 * BIG,
+            "queue.buffering.max.kbytes": 64_000,
+        }
+    )
+    value = b"x" * size
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % 2)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def consume(cluster: Cluster, gateway: Gateway, topic: str, until: float) -> Consumed:
+    """librdkafka, until that time or until it has everything."""
+    group = f"{topic}-rdkafka"
+    arrivals, errors, states = Arrivals(), list[str](), set[ConsumerGroupState]()
+    changes = {"assigned": 0, "revoked": 0}
+
+    def changed(what: str) -> Any:
+        def count(_: Consumer, __: list[TopicPartition]) -> None:
+            changes[what] += 1
+
+        return count
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": gateway.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            # The default has room for 48 kB of the next such record: fetched, charged and of no use, 5 % of everything.
+            **({"fetch.message.max.bytes": BIG} if topic == IMAGES else {}),
+            "error_cb": lambda error: errors.append(error.str()),
+            "log_level": 0,
+        }
+    )
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    consumer.subscribe([topic], on_assign=changed("assigned"), on_revoke=changed("revoked"), on_lost=changed("revoked"))
+    count, asked = 0, time.monotonic() + SETTLE_S
+    try:
+        while time.monotonic() < until and count < RECORDS[topic][0]:
+            message = consumer.poll(0.2)
+            now = time.monotonic()
+            if message is not None and message.error() is not None:
+                errors.append(message.error().str())
+            elif message is not None:
+                count += 1
+                arrivals.add(now, count)
+            if now > asked + 3:
+                asked = now
+                states |= {found.result(30).state for found in admin.describe_consumer_groups([group]).values()}
+        revoked = changes["revoked"]  # before it leaves by itself
+    finally:
+        consumer.close()
+    return Consumed(arrivals, errors, changes["assigned"], revoked, states)
+
+
+def consume_java(cluster: Cluster, gateway: Gateway, topic: str, until: float) -> tuple[Consumed, dict[str, float]]:
+    """Kafka's own load tool, which prints once a second what it has; it can't be told to end before it has enough."""
+    process = cluster.java(
+        "org.apache.kafka.tools.ConsumerPerformance",
+        *("--bootstrap-server", gateway.bootstrap, "--topic", topic, "--group", f"{topic}-java"),
+        *("--num-records", str(int(RECORDS[topic][0] * 0.5)), "--timeout", "60000"),
+        *("--show-detailed-stats", "--reporting-interval", "1000", "--print-metrics"),
+    )
+    ahead = time.time() - time.monotonic()
+    try:
+        out, err = process.communicate(timeout=until - time.monotonic() + 60)
+    finally:
+        embedded.reap(process)
+    assert process.returncode == 0, out + err
+    arrivals = Arrivals()
+    for line in out.splitlines():
+        found = re.match(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3}), \d+, [\d.]+, [\d.]+, (\d+),", line)
+        if found:
+            at = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S:%f").timestamp()
+            arrivals.add(at - ahead, float(found[2]))
+    metrics: dict[str, float] = {}
+    for line in out.splitlines():
+        found = re.fullmatch(r"[\w-]+:([\w-]+):\{.*\}\s*: (-?\d+(?:\.\d+)?)", line)
+        if found:
+            metrics[found[1]] = max(float(found[2]), metrics.get(found[1], 0.0))
+    return Consumed(arrivals, [err] if err else [], 1, 0, set()), metrics
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Iterator[Outcome]:
+    """All consumers at once."""
+    settings = {"internal_topics": "none", "resource_groups": {"groups": GROUPS, "tenants": TENANTS}}
+    with Cluster(2, {"message.max.bytes": str(2 * BIG)}) as cluster:
+        for topic in RECORDS:
+            create_topic(cluster, topic, 2)
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda topic: fill(cluster, topic), RECORDS))
+        with Gateway(cluster.bootstrap_servers, settings, node_ids=2) as gateway, ThreadPoolExecutor(6) as pool:
+            until = time.monotonic() + RUN_S
+            tasks = {topic: pool.submit(consume, cluster, gateway, topic, until) for topic in (ORDERS, CLICKS, IMAGES)}
+            java = {topic: pool.submit(consume_java, cluster, gateway, topic, until) for topic in (INVOICES, VIEWS)}
+            consumed = {topic: task.result() for topic, task in tasks.items()}
+            metrics = {}
+            for topic, each in java.items():
+                consumed[topic], metrics[topic] = each.result()
+            begun = time.monotonic()
+            assert len(consume(cluster, gateway, FREE, begun + 60).arrivals.times) == RECORDS[FREE][0]
+            free_s = time.monotonic() - begun
+            yield Outcome(
+                consumed,
+                max(each.arrivals.times[0] for each in consumed.values()) + SETTLE_S,
+                {topic: log_bytes(cluster, topic) / (count * size) for topic, (count, size) in RECORDS.items()},
+                free_s,
+                gateway.metric("fetches_delayed_total"),
+                gateway.metric("answers_not_followed_total"),
+                metrics,
+            )
+
+
+def rates(outcome: Outcome, *topics: str) -> list[float]:
+    """Records per second of each topic in the window."""
+    return [outcome.consumed[topic].arrivals.rate(outcome.start, outcome.start + WINDOW_S) for topic in topics]
+
+
+def test_topics_of_a_group_are_read_at_its_bytes_together(outcome: Outcome) -> None:
+    """One by librdkafka, one by Java, from two brokers each."""
+    by_topic = [
+        rate * SIZE * outcome.overhead[topic]
+        for topic, rate in zip((ORDERS, INVOICES), rates(outcome, ORDERS, INVOICES), strict=True)
+    ]
+    print(f"\n{[round(rate / 1e6, 3) for rate in by_topic]} MB/s, {sum(by_topic) / 1e6:.3f} of {BYTES_RATE / 1e6}")
+    assert sum(by_topic) == pytest.approx(BYTES_RATE, rel=0.05)
+    assert min(by_topic) > 0.1 * BYTES_RATE
+
+
+def test_topics_of_a_group_are_read_at_its_messages_together(outcome: Outcome) -> None:
+    by_topic = rates(outcome, CLICKS, VIEWS)
+    print(f"\n{[round(rate) for rate in by_topic]} messages/s, together {sum(by_topic):.0f} of {MSGS_RATE}")
+    assert sum(by_topic) == pytest.approx(MSGS_RATE, rel=0.05)
+    assert min(by_topic) > 0.1 * MSGS_RATE
+
+
+def test_records_of_a_megabyte_are_read_at_their_groups_rate(outcome: Outcome) -> None:
+    (rate,) = rates(outcome, IMAGES)
+    print(f"\n{rate * BIG / 1e6:.3f} MB/s of {BIG_RATE / 1e6}")
+    assert rate * BIG == pytest.approx(BIG_RATE, rel=0.05)
+
+
+def test_consumer_groups_stay_as_they_are(outcome: Outcome) -> None:
+    for topic in (ORDERS, CLICKS, IMAGES):
+        found = outcome.consumed[topic]
+        assert found.errors == []
+        assert (found.assigned, found.revoked) == (1, 0)
+        assert found.states == {ConsumerGroupState.STABLE}
+    for topic in (INVOICES, VIEWS):
+        assert outcome.consumed[topic].errors == []
+        assert outcome.java[topic]["rebalance-total"] == 1
+        assert outcome.java[topic]["connection-close-total"] == 0
+
+
+def test_a_java_consumer_is_told_how_long_it_has_to_wait(outcome: Outcome) -> None:
+    told = {topic: metrics["fetch-throttle-time-max"] for topic, metrics in outcome.java.items()}
+    print(f"\nup to {told} ms; {outcome.delayed:.0f} fetches delayed")
+    assert all(0 < throttle_ms <= 10_000 for throttle_ms in told.values())
+    assert outcome.delayed > 0
+
+
+def test_a_topic_of_nobodys_is_read_at_once(outcome: Outcome) -> None:
+    count, size = RECORDS[FREE]
+    print(f"\n{count * size / outcome.free_s / 1e6:.1f} MB/s")
+    assert count * size / outcome.free_s > 2 * BYTES_RATE
+    assert outcome.not_followed == 0

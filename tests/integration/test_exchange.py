@@ -1,0 +1,327 @@
+# Exchanges that hear each other over a real broker: at once, one after the other, and whatever happens to the topic and
+# to the cluster. Each runs as a gateway's control process runs it; what it hears is kept for the test.
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from gateway.embedded import Cluster
+from gateway.fleet import form
+from gateway.fleet.exchange import TOPIC_CONFIG, Exchange, Present
+from gateway.fleet.peers import Heard
+from gateway.fleet.reports import Rate, Reporter
+from policies.fleet_keys import group_key, total_key
+from policies.shares import Use
+
+WAIT_S = 60.0  # until what must come has come, however busy the machine is
+CYCLE_S = 1.0
+LATENCY_S = 0.3
+BUSY_S = 1.0  # this machine may be doing something else just now
+GOLD = group_key("gold", "publish", "bytes")
+TOTAL = total_key(1)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"resource-usage-{uuid.uuid4().hex[:8]}"
+
+
+class Gateway:
+    def __init__(self, kafka: Cluster, topic: str, name: str, **options: Any) -> None:
+        self.uses: dict[str, Use] = {}
+        self.rates: list[Rate] = []
+        self.heard: list[tuple[float, Heard]] = []
+        self.gone: list[tuple[float, str]] = []
+        self.states: list[bool] = []
+        self.exchange = Exchange(
+            {"bootstrap.servers": kafka.bootstrap_servers},
+            topic,
+            name,
+            present=lambda: Present(self.uses, self.rates, 2),
+            on_heard=lambda heard: self.heard.append((time.monotonic(), heard)),
+            on_gone=lambda peer: self.gone.append((time.monotonic(), peer)),
+            on_state=self.states.append,
+            **{"cycle_s": CYCLE_S} | options,
+        )
+
+    def knows(self, key: str) -> list[float]:
+        """What others take of it, rounded to two digits."""
+        return sorted(float(f"{use.rate:.2g}") for use in self.exchange.peers.of(key)[0])
+
+    async def until(self, what: str, condition: Callable[[], object], timeout_s: float = WAIT_S) -> float:
+        """How long that took."""
+        began = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began < timeout_s, f"no {what}: {self.exchange.problem}, {self.exchange.dropped}"
+            await trio.sleep(0.01)
+        return time.monotonic() - began
+
+    async def ready(self, peers: int) -> None:
+        await self.until(f"{peers} peers", lambda: self.exchange.up and self.exchange.peers.living == peers)
+
+
+@asynccontextmanager
+async def running(*gateways: Gateway) -> AsyncIterator[list[trio.CancelScope]]:
+    """Cancel one of the scopes to stop that one."""
+    scopes = [trio.CancelScope() for _ in gateways]
+
+    async def run(gateway: Gateway, scope: trio.CancelScope) -> None:
+        with scope:
+            await gateway.exchange.run()
+
+    async with trio.open_nursery() as nursery:
+        for gateway, scope in zip(gateways, scopes, strict=True):
+            nursery.start_soon(run, gateway, scope)
+        yield scopes
+        for scope in scopes:
+            scope.cancel()
+
+
+def admin(kafka: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+def create_topic(kafka: Cluster, topic: str, partitions: int, config: dict[str, str]) -> None:
+    client = admin(kafka)
+    client.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(timeout=WAIT_S)
+
+
+def delete_topic(kafka: Cluster, topic: str) -> None:
+    client = admin(kafka)
+    client.delete_topics([topic])[topic].result(timeout=WAIT_S)
+
+
+def settings_of(kafka: Cluster, topic: str) -> dict[str, str]:
+    client, resource = admin(kafka), ConfigResource(ResourceType.TOPIC, topic)
+    found = client.describe_configs([resource])[resource].result(timeout=WAIT_S)
+    return {name: found[name].value for name in TOPIC_CONFIG}
+
+
+async def test_two_gateways_hear_each_other_within_a_cycle(kafka: Cluster, topic: str) -> None:
+    a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
+    async with running(a, b):
+        await a.ready(1)
+        await b.ready(1)
+        for rate in (100.0, 200.0, 50.0):
+            a.uses = {GOLD: Use(rate, rate > 100), TOTAL: Use(rate / 2)}
+            took = await b.until(f"a rate of {rate}", lambda rate=rate: b.knows(GOLD) == [rate])  # type: ignore[misc]
+            assert took < CYCLE_S + LATENCY_S + BUSY_S
+            assert b.knows(TOTAL) == [rate / 2]
+        a.uses = {}
+        await b.until("an end of it", lambda: b.knows(GOLD) == [])
+    assert a.exchange.peers.gateways.keys() <= {heard.peer for _, heard in a.heard}
+    assert not any(a.exchange.dropped.values())
+    assert a.exchange.sent >= 4
+    assert a.exchange.received >= 4
+    assert a.exchange.received_bytes > 20 * a.exchange.received
+    assert a.exchange.failed == 0
+
+
+async def test_the_way_over_the_topic_takes_less_than_three_tenths_of_a_second(kafka: Cluster, topic: str) -> None:
+    a, b = Gateway(kafka, topic, "a", cycle_s=0.5), Gateway(kafka, topic, "b", cycle_s=0.5)
+    async with running(a, b):
+        await a.ready(1)
+        trips = []
+        for _ in range(10):
+            await trio.sleep(0.5)
+            trips.append(a.exchange.round_trip_s)
+    assert sorted(trips)[len(trips) // 2] < LATENCY_S, trips
+
+
+async def test_three_gateways_and_one_that_comes_late(kafka: Cluster, topic: str) -> None:
+    a, b, c = (Gateway(kafka, topic, name) for name in "abc")
+    a.uses, b.uses = {GOLD: Use(100.0), TOTAL: Use(5.0)}, {GOLD: Use(10.0, True)}
+    a.rates = [Rate(1, None, 500.0), Rate(1, "clicks", 300.0)]
+    async with running(a, b):
+        await a.ready(1)
+        await b.ready(1)
+        await b.until("usage", lambda: b.knows(GOLD) == [100.0])
+        await trio.sleep(3 * CYCLE_S)  # names were said long ago
+        async with running(c):
+            await c.until("names and usages of both", lambda: c.knows(GOLD) == [10.0, 100.0])
+            assert c.knows(TOTAL) == [5.0]
+            assert c.exchange.peers.workers == 4
+            assert c.exchange.peers.rates()[1][1]["clicks"] == pytest.approx(300, rel=0.003)
+            await a.ready(2)
+            assert set(a.exchange.peers.gateways.values()) == {"b", "c"}
+        # who stops in order is gone at once
+        await a.until("only one peer", lambda: a.exchange.peers.living == 1, CYCLE_S + BUSY_S)
+        assert a.heard[-1][1].left or any(heard.left for _, heard in a.heard[-4:])
+
+
+async def test_who_is_silent_for_two_cycles_is_gone(kafka: Cluster, topic: str) -> None:
+    a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
+    a.uses = {GOLD: Use(100.0)}
+    async with running(a, b) as scopes:
+        await b.until("usage", lambda: b.knows(GOLD) == [100.0])
+        a.exchange._say_goodbye = lambda: None  # type: ignore[method-assign]  # as if it were killed
+        killed = time.monotonic()
+        scopes[0].cancel()
+        await b.until("an end", lambda: b.gone)
+        last = max(at for at, heard in b.heard if heard.gateway == "a")
+        assert b.gone[0][0] - last > 2 * CYCLE_S
+        assert b.gone[0][0] - killed < 2.25 * CYCLE_S + BUSY_S
+        assert (b.knows(GOLD), b.exchange.up) == ([], True)
+
+
+async def test_old_messages_are_dropped(kafka: Cluster, topic: str) -> None:
+    b = Gateway(kafka, topic, "b")
+    async with running(b):
+        await b.ready(0)
+        took = Reporter("a", b"12345678").report({GOLD: Use(100.0)})
+        # given a gateway that was cut off while somebody spoke: it reads on where it was
+        consumer = b.exchange._consumer
+        assert consumer is not None
+        consumer.pause([TopicPartition(topic, 0)])
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for message in took:
+            producer.produce(topic, message)
+        producer.flush(WAIT_S)
+        await trio.sleep(5 * CYCLE_S)
+        assert not b.exchange.up
+        consumer.resume([TopicPartition(topic, 0)])
+        await b.until("an old message", lambda: b.exchange.dropped["stale"])
+        await b.until("its own messages", lambda: b.exchange.up)
+    assert (b.knows(GOLD), b.exchange.peers.living) == ([], 0)
+    assert b.states[:3] == [True, False, True]
+
+
+async def test_the_topic_is_made_as_it_must_be(kafka: Cluster, topic: str) -> None:
+    a = Gateway(kafka, topic, "a")
+    async with running(a):
+        await a.ready(0)
+    assert settings_of(kafka, topic) == TOPIC_CONFIG
+    metadata = admin(kafka).list_topics(topic, timeout=WAIT_S).topics[topic]
+    assert len(metadata.partitions) == 1
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(WAIT_S)
+        assert message is not None
+        assert message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME
+        said = form.unpack(message.value() or b"")
+        assert (said.broker, said.workers, said.cycle_ms) == ("a", 2, 1000)
+    finally:
+        consumer.close()
+
+
+async def test_a_topic_of_somebody_else_s_making_is_put_right(kafka: Cluster, topic: str) -> None:
+    """Two partitions, Kafka's settings, but one that was chosen: that stays."""
+    create_topic(kafka, topic, 2, {"retention.ms": "3600000"})
+    a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
+    a.uses = {GOLD: Use(100.0)}
+    async with running(a, b):
+        await b.until("usage", lambda: b.knows(GOLD) == [100.0])
+        await a.ready(1)
+    assert settings_of(kafka, topic) == TOPIC_CONFIG | {"retention.ms": "3600000"}
+
+
+async def test_a_topic_that_is_deleted_is_made_anew(
+    kafka: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
+    a.uses, b.uses = {GOLD: Use(100.0)}, {GOLD: Use(10.0)}
+    async with running(a, b):
+        await a.ready(1)
+        await b.ready(1)
+        for rate in (200.0, 300.0):
+            states = len(a.states)
+            await trio.to_thread.run_sync(delete_topic, kafka, topic)
+            a.uses = {GOLD: Use(rate)}
+            await b.until(f"a rate of {rate}", lambda rate=rate: b.knows(GOLD) == [rate])  # type: ignore[misc]
+            await a.ready(1)
+            await b.ready(1)
+            assert a.states[states:] in ([], [False, True])
+        assert a.exchange.problem == ""
+    assert (a.gone, b.gone) == ([], [])  # nobody was taken for dead
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_cluster_that_goes_away_and_comes_back(topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Cluster(1) as kafka:
+        a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
+        a.uses, b.uses = {GOLD: Use(100.0)}, {GOLD: Use(10.0)}
+        async with running(a, b):
+            await a.ready(1)
+            await b.ready(1)
+            await b.until("usage", lambda: b.knows(GOLD) == [100.0])
+            since = a.exchange.since
+            await trio.to_thread.run_sync(kafka.kill, 1)
+            await a.until("a problem", lambda: not a.exchange.up, 10 * CYCLE_S)
+            await b.until("a problem", lambda: not b.exchange.up, 10 * CYCLE_S)
+            assert a.exchange.problem
+            assert a.exchange.since > since
+            await trio.sleep(5 * CYCLE_S)
+            # what was known stays, and nothing piles up
+            assert (b.knows(GOLD), b.exchange.peers.living) == ([100.0], 1)
+            assert a.exchange._pending <= 1
+            a.uses = {GOLD: Use(300.0)}
+            sent = a.exchange.sent
+            await trio.to_thread.run_sync(kafka.start, 1)
+            await b.until("what changed meanwhile", lambda: b.knows(GOLD) == [300.0])
+            await a.ready(1)
+            await b.ready(1)
+            assert a.exchange.sent - sent < 60
+        assert (a.gone, b.gone) == ([], [])
+        assert (a.states, a.exchange.problem) == ([True, False, True], "")
+    warnings = [record.getMessage() for record in caplog.records if record.name == "gateway.fleet"]
+    assert len(warnings) == len(set(warnings)) or len(warnings) < 12, warnings
+
+
+async def test_a_gateway_starts_while_the_cluster_is_away(topic: str) -> None:
+    with Cluster(1) as kafka:
+        a = Gateway(kafka, topic, "a")
+        a.uses = {GOLD: Use(100.0)}
+        await trio.to_thread.run_sync(kafka.kill, 1)
+        async with running(a):
+            await trio.sleep(3)
+            assert not a.exchange.up
+            assert a.exchange.sent == 0
+            await trio.to_thread.run_sync(kafka.start, 1)
+            await a.ready(0)
+            assert a.states == [True]
+
+
+async def test_a_stop_is_quick_also_when_nobody_answers(kafka: Cluster, topic: str) -> None:
+    a = Gateway(kafka, topic, "a")
+    a.exchange._client["bootstrap.servers"] = "127.0.0.1:1"
+    async with running(a):
+        await a.until("a problem", lambda: "can't be had" in a.exchange.problem)
+        began = time.monotonic()
+    assert time.monotonic() - began < 2.0
+
+
+async def test_somebody_else_s_records_are_counted_and_harm_nobody(kafka: Cluster, topic: str) -> None:
+    a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
+    a.uses = {GOLD: Use(100.0)}
+    async with running(a, b):
+        await b.until("usage", lambda: b.knows(GOLD) == [100.0])
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for value in (b"", b"hello", b"\x07later", None):
+            producer.produce(topic, value)
+        producer.flush(WAIT_S)
+        await b.until("them", lambda: sum(b.exchange.dropped.values()) == 4)
+        assert (b.exchange.dropped["malformed"], b.exchange.dropped["version"]) == (2, 2)
+        a.uses = {GOLD: Use(200.0)}
+        await b.until("usage", lambda: b.knows(GOLD) == [200.0])
+
+
+async def test_hurry_does_not_wait_for_the_cycle(kafka: Cluster, topic: str) -> None:
+    a, b = Gateway(kafka, topic, "a", cycle_s=6.0), Gateway(kafka, topic, "b", cycle_s=6.0)
+    a.uses = {GOLD: Use(50.0)}
+    async with running(a, b):
+        await b.until("usage", lambda: b.knows(GOLD) == [50.0])
+        a.uses = {GOLD: Use(100.0, True)}
+        a.exchange.hurry()
+        # five times per cycle at most
+        assert await b.until("usage", lambda: b.knows(GOLD) == [100.0]) < 6.0 / 5 + LATENCY_S + BUSY_S

@@ -1,0 +1,156 @@
+# One limit over several gateways with several workers each, with real producers: the sum of what all of them pass on.
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from confluent_kafka import Producer
+
+from gateway.embedded import Cluster, wait_for
+from tests.clients import processes
+from tests.integration.gateways import Gateway, create_topic, fleet
+
+LIMIT = 4_000_000
+VALUE = b"x" * 5000
+SETTLE_S = 3.0  # two cycles of a second, and a busy machine
+OFF = 0.06  # of a limit, over some seconds of producers that share two cores with all the rest
+
+
+class Offer:
+    """A producer that offers so many bytes per second over topics, whatever is taken of them."""
+
+    def __init__(self, gateway: Gateway, topics: list[str], rate: float = 5_000_000) -> None:
+        self._topics, self._rate = topics, rate
+        self._taken: list[tuple[float, int]] = []
+        self._stop = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": gateway.bootstrap,
+                "linger.ms": 20,
+                "batch.size": 100_000,
+                "queue.buffering.max.kbytes": 20_000,
+                "log_level": 2,
+                "on_delivery": self._settle,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="offer")
+
+    def __enter__(self) -> Offer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.purge()
+        self._producer.flush(5)
+
+    def taken(self, since: float, until: float) -> float:
+        """Bytes per second that were acknowledged."""
+        return sum(size for at, size in list(self._taken) if since <= at < until) / (until - since)
+
+    def _settle(self, error: object, message: object) -> None:
+        if error is None:
+            self._taken.append((time.monotonic(), len(VALUE)))
+
+    def _run(self) -> None:
+        began, sent = time.monotonic(), 0
+        while not self._stop.is_set():
+            due = (time.monotonic() - began) * self._rate
+            while sent < due:
+                try:
+                    self._producer.produce(self._topics[sent // len(VALUE) % len(self._topics)], VALUE)
+                except BufferError:  # held back for long: not to be made up for
+                    began = time.monotonic() - sent / self._rate
+                    break
+                sent += len(VALUE)
+            self._producer.poll(0.01)
+
+
+@contextmanager
+def two_gateways(kafka: Cluster, name: str) -> Iterator[tuple[list[Gateway], list[str]]]:
+    """With a group `gold` over several topics."""
+    topics = [create_topic(kafka, f"{name}.orders.{number}") for number in range(6)]
+    settings = {
+        "resource_groups": {"groups": {"gold": {"publishRateInBytes": LIMIT}}, "tenants": {name: "gold"}},
+        "resourceUsagePublishTopicName": f"{name}-usage",
+        "policies_store": {"topic": f"{name}-policies"},
+        "usage_log": {"topic": f"{name}-accounts"},
+    }
+    with fleet(kafka, 2, workers=2, settings=settings) as gateways:
+        yield gateways, topics
+
+
+def over(offers: list[Offer], seconds: float) -> list[float]:
+    """What each has got through in the next seconds, per second."""
+    since = time.monotonic()
+    time.sleep(seconds)
+    until = time.monotonic()
+    time.sleep(0.3)  # acknowledgements are told a little later
+    return [offer.taken(since, until) for offer in offers]
+
+
+def is_near(value: float, wanted: float, off: float = OFF) -> bool:
+    return abs(value - wanted) <= off * wanted
+
+
+def put_limit(gateway: Gateway, limit: int) -> None:
+    request = urllib.request.Request(
+        f"{gateway.admin}/admin/v2/resourcegroup/gold",
+        json.dumps({"publishRateInBytes": limit}).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
+    )
+    with urllib.request.urlopen(request, timeout=10):
+        pass
+
+
+def test_a_groups_limit_holds_over_gateways_and_workers_whatever_happens_to_them(kafka: Cluster) -> None:
+    with two_gateways(kafka, "fleetgold") as (gateways, topics), ExitStack() as stack:
+        first, second = gateways
+        for gateway in gateways:
+            wait_for("the other one", lambda g=gateway: g.metric("fleet_members") == 4)  # type: ignore[misc]
+            assert gateway.metric("fleet_share_state", state="shared") == 1
+        offers = [stack.enter_context(Offer(gateway, topics)) for gateway in (first, second) for _ in range(2)]
+        time.sleep(SETTLE_S + 1)
+
+        got = over(offers, 8)
+        assert is_near(sum(got), LIMIT), got
+        assert min(got) > 0.6 * LIMIT / 4, f"somebody starves: {got}"
+        assert is_near(first.metric("group_limit_bytes_per_second", group="gold", direction="publish"), LIMIT, 0)
+        parts = [g.metric("group_part_bytes_per_second", group="gold", direction="publish") for g in gateways]
+        assert is_near(sum(parts), LIMIT, 0.1), parts
+
+        put_limit(first, LIMIT // 2)
+        time.sleep(SETTLE_S)
+        got = over(offers, 8)
+        assert is_near(sum(got), LIMIT // 2), got
+        put_limit(second, LIMIT)
+
+        os.kill(first.worker(0), signal.SIGKILL)
+        time.sleep(SETTLE_S)
+        got = over(offers, 8)
+        assert is_near(sum(got), LIMIT), got
+
+        kill_all(second)
+        time.sleep(SETTLE_S)
+        got = over(offers[:2], 8)
+        assert is_near(sum(got), LIMIT), f"what the other one had is ours: {got}"
+        assert first.metric("fleet_peers") == 0
+        assert first.metric("fleet_members") == 2
+
+
+def kill_all(gateway: Gateway) -> None:
+    """As if its machine were gone."""
+    family = gateway.pids()
+    for pid in family:
+        os.kill(pid, signal.SIGKILL)
+    wait_for("the end", lambda: not any((processes.PROC / str(pid) / "exe").exists() for pid in family))
+    gateway.forget()

@@ -1,0 +1,453 @@
+# What storage protection does when it doesn't see, or sees nonsense: one test for each row of the table of events in
+# docs/storage.md. Each ends with all that an operator can look at (`expect`): state and origin, /metrics, one log line.
+#
+# One cluster for all: broker 1 is the controller as well; broker 2 has a small disk beside a large one, and may be
+# ended. The gateways ask through a door in front of each broker, which can be shut, and behind which a broker can look
+# old; producers don't need it. Intervals are as short as they go; times after which something ends are long enough for
+# a machine that does nothing for several seconds.
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway import embedded
+from gateway.embedded import Cluster, EmbeddedError, free_port, wait_for
+from tests.integration.disks import SmallDisk
+from tests.integration.gateways import Gateway, create_topic, end_offsets, read_topic
+from tests.integration.steady import Steady, assert_in_log_once_and_in_order
+from tests.integration.test_log_dirs import DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS, Limits, Proxy
+
+MB = 1_000_000
+DISK = 40 * MB
+SEEN_S = 60.0  # until something that must come has come
+_names = itertools.count(1)
+
+INTERVAL_S = 0.5
+LOG_DIRS: dict[str, Any] = {
+    "source": "log-dirs",
+    "check_interval": f"{INTERVAL_S}s",
+    "min.available.bytes": 1,
+    "throttle.factor.fallback": 0.25,
+}
+VALIDITY = "throttle.factor.validity.duration"
+THRESHOLDS = {"total.bytes.in.per.sec.threshold": 2 * MB, "on_exceed": "delay"}
+MAX_AGE_S = 120.0  # of snapshots that are written by hand, and never waited for; those of agents come every second
+AGENT_MAX_AGE_S = 15.0
+STALE = "broker 2 has no snapshot younger than {:g} s"
+SESSION_S = 20.0  # so long a broker is listed after it was killed
+NEVER = {"type": "MinFreeBytes", "level": 1}  # a limit that nothing here reaches
+
+
+class Door:
+    """In front of a broker's listener for questions. `old`: it doesn't tell the sizes of volumes.
+
+    `described`: called when an answer to DescribeCluster is about to go out.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        self._port = port
+        self._target = target
+        self._proxy: Proxy | None = None
+        self.old = False
+        self.described: Callable[[], object] | None = None
+
+    def open(self) -> None:
+        if self._proxy is None:
+            self._proxy = Proxy(self._target, self._change, self._port).__enter__()
+
+    def shut(self) -> None:
+        if self._proxy is not None:
+            self._proxy.__exit__()
+            self._proxy = None
+
+    def reset(self) -> None:
+        self.old, self.described = False, None
+        self.open()
+
+    def _change(self, key: int, version: int, answer: bytes) -> bytes:
+        if key == DESCRIBE_CLUSTER and self.described is not None:
+            self.described()
+        return Limits({DESCRIBE_LOG_DIRS: 3} if self.old else {})(key, version, answer)
+
+
+class Site:
+    """The cluster, its small disk, and the doors by broker id."""
+
+    def __init__(self, kafka: Cluster, disk: SmallDisk, doors: dict[int, Door], address: str) -> None:
+        self.kafka = kafka
+        self.disk = disk
+        self.doors = doors
+        self.address = address  # of the doors
+
+    def gateway(self, storage: dict[str, Any], **sections: Any) -> Gateway:
+        settings = {"thresholds": THRESHOLDS, "storage": {"admin": {"bootstrap_servers": self.address}, **storage}}
+        return Gateway(self.kafka.bootstrap_servers, settings | sections, node_ids=2)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    host, port = embedded.HOST, free_port(8)
+    brokers, controller, asked, doors = (port, port + 1), port + 2, (port + 4, port + 5), (port + 6, port + 7)
+    overrides = {
+        "controller.quorum.voters": f"1@{host}:{controller}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,ASKED:PLAINTEXT",
+        "broker.session.timeout.ms": f"{SESSION_S * 1000:.0f}",
+    }
+    own = {
+        node_id: {
+            "process.roles": "broker,controller" if node_id == 1 else "broker",
+            "listeners": f"PLAINTEXT://{host}:{brokers[node_id - 1]},ASKED://{host}:{asked[node_id - 1]}"
+            + (f",CONTROLLER://{host}:{controller}" if node_id == 1 else ""),
+            "advertised.listeners": f"PLAINTEXT://{host}:{brokers[node_id - 1]},ASKED://{host}:{doors[node_id - 1]}",
+        }
+        for node_id in (1, 2)
+    }
+    with ExitStack() as stack:
+        disk = stack.enter_context(SmallDisk(DISK))
+        dirs = {2: [tmp_path_factory.mktemp("large"), disk.path / "small"]}
+        kafka = stack.enter_context(Cluster(2, overrides, per_broker_overrides=own, log_dirs=dirs, port=port))
+        by_id = {node_id: Door(doors[node_id - 1], asked[node_id - 1]) for node_id in (1, 2)}
+        for door in by_id.values():
+            stack.callback(door.shut)
+        yield Site(kafka, disk, by_id, f"{host}:{doors[0]}")
+
+
+@pytest.fixture
+def site(shared: Site) -> Iterator[Site]:
+    """Everything is as at the beginning."""
+    for door in shared.doors.values():
+        door.reset()
+    yield shared
+    for door in shared.doors.values():
+        door.reset()
+    if not shared.kafka.broker(2).running:
+        restart(shared.kafka)
+
+
+def restart(kafka: Cluster) -> None:
+    """Broker 2; one that was killed is let in only when its session is over."""
+    try:
+        kafka.start(2)
+    except EmbeddedError:
+        if not kafka.broker(2).running:
+            kafka.stop_broker(2)
+            kafka.start(2)
+
+
+@contextmanager
+def agents(site: Site, topic: str) -> Iterator[dict[int, Any]]:
+    """A volume agent beside each broker, by broker id."""
+    running = {}
+    try:
+        for node_id, broker in site.kafka.brokers.items():
+            command = [sys.executable, "-m", "gateway", "volume-agent", "--broker-id", str(node_id), "--metrics", "off"]
+            command += ["--log-dirs", ",".join(map(str, broker.log_dirs)), "--topic", topic, "--interval", "1s"]
+            command += ["--bootstrap-servers", site.kafka.bootstrap_servers]
+            running[node_id] = embedded.spawn(command, cwd=Path(__file__).parents[2])
+        wait_for("their first snapshots", lambda: described_in(site, topic) == {"1", "2"}, SEEN_S, every_s=0.2)
+        yield running
+    finally:
+        for process in running.values():
+            embedded.reap(process)
+
+
+def described_in(site: Site, topic: str) -> set[str]:
+    """Broker ids."""
+    return {json.loads(value)["brokerId"] for value in read_topic(site.kafka, topic)}
+
+
+def volumes_topic(site: Site) -> str:
+    return create_topic(site.kafka, f"volumes-{next(_names)}", cleanup_policy="compact")
+
+
+def publish(site: Site, topic: str, broker_id: int, ahead_s: float = 0.0, free: int = 60) -> None:
+    """A snapshot as the proposal has it, of a clock that is so much ahead. `free`: of 100 bytes."""
+    at = datetime.fromtimestamp(time.time() + ahead_s, UTC).isoformat(timespec="milliseconds")
+    none = {"type": "MinFreeBytes", "level": 0}
+    volume = {"volumeName": "/data", "capacity": 100, "consumed": 100 - free}
+    value = {
+        "brokerId": str(broker_id),
+        "snapshotAt": at,
+        "hardLimit": {"type": "MinFreeBytes", "level": 20},
+        "softLimit": none,
+        "volumes": [volume],
+    }
+    producer = Producer({"bootstrap.servers": site.kafka.bootstrap_servers})
+    producer.produce(topic, json.dumps(value).encode(), str(broker_id).encode())
+    assert producer.flush(30) == 0
+
+
+def snapshots(topic: str, max_age_s: float = MAX_AGE_S, fail_safe: str = "PAUSE") -> dict[str, Any]:
+    section = {"topic": topic, "max_age": f"{max_age_s:g}s", "fail_safe": fail_safe}
+    return {"source": "snapshots", "check_interval": f"{INTERVAL_S}s", "snapshots": section}
+
+
+def shown(gateway: Gateway) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=10) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def reach(gateway: Gateway, state: str, origin: str, factor: float | None = None) -> dict[str, Any]:
+    """Wait until it holds; what REST shows then."""
+    found: dict[str, Any] = {}
+
+    def reached() -> bool:
+        found.update(shown(gateway))
+        return (found["state"], found["origin"]) == (state, origin) and factor in (None, found["factor"])
+
+    try:
+        wait_for(f"{state} ({origin})", reached, SEEN_S, every_s=0.02)
+    except EmbeddedError as error:
+        raise AssertionError(f"{error}: {found}; {gateway.log()[-3000:]}") from None
+    return found
+
+
+def fallbacks(gateway: Gateway) -> float:
+    """How often the fallback or the fail-safe came into force so far."""
+    return gateway.metric("storage_fallback_throttle_factor_applied_total")
+
+
+def expect(gateway: Gateway, line: str, **metrics: float) -> None:
+    """One line of the log with that text, and these metrics."""
+    wait_for(f"the log line {line}", lambda: line in gateway.log(), SEEN_S)
+    said = [each for each in gateway.log().splitlines() if line in each]
+    assert len(said) == 1, said
+    for name, value in metrics.items():
+        assert gateway.metric(f"storage_{name}") == value, name
+
+
+# --- the two sources' own ways ----------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_killed_and_the_fail_safe_is_pause(site: Site) -> None:
+    topic = volumes_topic(site)
+    with agents(site, topic) as running, site.gateway(snapshots(topic, AGENT_MAX_AGE_S) | {"hard": NEVER}) as gateway:
+        reach(gateway, "OPEN", "valid")
+        before = fallbacks(gateway)
+        running[2].kill()
+        reach(gateway, "PAUSE", "fail-safe")
+        line = f"storage: PAUSE (fail-safe), every produce limit x 0: {STALE.format(AGENT_MAX_AGE_S)}"
+        expect(gateway, line, throttle_factor=0, no_data_throttling=1)
+        assert fallbacks(gateway) == before + 1
+        gateway.stop()
+
+
+def test_an_agent_is_killed_and_the_fail_safe_is_open(site: Site) -> None:
+    topic = volumes_topic(site)
+    storage = snapshots(topic, AGENT_MAX_AGE_S, "OPEN") | {"hard": NEVER}
+    with agents(site, topic) as running, site.gateway(storage) as gateway:
+        reach(gateway, "OPEN", "valid")
+        before = fallbacks(gateway)
+        running[2].kill()
+        reach(gateway, "OPEN", "fail-safe")
+        line = f"storage: OPEN (fail-safe), every produce limit x 1: {STALE.format(AGENT_MAX_AGE_S)}"
+        expect(gateway, line, throttle_factor=1, no_data_throttling=0)
+        assert fallbacks(gateway) == before + 1
+        gateway.stop()
+
+
+def test_a_known_volume_is_full_and_another_brokers_are_unknown(site: Site) -> None:
+    topic = volumes_topic(site)
+    with site.gateway(snapshots(topic, fail_safe="OPEN")) as gateway:
+        reach(gateway, "OPEN", "fail-safe")
+        publish(site, topic, 1, free=20)
+        reach(gateway, "PAUSE", "fail-safe")
+        line = (
+            "storage: PAUSE (fail-safe), every produce limit x 0: broker 1 volume /data: 20 B of 100 B free, hard limit"
+        )
+        expect(gateway, line, throttle_factor=0, active_brokers=2, active_log_dirs=1)
+        publish(site, topic, 2)
+        reach(gateway, "PAUSE", "valid")
+        gateway.stop()
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "why"),
+    [
+        (-MAX_AGE_S - 1, STALE.format(MAX_AGE_S)),
+        (60 + MAX_AGE_S, "broker 2 has a snapshot more than 60 s ahead of this clock"),
+    ],
+    ids=["behind", "ahead"],
+)
+def test_an_agents_clock_is_wrong(site: Site, ahead_s: float, why: str) -> None:
+    topic = volumes_topic(site)
+    with site.gateway(snapshots(topic)) as gateway:
+        publish(site, topic, 1)
+        publish(site, topic, 2)
+        reach(gateway, "OPEN", "valid")
+        publish(site, topic, 2, ahead_s)
+        reach(gateway, "PAUSE", "fail-safe")
+        line = f"storage: PAUSE (fail-safe), every produce limit x 0: {why}"
+        expect(gateway, line, throttle_factor=0, no_data_throttling=1)
+        publish(site, topic, 2)
+        reach(gateway, "OPEN", "valid")
+        gateway.stop()
+
+
+def test_a_gateway_has_just_started_and_there_are_no_snapshots(site: Site) -> None:
+    topic = volumes_topic(site)
+    with site.gateway(snapshots(topic)) as gateway:
+        reach(gateway, "PAUSE", "fail-safe")
+        line = "broker 1 has no snapshot of its volumes, broker 2 has no snapshot of its volumes"
+        expect(gateway, line, throttle_factor=0, no_data_throttling=1, active_brokers=2, active_log_dirs=0)
+        held = create_topic(site.kafka, f"held-{next(_names)}")
+        producer = Producer({"bootstrap.servers": gateway.bootstrap, "enable.idempotence": True})
+        producer.produce(held, b"one")
+        assert producer.flush(1) == 1
+        assert end_offsets(site.kafka, held) == 0
+        for broker_id in (1, 2):
+            publish(site, topic, broker_id)
+        reach(gateway, "OPEN", "valid")
+        assert producer.flush(SEEN_S) == 0
+        gateway.stop()
+
+
+# --- log dirs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_gateway_has_just_started_and_cannot_ask(site: Site) -> None:
+    site.doors[1].shut()
+    with site.gateway(LOG_DIRS) as gateway:
+        reach(gateway, "THROTTLE", "fallback", 0.25)
+        line = "storage: THROTTLE (fallback), every produce limit x 0.25: no valid throttle factor yet"
+        expect(gateway, line, throttle_factor=0.25, fallback_throttle_factor_applied_total=1, source_connected=0)
+        site.doors[1].open()
+        reach(gateway, "OPEN", "valid")
+        gateway.stop()
+
+
+def test_a_broker_stops_between_the_two_questions(site: Site) -> None:
+    with site.gateway(LOG_DIRS) as gateway:
+        reach(gateway, "OPEN", "valid")
+
+        seen = threading.Event()
+        stopping = threading.Thread(target=site.kafka.stop_broker, args=(2,))
+
+        def stop() -> None:
+            site.doors[1].described = seen.wait  # the next look ends when this one has been seen
+            site.doors[2].shut()  # at once: to stop takes a broker longer than the gateway waits for this answer
+            stopping.start()
+
+        site.doors[1].described = stop
+        reach(gateway, "OPEN", "kept", 1.0)
+        stopping.join()
+        seen.set()
+        # It has left the cluster in good order, so from now on the others are all there are.
+        assert [broker["id"] for broker in reach(gateway, "OPEN", "valid", 1.0)["brokers"]] == [1]
+        expect(gateway, "the disks could not be observed: broker 2", throttle_factor=1)
+        expect(gateway, "the disks are observed again", fallback_throttle_factor_applied_total=0)
+        gateway.stop()
+
+
+def test_a_broker_crashes_and_stays_listed(site: Site) -> None:
+    with site.gateway(LOG_DIRS | {VALIDITY: "6s"}) as gateway:  # kept for a third of the session, then the fallback
+        reach(gateway, "OPEN", "valid", 1.0)
+        site.kafka.kill(2)
+        reach(gateway, "OPEN", "kept", 1.0)
+        reach(gateway, "THROTTLE", "fallback", 0.25)
+        line = "storage: THROTTLE (fallback), every produce limit x 0.25: no valid throttle factor for more than 6.5 s"
+        expect(gateway, line, throttle_factor=0.25, no_data_throttling=1, fallback_throttle_factor_applied_total=1)
+        reach(gateway, "OPEN", "valid", 1.0)  # its session is over: it isn't active any more
+        expect(gateway, "storage: OPEN again", active_brokers=1)
+        gateway.stop()
+
+
+def test_a_log_dir_fails(site: Site) -> None:
+    small = site.kafka.broker(2).log_dirs[1]
+    topic = f"jbod-{next(_names)}"
+    admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers, "log_level": 2})
+    admin.create_topics([NewTopic(topic, 4, replica_assignment=[[2]] * 4)])[topic].result(30)
+    wait_for("a partition on the small disk", lambda: any(small.glob(f"{topic}-*")), SEEN_S)
+    with site.gateway(LOG_DIRS) as gateway:
+        reach(gateway, "OPEN", "valid")
+        before = gateway.metric("storage_active_log_dirs")
+        ballast = site.disk.occupy(site.disk.free)
+        try:
+            producer = Producer({"bootstrap.servers": site.kafka.bootstrap_servers, "log_level": 2})
+            for partition in range(4):
+                producer.produce(topic, os.urandom(500_000), partition=partition)
+            wait_for("a failed log dir", lambda: gateway.metric("storage_offline_log_dirs") == 1, SEEN_S)
+            producer.purge()  # what can't be written there
+            producer.flush(5)
+            reach(gateway, "OPEN", "valid")
+            line = f"storage: broker 2 log dir {small} is offline: left out"
+            expect(gateway, line, offline_log_dirs=1, active_log_dirs=before - 1, active_brokers=2)
+        finally:
+            ballast.unlink()
+            site.kafka.stop_broker(2)
+            site.kafka.start(2)
+        wait_for("the log dir", lambda: gateway.metric("storage_active_log_dirs") == before, SEEN_S)
+        expect(gateway, f"storage: broker 2 log dir {small} is not offline any more", offline_log_dirs=0)
+        gateway.stop()
+
+
+def test_a_broker_is_too_old_to_tell_sizes(site: Site) -> None:
+    with site.gateway(LOG_DIRS | {VALIDITY: "2s"}) as gateway:
+        reach(gateway, "OPEN", "valid")
+        site.doors[2].old = True
+        reach(gateway, "THROTTLE", "fallback", 0.25)
+        expect(
+            gateway,
+            "the disks could not be observed: broker 2 does not tell total and usable bytes",
+            throttle_factor=0.25,
+        )
+        site.doors[2].old = False
+        reach(gateway, "OPEN", "valid")
+        gateway.stop()
+
+
+# --- the gateway itself -----------------------------------------------------------------------------------------------
+
+
+def test_the_control_process_is_killed(site: Site) -> None:
+    """Only the small disk is anywhere near these limits; they leave less than a producer offers."""
+    limit = {"soft": {"type": "MinFreeBytes", "level": 4 * DISK}, "hard": {"type": "MinFreeBytes", "level": DISK // 10}}
+    storage = {"source": "log-dirs", "check_interval": f"{INTERVAL_S}s", **limit}
+    topic = f"steady-{next(_names)}"
+    admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers, "log_level": 2})
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1]])])[topic].result(30)
+    with site.gateway(storage) as gateway, Steady(gateway.bootstrap, topic, per_s=300, size=2500) as steady:
+        told = reach(gateway, "THROTTLE", "valid")["factor"]
+        for door in site.doors.values():
+            door.shut()
+        before = reach(gateway, "THROTTLE", "kept")["factor"]
+        assert 0 < before <= told
+        killed = gateway.child("gateway.control")
+        os.kill(killed, signal.SIGKILL)
+        steady.wait_for(200)
+        wait_for("a new control", lambda: gateway.child("gateway.control") not in (0, killed), SEEN_S)
+        wait_for("ready", gateway.ready, SEEN_S)
+        found = reach(gateway, "THROTTLE", "kept", before)
+        wait_for("a failure", lambda: gateway.metric("storage_observations_total", outcome="failed") > 0, SEEN_S)
+        assert shown(gateway)["factor"] == before, found
+        expect(
+            gateway,
+            "storage: going on with what workers hold: THROTTLE (kept)",
+            fallback_throttle_factor_applied_total=0,
+        )
+        assert "(fallback)" not in gateway.log()
+        wait_for("a delay", lambda: gateway.metric("policy_bytes_total", topic=topic, outcome="delayed") > 0, SEEN_S)
+        steady.wait_for(200)
+        for door in site.doors.values():
+            door.open()
+        reach(gateway, "THROTTLE", "valid")
+        sent = steady.finish()
+        gateway.stop()
+    assert_in_log_once_and_in_order(site.kafka, topic, sent, 2500)
