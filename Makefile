@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types unit kafka clients thresholds spark bench clean help
+.PHONY: env demo test lint types unit kafka clients thresholds fleet spark kills bench clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -56,8 +56,14 @@ clients: env ## tests with real clients, the whole matrix: Java, librdkafka, Pyt
 thresholds: env ## what the seed's rule admits over four minutes, against its promises: prints a table
 	@$(BIN)/python -m tests.integration.thresholds_full $(ARGS)
 
+fleet: env ## one limit over two gateways with two workers each, while members come and go: prints a table
+	@$(BIN)/python -m tests.integration.fleet_full $(ARGS)
+
 spark: env ## tests of the audit with Spark
 	@$(BIN)/pytest -m spark $(ARGS)
+
+kills: env ## the audit's stream, killed 20 times in the middle of its work: its tables must hold the truth
+	@$(BIN)/python -m tests.audit.kill_stream --kills 20 $(ARGS)
 
 bench: env ## what the gateway costs per request and per gigabyte (ARGS=--help)
 	@$(BIN)/python tests/bench/bench.py $(ARGS)
