@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import socket
 import ssl
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 
 from gateway.storage.log_dirs import InvalidProperties, LogDirs, active, active_brokers, client_configs, observation
 from policies.storage import Observation, ObservationFailed, Volume
+from tests.leftovers import no_descriptors_left, threads_of
 
 CLUSTER: dict[str, Any] = {
     "throttle_time_ms": 0,
@@ -286,11 +286,11 @@ def rubbish(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def _no_leftovers(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Neither threads nor descriptors nor a line of kafka-python's log remain."""
-    before = (threading.enumerate(), sorted(os.listdir("/proc/self/fd")))
+    """Neither threads nor a line of kafka-python's log remain."""
+    before = threads_of("kafka")
     with caplog.at_level(logging.DEBUG):
         yield
-    assert (threading.enumerate(), sorted(os.listdir("/proc/self/fd"))) == before
+    assert threads_of("kafka") <= before
     assert not [record for record in caplog.get_records("call") if record.name.startswith("kafka")]
 
 
@@ -309,6 +309,7 @@ def fails(servers: str, timeout_s: float = SILENT_S, **properties: str) -> str:
 
 
 @pytest.mark.usefixtures("_no_leftovers")
+@no_descriptors_left
 def test_a_refused_connection_is_told_at_once(nobody: str) -> None:
     said = fails(nobody, 60)
     assert said.startswith(f"{nobody}: ")
@@ -317,11 +318,13 @@ def test_a_refused_connection_is_told_at_once(nobody: str) -> None:
 
 @pytest.mark.usefixtures("_no_leftovers")
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+@no_descriptors_left
 def test_a_silent_server_costs_the_time_limit_and_no_more(silent: str, protocol: str) -> None:
     assert fails(silent, security_protocol=protocol) == f"{silent}: no answer in time"
 
 
 @pytest.mark.usefixtures("_no_leftovers")
+@no_descriptors_left
 def test_every_bootstrap_server_has_its_turn(silent: str, nobody: str) -> None:
     said = fails(f"{silent},{nobody}")
     assert f"{silent}: no answer in time" in said
@@ -329,22 +332,26 @@ def test_every_bootstrap_server_has_its_turn(silent: str, nobody: str) -> None:
 
 
 @pytest.mark.usefixtures("_no_leftovers")
+@no_descriptors_left
 def test_what_is_no_broker_is_an_error_in_one_line(rubbish: str) -> None:
     assert fails(rubbish, 5).startswith(f"{rubbish}: ")
 
 
 @pytest.mark.usefixtures("_no_leftovers")
+@no_descriptors_left
 def test_tls_with_what_speaks_none(rubbish: str) -> None:
     assert "Handshake failed" in fails(rubbish, 5, security_protocol="SSL")
 
 
 @pytest.mark.usefixtures("_no_leftovers")
 @pytest.mark.parametrize("servers", ["nothing.invalid:9092", "127.0.0.1:port", ""])
+@no_descriptors_left
 def test_an_address_that_leads_nowhere(servers: str) -> None:
     assert fails(servers, 5)
 
 
 @pytest.mark.usefixtures("_no_leftovers")
+@no_descriptors_left
 def test_close_ends_an_observation_that_another_thread_is_at() -> None:
     said: list[str] = []
 

@@ -25,6 +25,7 @@ from gateway import embedded
 from gateway.embedded import Cluster, free_port, wait_for
 from gateway.storage.log_dirs import LogDirs, active_brokers
 from policies.storage import Observation, ObservationFailed
+from tests.leftovers import no_descriptors_left, threads_of
 
 NOISE_BYTES = 2**30  # other tests and other programs write to the same file system meanwhile
 API_VERSIONS, DESCRIBE_LOG_DIRS, DESCRIBE_CLUSTER = 18, 35, 60
@@ -34,10 +35,10 @@ ALL = frozenset({1, 2, 3})
 @pytest.fixture(autouse=True)
 def _no_leftovers(kafka3: Cluster, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Neither threads nor a line of kafka-python's log remain."""
-    before = set(threading.enumerate())
+    before = threads_of("kafka")
     with caplog.at_level(logging.DEBUG):
         yield
-    assert set(threading.enumerate()) <= before
+    assert threads_of("kafka") <= before
     assert not [record for record in caplog.get_records("call") if record.name.startswith("kafka")]
 
 
@@ -154,11 +155,10 @@ def test_one_bootstrap_server_of_several_is_enough(kafka3: Cluster) -> None:
     assert active_brokers({}, f"{nobody},{first(kafka3)}", 30.0) == ALL
 
 
+@no_descriptors_left
 def test_a_source_is_asked_again_and_again(kafka3: Cluster) -> None:
     source = LogDirs({}, kafka3.bootstrap_servers)
-    before = len(os.listdir("/proc/self/fd"))
     assert {source.observe().brokers for _ in range(20)} == {ALL}
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # --- who is gone ------------------------------------------------------------------------------------------------------

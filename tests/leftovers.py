@@ -1,0 +1,48 @@
+# What a call leaves behind, told apart from what other threads of the tests do meanwhile: they run clients beside each
+# other, so that neither the process's descriptors nor its threads stand still.
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+_CLONE_FILES = 0x400  # unshare(2)
+
+
+def no_descriptors_left(test: Callable[P, None]) -> Callable[P, None]:
+    """The test in a thread with descriptors of its own (Linux), which must be the same before and after it."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        def alone() -> None:
+            if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_FILES) != 0:
+                raise OSError(ctypes.get_errno(), "unshare")
+            before = _descriptors()
+            test(*args, **kwargs)
+            assert _descriptors() == before
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(alone).result()
+
+    return run
+
+
+def _descriptors() -> list[int]:
+    return sorted(map(int, os.listdir("/proc/thread-self/fd")))
+
+
+def threads_of(library: str) -> set[threading.Thread]:
+    """Living threads that run a function or are of a class of this package."""
+    found = set()
+    for thread in threading.enumerate():
+        modules = (type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", None) or "")
+        if any(module.partition(".")[0] == library for module in modules):
+            found.add(thread)
+    return found
