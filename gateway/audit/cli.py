@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import re
@@ -38,21 +39,34 @@ examples:
   produce-gateway audit --tables ./audit --by topic --window 1h
 
 further commands, each with its own --help:
-  stream   write the usage topic into tables, each record exactly once
-  compact  few large files in place of the tables' many small ones
-  expire   let go of old days
+  stream     write the usage topic into tables, each record exactly once
+  compact    few large files in place of the tables' many small ones
+  expire     let go of old days
+  top        who had most dropped, delayed, rejected … bytes
+  what-if    what a policy file would have done to the recorded usage
+  recommend  thresholds from usage, as `produce-gateway policies apply` takes them
+  report     one HTML file with plots
+  reconcile  whether the sums agree with the growth of the brokers' logs
 """
 
-# What commands.py has; the first argument picks it.
-COMMANDS: Final = ("stream", "compact", "expire")
+# The first argument picks it: module of this package whose `main(argv)` it is, `argv` with the name still in front.
+COMMANDS: Final = {
+    "stream": "commands",
+    "compact": "commands",
+    "expire": "commands",
+    "top": "top_command",
+    "what-if": "whatif_command",
+    "recommend": "recommend_command",
+    "report": "report_command",
+    "reconcile": "reconcile_command",
+}
 
 
 def main(argv: list[str]) -> int:
     """Run the audit with these arguments (without the program's name); gives the exit code."""
     if argv and argv[0] in COMMANDS:
-        from gateway.audit import commands
-
-        return commands.main(argv)
+        command = importlib.import_module(f"gateway.audit.{COMMANDS[argv[0]]}")
+        return int(command.main(argv))
     try:
         options = _parser().parse_args(argv)
         question, properties, conf = _checked(options, _now_ms())
