@@ -1,0 +1,58 @@
+# Describing topics (id, partitions) with librdkafka's admin client, through the death of the broker that it takes for
+# the controller. Knows no topic of its own.
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from confluent_kafka.admin import AdminClient
+
+NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+GRACE_S: Final = 10.0  # for the answer to get from librdkafka to us, on a machine that is busy
+
+
+def describe_topics(admin: AdminClient, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    """Name -> `TopicDescription`, or the `KafkaException` that this topic failed with. Call it in a thread.
+
+    librdkafka sends DescribeTopics to the controller, as its last metadata named it. If that broker has died, it waits
+    for it until the timeout, with one core busy, and does not ask for metadata anew for minutes; brokers in KRaft mode
+    name any of the living ones, so it may be any broker. So metadata is fetched after a failure: the next call goes to
+    one that lives.
+
+    Raises:
+        KafkaException: none could be described.
+        TimeoutError: librdkafka did not even say so.
+    """
+    found: dict[str, Any] = {}
+    try:
+        for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s).items():
+            try:
+                found[name] = future.result(timeout=timeout_s + GRACE_S)
+            except KafkaException as error:
+                if error.args[0].code() in NO_ANSWER:
+                    raise
+                found[name] = error
+    except (KafkaException, TimeoutError):
+        find_controller(admin, timeout_s)
+        raise
+    return found
+
+
+def find_controller(admin: AdminClient, timeout_s: float) -> None:
+    """Let the client ask for metadata, whose controller is where its next request goes to."""
+    with suppress(KafkaException):
+        admin.list_topics(timeout=timeout_s)
+
+
+def describe_topic(admin: AdminClient, name: str, timeout_s: float) -> Any:
+    """One `TopicDescription`; raises as `describe_topics` does, and what this topic failed with."""
+    found = describe_topics(admin, [name], timeout_s)[name]
+    if isinstance(found, KafkaException):
+        raise found
+    return found
