@@ -60,7 +60,7 @@ def serve(path: Path) -> int:
         return 1
     from gateway import config, cores, supervisor
 
-    problems = _try_policies(settings)
+    problems = [*_try_policies(settings), *_try_certificates(settings)]
     if problems:
         return _fail([f"{path}: {problem}" for problem in problems])
     logging.basicConfig(stream=sys.stderr, format=supervisor.LOG_FORMAT, level=logging.INFO)
@@ -84,7 +84,12 @@ def check(path: Path) -> int:
         return 1
     from gateway import config
 
-    problems = [*_try_policies(settings), *_try_storage(settings), *_ask_librdkafka(settings)]
+    problems = [
+        *_try_policies(settings),
+        *_try_certificates(settings),
+        *_try_storage(settings),
+        *_ask_librdkafka(settings),
+    ]
     if problems:
         return _fail([f"{path}: {problem}" for problem in problems])
     print(f"{path}: OK")
@@ -109,6 +114,7 @@ def summarize(settings: Settings) -> list[str]:
         lines.append(f"broker {node_id:<3d} {place}")
     highest = 65535 - listener.port - 1
     lines.append(f"broker N   {listener.advertised}:{listener.port + 1}+N, up to N = {highest}")
+    lines.append(f"TLS        {_describe_tls(settings)}")
     lines.append(f"admin      http://{settings.admin.host}:{settings.admin.port}/metrics, /healthz, /readyz")
     lines.append(f"workers    {_describe_workers(settings)}")
     total = "none, nothing is rejected" if thresholds.total is None else f"{thresholds.total:,} bytes/s per broker"
@@ -136,6 +142,14 @@ def summarize(settings: Settings) -> list[str]:
     kept = "then to topic " + settings.usage_log.topic if settings.internal_topics == "kafka" else "and stays there"
     lines.append(f"usage log  to {settings.usage_log.spool_dir}, {kept}")
     return lines
+
+
+def _describe_tls(settings: Settings) -> str:
+    tls = settings.listener.tls
+    if tls is None:
+        return "none on the listeners: plain TCP"
+    clients = {"none": "not asked for", "requested": "checked where one is sent", "required": "required"}
+    return f"{' and '.join(tls.protocols)}, certificate {tls.keystore}; client certificates {clients[tls.client_auth]}"
 
 
 def _describe_workers(settings: Settings) -> str:
@@ -178,6 +192,19 @@ def _try_policies(settings: Settings) -> list[str]:
         except PluginError as error:
             problems.append(str(error))
     return problems
+
+
+def _try_certificates(settings: Settings) -> list[str]:
+    """What is wrong with the listeners' certificates: here, since workers would take no connection."""
+    if settings.listener.tls is None:
+        return []
+    from gateway.certificates import CertificateError, make_context
+
+    try:
+        make_context(settings.listener.tls)
+    except CertificateError as error:
+        return [f"listener.{error}"]
+    return []
 
 
 def _summarize_storage(settings: Settings) -> list[str]:

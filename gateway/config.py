@@ -29,6 +29,7 @@ from pydantic import (
     model_validator,
 )
 
+from gateway.certificates import PROTOCOLS, ListenerTls
 from gateway.durations import parse_iso8601
 from gateway.tokens import check_token
 from policies import group_names, groups
@@ -80,6 +81,8 @@ QUOTA_SOURCES: Final = "produce_gateway.quota_sources"
 BUILT_IN_SOURCES: Final = ("log-dirs", "snapshots", "prometheus")
 
 
+PEM: Final = "PEM"
+TLS_PROTOCOLS: Final = tuple(PROTOCOLS)
 MIN_CHECK_S: Final = 0.1  # of storage: sooner, one look would begin before the last is over
 MAX_WORKERS: Final = 256  # more than cores of any machine that a gateway would have for itself
 MAX_REQUEST_WAIT_S: Final = 15.0  # in all, delays included (docs/non-obvious.md)
@@ -226,6 +229,60 @@ class Listener(_Section):
     port: Port = 19092
     advertised_host: str = ""  # "": the host itself
     brokers: dict[int, Port] = {}  # node id -> port, where port + 1 + node id doesn't fit
+    # TLS, in Kafka's names; PEM only. Whether the files can be used is asked by `check` and `serve`, not here: control
+    # validates these settings again whenever it starts, and a file that was changed for the worse must not stop it.
+    keystore: Annotated[str, Field(alias="ssl.keystore.location")] = ""  # "": plain TCP
+    keystore_type: Annotated[str, Field(alias="ssl.keystore.type")] = PEM
+    key: Annotated[str, Field(alias="ssl.key.location")] = ""  # "": it is in the keystore's file, as Kafka has it
+    key_password: Annotated[str, Field(alias="ssl.key.password", max_length=1000)] = ""
+    truststore: Annotated[str, Field(alias="ssl.truststore.location")] = ""
+    truststore_type: Annotated[str, Field(alias="ssl.truststore.type")] = PEM
+    client_auth: Annotated[Literal["none", "requested", "required"], Field(alias="ssl.client.auth")] = "none"
+    protocols: Annotated[tuple[str, ...], Field(alias="ssl.enabled.protocols", min_length=1)] = TLS_PROTOCOLS
+
+    @field_validator("keystore_type", "truststore_type")
+    @classmethod
+    def _check_type(cls, value: str) -> str:
+        if value.upper() != PEM:
+            raise ValueError(
+                f"{value} can't be read, only PEM: convert it with openssl pkcs12 -in FILE -out FILE.pem (a JKS file"
+                " first with keytool -importkeystore -deststoretype pkcs12)"
+            )
+        return PEM
+
+    @field_validator("key_password", mode="before")
+    @classmethod
+    def _read_password(cls, value: object) -> object:
+        return _property_text("ssl.key.password", value)
+
+    @field_validator("protocols", mode="before")
+    @classmethod
+    def _check_protocols(cls, value: object) -> object:
+        names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+        for name in names if isinstance(names, list) else ():
+            if name not in TLS_PROTOCOLS:
+                raise ValueError(f"{name} is not spoken: write one or both of {', '.join(TLS_PROTOCOLS)}")
+        return names
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        for name in ("key", "key_password", "truststore", "client_auth", "protocols"):
+            field = type(self).model_fields[name]
+            if not self.keystore and getattr(self, name) != field.default:
+                raise ValueError(
+                    f"{field.alias}: has no effect without a certificate: write ssl.keystore.location: server.pem"
+                )
+        if self.client_auth != "none" and not self.truststore:
+            raise ValueError(
+                f"ssl.client.auth: {self.client_auth} needs to know whose certificates to take: write"
+                " ssl.truststore.location: clients-ca.pem"
+            )
+        if self.truststore and self.client_auth == "none":
+            raise ValueError(
+                "ssl.truststore.location: clients are asked for no certificate: write ssl.client.auth: required, or"
+                " requested, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -244,6 +301,15 @@ class Listener(_Section):
     @property
     def advertised(self) -> str:
         return self.advertised_host or self.host
+
+    @property
+    def tls(self) -> ListenerTls | None:
+        """None: plain TCP."""
+        if not self.keystore:
+            return None
+        return ListenerTls(
+            self.keystore, self.key, self.key_password, self.truststore, self.client_auth, self.protocols
+        )
 
     def broker_port(self, node_id: int) -> int:
         """The port of that broker's listener; it may be beyond 65535, then nothing can be opened there."""

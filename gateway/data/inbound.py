@@ -97,6 +97,14 @@ class Inbound:
             self._left = b""
         return self.end - self.start
 
+    def recv(self, sock: socket.socket, size: int) -> bytes:
+        """Up to `size` bytes behind all that was received, past the shared buffer; b"": the end.
+
+        Raises:
+            OSError: the connection is broken, or (BlockingIOError) there are none yet.
+        """
+        return sock.recv(size)
+
     def keep(self, pos: int, frame_bytes: int) -> None:
         """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces)."""
         if self.large is not None:

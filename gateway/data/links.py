@@ -378,7 +378,7 @@ class Link:
         ended = self._c_rdhup or _in_close_wait(self.client)
         try:
             while len(more) < most:
-                data = self.client.recv(262_144)
+                data = self.c_in.recv(self.client, 262_144)
                 if not data:
                     ended = True
                     break

@@ -53,6 +53,7 @@ class Gateway:
             **config["usage_log"],
             **given.get("usage_log", {}),
         }  # never a spool in the working directory
+        given["listener"] = config["listener"] | given.get("listener", {})
         path.write_text(yaml.safe_dump(config | given))
         self._log = folder / "log"
         with open(self._log, "wb") as log:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.certificates import Authority
+
 GOOD = """
 upstream: {bootstrap_servers: "127.0.0.1:9092"}
 listener: {port: 32101, brokers: {100000: 32105}}
@@ -41,6 +43,7 @@ def test_check_shows_what_a_configuration_comes_to(write):
         "broker 1   127.0.0.1:32103",
         "broker 100000 127.0.0.1:32105",
         "broker N   127.0.0.1:32102+N, up to N = 33433",
+        "TLS        none on the listeners: plain TCP",
         "total      20,000,000 bytes/s per broker",
         "topic      clicks: 5,000,000 bytes/s",
         "storage    not looked at, full disks hold nothing back",
@@ -213,3 +216,25 @@ def test_a_policy_that_cannot_be_made_is_one_line(write, command, policy, why):
     (line,) = done.stderr.splitlines()
     assert f"policies: {policy}: " in line
     assert why in line
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_certificates_that_can_not_be_used_end_the_start(command, write, tmp_path):
+    text = f"{{port: 32101, ssl.keystore.location: {tmp_path}/missing.pem}}"
+    done = run(command, write(GOOD.replace("{port: 32101, brokers: {100000: 32105}}", text)))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"gw.yaml: listener.ssl.keystore.location: {tmp_path}/missing.pem can't be read: No such file" in line
+
+
+def test_check_says_how_listeners_speak_tls(write, tmp_path):
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("gateway")
+    text = f"ssl.keystore.location: {certificate}, ssl.key.location: {key}, ssl.client.auth: requested"
+    text = f"{{port: 32101, {text}, ssl.truststore.location: {authority.certificate}}}"
+    done = run("check", write(GOOD.replace("{port: 32101, brokers: {100000: 32105}}", text)))
+    assert done.returncode == 0, done.stderr
+    spoken = "TLSv1.2 and TLSv1.3"
+    assert (
+        f"TLS        {spoken}, certificate {certificate}; client certificates checked where one is sent" in done.stdout
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway import config
+from gateway.certificates import ListenerTls
 from gateway.config import ConfigError, Settings, parse, parse_duration, parse_size
 
 ISSUE = """
@@ -119,6 +122,31 @@ def test_what_is_no_duration_is_refused_with_an_example(text):
             UPSTREAM + "listener: {port: 5000, brokers: {1: 6000, 2: 6000}}",
             "listener: brokers.2: port 6000 is taken by broker 1",
         ),
+        (
+            UPSTREAM + "listener:\n  ssl.keystore.location: x.jks\n  ssl.keystore.type: JKS",
+            "gw.yaml:4: listener.ssl.keystore.type: JKS can't be read, only PEM: convert it with openssl pkcs12",
+        ),
+        (
+            UPSTREAM + "listener:\n  ssl.keystore.location: x.pem\n  ssl.enabled.protocols: TLSv1.1,TLSv1.2",
+            "gw.yaml:4: listener.ssl.enabled.protocols: TLSv1.1 is not spoken: write one or both of TLSv1.2, TLSv1.3",
+        ),
+        (
+            UPSTREAM + "listener:\n  port: 5000\n  ssl.client.auth: required",
+            "gw.yaml:4: listener: ssl.client.auth: has no effect without a certificate: write ssl.keystore.location",
+        ),
+        (
+            UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.client.auth: required}",
+            "listener: ssl.client.auth: required needs to know whose certificates to take: write ssl.truststore",
+        ),
+        (
+            UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.truststore.location: y.pem}",
+            "listener: ssl.truststore.location: clients are asked for no certificate: write ssl.client.auth: required",
+        ),
+        (
+            UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.key.password: [geheim]}",
+            "listener.ssl.key.password: should be a valid string, not what is there",
+        ),
+        (UPSTREAM + "listener: {ssl.keystore.locaton: x.pem}", "did you mean ssl.keystore.location?"),
         (UPSTREAM + "listener: {brokers: {1: 19092}}", "brokers.1: port 19092 is taken by the bootstrap listener"),
         (UPSTREAM + "admin: {port: 19092}", "admin.port: 19092 is a port of the listener as well"),
         (UPSTREAM + "internal_topics: yes", "internal_topics: should be 'kafka' or 'none', not True"),
@@ -638,3 +666,33 @@ def test_without_internal_topics_changes_are_kept_in_a_file() -> None:
     assert str(settings.policies_file) == "/tmp/policies.jsonl"
     assert parse(UPSTREAM).policies_file.name == "policies.jsonl"
     assert settings.own_topics == ("__produce_gateway_usage",)
+
+
+def test_listeners_with_tls_are_as_kafka_names_them_and_control_reads_the_same(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("open sesame\n")
+    settings = parse(
+        UPSTREAM
+        + f"""
+listener:
+  ssl.keystore.location: /etc/gw/tls.crt
+  ssl.keystore.type: pem
+  ssl.key.location: /etc/gw/tls.key
+  ssl.key.password: {{file: {password}}}
+  ssl.truststore.location: /etc/gw/clients.pem
+  ssl.client.auth: required
+  ssl.enabled.protocols: TLSv1.3
+"""
+    )
+    tls = ListenerTls(
+        "/etc/gw/tls.crt", "/etc/gw/tls.key", "open sesame", "/etc/gw/clients.pem", "required", ("TLSv1.3",)
+    )
+    assert settings.listener.tls == tls
+    passed_on = Settings.model_validate_json(settings.model_dump_json(by_alias=True))
+    assert passed_on.listener.tls == tls
+
+
+def test_listeners_are_plain_unless_there_is_a_certificate() -> None:
+    settings = parse(UPSTREAM)
+    assert settings.listener.tls is None
+    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)).listener.tls is None

@@ -1,0 +1,203 @@
+# PEM files in, the SSLContext of the client-facing listeners out, or one line that says what is wrong with which file.
+#
+# The parent reads them before it starts anything, to say what is wrong (cli.py). Each worker reads them for itself, and
+# again once they have changed, so that certificates are renewed without a restart; a new one that can't be used is said
+# once, and the old one stays. Knows no sockets. Keys in messages are those of the section `listener`: Kafka's names.
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+
+LOOK_S: Final = 1.0  # files are looked at when a connection comes, so often at most
+SETTLE_S: Final = 3.0  # a certificate and its key are two files: one may be new before the other
+PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+_CERTIFICATE = re.compile(rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----")
+_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----")
+_ENCRYPTED = re.compile(rb"-----BEGIN ENCRYPTED PRIVATE KEY-----|Proc-Type: 4,ENCRYPTED")
+_JAVA_KEYSTORE = b"\xfe\xed\xfe\xed"
+_DER_SEQUENCE = b"\x30"  # how PKCS#12 begins, and a certificate that is not PEM
+_MISMATCH = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED", "NO_PRIVATE_KEY_ASSIGNED")
+_WRONG_PASSWORD = (None, "BAD_DECRYPT", "MAYBE_WRONG_PASSWORD")  # by OpenSSL's version, and how the key is encrypted
+
+_KEYSTORE, _KEY_FILE, _TRUSTSTORE = "ssl.keystore.location", "ssl.key.location", "ssl.truststore.location"
+
+Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+class ListenerTls(msgspec.Struct, frozen=True):
+    """How listeners speak TLS. Paths are those of PEM files.
+
+    Attributes:
+        keystore: the certificate, those between it and the CA behind it, and the private key unless `key` has it.
+        password: of an encrypted key.
+        truststore: CAs whose client certificates are taken.
+    """
+
+    keystore: str
+    key: str = ""
+    password: str = ""
+    truststore: str = ""
+    client_auth: Literal["none", "requested", "required"] = "none"
+    protocols: tuple[str, ...] = tuple(PROTOCOLS)
+
+    def files(self) -> tuple[str, ...]:
+        return tuple(path for path in (self.keystore, self.key, self.truststore) if path)
+
+
+class CertificateError(Exception):
+    """These files can't be used; the text is one line: key, what is wrong, and what would be right."""
+
+
+def make_context(tls: ListenerTls) -> ssl.SSLContext:
+    """What connections are accepted with.
+
+    Raises:
+        CertificateError: with these files that can't be.
+    """
+    _check_has(_KEYSTORE, tls.keystore, _read(_KEYSTORE, tls.keystore), _CERTIFICATE, "certificate")
+    encrypted = _check_key(tls)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    spoken = [PROTOCOLS[name] for name in tls.protocols]
+    context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # of TLS 1.2: clients could make us calculate for ever
+    # Of TLS 1.3: a client that sends acks=0 and closes has not read them; its kernel then resets the connection, and
+    # what it sent last is lost. Clients could hardly use them anyway: each worker would give others.
+    context.num_tickets = 0
+    where = _KEY_FILE if tls.key else _KEYSTORE
+    try:
+        # The password is always given, or OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(tls.keystore, tls.key or None, password=lambda: tls.password)
+    except ssl.SSLError as error:
+        if error.reason in _MISMATCH:
+            raise CertificateError(
+                f"{where}: the key in {tls.key or tls.keystore} is not that of the first certificate in {tls.keystore}:"
+                " put the gateway's own certificate first, and give its key"
+            ) from error
+        if encrypted and error.reason in _WRONG_PASSWORD:
+            raise CertificateError(f"ssl.key.password: does not open the key in {tls.key or tls.keystore}") from error
+        raise CertificateError(f"{_KEYSTORE}: {tls.keystore} can't be used: {_reason(error)}") from error
+    except (OSError, ValueError) as error:  # gone since, or a password longer than OpenSSL takes
+        raise CertificateError(f"{_KEYSTORE}: {tls.keystore} can't be used: {error}") from error
+    if tls.truststore:
+        _trust(context, tls.truststore)
+    auth = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+    context.verify_mode = auth[tls.client_auth]
+    return context
+
+
+def _trust(context: ssl.SSLContext, path: str) -> None:
+    _check_has(_TRUSTSTORE, path, _read(_TRUSTSTORE, path), _CERTIFICATE, "certificate")
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise CertificateError(f"{_TRUSTSTORE}: {path} can't be used: {_reason(error)}") from error
+    except OSError as error:
+        raise CertificateError(f"{_TRUSTSTORE}: {path} can't be read: {error.strerror}") from error
+
+
+def _check_key(tls: ListenerTls) -> bool:
+    """Whether the key is encrypted."""
+    where, path = (_KEY_FILE, tls.key) if tls.key else (_KEYSTORE, tls.keystore)
+    data = _read(where, path)
+    if not tls.key and not _KEY.search(data):
+        raise CertificateError(
+            f"{_KEYSTORE}: {path} has a certificate, but no private key: append the key, or write {_KEY_FILE}: PATH"
+        )
+    _check_has(where, path, data, _KEY, "private key")
+    encrypted = _ENCRYPTED.search(data) is not None
+    if encrypted and not tls.password:
+        raise CertificateError(f"ssl.key.password: is needed, because the key in {path} is encrypted")
+    return encrypted
+
+
+def _read(key: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise CertificateError(f"{key}: {path} can't be read: {error.strerror}") from error
+
+
+def _check_has(key: str, path: str, data: bytes, pattern: re.Pattern[bytes], what: str) -> None:
+    if pattern.search(data):
+        return
+    if data.startswith((_JAVA_KEYSTORE, _DER_SEQUENCE)):
+        is_java = data.startswith(_JAVA_KEYSTORE)
+        first = "keytool -importkeystore -deststoretype pkcs12, then " if is_java else ""
+        raise CertificateError(
+            f"{key}: {path} is {'a Java keystore' if is_java else 'PKCS#12 or DER'}, and only PEM is read: convert it"
+            f" with {first}openssl pkcs12 -in FILE -out FILE.pem"
+        )
+    raise CertificateError(f"{key}: {path} has no {what} in PEM (-----BEGIN {what.upper()}-----)")
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")
+
+
+class Certificates:
+    """The context for new connections, made anew once a file has changed.
+
+    Attributes:
+        problem: what is wrong with the files as they are; "": nothing, as far as known.
+    """
+
+    def __init__(self, tls: ListenerTls, log: Callable[[str, str], None]) -> None:
+        """`log` is called with a level and one line."""
+        self.problem = ""
+        self._tls = tls
+        self._log = log
+        self._context: ssl.SSLContext | None = None
+        self._decided: Signature | None = None  # of the files that were taken, or given up
+        self._doubtful: Signature | None = None
+        self._doubted_at = 0.0
+        self._look_at = float("-inf")
+
+    def context(self, now: float) -> ssl.SSLContext | None:
+        """What to accept a connection with. None: the files have never been usable; `problem` says why.
+
+        `now` is monotonic, in seconds.
+        """
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            seen = self._look()
+            if seen != self._decided:
+                self._decide(seen, now)
+        return self._context
+
+    def _look(self) -> Signature:
+        return tuple(map(_signature, self._tls.files()))
+
+    def _decide(self, seen: Signature, now: float) -> None:
+        try:
+            context = make_context(self._tls)
+        except CertificateError as error:
+            if seen != self._doubtful:
+                self._doubtful, self._doubted_at = seen, now
+            self.problem = f"listener.{error}"
+            if self._context is None:
+                self._log("error", f"{self.problem}; clients can't connect")
+                self._decided = seen
+            elif now - self._doubted_at >= SETTLE_S:
+                self._log("error", f"{self.problem}; the certificate that was read before stays in use")
+                self._decided = seen
+            return
+        if self._decided is not None:
+            self._log("info", f"listener: new connections have the certificate that is in {self._tls.keystore} now")
+        self._context, self._decided, self._doubtful, self.problem = context, seen, None, ""
+
+
+def _signature(path: str) -> tuple[int, int, int] | None:
+    """Changes when the file does, or what a link leads to."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,227 @@
+# Clients that speak TLS to the gateway in front of a real Kafka: librdkafka, kafka-python and Java, with and without
+# certificates of their own, and SASL that passes through to the broker.
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, KafkaProducer
+
+from gateway.embedded import Cluster, wait_for
+from tests.certificates import Authority
+from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, log_bytes, read_topic
+
+COUNT = 200
+USERS = {"admin": "admin-secret", "alice": "alice-secret"}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls-ca"))
+
+
+def listener(authority: Authority, name: str = "gateway", **more: Any) -> dict[str, Any]:
+    """A section `listener` with a certificate of that name."""
+    certificate, key = authority.sign(name)
+    return {"ssl.keystore.location": str(certificate), "ssl.key.location": str(key), **more}
+
+
+@pytest.fixture(scope="module")
+def strict(kafka: Cluster, authority: Authority) -> Iterator[Gateway]:
+    """Two workers; clients must have certificates of that CA."""
+    auth = {"ssl.client.auth": "required", "ssl.truststore.location": str(authority.certificate)}
+    with Gateway(kafka.bootstrap_servers, {"listener": listener(authority, **auth), "workers": 2}) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> tuple[Path, Path]:
+    return authority.sign("client")
+
+
+def librdkafka(gateway: Gateway, authority: Authority, client: tuple[Path, Path] | None = None) -> dict[str, Any]:
+    """Properties of a client that trusts the gateway's CA and checks its name."""
+    mine = {} if client is None else {"ssl.certificate.location": str(client[0]), "ssl.key.location": str(client[1])}
+    return {
+        "bootstrap.servers": gateway.bootstrap,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(authority.certificate),
+        "log_level": 2,
+        **mine,
+    }
+
+
+def produce(topic: str, properties: dict[str, Any], values: list[bytes]) -> None:
+    lost: list[KafkaError] = []
+    producer = Producer({**properties, "enable.idempotence": True, "linger.ms": 1})
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: error and lost.append(error))
+    assert producer.flush(60) == 0
+    assert lost == []
+
+
+def test_librdkafka_produces_and_consumes(
+    kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
+) -> None:
+    topic = create_topic(kafka, "tls-librdkafka", partitions=3)
+    properties = librdkafka(strict, authority, client)
+    values = [b"%d" % i + bytes(3000) for i in range(COUNT)]
+    produce(topic, properties, values)
+    mine = {key: value for key, value in properties.items() if key.startswith(("security.", "ssl."))}
+    assert sorted(read_topic(kafka, topic, strict.bootstrap, **mine)) == sorted(values)
+    strict.settle(topic, Sum(log_bytes(kafka, topic), end_offsets(kafka, topic)), "accepted")
+
+
+def test_clients_are_told_of_brokers_at_the_same_listeners(
+    kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
+) -> None:
+    brokers = AdminClient(librdkafka(strict, authority, client)).list_topics(timeout=30).brokers.values()
+    assert {broker.port for broker in brokers} == {strict.broker_port(node_id) for node_id in kafka.brokers}
+
+
+def test_large_requests_pass(kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]) -> None:
+    topic = create_topic(kafka, "tls-large", max_message_bytes="10000000")
+    properties = librdkafka(strict, authority, client) | {"message.max.bytes": 10_000_000, "compression.type": "none"}
+    values = [bytes([i]) * 5_000_000 for i in range(4)]
+    produce(topic, properties, values)
+    assert read_topic(kafka, topic) == values
+
+
+def test_kafka_python_produces_and_consumes(
+    kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
+) -> None:
+    topic = create_topic(kafka, "tls-kafka-python")
+    properties: Any = {
+        "bootstrap_servers": strict.bootstrap,
+        "security_protocol": "SSL",
+        "ssl_context": authority.client_context(client),
+    }
+    producer = KafkaProducer(**properties)
+    sent = [producer.send(topic, b"%d" % i) for i in range(COUNT)]
+    producer.flush(60)
+    assert [future.get(10).offset for future in sent] == list(range(COUNT))
+    producer.close()
+    consumer = KafkaConsumer(
+        topic, auto_offset_reset="earliest", group_id=None, consumer_timeout_ms=10_000, **properties
+    )
+    try:
+        assert [next(consumer).value for _ in range(COUNT)] == [b"%d" % i for i in range(COUNT)]
+    finally:
+        consumer.close()
+
+
+def test_java_produces(
+    kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path], tmp_path: Path
+) -> None:
+    topic = create_topic(kafka, "tls-java", partitions=2)
+    keystore = tmp_path / "client-keystore.pem"
+    keystore.write_text(client[1].read_text() + client[0].read_text())
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SSL\nssl.keystore.type=PEM\nssl.truststore.type=PEM\n"
+        f"ssl.keystore.location={keystore}\nssl.truststore.location={authority.certificate}\n"
+        f"bootstrap.servers={strict.bootstrap}\n"
+    )
+    said = kafka.run_java(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", "20000", "--record-size", "500", "--throughput", "-1"),
+        *("--command-config", str(config)),
+    )
+    assert "20000 records sent" in said
+    assert end_offsets(kafka, topic) == 20_000
+    strict.settle(topic, Sum(log_bytes(kafka, topic), 20_000), "accepted")
+
+
+def test_who_has_no_certificate_or_a_strangers_or_no_tls_is_turned_away_and_counted(
+    strict: Gateway, authority: Authority, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path, "stranger").sign("mallory")
+    plain = {"bootstrap.servers": strict.bootstrap, "log_level": 2}
+    for properties in (librdkafka(strict, authority), librdkafka(strict, authority, stranger), plain):
+        before = strict.metric("tls_handshakes_failed_total")
+        with pytest.raises(KafkaException):
+            AdminClient(properties | {"socket.timeout.ms": 5000}).list_topics(timeout=3)
+        wait_for("it to be counted", lambda n=before: strict.metric("tls_handshakes_failed_total") > n)  # type: ignore[misc]
+    said = strict.log()
+    assert "no TLS handshake: the client sent no certificate, and ssl.client.auth is required" in said
+    assert "no TLS handshake: the client's certificate is not accepted: " in said
+    assert "no TLS handshake: a Kafka client without TLS" in said
+
+
+def test_sasl_passes_through_tls_and_the_principal_is_the_brokers(authority: Authority) -> None:
+    with Cluster(1, users=USERS) as cluster:
+        upstream = {
+            "bootstrap_servers": cluster.sasl_bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "admin",
+            "sasl.password": USERS["admin"],
+        }
+        auth = {"ssl.client.auth": "requested", "ssl.truststore.location": str(authority.certificate)}
+        settings = {"upstream": upstream, "internal_topics": "none", "listener": listener(authority, **auth)}
+        with Gateway(cluster.sasl_bootstrap_servers, settings) as gateway:
+            topic = create_topic(cluster, "tls-sasl")
+            sasl = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+            right = librdkafka(gateway, authority, authority.sign("bob")) | sasl | {"sasl.password": USERS["alice"]}
+            produce(topic, right, [b"x" * 100] * COUNT)
+            assert end_offsets(cluster, topic) == COUNT
+            wait_for(
+                "all to be counted",
+                lambda: (
+                    gateway.metric("client_bytes_total", principal="User:alice", outcome="accepted")
+                    == log_bytes(cluster, topic)
+                ),
+            )
+            with pytest.raises(KafkaException):
+                AdminClient(right | {"sasl.password": "wrong"}).list_topics(timeout=3)
+
+
+def test_a_renewed_certificate_is_given_to_new_connections(kafka: Cluster, tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    settings = {"listener": listener(old)}
+    with Gateway(kafka.bootstrap_servers, settings) as gateway:
+        topic = create_topic(kafka, "tls-renewed")
+        standing = Producer(librdkafka(gateway, old))
+        standing.produce(topic, b"before")
+        assert standing.flush(30) == 0
+        files = [Path(settings["listener"][key]) for key in ("ssl.keystore.location", "ssl.key.location")]
+        for made, path in zip(new.sign("renewed"), files, strict=True):
+            path.write_bytes(made.read_bytes())
+        wait_for("the new certificate", lambda: _is_trusted(gateway, new))
+        standing.produce(topic, b"behind")
+        assert standing.flush(30) == 0
+        files[0].write_text("broken")
+        wait_for(
+            "a complaint",
+            lambda: _is_trusted(gateway, new) and "the certificate that was read before stays" in gateway.log(),
+        )
+        assert gateway.log().count("the certificate that was read before stays") == 1
+    assert end_offsets(kafka, topic) == 2
+
+
+def _is_trusted(gateway: Gateway, authority: Authority) -> bool:
+    try:
+        ssl.get_server_certificate(("127.0.0.1", gateway.port), ca_certs=str(authority.certificate), timeout=10)
+    except ssl.SSLError:
+        return False
+    return True
+
+
+def test_a_file_that_can_not_be_used_ends_the_start_with_a_line(kafka: Cluster, authority: Authority) -> None:
+    settings = listener(authority, "refused")
+    Path(settings["ssl.key.location"]).unlink()
+    gateway = Gateway(kafka.bootstrap_servers, {"listener": settings}, wait=False)
+    assert gateway.process.wait(60) == 1
+    gateway.forget()
+    said = gateway.log().strip()
+    assert said.endswith(
+        f"listener.ssl.key.location: {settings['ssl.key.location']} can't be read: No such file or directory"
+    )
+    assert "\n" not in said
+    gateway.__exit__(None, None, None)
