@@ -37,8 +37,9 @@ from targets import (
     null_broker,
 )
 
-TARGETS = ("direct", "gateway", "gateway-limited", "gateway-groups", "kafka-proxy")
+SCALED = ("gateway-2", "gateway-tls", "gateway-tls-2")  # two workers, TLS, both: measured where a scenario says so
 VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
+TARGETS = ("direct", "gateway", *VARIANTS, *SCALED, "kafka-proxy")
 JAVA = ("java-200B", "java-1000B")
 ROUNDS, JAVA_ROUNDS, QUICK_SHARE = 5, 3, 0.25
 PROFILE_FACTOR = 5  # of requests: a sampler on the kernel's tick gets some 250 samples a second
@@ -78,7 +79,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--read", type=Path, metavar="FILE", help="measure nothing: print what --json wrote")
     parser.add_argument("--profile", choices=INSTRUMENTS, help="where a worker's time goes, in the first of --only")
-    parser.add_argument("--ports", type=int, default=PORTS, help=f"first of about 60 ports to use ({PORTS})")
+    parser.add_argument("--ports", type=int, default=PORTS, help=f"first of about 90 ports to use ({PORTS})")
     return parser.parse_args(arguments)
 
 
@@ -124,9 +125,10 @@ def run_raw(
     """The Go load against the Go null broker."""
     results = []
     with ExitStack() as stack:
-        ports = free_ports(ports, 50)
+        ports = free_ports(ports, 80)
         upstream, broker = stack.enter_context(null_broker(rawload, ports, run_dir))
-        targets = start(stack, names, upstream, ports, run_dir)
+        needed = [name for name in names if any(takes_part(name, scenario) for scenario in scenarios)]
+        targets = start(stack, needed, upstream, ports, run_dir)
         for scenario in scenarios:
             requests = int(scenario.requests * share)
 
@@ -134,12 +136,18 @@ def run_raw(
                 with in_force(rawload, target):
                     return measure(rawload, target, scenario, requests, broker)
 
-            turns = [target for target in targets if scenario.limited or target.name not in VARIANTS]
+            turns = [target for target in targets if takes_part(target.name, scenario)]
             results.append(
                 {"name": scenario.name, "title": scenario.title, "per": scenario.per, "bar": scenario.bar,
                  "units": requests, "rounds": take_turns(scenario.title, turns, rounds, take)}
             )  # fmt: skip
     return results
+
+
+def takes_part(target: str, scenario: Scenario) -> bool:
+    if target in VARIANTS:
+        return scenario.limited
+    return scenario.scaled or target not in SCALED
 
 
 def run_java(
@@ -159,7 +167,7 @@ def run_java(
     with ExitStack() as stack:
         stack.callback(cluster.stop)
         create_topic(cluster)
-        names = [name for name in names if name not in VARIANTS]
+        names = [name for name in names if name not in (*VARIANTS, *SCALED)]
         targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir)
         for scenario in JAVA_SCENARIOS:
             if scenario.name not in wanted:
@@ -179,17 +187,25 @@ def run_java(
 
 
 def start(stack: ExitStack, names: Sequence[str], upstream: str, ports: int, run_dir: Path) -> list[Target]:
-    """Takes ports `ports` + 10 to `ports` + 49, in the order in which they take turns."""
+    """Takes ports `ports` + 10 to `ports` + 79, in the order in which they take turns."""
     run_dir = Path(tempfile.mkdtemp(dir=run_dir))
+
+    def idle(name: str, port: int, workers: int = 1, *, secure: bool = False) -> Target:
+        more = {"workers": workers}
+        return stack.enter_context(gateway(name, upstream, port, IDLE_THRESHOLDS, run_dir, more=more, secure=secure))
+
     begin = {
         "direct": lambda: direct(upstream),
-        "gateway": lambda: stack.enter_context(gateway("gateway", upstream, ports + 10, IDLE_THRESHOLDS, run_dir)),
+        "gateway": lambda: idle("gateway", ports + 10),
         "gateway-limited": lambda: stack.enter_context(
             gateway("gateway-limited", upstream, ports + 20, BUSY_THRESHOLDS, run_dir)
         ),
         "gateway-groups": lambda: stack.enter_context(
             gateway("gateway-groups", upstream, ports + 40, IDLE_THRESHOLDS, run_dir, more=MANY_GROUPS)
         ),
+        "gateway-2": lambda: idle("gateway-2", ports + 50, workers=2),
+        "gateway-tls": lambda: idle("gateway-tls", ports + 60, secure=True),
+        "gateway-tls-2": lambda: idle("gateway-tls-2", ports + 70, workers=2, secure=True),
         "kafka-proxy": lambda: stack.enter_context(kafka_proxy(upstream, ports + 30, run_dir)),
     }
     return [begin[name]() for name in TARGETS if name in names]

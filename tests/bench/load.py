@@ -36,20 +36,28 @@ class Scenario:
     connections: int
     requests: int
     per: str  # "request" (microseconds) or "GB" (seconds; 10^9 bytes)
-    bar: float
+    bar: float | None
     idempotent: bool = False
     limited: bool = False  # also measured with a limit in force on another topic
+    scaled: bool = False  # also measured with two workers, and over TLS
+    partitions: int = 1  # of each request
     depth: int = 5
 
 
 SCENARIOS = (
     Scenario("small-4", "215-byte requests, 4 connections", 215, 4, 150_000, "request", 0.45, limited=True),
-    Scenario("small-64", "215-byte requests, 64 connections", 215, 64, 150_000, "request", 0.45, limited=True),
+    Scenario(
+        "small-64", "215-byte requests, 64 connections", 215, 64, 150_000, "request", 0.45, limited=True, scaled=True
+    ),
     Scenario(
         "idempotent-64", "215-byte requests of idempotent producers, 64 connections", 215, 64, 150_000, "request", 0.45,
         idempotent=True,
     ),
-    Scenario("100KB", "100,000-byte requests, 4 connections", 100_000, 4, 25_000, "GB", 0.7),
+    Scenario(
+        "wide-64", "6,000-byte requests of 50 partitions, 64 connections", 6_000, 64, 40_000, "request", None,
+        scaled=True, partitions=50,
+    ),
+    Scenario("100KB", "100,000-byte requests, 4 connections", 100_000, 4, 25_000, "GB", 0.7, scaled=True),
     Scenario("1MB", "1,000,000-byte requests, 4 connections", 1_000_000, 4, 3_000, "GB", 0.9),
 )  # fmt: skip
 
@@ -77,8 +85,9 @@ def build_rawload() -> Path:
 
 @contextmanager
 def tool(rawload: Path, target: Target, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    secure = ["-tls"] if target.secure else []
     process = subprocess.Popen(
-        [str(rawload), "-addr", target.node, *flags],
+        [str(rawload), "-addr", target.node, *secure, *flags],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     watchdog = threading.Timer(TIMEOUT_S, process.kill)
@@ -111,7 +120,7 @@ def measure(rawload: Path, target: Target, scenario: Scenario, requests: int, br
     """One stretch of `requests` on a target, with its CPU: seconds in all and per process, and per unit of work."""
     flags = [
         "-hold", "-warm", "500ms", "-n", str(requests), "-size", str(scenario.bytes), "-c", str(scenario.connections),
-        "-d", str(scenario.depth),
+        "-d", str(scenario.depth), "-p", str(scenario.partitions),
     ]  # fmt: skip
     if scenario.idempotent:
         flags += ["-pid", str(next(_producer_ids))]

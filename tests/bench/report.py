@@ -8,6 +8,8 @@ from statistics import median
 from typing import Any
 
 REFERENCE = "kafka-proxy"
+PAIRS = (("gateway", "gateway-2"), ("gateway-tls", "gateway-tls-2"))  # one worker, and two
+WORKER = "gateway.data"  # what a worker's command line has in it
 
 Round = Mapping[str, Mapping[str, Any]]  # target -> sample
 
@@ -68,6 +70,48 @@ def bars(scenarios: Iterable[Mapping[str, Any]]) -> list[tuple[str, float, float
     return found
 
 
+def _workers_cpu(sample: Mapping[str, Any]) -> list[float]:
+    """CPU seconds of each worker, the busiest first."""
+    return sorted((cpu for name, cpu in sample["processes"].items() if WORKER in name), reverse=True)
+
+
+def allowed(sample: Mapping[str, Any], workers: int, cores: int) -> float:
+    """Requests/s that so many workers could do at this CPU per request, on cores that load and broker share."""
+    everybody = sample["cpu_s"] + sample["load_cpu_s"] + sample["broker_cpu_s"]
+    return float(sample["requests"] * min(cores / everybody, workers / sum(_workers_cpu(sample))))
+
+
+def _scaling(scenario: Mapping[str, Any], cores: int) -> list[list[str]]:
+    """A row for each pair that was measured: two workers by one, round by round."""
+    rows = []
+    for one, two in PAIRS:
+        both = [(samples[one], samples[two]) for samples in scenario["rounds"] if one in samples and two in samples]
+        if not both:
+            continue
+        busy = [median([_workers_cpu(pair[i])[0] / pair[i]["seconds"] for pair in both]) for i in (0, 1)]
+        rows.append(
+            [
+                f"{scenario['title']}: {two}",
+                _ratio_text([b["requests_per_s"] / a["requests_per_s"] for a, b in both]),
+                _ratio_text([allowed(a, 2, cores) / allowed(a, 1, cores) for a, _ in both]),
+                _ratio_text([b["cpu_us_per_request"] / a["cpu_us_per_request"] for a, b in both]),
+                f"{busy[0]:.0%}",
+                f"{busy[1]:.0%}",
+            ]
+        )
+    return rows
+
+
+_SCALING_HEAD = [
+    "two workers by one", "requests/s", "cores allow", "CPU/request", "busiest of one", "busiest of two",
+]  # fmt: skip
+
+
+def _all_scaling(run: Mapping[str, Any]) -> list[list[str]]:
+    cores = run["machine"]["cores"]
+    return [row for scenario in run["scenarios"] for row in _scaling(scenario, cores)]
+
+
 def _facts(run: Mapping[str, Any]) -> list[str]:
     m = run["machine"]
     versions = [f"Python {m['python']}", *(str(m[key]) for key in ("go", "java") if m.get(key))]
@@ -89,12 +133,9 @@ def _size(scenario: Mapping[str, Any]) -> str:
 def as_text(run: Mapping[str, Any]) -> str:
     lines = _facts(run)
     for scenario in run["scenarios"]:
-        head, rows = _table(scenario)
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        lines += ["", f"{scenario['title']} ({_size(scenario)})"]
-        for name, *cells in [head, *rows]:
-            figures = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-            lines.append("  ".join([name.ljust(widths[0]), *figures]))
+        lines += ["", f"{scenario['title']} ({_size(scenario)})", *_aligned(*_table(scenario))]
+    if rows := _all_scaling(run):
+        lines += ["", *_aligned(_SCALING_HEAD, rows)]
     if met := bars(run["scenarios"]):
         lines += ["", "Gateway's CPU by kafka-proxy's, and the bar:"]
         for title, got, bar in met:
@@ -102,13 +143,26 @@ def as_text(run: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _aligned(head: list[str], rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = []
+    for name, *cells in [head, *rows]:
+        figures = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        lines.append("  ".join([name.ljust(widths[0]), *figures]))
+    return lines
+
+
+def _in_markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+    ruler = "|---|" + "---:|" * (len(head) - 1)
+    return ["| " + " | ".join(head) + " |", ruler, *("| " + " | ".join(row) + " |" for row in rows)]
+
+
 def as_markdown(run: Mapping[str, Any]) -> str:
     lines = [f"- {fact}" for fact in _facts(run)]
     for scenario in run["scenarios"]:
-        head, rows = _table(scenario)
-        lines += ["", f"**{scenario['title']}** ({_size(scenario)})", ""]
-        lines += ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        lines += ["", f"**{scenario['title']}** ({_size(scenario)})", "", *_in_markdown(*_table(scenario))]
+    if rows := _all_scaling(run):
+        lines += ["", *_in_markdown(_SCALING_HEAD, rows)]
     if met := bars(run["scenarios"]):
         lines += ["", "| gateway's CPU by kafka-proxy's | measured | bar |", "|---|---:|---:|"]
         lines += [f"| {title} | {got:.2f} | {bar:.2f} |" for title, got, bar in met]

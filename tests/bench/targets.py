@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ class Target:
     bootstrap: str
     node: str
     pid: int | None  # root of the tree whose CPU counts; None: nothing is in between
+    secure: bool = False  # clients speak TLS to it
 
 
 def direct(upstream: str) -> Target:
@@ -92,17 +94,44 @@ def gateway(
     run_dir: Path,
     env: dict[str, str] | None = None,
     more: dict[str, Any] | None = None,
+    secure: bool = False,
 ) -> Iterator[Target]:
-    """Takes ports `port` to `port` + 9. `more`: keys of its configuration."""
+    """Takes ports `port` to `port` + 9. `more`: keys of its configuration. `secure`: clients speak TLS to it."""
     log, config = run_dir / f"{name}.log", run_dir / f"{name}.yaml"
     spool = run_dir / f"{name}-spool"
     spool.mkdir()
-    config.write_text(yaml.safe_dump(gateway_config(upstream, port, thresholds, spool) | (more or {})))
+    settings = gateway_config(upstream, port, thresholds, spool) | (more or {})
+    if secure:
+        settings["listener"]["ssl.keystore.location"] = str(make_keystore(run_dir / f"{name}.pem"))
+    config.write_text(yaml.safe_dump(settings))
     node_port = port + 1 + NODE_ID
     command = [sys.executable, "-m", "gateway", "serve", str(config)]
     with running(command, log, env=env, cwd=ROOT) as process:
         wait_for_port(process, node_port, log)
-        yield Target(name, f"{HOST}:{port}", f"{HOST}:{node_port}", process.pid)
+        yield Target(name, f"{HOST}:{port}", f"{HOST}:{node_port}", process.pid, secure)
+
+
+def make_keystore(path: Path) -> Path:
+    """A certificate that nobody need trust, and its key, as `ssl.keystore.location` takes them."""
+    if shutil.which("openssl") is None:
+        raise BenchError("the targets with TLS need openssl on PATH, for a certificate")
+    certificate = path.with_suffix(".crt")
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "30",
+    ]
+    command += ["-subj", f"/CN={HOST}", "-keyout", str(path), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    path.write_text(path.read_text() + certificate.read_text())
+    return path
 
 
 def kafka_proxy_path() -> str | None:

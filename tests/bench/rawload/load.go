@@ -8,6 +8,7 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type load struct {
 	depth       int
 	rate        float64 // requests/s over all connections, 0: as fast as answers come
 	stopAtError bool
+	secure      bool // over TLS
 
 	all []*connection
 }
@@ -82,7 +84,7 @@ func (l *load) connect() error {
 }
 
 func (l *load) open(index int) (*connection, error) {
-	socket, err := net.Dial("tcp", l.address)
+	socket, err := l.dial()
 	if err != nil {
 		return nil, err
 	}
@@ -98,6 +100,13 @@ func (l *load) open(index int) (*connection, error) {
 	}
 	c.request, err = c.shape.build()
 	return c, err
+}
+
+func (l *load) dial() (net.Conn, error) {
+	if l.secure {
+		return tls.Dial("tcp", l.address, &tls.Config{InsecureSkipVerify: true}) // what is measured is not who it is
+	}
+	return net.Dial("tcp", l.address)
 }
 
 // greet says who we are, as clients do, and learns the topic's id where the version needs it.

@@ -54,6 +54,7 @@ func main() {
 	rate := flag.Float64("rate", 0, "requests/s in all (0: as fast as answers come)")
 	stopAtError := flag.Bool("stop-at-error", false, "end at the first answer with an error")
 	progress := flag.Duration("progress", 0, "print the counts so far at this interval")
+	secure := flag.Bool("tls", false, "send over TLS; the certificate is not checked")
 	hold := flag.Bool("hold", false, "wait for a line on stdin after the warm-up and after the result")
 	flag.Parse()
 	if *null != "" {
@@ -64,6 +65,7 @@ func main() {
 	}
 	l := &load{
 		address: *address, connections: *connections, depth: *depth, rate: *rate, stopAtError: *stopAtError,
+		secure: *secure,
 		shape: shape{
 			version: int16(*version), topic: *topic, partitions: *partitions, records: *records, bytes: *size,
 			acks: 1, producerID: *producer,
