@@ -20,6 +20,8 @@ from typing import Any, Literal
 import msgspec
 import trio
 
+from gateway.certificates import ListenerTls
+
 PROTOCOL = 1
 MAX_QUOTA_RATES = 2000
 MAX_MESSAGE = 256 * 2**20  # a snapshot of a very large cluster's topics; beyond it something is wrong
@@ -46,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, tag=True):
     frame_timeout_s: float = 60.0  # a half-sent frame that makes no progress for so long ends its connection
     reject_code: int | None = None  # None: by the client's software name
     unknown_apis: str = "pass"  # or "hide"
-    max_client_keys: int = 10_000  # distinct (principal, client id) per interval; the rest is counted as `other`
+    max_client_keys: int = 10_000  # distinct (principal, client id, software) per interval; the rest is `other`
     internal_principals: tuple[str, ...] = ()
     internal_client_ids: tuple[str, ...] = ()
     protected_topics: tuple[str, ...] = ()  # the gateway's own: clients may not produce to them
@@ -54,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, tag=True):
     policies: tuple[str, ...] = ()  # policies.plugin.TrafficPolicy, as "module:factory"
     managed_apis: tuple[int, ...] = ()  # requests with these API keys are for control to answer: see Ask
     observe: bool = False  # decide and count, but touch nothing
+    tls: ListenerTls | None = None  # what clients' connections begin with
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -159,6 +162,9 @@ class Parts(msgspec.Struct, frozen=True, tag=True):
     members: int = 1
     valid_until: float | None = None  # time.monotonic(); later `fallback` holds; None: until told otherwise
     settle_s: float = 2.0
+    # So long after control's end other gateways still leave us our parts; then, and after `valid_until`, only a floor
+    # is ours. None: there are none, or they can't be heard.
+    lease_s: float | None = None
 
 
 class OtherRate(msgspec.Struct, frozen=True, array_like=True):
@@ -220,7 +226,10 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """What happened to one (broker, topic, principal, client id, outcome, reason) within one interval."""
+    """What happened to one (broker, topic, principal, client id, outcome, reason, group, software) within one interval.
+
+    There may be two of the same: one of the bytes of which `repeats` can be told, one of those of which it can't.
+    """
 
     broker: int  # -1: the bootstrap connection's broker is not known yet
     topic: str
@@ -232,6 +241,9 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     messages: int
     requests: int  # Produce requests with at least one partition of that topic in this row
     delay_ms: int = 0
+    group: str = ""  # resource group that the bytes are charged to
+    software: str = ""  # the client's name of its software (KIP-511)
+    repeats: int | None = None  # those of `bytes` that had been rejected when they came before; None: can't be told
 
 
 class Interval(msgspec.Struct, frozen=True, tag=True):
@@ -248,6 +260,7 @@ class Interval(msgspec.Struct, frozen=True, tag=True):
     rows: tuple[Row, ...]
     counts: dict[str, int] = {}  # deltas, names in COUNTS
     final: bool = False  # the worker ended in order; nothing follows
+    storage_factor: float | None = None  # the lowest that was enforced; None where storage protection is off
 
 
 class TopicRate(msgspec.Struct, frozen=True, array_like=True):
@@ -368,6 +381,7 @@ COUNTS = (
     "answers_local",  # answered by the gateway itself
     "answers_merged",
     "requests_malformed",
+    "tls_handshakes_failed",
     "upstream_failed",  # dial failed or the broker closed first
     "brokers_withheld",  # a broker left out of an answer because it has no listener
     "answers_not_followed",  # of a layout that we don't know: addresses in them, if any, were not hidden

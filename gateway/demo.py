@@ -38,6 +38,8 @@ TOTAL: Final = 1_000_000  # bytes/s and broker: small, so that a laptop with two
 THRESHOLDS: Final = {"clicks": 500_000, "payments": 250_000}  # `logs` and `signups` share what is left over
 EXPLICIT: Final = " + ".join(f"{name} {limit / 1e6:g}" for name, limit in THRESHOLDS.items())
 
+REPORT: Final = Path("demo-report/report.html")
+
 SLOW_S: Final = 10.0  # two ticks of the meters
 BURST_AT_S: Final = 20.0
 BURST_S: Final = 10.0
@@ -77,7 +79,8 @@ risen to the limit, more came through, so "accepted" is more than the limit time
 "wanted" is what the applications had to send; while their client is held back they drop what they can't keep.
 "offered" is what reached the gateway. Clients send a rejected batch again until it is taken, and each attempt counts;
 with the rejection they are told how long to wait, and the gateway reads no Produce request of theirs until then. That
-is why so little is offered in vain, and nothing that a client took was lost."""
+is why so little is offered in vain. "finally dropped" is what was rejected and not sent again: nothing that a client
+took was lost."""
 
 
 class Progress:
@@ -216,8 +219,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def run(seconds: float, progress: Progress) -> Result:
-    """The whole demo.
+def run(seconds: float, progress: Progress, report: Path = REPORT) -> Result:
+    """The whole demo; `report` is the page that it writes.
 
     Raises:
         DemoError, EmbeddedError: it could not be carried out; one line.
@@ -233,7 +236,7 @@ def run(seconds: float, progress: Progress) -> Result:
             progress.say("all producers have ended; stopping the gateway, which hands over its usage log")
             metrics = settle(gateway)
             gateway.stop()
-        return reconcile(cluster.bootstrap_servers, metrics, producers, meters, progress)
+        return reconcile(cluster.bootstrap_servers, metrics, producers, meters, progress, report)
 
 
 @contextlib.contextmanager
@@ -298,7 +301,12 @@ def settle(gateway: Gateway) -> str:
 
 
 def reconcile(
-    bootstrap_servers: str, metrics: str, producers: Sequence[Producing], meters: Meters, progress: Progress
+    bootstrap_servers: str,
+    metrics: str,
+    producers: Sequence[Producing],
+    meters: Meters,
+    progress: Progress,
+    report: Path,
 ) -> Result:
     """Ask everybody who counted."""
     by_metrics = demo_sums.read_metrics(metrics, TOPICS)
@@ -309,7 +317,10 @@ def reconcile(
     finally:
         brokers.close()
     progress.say("Spark sums up the usage log (some 15 s)")
-    by_spark, complete = demo_sums.run_audit(bootstrap_servers, USAGE_TOPIC, TOPICS, progress.say)
+    with demo_sums.report_written(bootstrap_servers, USAGE_TOPIC, report):
+        by_spark, complete = demo_sums.run_audit(bootstrap_servers, USAGE_TOPIC, TOPICS, progress.say)
+        progress.say("waiting for the report with plots")
+    progress.say(f"the report is {report}: open it in a browser")
     acknowledged = sum(producer.counts.acknowledged for producer in producers)
     preconditions |= {
         "the usage log has no gaps": complete,
@@ -343,7 +354,9 @@ def make_sums(
 
 
 def find_differences(sums: Mapping[str, Mapping[str, int]], counts: Mapping[str, Count]) -> list[str]:
-    """Sentences on what does not agree: the sums, and every outcome of every topic among those who know outcomes."""
+    """Sentences on what does not agree: the sums, and every outcome of every topic, and what was sent again after a
+    rejection, among those who know outcomes.
+    """
     found = []
     for unit, by_witness in sums.items():
         (first, right), *others = by_witness.items()
@@ -358,6 +371,8 @@ def find_differences(sums: Mapping[str, Mapping[str, int]], counts: Mapping[str,
                     for outcome in mine
                     if mine[outcome] != theirs[outcome]
                 ]
+            if outcomes.repeats != count[topic].repeats:
+                found.append(f"{topic}, repeats: {one} {outcomes.repeats:,}, {name} {count[topic].repeats:,}")
     return found
 
 
@@ -379,6 +394,7 @@ def make_rows(count: Count, meters: Meters, wanted: Mapping[str, int]) -> list[d
                 "offered_bytes": outcomes.offered,
                 "accepted_bytes": outcomes.bytes["accepted"],
                 "rejected_bytes": outcomes.bytes["rejected"],
+                "finally_dropped_bytes": outcomes.finally_dropped,
                 "observed_rate": rate,
                 "wanted_bytes": wanted[topic],
             }
@@ -459,8 +475,9 @@ def final_text(result: Result) -> str:
         "offered_bytes": "offered",
         "accepted_bytes": "accepted",
         "rejected_bytes": "rejected",
+        "finally_dropped_bytes": "finally dropped",
     }
-    rows = [["topic", *head.values()], ["", "bytes/s", "bytes/s", *["bytes"] * 4]]
+    rows = [["topic", *head.values()], ["", "bytes/s", "bytes/s", *["bytes"] * 5]]
     rate, threshold = result.total
     total = {key: sum(row[key] for row in result.topics) for key in head}
     total |= {"topic": "total", "threshold": threshold, "observed_rate": rate}
@@ -507,12 +524,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
     parser.add_argument("--seconds", type=float, default=LOAD_S, help="how long producers offer (%(default)s)")
+    parser.add_argument(
+        "--report", type=Path, default=REPORT, metavar="FILE", help="the page with plots that it writes (%(default)s)"
+    )
     options = parser.parse_args(arguments)
     if options.seconds < SLOW_S + 5:
         parser.error(f"--seconds: at least {SLOW_S + 5:.0f}, the first {SLOW_S:.0f} are below all limits")
     progress = Progress()
     try:
-        result = run(options.seconds, progress)
+        result = run(options.seconds, progress, options.report)
     except (DemoError, EmbeddedError) as error:
         print(f"produce-gateway demo: {error}", file=sys.stderr)
         return 1

@@ -7,14 +7,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
@@ -48,15 +50,22 @@ class Outcomes:
     bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(usage.OUTCOMES, 0))
     messages: dict[str, int] = field(default_factory=lambda: dict.fromkeys(usage.OUTCOMES, 0))
     maybe_appended: int = 0  # bytes that may be in the log though nobody was told so
+    repeats: int = 0  # bytes whose last attempt before was rejected
 
-    def add(self, outcome: str, reason: str, size: int, messages: int) -> None:
+    def add(self, outcome: str, reason: str, size: int, messages: int, repeats: int = 0) -> None:
         self.bytes[outcome] += size
         self.messages[outcome] += messages
+        self.repeats += repeats
         self.maybe_appended += size if usage.may_be_appended(outcome, reason) else 0
 
     @property
     def offered(self) -> int:
         return sum(self.bytes.values())
+
+    @property
+    def finally_dropped(self) -> int:
+        """Bytes whose last attempt was rejected (docs/audit.md)."""
+        return self.bytes["rejected"] - self.repeats
 
 
 Count = dict[str, Outcomes]  # by topic
@@ -129,6 +138,9 @@ def read_metrics(text: str, topics: Sequence[str]) -> Count:
         if labels["topic"] in count:
             number = messages.get(tuple(sorted(labels.items())), 0)
             count[labels["topic"]].add(labels["outcome"], labels["reason"], int(size), int(number))
+    for labels, size in _samples(text, "produce_repeats_bytes_total"):
+        if labels["topic"] in count:
+            count[labels["topic"]].repeats += int(size)
     return count
 
 
@@ -146,7 +158,8 @@ def read_usage_log(bootstrap_servers: str, usage_topic: str, topics: Sequence[st
         seen.add(usage.identity(record))
         for row in record["rows"]:
             if row["topic"] in count:
-                count[row["topic"]].add(row["outcome"], row["reason"], row["bytes"], row["messages"])
+                repeats = row.get("repeats", 0)
+                count[row["topic"]].add(row["outcome"], row["reason"], row["bytes"], row["messages"], repeats)
     return count
 
 
@@ -214,13 +227,37 @@ def run_audit(
         return parse_audit(json.load(out), topics)
 
 
+@contextlib.contextmanager
+def report_written(bootstrap_servers: str, usage_topic: str, path: Path) -> Iterator[None]:
+    """Have `produce-gateway audit report` write its page meanwhile; when this ends it is there.
+
+    Raises:
+        DemoError: it is not.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "gateway", "audit", "report", "--bootstrap-servers", bootstrap_servers]
+    command += ["--topic", usage_topic, "--output", str(path), "--quiet"]
+    with tempfile.TemporaryFile("w+") as said:
+        process = embedded.spawn(command, stdout=subprocess.DEVNULL, stderr=said, text=True)
+        try:
+            yield
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(AUDIT_TIMEOUT_S)
+        finally:
+            status = embedded.reap(process)
+        said.seek(0)
+        if status != 0:
+            raise DemoError(f"the report ended with {status}: {said.read().strip()[-500:]}")
+
+
 def parse_audit(report: Mapping[str, Any], topics: Sequence[str]) -> tuple[Count, bool]:
     """The same out of the audit's JSON, which was asked for by topic, outcome and reason."""
     count: Count = {topic: Outcomes() for topic in topics}
     for row in report["rows"]:
         if row["topic"] in count:
             sums = row["offered"]  # of one outcome: offered is that outcome
-            count[row["topic"]].add(row["outcome"], row["reason"], sums["bytes"], sums["messages"])
+            repeats = row["repeats_bytes"]
+            count[row["topic"]].add(row["outcome"], row["reason"], sums["bytes"], sums["messages"], repeats)
     return count, bool(report["integrity"]["complete"])
 
 

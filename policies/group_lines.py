@@ -260,6 +260,10 @@ class GroupLines:
             self._queue.append(side)
         return side
 
+    def named_by(self, topic: bytes) -> str | None:
+        """The group that the topic's name says it is in."""
+        return self._group_of(topic)[0]
+
     def depends_on_principal(self, topic: bytes) -> bool:
         """Whether only the principal says which group that topic is in."""
         return self._group_of(topic)[1]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Final
 
-VERSION: Final = 1  # what is written
+VERSION: Final = 2  # what is written
 READ_VERSIONS: Final = (1, 2)  # what is understood
 
 # Each byte of a Produce request ends in exactly one of these, so the offered bytes are the sum over all of them.
@@ -83,6 +83,11 @@ HEADER_FIELDS: Final[dict[str, str]] = {
     "end_ms": "int",
     "final": "bool",
 }
+# Version 2 adds this to the header of an interval, where storage protection is on: the lowest storage factor that the
+# worker enforced meanwhile, in millionths (0: nothing got in for a while).
+STORAGE_FACTOR: Final = "storage_factor_ppm"
+OPTIONAL_HEADER_FIELDS: Final[dict[str, str]] = {STORAGE_FACTOR: "int"}
+PPM: Final = 1_000_000
 ROW_FIELDS: Final[dict[str, str]] = {
     "broker": "int",  # -1: a bootstrap connection whose broker was not known
     "topic": "str",
@@ -97,12 +102,15 @@ ROW_FIELDS: Final[dict[str, str]] = {
 }
 
 # Version 2 adds these to a row. Each may be missing: a name that isn't known is "", and `repeats` None says that it
-# can't be told. Bytes that are finally dropped are those rejected less the repeats; where repeats can't be told, the
-# rejected bytes are the upper bound.
+# can't be told of any of the row's bytes (of bytes of which it can there is a row of its own, with the same names).
+#
+# A rejection is matched once, by the next attempt at the same batch (policies/repeats.py). So what was finally dropped,
+# that is whose last attempt was rejected, is the rejected bytes less the repeats of all outcomes: at most that, and at
+# least that less the bytes of which it can't be told.
 OPTIONAL_ROW_FIELDS: Final[dict[str, str]] = {
-    "group": "str",  # resource group
-    "software": "str",  # the client software's name
-    "repeats": "int",  # those of `bytes` that the client had sent before and that were rejected then
+    "group": "str",  # resource group that the bytes are charged to
+    "software": "str",  # the client software's name (KIP-511)
+    "repeats": "int",  # those of `bytes` whose last attempt before this one was rejected; none in NOTES
 }
 
 MAX_ROWS: Final = 1000
@@ -135,6 +143,7 @@ def encode_interval(
     start_ms: int,
     end_ms: int,
     final: bool = False,
+    storage_factor: float | None = None,
     version: int = VERSION,
 ) -> list[bytes]:
     """One interval as JSON lines without newline, each small enough for one Kafka record: usually one.
@@ -144,8 +153,11 @@ def encode_interval(
     """
     chunks = _chunks([_dumps(_row(row, version)) for row in rows])
     parts = len(chunks)
+    told = {} if storage_factor is None or version < 2 else {STORAGE_FACTOR: _ppm(storage_factor)}
     return [
-        _line(_header(version, INTERVAL, gateway, boot, worker, seq, part, parts, start_ms, end_ms, final), chunk)
+        _line(
+            _header(version, INTERVAL, gateway, boot, worker, seq, part, parts, start_ms, end_ms, final, **told), chunk
+        )
         for part, chunk in enumerate(chunks)
     ]
 
@@ -185,6 +197,10 @@ def validate(record: object) -> None:
     rows = record.get("rows")
     if not isinstance(rows, list):
         raise InvalidRecord("rows: a list is needed")
+    if record["version"] > 1 and record.get(STORAGE_FACTOR) is not None:
+        _check_fields(record, OPTIONAL_HEADER_FIELDS, "")
+        if record[STORAGE_FACTOR] > PPM:
+            raise InvalidRecord(f"{STORAGE_FACTOR}: {record[STORAGE_FACTOR]} is out of range")
     _check_header(record, bool(rows))
     for i, row in enumerate(rows):
         _check_row(row, record["version"], f"rows[{i}].")
@@ -203,8 +219,12 @@ def may_be_appended(outcome: str, reason: str = "") -> bool:
     return outcome in ("unacknowledged", "unanswered") or (outcome == "errored" and reason in MAYBE_APPENDED)
 
 
-def _header(*values: object) -> str:
-    return _dumps(dict(zip(HEADER_FIELDS, values, strict=True)))
+def _header(*values: object, **told: int) -> str:
+    return _dumps(dict(zip(HEADER_FIELDS, values, strict=True)) | told)
+
+
+def _ppm(factor: float) -> int:
+    return max(round(factor * PPM), 1 if factor > 0 else 0)  # 0 means that nothing got in
 
 
 def _row(row: object, version: int) -> dict[str, object]:

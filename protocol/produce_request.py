@@ -38,6 +38,8 @@ _ID = wire.UUID_SIZE + 1  # the length byte that a topic id would have, if it ha
 
 # Of a batch header: batchLength, magic, producerId, producerEpoch, baseSequence, record count.
 _batch: _Unpack = struct.Struct(">8xi4xb26xqhii").unpack_from
+_checksum: _Unpack = struct.Struct(">17xI").unpack_from
+_NO_BATCH = (0, -1, -1, -1, 0)  # what `_read_batch` says of it behind its size
 _version_and_client: _Unpack = struct.Struct(">2xh4xh").unpack_from
 _name_size: _Unpack = struct.Struct(">h").unpack_from
 _acks_and_topics: _Unpack = struct.Struct(">h4xB").unpack_from
@@ -188,6 +190,22 @@ def client_id(buf: Buffer, start: int, end: int) -> bytes | None:
     return wire.string(buf, start + 8, end)[0]
 
 
+def checksums(buf: Buffer, start: int, end: int, partitions: list[Partition]) -> list[int]:
+    """The CRC-32C that the batch of each of these, which are what `skim` says of this request, has in its header; -1
+    where `skim` sees no batch. Nobody checks here that it is right. Raises MalformedFrame.
+    """
+    if len(partitions) == 1:  # without tagged fields its batch is the last thing there
+        _, _, size, *fields, trailing = partitions[0]
+        pos = end - size - trailing - (3 if _version_and_client(buf, start)[0] >= PRODUCE_FLEXIBLE else 0)
+        if pos > start and _is_batch(buf, pos, size) and _read_batch(buf, pos, size) == (size, *fields, 0):
+            return list(_checksum(buf, pos))
+    return [
+        _checksum(buf, partition.records_at)[0] if _is_batch(buf, partition.records_at, partition.size) else -1
+        for topic in _walk(buf, start, end).topics
+        for partition in topic.partitions
+    ]
+
+
 def strip(buf: Buffer, start: int, end: int, drop: Set[tuple[bytes, int]]) -> bytes | None:
     """The frame of the same request, size prefix included, without the partitions in `drop`; None if none is left.
 
@@ -272,7 +290,11 @@ def _read_batch(buf: Buffer, pos: int, size: int) -> tuple[int, int, int, int, i
         if magic == _MAGIC and _MIN_BATCH_LENGTH <= length <= size - _BATCH_PREFIX and messages >= 0:
             whole = _BATCH_PREFIX + length
             return whole, messages, producer, epoch, sequence, size - whole
-    return max(size, 0), 0, -1, -1, -1, 0
+    return max(size, 0), *_NO_BATCH
+
+
+def _is_batch(buf: Buffer, pos: int, size: int) -> bool:
+    return _read_batch(buf, pos, size)[1:] != _NO_BATCH
 
 
 def _walk(buf: Buffer, start: int, end: int) -> _Walked:

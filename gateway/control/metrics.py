@@ -33,7 +33,8 @@ SHOWN: Final = tuple(
     for outcome in OUTCOMES
     for reason in ([r for r in REASONS[outcome] if r != "protected-topic"] if outcome in REASONS else [""])
 )
-_ROW = ("broker", "topic", "outcome", "reason")
+_PLACE = ("broker", "topic")
+_ROW = (*_PLACE, "outcome", "reason")
 SHOWN_NOTES: Final = tuple((note, reason) for note in NOTES for reason in REASONS[note])
 
 # name -> (labels, help). Counters get `_total`.
@@ -41,6 +42,11 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "produce_bytes": (_ROW, "Bytes of records in Produce requests by what became of them; their sum was offered."),
     "produce_messages": (_ROW, "Records in Produce requests by what became of them."),
     "produce_requests": (_ROW, "Produce requests with a partition of that topic, by what became of it."),
+    "produce_repeats_bytes": (
+        _PLACE,
+        "Bytes whose last attempt before was rejected; rejected bytes less these were not sent again (docs/audit.md).",
+    ),
+    "produce_repeats_unknown_bytes": (_PLACE, "Bytes of which can't be told whether they are such repeats."),
     "policy_bytes": (
         _ROW,
         "Bytes that a policy delayed, or in mode observe would have rejected or delayed; counted by outcome as well.",
@@ -56,6 +62,7 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "answers_local": ((), "Requests answered by the gateway itself."),
     "answers_merged": ((), "Brokers' answers into which the gateway put rejected partitions."),
     "requests_malformed": ((), "Requests that could not be read; each ended its connection."),
+    "tls_handshakes_failed": ((), "Connections that ended because client and gateway came to no TLS session."),
     "upstream_failed": ((), "Connections to brokers that could not be opened or that the broker closed first."),
     "brokers_withheld": ((), "Times a broker was left out of an answer because it has no listener here."),
     "answers_not_followed": ((), "Answers that may carry brokers' addresses and that the gateway could not read."),
@@ -365,6 +372,7 @@ class Metrics:
                     return
                 if (broker, topic) not in self._shown:
                     self._shown.add((broker, topic))
+                    self._add_repeats(broker, topic, 0, 0)
                     for outcome, reason in SHOWN:
                         self._add_row(broker, topic, outcome, reason, 0, 0, 0)
                     for note, reason in SHOWN_NOTES:
@@ -383,6 +391,7 @@ class Metrics:
                 self._add_note(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.requests)
                 continue
             self._add_row(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.messages, row.requests)
+            self._add_repeats(row.broker, row.topic, row.repeats or 0, row.bytes if row.repeats is None else 0)
             client = (row.principal, row.client_id)
             if client not in self._clients:
                 if len(self._clients) < self._max_clients:
@@ -428,6 +437,10 @@ class Metrics:
         self._counters["produce_bytes"].labels(*labels).inc(size)
         self._counters["produce_messages"].labels(*labels).inc(messages)
         self._counters["produce_requests"].labels(*labels).inc(requests)
+
+    def _add_repeats(self, broker: int, topic: str, size: int, unknown: int) -> None:
+        self._counters["produce_repeats_bytes"].labels(_broker(broker), topic).inc(size)
+        self._counters["produce_repeats_unknown_bytes"].labels(_broker(broker), topic).inc(unknown)
 
     def _add_note(self, broker: int, topic: str, note: str, reason: str, size: int, requests: int) -> None:
         labels = (_broker(broker), topic, note, reason)

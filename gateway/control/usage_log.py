@@ -355,7 +355,7 @@ class UsageLog:
             if isinstance(item, Interval):
                 lines += usage.encode_interval(
                     self._gateway, item.boot, item.worker, item.seq, item.rows,
-                    start_ms=item.start_ms, end_ms=item.end_ms, final=item.final,
+                    start_ms=item.start_ms, end_ms=item.end_ms, final=item.final, storage_factor=item.storage_factor,
                 )  # fmt: skip
             elif item:
                 lines.append(item)

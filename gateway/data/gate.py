@@ -2,7 +2,8 @@
 #
 # Decides (which partitions are over a limit, which stand behind a rejected batch) and keeps the accounts: whatever the
 # client offered is counted once, under exactly one of policies.usage.OUTCOMES, when its fate is known. Knows partitions
-# as the tuples that protocol.produce_request.skim gives; knows no bytes on the wire and no order of answers.
+# as the tuples that protocol.produce_request.skim gives; knows no bytes on the wire and no order of answers. Where a
+# batch has no producer id its sequence is free: the session puts its checksum there when it is asked for (`awaits`).
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from base64 import urlsafe_b64encode
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.data.ledger import BYTES, DELAY, MESSAGES, REPEATS, REQUESTS, UNTOLD_BYTES, UNTOLD_MESSAGES
 from policies import verdict
 from policies.fence import Fence
 from policies.meter import Meter
 from policies.quota_lines import NONE
+from policies.repeats import NO_EPOCH, sends_same_bytes
 from policies.usage import DELAYED, NOTES
 from policies.verdict import Verdict, strictest
 from protocol import api
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
     from policies.engine import TopicMeter
     from policies.group_lines import GroupSide
     from policies.line import Line
+    from policies.repeats import Batch, Owner
     from protocol.produce_request import Partition
 
 MAX_NAMELESS = 1000  # topic ids without a name that one connection may make up
+MAX_CLIENT_ID = 256  # characters by which clients are told apart when a batch comes again: many may be remembered
+MAX_TOPIC = 249  # Kafka's; what is longer no broker takes
 ANONYMOUS = "User:ANONYMOUS"  # as Kafka calls a principal that has not authenticated
 
 
@@ -80,6 +86,7 @@ class Gate:
         self.node_id = node_id
         self.broker = world.engine.broker(node_id)
         self.fence = Fence()
+        self.rejected = world.rejected
         self.principal = ANONYMOUS
         self.client_id: bytes | None = None
         self.software: tuple[str, str] | None = None
@@ -89,6 +96,7 @@ class Gate:
         self.meters_by_id: dict[bytes, TopicMeter | Nameless] = {}
         self._accepted: dict[bytes, Counts] = {}
         self._client = ""
+        self._names = (ANONYMOUS, "")  # whose the batches without a producer id are
         self._denied_since = 0.0  # the first rejection behind which nothing was admitted
         self._charged: list[Line] = []  # what `admit` takes the request in hand from
         self.lines = NONE  # client quotas, as of `lines_version`
@@ -120,8 +128,14 @@ class Gate:
         self.principal = principal
         self._renamed()
 
+    def introduce(self, software: tuple[str, str] | None) -> None:
+        """The client has told what it is: name and version, None where it says nothing."""
+        self.software = software or self.software
+        self._accepted = {}
+
     def _renamed(self) -> None:
         self.exempt = self.world.is_internal(self.principal, self._client)
+        self._names = self.principal, self._client[:MAX_CLIENT_ID]
         self._accepted = {}
         self.lines_version = -1
 
@@ -133,6 +147,7 @@ class Gate:
         self.lines = NONE if self.exempt else quotas.of(self.node_id, user, self._client, now)
         groups = self.world.engine.groups
         self.group = None if self.exempt else groups.publish_by_principal(self.principal, now)
+        self._accepted = {}  # rows say the group
         self.limited = bool(
             self.lines.produce or self.lines.request or self.group is not None or (self.exempt and groups.exists)
         )
@@ -236,11 +251,11 @@ class Gate:
             refusal = refused.get(part[:2])
             if refusal is not None:
                 row = self._row(self.name(part[0], version), DELAYED, refusal.verdict.reason)
-                row[3] += wait_ms
+                row[DELAY] += wait_ms
                 if first:
-                    row[0] += part[2]
-                    row[1] += part[3]
-                    row[2] += 1
+                    row[BYTES] += part[2]
+                    row[MESSAGES] += part[3]
+                    row[REQUESTS] += 1
 
     def _standing(self, part: Partition, name: bytes, now: float, wait_ms: int) -> Refusal | None:
         """Refused whatever the limits say."""
@@ -378,8 +393,37 @@ class Gate:
             self.broker.throttled.uncounted += size
             tally.add(part, topic_name, "rejected", why.reason, why.throttle_ms)
             # Behind a code that its client doesn't retry the base never comes back, and a fence would stay shut.
-            if pid >= 0 and verdict.is_retried(code, name, version_of):
-                self.fence.rejected(pid, producer_epoch, topic_name, index, sequence, now)
+            if verdict.is_retried(code, name, version_of):
+                if pid >= 0:
+                    self.fence.rejected(pid, producer_epoch, topic_name, index, sequence, now)
+                if sequence >= 0 and len(topic_name) <= MAX_TOPIC:
+                    self.rejected.add(self._owner(pid), topic_name, index, _batch(part), now)
+
+    # --- what comes again after it was rejected ---------------------------------------------------------------------
+
+    def awaits(self, parts: Iterable[Partition], version: int) -> bool:
+        """Whether any of these may be recognised by its checksum: it has no producer id, hence no sequence, and
+        something of its client was rejected in that partition.
+        """
+        has, owner = self.rejected.has, self._names
+        return any(part[4] < 0 and has(owner, self.name(part[0], version), part[1]) for part in parts)
+
+    def _owner(self, pid: int) -> Owner:
+        return pid if pid >= 0 else self._names
+
+    def _count_repeats(self, row: Counts, part: Partition, name: bytes) -> None:
+        """To be asked where `rejected.asks`: how much of what has just been counted had been rejected before."""
+        _, index, size, messages, pid, _, sequence, _ = part
+        if sequence < 0:  # nothing of its client was outstanding there when it came
+            repeats = None if self.rejected.blind else 0
+        else:
+            same = pid >= 0 or sends_same_bytes(self._software)
+            repeats = self.rejected.resent(self._owner(pid), name, index, _batch(part), same)
+        if repeats is None:
+            row[UNTOLD_BYTES] += size
+            row[UNTOLD_MESSAGES] += messages
+        elif repeats:
+            row[REPEATS] += repeats
 
     # --- accounts -----------------------------------------------------------------------------------------------------
 
@@ -405,6 +449,8 @@ class Gate:
                     counts[0] += size
                     counts[1] += messages
                     counts[2] += 1
+                    if self.rejected.asks:
+                        self._count_repeats(counts, parts[0], name)
                 else:
                     self._count_duplicate(parts[0], name, _Tally(self))
                 return
@@ -457,7 +503,29 @@ class Gate:
         return row
 
     def _row(self, name: bytes, outcome: str, reason: str) -> Counts:
-        return self.world.ledger.row(self.node_id, _text(name), self.principal, self._client, outcome, reason)
+        return self.world.ledger.row(
+            self.node_id,
+            _text(name),
+            self.principal,
+            self._client,
+            outcome,
+            reason,
+            self._group_of(name),
+            self._software,
+        )
+
+    @property
+    def _software(self) -> str:
+        return self.software[0] if self.software else ""
+
+    def _group_of(self, name: bytes) -> str:
+        """The resource group that what this client sends to a topic is charged to."""
+        groups = self.world.engine.groups
+        if not groups.exists or self.exempt:
+            return ""
+        if groups.depends_on_principal(name):
+            return self.group.group if self.group is not None else ""
+        return groups.named_by(name) or ""
 
 
 class _Tally:
@@ -468,18 +536,29 @@ class _Tally:
         self._seen: set[int] = set()
 
     def add(self, part: Partition, name: bytes, outcome: str, reason: str, delay_ms: int = 0) -> None:
-        self._add(name, outcome, reason, part[2], part[3], delay_ms)
-        if part[7] and outcome not in NOTES:
+        row = self._add(name, outcome, reason, part[2], part[3], delay_ms)
+        if outcome in NOTES:
+            return
+        if self._gate.rejected.asks:
+            self._gate._count_repeats(row, part, name)
+        if part[7]:
             self._add(name, "trailing", "", part[7], 0, 0)
 
-    def _add(self, name: bytes, outcome: str, reason: str, size: int, messages: int, delay_ms: int) -> None:
+    def _add(self, name: bytes, outcome: str, reason: str, size: int, messages: int, delay_ms: int) -> Counts:
         row = self._gate._row(name, outcome, reason)
-        row[0] += size
-        row[1] += messages
+        row[BYTES] += size
+        row[MESSAGES] += messages
         if id(row) not in self._seen:
             self._seen.add(id(row))
-            row[2] += 1
-            row[3] += delay_ms
+            row[REQUESTS] += 1
+            row[DELAY] += delay_ms
+        return row
+
+
+def _batch(part: Partition) -> Batch:
+    """What tells a batch from others of its owner in its partition."""
+    _, _, size, messages, pid, epoch, sequence, _ = part
+    return epoch if pid >= 0 else NO_EPOCH, sequence, size, messages
 
 
 def _unnamed(topic_id: bytes) -> bytes:

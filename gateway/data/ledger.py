@@ -1,4 +1,5 @@
-# The worker's counters: bytes, messages, requests and delay by (broker, topic, principal, client id, outcome, reason).
+# The worker's counters: bytes, messages, requests, delay and repeats by (broker, topic, principal, client id, outcome,
+# reason, resource group, client software).
 #
 # Owned by the data path and read by nobody else: sessions keep a reference to the rows that they touch and add to them
 # without a look-up. `close` ends an interval by starting a new dictionary and raising `epoch`; a session that sees
@@ -6,10 +7,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from msgspec.structs import replace
+
 from gateway.channel import Row
+from policies.usage import NOTES
 
 OTHER = "other"
-Counts = list[int]  # [bytes, messages, requests, delay in milliseconds]
+
+# A row's counters, by their places; delay in milliseconds. UNTOLD are those of the bytes and messages of which nobody
+# can tell whether they are repeats (policies.repeats).
+BYTES, MESSAGES, REQUESTS, DELAY, REPEATS, UNTOLD_BYTES, UNTOLD_MESSAGES = range(7)
+Counts = list[int]
+_ZERO: Final = (0,) * 7
+
+_Key = tuple[int, str, str, str, str, str, str, str]
 
 
 class Ledger:
@@ -20,22 +33,32 @@ class Ledger:
     def __init__(self, max_names: int = 10_000) -> None:
         self.epoch = 0
         self.counts: dict[str, int] = {}
-        self._rows: dict[tuple[int, str, str, str, str, str], Counts] = {}
-        self._clients: set[tuple[str, str]] = set()
+        self._rows: dict[_Key, Counts] = {}
+        self._clients: set[tuple[str, str, str]] = set()
         self._topics: set[str] = set()
         self._max_names = max_names
 
-    def row(self, broker: int, topic: str, principal: str, client_id: str, outcome: str, reason: str = "") -> Counts:
+    def row(
+        self,
+        broker: int,
+        topic: str,
+        principal: str,
+        client_id: str,
+        outcome: str,
+        reason: str = "",
+        group: str = "",
+        software: str = "",
+    ) -> Counts:
         """The counters of that key in the current interval, created at 0.
 
-        Client ids are free text, principals may be one per session, and topics need not exist: beyond `max_names` of
-        either in one interval the rest is counted under `other`, so that a client can't fill memory, disk and usage
-        topic with names.
+        Client ids and software names are free text, principals may be one per session, and topics need not exist:
+        beyond `max_names` clients or topics in one interval the rest is counted under `other`, so that a client can't
+        fill memory, disk and usage topic with names.
         """
-        client = (principal, client_id)
+        client = (principal, client_id, software)
         if client not in self._clients:
             if len(self._clients) >= self._max_names:
-                principal = client_id = OTHER
+                principal = client_id = software = OTHER
             else:
                 self._clients.add(client)
         if topic not in self._topics:
@@ -43,10 +66,10 @@ class Ledger:
                 topic = OTHER
             else:
                 self._topics.add(topic)
-        key = (broker, topic, principal, client_id, outcome, reason)
+        key = (broker, topic, principal, client_id, outcome, reason, group, software)
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = [0, 0, 0, 0]
+            row = self._rows[key] = list(_ZERO)
         return row
 
     def count(self, name: str, n: int = 1) -> None:
@@ -59,8 +82,24 @@ class Ledger:
 
     def close(self) -> tuple[tuple[Row, ...], dict[str, int]]:
         """End the interval: everything counted since the last call, and begin anew."""
-        rows = tuple(Row(*key, *row) for key, row in self._rows.items() if any(row))
+        rows = tuple(row for key, counts in self._rows.items() if any(counts) for row in _rows(key, counts))
         counts = self.counts
         self._rows, self._clients, self._topics, self.counts = {}, set(), set(), {}
         self.epoch += 1
         return rows, counts
+
+
+def _rows(key: _Key, counts: Counts) -> list[Row]:
+    """One row, or two where the repeats are known of some of the bytes only: requests and delay are in the first."""
+    broker, topic, principal, client_id, outcome, reason, group, software = key
+    size, messages, requests, delay_ms, repeats, untold, untold_messages = counts
+    names = (broker, topic, principal, client_id, outcome, reason)
+    row = Row(*names, size, messages, requests, delay_ms, group, software, repeats)
+    if outcome in NOTES:  # these bytes have an outcome as well, and their repeats are told there
+        return [replace(row, repeats=None)]
+    if not untold:
+        return [row]
+    if untold == size:
+        return [replace(row, repeats=None)]
+    rest = replace(row, bytes=untold, messages=untold_messages, requests=0, delay_ms=0, repeats=None)
+    return [replace(row, bytes=size - untold, messages=messages - untold_messages), rest]

@@ -158,6 +158,7 @@ class Session:
         )
         max_bytes = world.settings.max_request_bytes
         by_name, by_id, total, fence = gate.meters, gate.meters_by_id, gate.broker.total, gate.fence
+        asks = gate.rejected.asks
         read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
         run = pos
         produced = 0
@@ -185,6 +186,8 @@ class Session:
                         part = parts[0]
                         meter = (by_id if version >= _BY_ID else by_name).get(part[0])
                         if meter is not None and not meter.over:
+                            if asks and part[4] < 0 and gate.awaits(parts, version):
+                                parts = _with_checksums(buf, pos + 4, stop, parts)
                             meter.uncounted += part[2]
                             meter.messages += part[3]
                             total.uncounted += part[2]
@@ -237,7 +240,7 @@ class Session:
             if cap is not None and version > cap:
                 self._answer(rewrite.unsupported_api_versions(correlation))
                 return False
-            self.gate.software = software(buf, start, stop) or self.gate.software
+            self.gate.introduce(software(buf, start, stop))
             entry = (correlation, CAP, version)
         elif cap is not None and version > cap:
             raise _unspoken(key, version)
@@ -369,6 +372,8 @@ class Session:
         gate = self.gate
         if version >= api.PRODUCE_TOPIC_IDS and not self._names_known(parts, now):
             return False
+        if gate.rejected.asks and gate.awaits(parts, version):
+            parts = _with_checksums(buf, start, stop, parts)
         if acks and (self.client_gone or self.draining):
             gate.count(parts, version, "discarded")
             self._skipped = True
@@ -467,6 +472,8 @@ class Session:
     ) -> None:
         """Forward what is left of the request, if anything, and tell the client the rest in the same answer."""
         gate = self.gate
+        if acks and any(part[4] < 0 and part[6] < 0 for part in parts):  # to recognise what comes again
+            parts = _with_checksums(buf, start, stop, parts)
         admitted = [part for part in parts if part[:2] not in refused]
         stopped = [part for part in parts if part[:2] in refused]
         if acks:
@@ -732,6 +739,8 @@ class Session:
                         missing = self.gate.nameless(parts)
                         if missing:
                             self.gate.give_up(missing)
+                    if self.gate.rejected.asks and self.gate.awaits(parts, version):
+                        parts = _with_checksums(buf, pos + 4, pos + length, parts)
                     if acks:
                         self.gate.count(parts, version, "discarded")
                     else:  # its client believes that it was sent, and will not send it again
@@ -739,6 +748,14 @@ class Session:
                 pos += length
         except MalformedFrame:
             return  # never forwarded, and no Produce request: nothing to account for
+
+
+def _with_checksums(buf: bytearray, start: int, stop: int, parts: list[Partition]) -> list[Partition]:
+    """The partitions of that request; those without a producer id have their batch's CRC in place of a sequence."""
+    checksums = produce_request.checksums(buf, start, stop, parts)
+    return [
+        (*part[:6], checksum, part[7]) if part[4] < 0 else part for part, checksum in zip(parts, checksums, strict=True)
+    ]
 
 
 def _tell(buf: bytearray, at: int, wait: float) -> None:

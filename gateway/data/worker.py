@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from gateway.certificates import Certificates
 from gateway.channel import (
     MAX_QUOTA_RATES,
     PROTOCOL,
@@ -48,9 +49,12 @@ from gateway.channel import (
     Want,
 )
 from gateway.data.fleet import FleetDesk
+from gateway.data.inbound import SHARED_BYTES
 from gateway.data.links import Link
+from gateway.data.lowest_factor import LowestFactor
 from gateway.data.reactor import Reactor
 from gateway.data.session import Session
+from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, HandshakeError, Tls, TlsLink, shake_hands
 from gateway.data.world import World
 from policies.client_quotas import QuotaStore
 from policies.engine import Engine
@@ -92,6 +96,7 @@ class Worker:
         self._turn = itertools.count()
         self._seq = itertools.count()
         self._interval_start = time.time()
+        self._second_ended = trio.current_time()
         self._unspooled: deque[Interval] = deque()
         self._spooled = trio.Event()
         self._lines: deque[Log] = deque(maxlen=MAX_LOG_LINES)
@@ -102,8 +107,13 @@ class Worker:
         self._storage: Storage | None = None
         self._storage_shown: tuple[float, str, str] = (1.0, "", "enforce")
         self._storage_told = trio.Event()
+        self._factor = LowestFactor()
         self._fleet = FleetDesk(self._engine, self._post_if_heard, self._log, lambda: self._channel is not None)
         self._has_shares = trio.Event()
+        self._certificates: Certificates | None = None  # None: listeners are plain
+        self._ciphertext = memoryview(b"")  # where connections with TLS receive
+        self._handshakes: set[trio.CancelScope] = set()
+        self._handshake_turn = trio.Lock()
         self._draining = False
         self._dialling = 0
         self._taken = 0  # connections that came through this channel
@@ -159,6 +169,7 @@ class Worker:
             pass  # the parent will bring a new one
         finally:
             self._channel = None
+            self._fleet.end()
             channel.close()
 
     def _obey(self, message: Any) -> None:
@@ -204,6 +215,10 @@ class Worker:
         return self._world
 
     def _configure(self, settings: Settings) -> None:
+        if settings.tls is not None and (self._world is None or self._world.settings.tls != settings.tls):
+            self._certificates = Certificates(settings.tls, self._log)
+            self._certificates.context(trio.current_time())  # so that what is wrong is said before somebody comes
+            self._ciphertext = memoryview(bytearray(SHARED_BYTES))
         if self._world is None:
             self._world = World(settings, self._engine, self._log, self._want_metadata, self._ask)
         else:
@@ -248,6 +263,7 @@ class Worker:
     def _apply_storage(self, storage: Storage) -> None:
         world = self._known_world
         now = trio.current_time()
+        self._factor.set(storage.factor if storage.mode == "enforce" else None)
         shown = (storage.factor, storage.why, storage.mode)
         if shown == self._storage_shown:  # only its expiry moved
             return
@@ -325,6 +341,15 @@ class Worker:
     async def _connect(self, accepted: Accepted, client: socket.socket) -> None:
         """Dial the broker that this connection is for, and put the pair into the reactor."""
         world = self._known_world
+        tls = None
+        if self._certificates is not None:  # first: who comes without TLS costs no broker a connection
+            try:
+                tls = await self._shake_hands(self._certificates, accepted.peer, client)
+            finally:
+                if tls is None:
+                    client.close()
+            if tls is None:
+                return
         self._dialling += 1
         upstream = None
         try:
@@ -344,12 +369,44 @@ class Worker:
             client.close()
             return
         now = trio.current_time()
-        link = Link(self._reactor, Session(world, node_id, now), client, upstream, accepted.peer)
+        session = Session(world, node_id, now)
+        if tls is None:
+            link = Link(self._reactor, session, client, upstream, accepted.peer)
+        else:
+            link = TlsLink(self._reactor, session, client, upstream, accepted.peer, tls)
         try:
             link.open(now)
         except OSError:  # the client is gone already
             link.close("disconnects_client")
         self._reactor.settle(now)
+
+    async def _shake_hands(self, certificates: Certificates, peer: str, client: socket.socket) -> Tls | None:
+        """None: with this client there is no TLS; it has been counted and said."""
+        context = certificates.context(trio.current_time())
+        if context is None:
+            self._refuse_tls(peer, certificates.problem, "certificate")
+            return None
+        client.setblocking(False)
+        tls = Tls(context, client, self._ciphertext)
+        why = kind = f"the client did not complete it within {HANDSHAKE_TIMEOUT_S:g} s"
+        with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as scope:
+            self._handshakes.add(scope)
+            try:
+                await shake_hands(tls, client, self._handshake_turn)
+                return tls
+            except HandshakeError as error:
+                why, kind = str(error), error.kind
+            except OSError as error:
+                why = kind = error.strerror or str(error)
+            finally:
+                self._handshakes.discard(scope)
+        if kind != PROBE and not self._draining:
+            self._refuse_tls(peer, why, kind)
+        return None
+
+    def _refuse_tls(self, peer: str, why: str, kind: str) -> None:
+        self._known_world.ledger.count("tls_handshakes_failed")
+        self._complain(f"tls {kind}", f"{peer}: no TLS handshake: {why}")
 
     def _targets(self, node_id: int | None) -> list[tuple[int, str, int]]:
         """Where to dial: that broker; for the bootstrap listener each broker, beginning with another one every time."""
@@ -382,10 +439,13 @@ class Worker:
         while True:
             await trio.sleep(self._engine.next_tick(trio.current_time()))
             now = trio.current_time()
+            if now >= self._engine.due:
+                self._end_second()
             ticks = self._engine.tick(now)
             if not ticks or self._world is None:
                 continue
             self._world.quotas.tick(ticks, now)
+            self._world.rejected.expire(now)
             self._world.ledger.renew()  # meters of topics that went quiet are gone
             self._tell_rates()
             for link in list(self._reactor.links):
@@ -478,10 +538,19 @@ class Worker:
         self._post_if_heard(Rates(brokers, self._engine.warnings(), quotas, groups))
 
     async def _close_intervals(self) -> None:
+        """Each second, counted from ticks: what a tick changed is in the interval behind it, and nothing of it before
+        (policies/replay.py lives on that).
+        """
         while True:
-            await trio.sleep(INTERVAL_S)
-            if len(self._unspooled) < MAX_UNSPOOLED:
-                self._close_interval(final=False)
+            left = self._engine.next_tick(trio.current_time()) % INTERVAL_S
+            await trio.sleep(left if left > INTERVAL_S / 2 else left + INTERVAL_S)
+            self._end_second()
+
+    def _end_second(self) -> None:
+        now = trio.current_time()
+        if now - self._second_ended > INTERVAL_S / 2 and len(self._unspooled) < MAX_UNSPOOLED:
+            self._second_ended = now
+            self._close_interval(final=False)
 
     def _close_interval(self, final: bool) -> None:
         if self._world is None:
@@ -489,8 +558,11 @@ class Worker:
         rows, counts = self._world.ledger.close()
         start, self._interval_start = self._interval_start, time.time()
         start_ms, end_ms = round(start * 1000), round(self._interval_start * 1000)
+        factor = self._factor.take()
         if rows or final:
-            interval = Interval(self._boot, self._number, next(self._seq), start_ms, end_ms, rows, counts, final)
+            interval = Interval(
+                self._boot, self._number, next(self._seq), start_ms, end_ms, rows, counts, final, factor
+            )
             self._unspooled.append(interval)
             self._post(interval)
         elif counts and self._channel is not None:
@@ -504,7 +576,8 @@ class Worker:
         while True:
             links = self._reactor.links
             muted = sum(link.muted for link in links)
-            gauges = Gauges(len(links), muted, self._reactor.budget.used, self._dialling, self._taken)
+            opening = self._dialling + len(self._handshakes)
+            gauges = Gauges(len(links), muted, self._reactor.budget.used, opening, self._taken)
             if gauges != told:
                 told = gauges
                 self._post_if_heard(gauges)
@@ -518,6 +591,8 @@ class Worker:
         reactor = self._reactor
         now = trio.current_time()
         end = now + timeout_s
+        for handshake in self._handshakes:
+            handshake.cancel()
         for link in list(reactor.links):
             reactor.guard(link, link.drain, now)
         reactor.settle(now)

@@ -20,6 +20,7 @@ from policies.group_lines import GroupLimits
 from policies.groups import Finder
 from policies.plugin import TrafficPolicy
 from policies.quota_lines import QuotaLines
+from policies.repeats import Rejected
 from policies.verdict import reject_code
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class World:
         addresses: node id -> (host, port) as clients are told.
         topic_ids: topic id -> name, learned from metadata passing by and from control; an id is never given twice.
         quotas: client quotas, and the lines of those who are under one.
+        acknowledged, rejected: which batches come once more.
         plugins: policies of the operator's own; where there are any, every request is asked about.
         log: called with a level ("info", "warning", "error") and one line.
         want_metadata: called when something newer than the snapshot was seen.
@@ -58,6 +60,7 @@ class World:
         self.configure(settings)
         self.ledger = Ledger(settings.max_client_keys)
         self.acknowledged = Acknowledged()
+        self.rejected = Rejected()
         self.log = log
         self.want_metadata = want_metadata
         self.brokers: dict[int, Broker] = {}

@@ -128,7 +128,12 @@ class Play:
 
     def rows(self) -> dict[tuple[str, str, str], tuple[int, int, int]]:
         """(topic, outcome, reason) -> (bytes, messages, requests) since the last call."""
-        return {(row.topic, row.outcome, row.reason): (row.bytes, row.messages, row.requests) for row in self.ledger()}
+        found: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+        for row in self.ledger():
+            size, messages, requests = found.get((row.topic, row.outcome, row.reason), (0, 0, 0))
+            sums = (size + row.bytes, messages + row.messages, requests + row.requests)
+            found[row.topic, row.outcome, row.reason] = sums
+        return found
 
     def ledger(self) -> tuple[Row, ...]:
         rows, self.counts = self.world.ledger.close()

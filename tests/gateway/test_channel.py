@@ -51,6 +51,7 @@ DOWN = [
 UP = [
     Hello(PROTOCOL, 0, 17, "abc"),
     Interval("abc", 0, 0, 1, 2, (Row(1, "t", "User:x", "c", "accepted", "", 2**40, 2, 1),), {COUNTS[0]: 3}, True),
+    Interval("abc", 0, 1, 2, 3, (Row(1, "t", "User:x", "c", "rejected", "fence", 9, 2, 1, 5, "gold", "kgo", 0),)),
     Rates((BrokerRate(1, 1.5, 0.0, 0.0, None, (TopicRate("t", 1.5, None, False),)),), ("w",)),
     Gauges(1, 2, 3),
     Log("info", "text"),

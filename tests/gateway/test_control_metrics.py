@@ -48,8 +48,8 @@ def value(metrics, name, **labels):
     return samples(metrics).get((name, frozenset(labels.items())))
 
 
-def row(topic="t", client="app", outcome="accepted", reason="", size=100, broker=1):
-    return Row(broker, topic, "User:u", client, outcome, reason, size, 2, 1)
+def row(topic="t", client="app", outcome="accepted", reason="", size=100, broker=1, repeats=0):
+    return Row(broker, topic, "User:u", client, outcome, reason, size, 2, 1, repeats=repeats)
 
 
 def interval(*rows, **counts):
@@ -96,6 +96,19 @@ def test_topics_shown_in_advance_are_bounded_and_others_come_with_their_first_by
     assert value(metrics, "produce_bytes_total", broker="1", topic="c", outcome="accepted", reason="") is None
     metrics.add_interval(interval(row("c")))
     assert value(metrics, "produce_bytes_total", broker="1", topic="c", outcome="accepted", reason="") == 100
+
+
+def test_what_was_sent_again_is_told_by_topic_and_what_nobody_can_tell_as_well():
+    metrics = Metrics()
+    metrics.show_topics({1: ("t",)})
+    place = {"broker": "1", "topic": "t"}
+    assert value(metrics, "produce_repeats_bytes_total", **place) == 0
+    assert value(metrics, "produce_repeats_unknown_bytes_total", **place) == 0
+    again = row(outcome="rejected", reason="fence", repeats=70)
+    noted = row(outcome="delayed", reason="topic-threshold", repeats=None)  # beside an outcome
+    metrics.add_interval(interval(row(repeats=30), again, row(size=9, repeats=None), noted))
+    assert value(metrics, "produce_repeats_bytes_total", **place) == 100
+    assert value(metrics, "produce_repeats_unknown_bytes_total", **place) == 9
 
 
 def test_rows_and_counts_add_up():

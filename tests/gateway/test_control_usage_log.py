@@ -25,9 +25,9 @@ def interval(seq, boot="boot-1", final=False, topic="t", rows=1):
     return Interval(boot, 0, seq, 1000 * seq, 1000 * seq + 1000, (row,) * rows, {}, final)
 
 
-def line(seq, boot="boot-1", final=False, padding=0):
+def line(seq, boot="boot-1", final=False, padding=0, version=usage.VERSION):
     rows = [Row(1, "t", "User:ANONYMOUS", "x" * padding, "accepted", "", 100, 1, 1)]
-    return usage.encode_interval("gw", boot, 0, seq, rows, start_ms=0, end_ms=1, final=final)[0]
+    return usage.encode_interval("gw", boot, 0, seq, rows, start_ms=0, end_ms=1, final=final, version=version)[0]
 
 
 def open_spool(path, max_bytes=64 * MiB, retention_s=3600.0, published_only=True):
@@ -86,6 +86,20 @@ def test_a_restart_goes_on_publishing_where_the_last_one_stopped(tmp_path):
     assert lines == [line(1)]
     second.acknowledge(position)
     assert second.read()[0] == [line(2)]
+    second.close()
+
+
+def test_an_upgrade_goes_on_with_what_the_release_before_has_left(tmp_path):
+    first = open_spool(tmp_path)
+    first.append([line(0, version=1), line(1, version=1)])
+    first.close()
+    second = open_spool(tmp_path)
+    assert second.unfinished(0) == [("gw", "boot-1", 1)]
+    second.append([line(0, boot="boot-2")])
+    lines, position = second.read()
+    second.acknowledge(position)
+    lines += second.read()[0]
+    assert [(usage.decode(each)["version"], usage.decode(each)["seq"]) for each in lines] == [(1, 0), (1, 1), (2, 0)]
     second.close()
 
 

@@ -125,8 +125,8 @@ def test_a_flow_reports_each_second(capsys: pytest.CaptureFixture[str]) -> None:
 ROWS = (
     Row(1, "clicks", "User:ANONYMOUS", "a", "accepted", "", 1_000, 10, 1),
     Row(2, "clicks", "User:ANONYMOUS", "a", "accepted", "", 500, 5, 1),
-    Row(1, "clicks", "User:ANONYMOUS", "a", "rejected", "topic-threshold", 300, 3, 1),
-    Row(1, "clicks", "User:ANONYMOUS", "a", "rejected", "fence", 200, 2, 1),
+    Row(1, "clicks", "User:ANONYMOUS", "a", "rejected", "topic-threshold", 300, 3, 1, repeats=0),
+    Row(1, "clicks", "User:ANONYMOUS", "a", "rejected", "fence", 200, 2, 1, repeats=120),
     Row(1, "logs", "User:ANONYMOUS", "b", "errored", "NOT_LEADER_OR_FOLLOWER", 70, 7, 1),
     Row(1, "logs", "User:ANONYMOUS", "b", "errored", "MESSAGE_TOO_LARGE", 90, 9, 1),
     Row(1, "else", "User:ANONYMOUS", "b", "accepted", "", 9_999, 99, 1),
@@ -138,7 +138,7 @@ def expected() -> Count:
     count: Count = {topic: Outcomes() for topic in TOPICS}
     for row in ROWS:
         if row.topic in count:
-            count[row.topic].add(row.outcome, row.reason, row.bytes, row.messages)
+            count[row.topic].add(row.outcome, row.reason, row.bytes, row.messages, row.repeats or 0)
     return count
 
 
@@ -187,12 +187,33 @@ def test_the_audits_json_is_read_by_topic_and_outcome() -> None:
         sums[1] += row.messages
     report = {
         "rows": [
-            {"topic": topic, "outcome": outcome, "reason": reason, "offered": {"bytes": size, "messages": messages}}
+            {
+                "topic": topic,
+                "outcome": outcome,
+                "reason": reason,
+                "repeats_bytes": size // 100,
+                "offered": {"bytes": size, "messages": messages},
+            }
             for (topic, outcome, reason), (size, messages) in merged.items()
         ],
         "integrity": {"complete": True},
     }
-    assert demo_sums.parse_audit(report, TOPICS) == (expected(), True)
+    count, complete = demo_sums.parse_audit(report, TOPICS)
+    assert complete
+    assert {topic: (each.bytes, each.messages) for topic, each in count.items()} == {
+        topic: (each.bytes, each.messages) for topic, each in expected().items()
+    }
+    assert (count["clicks"].repeats, count["clicks"].finally_dropped) == (20, 480)
+
+
+def test_what_was_sent_again_is_not_dropped() -> None:
+    """Whatever became of it then: each rejection is matched by the next attempt."""
+    outcomes = Outcomes()
+    outcomes.add("rejected", "topic-threshold", 300, 3, 0)
+    outcomes.add("rejected", "topic-threshold", 300, 3, 300)
+    assert outcomes.finally_dropped == 300
+    outcomes.add("accepted", "", 1_000, 10, 300)
+    assert outcomes.finally_dropped == 0
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------------
@@ -232,6 +253,12 @@ def test_a_difference_in_any_outcome_is_found(outcome: str) -> None:
     assert difference.startswith(f"logs, {outcome} bytes: /metrics ")
 
 
+def test_a_difference_in_what_was_sent_again_is_found() -> None:
+    counts = witnesses()
+    counts["usage log"]["clicks"].repeats += 7
+    assert demo.find_differences(sums_of(), counts) == ["clicks, repeats: /metrics 120, usage log 127"]
+
+
 def result(**changes: int) -> demo.Result:
     sums = sums_of(**changes)
     meters = demo_sums.Meters({"1": (900.0, 1_000.0)}, {("1", "clicks"): (400.0, 500.0)})
@@ -249,6 +276,7 @@ def test_the_json_has_the_shape_that_was_promised() -> None:
         "offered_bytes": 2_000,
         "accepted_bytes": 1_500,
         "rejected_bytes": 500,
+        "finally_dropped_bytes": 380,
         "observed_rate": 400.0,
         "wanted_bytes": 3_000,
     }
@@ -266,8 +294,8 @@ def test_the_text_shows_every_witness_and_the_verdict() -> None:
     assert "Reconciled: every difference is 0." in text
     assert "log directories (leaders)  1,500           0" in text
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
-    assert lines["clicks"] == ["500", "400", "3,000", "2,000", "1,500", "500"]
-    assert lines["total"] == ["1,000", "900", "3,000", "2,160", "1,500", "500"]
+    assert lines["clicks"] == ["500", "400", "3,000", "2,000", "1,500", "500", "380"]
+    assert lines["total"] == ["1,000", "900", "3,000", "2,160", "1,500", "500", "380"]
     assert "  holds: it is so" in text
     text = demo.final_text(result(end_offsets=16))
     assert "NOT reconciled:" in text

@@ -2,8 +2,9 @@
 # anywhere, with limits, mutes, topic ids that nobody knows and a sudden end; then the same with broken bytes in it.
 #
 # Invariants: one answer per request that is owed one, in order; nothing of a rejected partition reaches the broker;
-# every byte of a whole request ends in exactly one outcome; meters hold what was admitted and not refused; broken bytes
-# end in MalformedFrame or UpstreamError and in no other session. What the fuzzing has found has a named test below.
+# every byte of a whole request ends in exactly one outcome; what was rejected and has not come again is outstanding;
+# meters hold what was admitted and not refused; broken bytes end in MalformedFrame or UpstreamError and in no other
+# session. What the fuzzing has found has a named test below.
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.channel import Row
 from gateway.data.session import LOOKUP_S, Session, UpstreamError
 from policies.usage import NOTES
 from protocol import api, produce_request
@@ -268,6 +270,14 @@ class Scene:
         assert meters.total.uncounted == got, outcomes
         assert meters.errors.uncounted == outcomes["errored"]
         assert meters.throttled.uncounted == outcomes["rejected"]
+        self.check_repeats([row for row in rows if row.outcome not in NOTES])
+
+    def check_repeats(self, rows: list[Row]) -> None:
+        assert all(0 <= (row.repeats or 0) <= row.bytes for row in rows)
+        refused = sum(row.bytes for row in rows if row.outcome == "rejected" and row.reason != "protected-topic")
+        places = self.play.world.rejected._places.values()
+        outstanding = sum(size for batches in places for _, _, size, _ in batches)
+        assert refused - sum(row.repeats or 0 for row in rows) == outstanding
 
 
 @given(seed=SEEDS)

@@ -250,6 +250,27 @@ def sums(records: Iterable[Record]) -> Outcomes:
     return _frozen(found)
 
 
+class Dropped(NamedTuple):
+    """Bytes of one topic: rejected in all attempts, and the bounds of those whose last attempt was rejected."""
+
+    rejected: int
+    least: int
+    most: int
+
+
+def dropped(records: Iterable[Record], topic: str) -> Dropped:
+    """Over usage records, each counted once."""
+    rejected = repeats = unknown = 0
+    for record in {usage.identity(record): record for record in records}.values():
+        for row in record["rows"]:
+            if row["topic"] != topic or row["outcome"] in usage.NOTES:
+                continue
+            rejected += row["bytes"] if row["outcome"] == "rejected" else 0
+            repeats += row.get("repeats", 0)
+            unknown += 0 if "repeats" in row else row["bytes"]
+    return Dropped(rejected, max(0, rejected - repeats - unknown), rejected - repeats)
+
+
 def lives(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Records of each boot of a worker in the order of their numbers, each once."""
     found: dict[str, dict[tuple[Any, ...], Record]] = defaultdict(dict)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -65,8 +66,9 @@ def produce(cluster: Cluster, topic: str, **options: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.clients
-def test_the_demo_rejects_reconciles_and_prints_json_only() -> None:
-    command = [sys.executable, "-m", "gateway", "demo", "--json", "--seconds", "40"]
+def test_the_demo_rejects_reconciles_and_prints_json_only(tmp_path: Path) -> None:
+    page = tmp_path / "demo" / "report.html"
+    command = [sys.executable, "-m", "gateway", "demo", "--json", "--seconds", "40", "--report", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, f"{done.stderr[-3000:]}\n{done.stdout}"
     report = json.loads(done.stdout)
@@ -76,5 +78,9 @@ def test_the_demo_rejects_reconciles_and_prints_json_only() -> None:
         assert value > 0
     topics = {row["topic"]: row for row in report["topics"]}
     assert topics["clicks"]["rejected_bytes"] > 0
+    assert "<strong>Complete.</strong>" in page.read_text(encoding="utf-8")
+    assert {row["finally_dropped_bytes"] for row in topics.values()} == {0}, (
+        "idempotent producers, which all got through"
+    )
     assert topics["payments"]["rejected_bytes"] == topics["signups"]["rejected_bytes"] == 0
     assert sum(row["accepted_bytes"] for row in topics.values()) == report["sums"]["bytes"]["spark"]

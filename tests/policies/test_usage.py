@@ -24,6 +24,9 @@ class Row:
     messages: int = 3
     requests: int = 1
     delay_ms: int = 0
+    group: str = ""
+    software: str = ""
+    repeats: int | None = None
 
 
 def lines(*rows: Row, final: bool = False) -> list[bytes]:
@@ -38,7 +41,7 @@ def record(**changes: Any) -> dict[str, Any]:
 def test_a_record_is_one_line_of_json_with_these_fields_in_this_order() -> None:
     (line,) = lines(Row())
     assert line == (
-        b'{"version":1,"kind":"interval","gateway":"gw-1","boot":"ab12","worker":0,"seq":17,"part":0,"parts":1,'
+        b'{"version":2,"kind":"interval","gateway":"gw-1","boot":"ab12","worker":0,"seq":17,"part":0,"parts":1,'
         b'"start_ms":1000,"end_ms":2000,"final":false,"rows":[{"broker":1,"topic":"clicks","principal":"User:ANONYMOUS",'
         b'"client_id":"app","outcome":"accepted","reason":"","bytes":100,"messages":3,"requests":1,"delay_ms":0}]}'
     )
@@ -49,7 +52,7 @@ def test_the_key_keeps_a_workers_intervals_in_one_partition() -> None:
 
 
 def test_the_channels_rows_have_the_fields_of_a_record() -> None:
-    assert list(channel.Row.__struct_fields__) == list(usage.ROW_FIELDS)
+    assert list(channel.Row.__struct_fields__) == [*usage.ROW_FIELDS, *usage.OPTIONAL_ROW_FIELDS]
 
 
 rows = st.lists(
@@ -60,6 +63,9 @@ rows = st.lists(
         bytes=st.integers(0, 2**63 - 1),
         outcome=st.sampled_from(sorted(usage.OUTCOMES + usage.NOTES)),
         reason=st.just("x"),
+        group=st.sampled_from(["", "web"]),
+        software=st.sampled_from(["", "librdkafka"]),
+        repeats=st.none() | st.integers(0, 2**63 - 1),
     ),
     min_size=1,
     max_size=5,
@@ -150,6 +156,22 @@ def test_a_wrong_row_is_refused_with_its_path(row: dict[str, Any], message: str)
         usage.validate(made)
 
 
+@pytest.mark.parametrize(("factor", "told"), [(0.0, 0), (1e-9, 1), (0.25, 250_000), (1.0, 1_000_000)])
+def test_an_interval_says_which_storage_factor_held(factor: float, told: int) -> None:
+    given = {"start_ms": 1000, "end_ms": 2000, "storage_factor": factor}
+    (line,) = usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given)
+    assert usage.decode(line)["storage_factor_ppm"] == told
+    (line,) = usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given, version=1)
+    assert "storage_factor_ppm" not in usage.decode(line)
+
+
+@pytest.mark.parametrize("told", [-1, 1_000_001, 0.5, True, "1"])
+def test_a_wrong_storage_factor_is_refused(told: object) -> None:
+    with pytest.raises(usage.InvalidRecord, match="storage_factor_ppm"):
+        usage.validate(record(storage_factor_ppm=told))
+    usage.validate(record(storage_factor_ppm=told, version=1))  # which knows no such field
+
+
 @pytest.mark.parametrize("name", [*usage.HEADER_FIELDS, "rows"])
 def test_every_field_is_needed(name: str) -> None:
     made = record()
@@ -171,18 +193,10 @@ def test_other_json_is_no_record(text: str | bytes) -> None:
         usage.decode(text)
 
 
-@dataclass(frozen=True)
-class Row2(Row):
-    group: str = ""
-    software: str = ""
-    repeats: int | None = None
-
-
-def test_version_2_adds_optional_fields_to_a_row() -> None:
-    told = [Row2(group="web", software="librdkafka", repeats=0), Row2(), Row2(repeats=7)]
-    (line,) = usage.encode_interval("gw", "b", 0, 0, told, start_ms=0, end_ms=1, version=2)
-    made = usage.decode(line)
-    assert made["version"] == 2
+def test_a_row_leaves_out_what_it_has_not_got_but_says_0_where_nothing_is_a_repeat() -> None:
+    told = [Row(group="web", software="librdkafka", repeats=0), Row(), Row(repeats=7)]
+    made = usage.decode(lines(*told)[0])
+    assert made["version"] == usage.VERSION == 2
     extra = [{name: row.get(name) for name in usage.OPTIONAL_ROW_FIELDS} for row in made["rows"]]
     assert extra == [
         {"group": "web", "software": "librdkafka", "repeats": 0},
@@ -196,8 +210,15 @@ def test_version_2_adds_optional_fields_to_a_row() -> None:
         usage.validate(bad | {"version": 1})  # a version 1 has no such field, so its reader skips it
 
 
-def test_what_is_written_is_still_version_1_and_has_no_field_of_version_2() -> None:
-    assert lines(Row2(group="web", repeats=3)) == lines(Row())
+def test_what_a_gateway_of_version_1_has_left_in_its_spool_is_read() -> None:
+    line = (
+        b'{"version":1,"kind":"interval","gateway":"gw-1","boot":"ab12","worker":0,"seq":17,"part":0,"parts":1,'
+        b'"start_ms":1000,"end_ms":2000,"final":false,"rows":[{"broker":1,"topic":"clicks","principal":"User:ANONYMOUS",'
+        b'"client_id":"app","outcome":"accepted","reason":"","bytes":100,"messages":3,"requests":1,"delay_ms":0}]}'
+    )
+    assert [Row(**row) for row in usage.decode(line)["rows"]] == [Row()]
+    rows = [Row(group="web", software="librdkafka", repeats=3)]
+    assert usage.encode_interval("gw-1", "ab12", 0, 17, rows, start_ms=1000, end_ms=2000, version=1) == [line]
 
 
 def test_what_may_be_in_the_log_unconfirmed() -> None:

@@ -205,6 +205,42 @@ def test_the_usual_requests_are_read_fast(version: int, monkeypatch: pytest.Monk
         assert skim(content) == expected(request)
 
 
+def checksums(content: bytes) -> list[int]:
+    return produce_request.checksums(content, 0, len(content), skim(content)[4])
+
+
+def expected_checksums(request: Request) -> list[int]:
+    return [
+        batches.crc32c(batch.records[21 : batch.read[0]]) if batch.records and batch.read[1] else -1
+        for topic in request.topics
+        for _, batch in topic.partitions
+    ]
+
+
+@given(cases.requests(batch=cases.whole_batches()))
+def test_checksums_are_those_of_the_batches_in_the_order_of_skim(request: Request) -> None:
+    assert checksums(cases.encode(request)) == expected_checksums(request)
+
+
+@VERSIONS
+def test_checksums_are_found_behind_and_between_whatever_else_there_is(version: int) -> None:
+    requests = [one(version), several(version), one(version, whole(BATCH + BATCH + b"\0\0\0"))]
+    for request in requests:
+        assert -1 not in (found := checksums(cases.encode(request)))[:1]
+        assert found == expected_checksums(request)
+        if version >= 9:
+            assert checksums(cases.encode(request, cases.UNKNOWN)) == found
+    for records in cases.STRANGE:
+        assert checksums(cases.encode(one(version, cases.strange(records)))) == [-1]
+
+
+@VERSIONS
+def test_the_checksum_of_the_usual_request_is_read_fast(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [cases.encode(one(version)), cases.encode(one(version, whole(BATCH + b"??")))]
+    monkeypatch.setattr(produce_request, "_walk", None)
+    assert [checksums(content) for content in contents] == [[batches.crc32c(BATCH[21:])]] * 2
+
+
 @FLEXIBLE
 def test_unknown_tagged_fields_are_skipped(version: int) -> None:
     for request in (one(version), several(version), Request(version, None, None, 0, [])):

@@ -1,0 +1,136 @@
+# Which batches come again after they were rejected. Clients send a rejected batch again, some of them ten times a
+# second, so rejected bytes are attempts; what was finally dropped is rejected less what came again.
+#
+# A rejection is matched once, by the next attempt at the same batch, whatever becomes of that one. So at any time the
+# rejected bytes less all repeats are those of the batches that are still outstanding here, or were until they expired:
+# those whose last attempt was rejected.
+#
+# What is the same batch? Of a producer with an id: epoch, base sequence, bytes and messages. A client that gives a
+# batch up goes on with a new epoch, from sequence 0, with what it had rejected behind that batch first (KIP-360): as
+# many messages at the start of a new epoch as are outstanding of older ones may be these in another form, which can't
+# be told. Of a producer without an id: the CRC that the batch has in its header, bytes and messages. Clients that put
+# their records into new batches when they try again can't be followed that way: of what they send to a partition where
+# something of theirs is outstanding nobody can tell.
+#
+# Shared by all connections of a worker, bounded in time and number. Where too much is outstanding to be remembered,
+# nobody can tell for as long as it would have been. Who comes again over another worker or gateway is new there: then
+# the rejected bytes less the repeats are an upper bound. Knows no request and no clock.
+
+from __future__ import annotations
+
+from typing import Final
+
+KEPT_S: Final = 600.0  # at least, since the last rejection at that place; clients retry every 0.1 s to 30 s
+MAX_BATCHES: Final = 50_000  # outstanding at a time; about 550 bytes each where every batch is at a place of its own
+MAX_LOOKED_AT: Final = 100  # batches of one producer id in one partition; its clients have five in flight
+NO_EPOCH: Final = -1
+
+# Software names in ApiVersions (KIP-511) of clients that send the very same bytes when they try again without a
+# producer id. Measured with kafka-clients 4.3, kafka-python 3.0, franz-go 1.22; aiokafka 0.14 and KafkaJS 2.2 do it as
+# well, but tell no name; librdkafka 2.16 and sarama 1.61 make new batches.
+_SAME_BYTES: Final = frozenset({"apache-kafka-java", "kafka-python", "kgo"})
+
+Owner = int | tuple[str, str]  # producer id; or principal and client id of a producer without one
+Batch = tuple[int, int, int, int]  # producer epoch, base sequence (without a producer id: CRC), bytes, messages
+
+
+class Rejected:
+    """The batches whose last attempt was rejected.
+
+    `asks`: whether an answer of `resent` can be another than 0; while it is False nobody need call it.
+    """
+
+    __slots__ = ("_blind_until", "_count", "_max_batches", "_places", "asks")
+
+    def __init__(self, max_batches: int = MAX_BATCHES) -> None:
+        self.asks = False
+        self._max_batches = max_batches
+        self._count = 0
+        self._blind_until: float | None = None
+        # By owner, topic and partition, with when each batch was rejected; both in the order of the last rejection.
+        self._places: dict[tuple[Owner, bytes, int], dict[Batch, float]] = {}
+
+    @property
+    def blind(self) -> bool:
+        """Whether it had to forget something not long ago."""
+        return self._blind_until is not None
+
+    def __len__(self) -> int:
+        """Batches outstanding."""
+        return self._count
+
+    def has(self, owner: Owner, topic: bytes, index: int) -> bool:
+        """Whether anything of that owner is outstanding in that partition."""
+        return (owner, topic, index) in self._places
+
+    def add(self, owner: Owner, topic: bytes, index: int, batch: Batch, now: float) -> None:
+        """This batch has been rejected and its client will send it again: to be called after `resent`."""
+        place = (owner, topic, index)
+        batches = self._places.pop(place, None) or {}
+        while batches and now - next(iter(batches.values())) >= KEPT_S:
+            self._count -= 1
+            del batches[next(iter(batches))]
+        self._count += batch not in batches
+        batches[batch] = now
+        self._places[place] = batches
+        if self._count > self._max_batches:
+            self._forget_oldest()
+            self._blind_until = now + KEPT_S
+        self.asks = True
+
+    def resent(self, owner: Owner, topic: bytes, index: int, batch: Batch, same_bytes: bool = True) -> int | None:
+        """An attempt at this batch has come to its end: how many of its bytes are repeats, all or none; None: can't be
+        told.
+
+        Args:
+            same_bytes: of an owner without a producer id: whether its client is known to send the same bytes again.
+        """
+        place = (owner, topic, index)
+        batches = self._places.get(place)
+        if batches is None:
+            return None if self.blind else 0
+        if batches.pop(batch, None) is not None:
+            self._count -= 1
+            if not batches:
+                del self._places[place]
+                self.asks = bool(self._places) or self.blind
+            return batch[2]
+        if self.blind:
+            return None
+        changed = _may_be_changed(batch, batches) if batch[0] != NO_EPOCH else not same_bytes
+        return None if changed else 0
+
+    def expire(self, now: float) -> None:
+        """Forget what nobody has tried again for KEPT_S; to be called every few seconds."""
+        while self._places and now - _last(next(iter(self._places.values()))) >= KEPT_S:
+            self._forget_oldest()
+        if self._blind_until is not None and now >= self._blind_until:
+            self._blind_until = None
+        self.asks = bool(self._places) or self.blind
+
+    def _forget_oldest(self) -> None:
+        place = next(iter(self._places))
+        self._count -= len(self._places.pop(place))
+
+
+def sends_same_bytes(software: str) -> bool:
+    """Whether that client is known to send a batch without a producer id again as it was."""
+    return software in _SAME_BYTES
+
+
+def _may_be_changed(batch: Batch, rejected: dict[Batch, float]) -> bool:
+    """Whether a batch that is none of the rejected ones may hold their records, of the same producer id."""
+    if len(rejected) > MAX_LOOKED_AT:
+        return True
+    epoch, sequence, _, _ = batch
+    earlier = 0
+    for other_epoch, other_sequence, _, messages in rejected:
+        if other_epoch != epoch:
+            earlier += messages
+        elif other_sequence == sequence:
+            return True
+    return sequence < earlier
+
+
+def _last(batches: dict[Batch, float]) -> float:
+    return next(reversed(batches.values()))
