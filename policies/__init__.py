@@ -20,4 +20,6 @@
 # explain.py      every rule that looks at some traffic, put beside each other for people
 # fence.py        idempotent producers: what is rejected behind a rejected batch
 # duplicates.py   idempotent batches acknowledged a second time
+# replay.py       recorded usage decided once more by other policies: differences; tick_phase.py: when workers ticked
+# replay_rows.py, replay_lines.py, held.py: what it takes and gives, limits that delay, and what stands in for clients
 # usage.py        the usage record: fields and types, for the writer and the audit

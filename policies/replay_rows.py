@@ -1,0 +1,72 @@
+# What a replay takes and gives: rows of usage records, the policies to decide by, and differences. Plain values, which
+# travel between processes.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from policies.engine import OnExceed
+from policies.policy_set import PolicyKey, PolicySet, Value
+
+Life = tuple[str, str, int]  # gateway, boot, worker
+StreamKey = tuple[int, str, str, str]  # broker, topic, principal, client id
+
+
+class Row(NamedTuple):
+    """A row of a usage record with its interval, whose number in its life is `seq`. `repeats` None: can't be told."""
+
+    life: Life
+    seq: int
+    start_ms: int
+    end_ms: int
+    stream: StreamKey
+    outcome: str
+    reason: str
+    bytes: int
+    messages: int
+    requests: int
+    delay_ms: int
+    repeats: int | None
+
+
+class Shift(NamedTuple):
+    """What would have been more (below 0: less) in the window that begins at `window_ms`."""
+
+    window_ms: int
+    stream: StreamKey
+    outcome: str
+    reason: str
+    bytes: int
+    requests: int
+    delay_ms: int
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The policies to decide by. All are enforced, also those that are only observed.
+
+    `values`: of policy_set. `topics`: of each broker, by node id, those that share what explicit thresholds leave of
+    its total. `exempt_*`: metered, never limited. `delivery_s`: after so many seconds a client gives up what it holds.
+    """
+
+    values: Mapping[PolicyKey, Value]
+    on_exceed: OnExceed = "reject"
+    topic_pattern: str = ""
+    principal_pattern: str = ""
+    exempt_principals: frozenset[str] = frozenset()
+    exempt_clients: frozenset[str] = frozenset()
+    topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    delivery_s: float = 120.0
+
+    @property
+    def is_per_broker(self) -> bool:
+        """Whether no limit holds over several brokers, so that each can be replayed by itself."""
+        policies = PolicySet(self.values)
+        fleet_wide = any(key.unit == "bps" for values in policies.quotas().entries.values() for key in values)
+        return not (fleet_wide or policies.groups())
+
+    def exempts(self, stream: StreamKey) -> bool:
+        return stream[2] in self.exempt_principals or stream[3] in self.exempt_clients

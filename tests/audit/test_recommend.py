@@ -1,0 +1,170 @@
+# Thresholds from usage: what counts as demand, how it is cut to fit a total, and that the gateway's own reader takes
+# what is written. That a gateway takes it is tested in tests/integration/test_whatif.py.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.audit import cli
+from gateway.audit.recommend import Advice, Busiest, CannotAdvise, Wish, advise, as_json, as_yaml, busiest, reasons
+from gateway.policy import document
+from policies.policy_set import PolicyKey, PolicySet
+from tests.audit import records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def topic(name: str, rate: float, **more: Any) -> Busiest:
+    return Busiest(**{"topic": name, "broker": 1, "rate": rate, "most": rate, "windows": 60, "unknown": False, **more})
+
+
+def thresholds(advice: Sequence[Advice]) -> dict[str, float]:
+    return {each.busiest.topic: each.threshold for each in advice}
+
+
+# --- who gets how much ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_wanted_and_some_head_room_with_few_digits() -> None:
+    advice = advise([topic("clicks", 4_123_456), topic("orders", 87)], Wish(20e6, headroom=0.2))
+    assert thresholds(advice) == {"clicks": 5_000_000, "orders": 110}
+    assert not any(each.is_lowered for each in advice)
+
+
+def test_where_it_does_not_fit_who_wants_little_gets_it_and_the_others_alike() -> None:
+    advice = advise([topic("a", 1e6), topic("b", 30e6), topic("c", 60e6)], Wish(20e6, headroom=0.0, reserve=0.05))
+    assert thresholds(advice) == {"a": 1_000_000, "b": 9_000_000, "c": 9_000_000}
+    assert [each.is_lowered for each in advice] == [False, True, True]
+
+
+def test_everybody_gets_the_least_even_where_it_does_not_fit() -> None:
+    advice = advise([topic("idle", 0.0), topic("busy", 90e6)], Wish(10e6, least=1e6, reserve=0.0))
+    assert thresholds(advice) == {"idle": 1_000_000, "busy": 9_000_000}
+
+
+def test_more_topics_than_the_least_has_room_for_is_refused_with_what_would_do() -> None:
+    with pytest.raises(
+        CannotAdvise, match=r"3 topics with at least 1.0 MB/s each need 3.0 MB/s.*lower --min to 666666"
+    ):
+        advise([topic(name, 1.0) for name in "abc"], Wish(2e6, least=1e6, reserve=0.0))
+
+
+def test_nothing_recorded_is_only_the_total() -> None:
+    assert advise([], Wish(1e6)) == []
+    assert document.parse(as_yaml([], Wish(1e6))) == {PolicyKey.of_broker(): 1e6}
+
+
+@given(
+    rates=st.lists(st.floats(0, 1e12), max_size=30),
+    total=st.floats(1e3, 1e12),
+    headroom=st.floats(0, 3),
+    reserve=st.floats(0, 0.9),
+    least=st.floats(0, 1),
+)
+def test_never_more_than_the_total_less_the_reserve(
+    rates: list[float], total: float, headroom: float, reserve: float, least: float
+) -> None:
+    wish = Wish(
+        total, headroom=headroom, reserve=reserve, least=least * total * (1 - reserve) / max(1, len(rates)) * 0.99
+    )
+    advice = advise([topic(f"t{number}", rate) for number, rate in enumerate(rates)], wish)
+    assert sum(each.threshold for each in advice) <= total * (1 - reserve) * (1 + 1e-9)
+    assert all(wish.least * (1 - 1e-9) <= each.threshold <= each.wanted for each in advice)
+
+
+# --- how it is written ------------------------------------------------------------------------------------------------
+
+NAMES = ("clicks", "123", "null", "a" * 249, "x.y_z-1")
+
+
+def test_the_gateway_s_own_reader_takes_it_whatever_topics_are_called() -> None:
+    advice = advise([topic(name, 100_000.0 + number) for number, name in enumerate(NAMES)], Wish(20e6))
+    text = as_yaml(advice, Wish(20e6))
+    values = document.parse(text)
+    assert values == {
+        PolicyKey.of_broker(): 20e6,
+        **{PolicyKey.of_topic(each.busiest.topic): each.threshold for each in advice},
+    }
+    PolicySet().alter(PolicySet().diff(values))
+    assert as_json(advice, Wish(20e6))["document"] == document.load(text)
+
+
+def test_each_topic_has_its_reason_beside_it() -> None:
+    wish = Wish(2e6, percentile=95, headroom=0.5, least=50_000, reserve=0.1)
+    advice = advise([topic("calm", 1000.0), topic("clicks", 8e6, most=9e6, broker=3, unknown=True)], wish)
+    lines = as_yaml(advice, wish).splitlines()
+    (calm,) = [line for line in lines if line.startswith("    calm:")]
+    (clicks,) = [line for line in lines if line.startswith("    clicks:")]
+    assert calm.startswith("    calm: 50kB  # p95 of 1m rates 1.0 kB/s on broker 1 (60 with traffic, most 1.0 kB/s)")
+    assert calm.endswith("raised to the least")
+    assert "8.0 MB/s on broker 3" in clicks
+    assert (
+        "lowered to fit in 1.8 MB/s together with the others; repeats of rejected requests can't all be told" in clicks
+    )
+    assert reasons(advice, wish)["clicks"] in clicks
+
+
+# --- what is wanted ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def usage(unique: Callable[[Sequence[str | None]], DataFrame]) -> Callable[[Sequence[str]], DataFrame]:
+    from gateway.audit import transforms
+
+    return lambda lines: transforms.usage_rows(unique(lines))
+
+
+def test_the_percentile_of_first_attempts_on_the_busiest_broker(usage: Callable[[Sequence[str]], DataFrame]) -> None:
+    lines = []
+    for second in range(200):  # windows of a second: 1000, 2000, … 200,000 bytes on broker 2, half as much on broker 1
+        size = 1000 * (second + 1)
+        rows = [
+            records.Row(2, bytes=size // 2, repeats=0),
+            records.Row(2, outcome="rejected", reason="topic-threshold", bytes=size // 2, repeats=0),
+            records.Row(2, outcome="rejected", reason="topic-threshold", bytes=777_777, repeats=777_777),  # once more
+            records.Row(2, outcome="delayed", reason="client-quota", bytes=size // 2),  # no bytes of their own
+            records.Row(1, bytes=size // 2, repeats=0),
+            records.Row(1, topic="__consumer_offsets", bytes=10**9, repeats=0),
+        ]
+        lines += records.interval(second, rows)
+    (found,) = busiest(usage(lines), Wish(1e9, percentile=50, window_ms=1000))
+    assert found == Busiest("clicks", 2, 100_500.0, 200_000.0, 200, unknown=False)
+
+
+def test_rates_are_those_of_windows_with_traffic(usage: Callable[[Sequence[str]], DataFrame]) -> None:
+    lines = [*records.interval(0, [records.Row(bytes=60_000)]), *records.interval(3600, [records.Row(bytes=120_000)])]
+    (found,) = busiest(usage(lines), Wish(1e9, percentile=50))
+    assert (found.rate, found.most, found.windows) == (1500.0, 2000.0, 2), "not diluted by an hour without"
+
+
+def test_attempts_that_nobody_can_tell_from_repeats_are_said_so(usage: Callable[[Sequence[str]], DataFrame]) -> None:
+    rejected = records.Row(outcome="rejected", reason="topic-threshold", bytes=60_000)
+    (found,) = busiest(usage(records.interval(0, [rejected], version=1)), Wish(1e9))
+    assert found.unknown
+
+
+# --- the command's options --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--spool", "x"), "--total"),
+        (("--total", "much", "--spool", "x"), "--total: 'much' is no size"),
+        (("--total", "0", "--spool", "x"), "--total: above 0 is needed"),
+        (("--total", "1MB"), "nothing to read"),
+        (("--total", "1MB", "--spool", "x", "--percentile", "0"), "--percentile: 0 is none"),
+        (("--total", "1MB", "--spool", "x", "--headroom", "-1"), "--headroom: '-1' is no share"),
+        (("--total", "1MB", "--spool", "x", "--headroom", "much"), "--headroom: 'much' is no share"),
+        (("--total", "1MB", "--spool", "x", "--reserve", "100%"), "--reserve: 100% leaves nothing"),
+    ],
+)
+def test_wrong_options(argv: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["recommend", *argv]) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,285 @@
+# The what-if over Spark: the replay's differences beside what really happened, by broker and by client; and how it is
+# told. What the replay itself finds is tested in tests/policies/test_replay.py.
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from policies import usage
+from policies.policy_set import PolicyKey
+from policies.replay import replay
+from policies.replay_rows import Row, Rules
+from tests.audit import records
+from tests.policies.replay_play import phases_of, play
+from tests.policies.test_replay import MINUTE_MS, START, limits, worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Read = Callable[[Sequence[str]], Any]
+START_MS = round(START * 1000)
+
+
+@pytest.fixture
+def answer(raw: Callable[[Sequence[str | None]], DataFrame]) -> Callable[..., Any]:
+    """What-if of these lines: rules, by, window, and other arguments."""
+    from gateway.audit import job, whatif
+
+    def ask(
+        lines: Sequence[str], rules: Rules, by: Iterable[str] = (), window_ms: int | None = None, **more: Any
+    ) -> Any:
+        question = job.Question(tuple(by), window_ms, more.pop("from_ms", None), more.pop("to_ms", None))
+        with job.read([job.Source(raw(lines), {})]) as found:
+            return whatif.what_if(found, rules, question, **more)
+
+    return ask
+
+
+def lines_of(rows: Iterable[Row]) -> list[str]:
+    """As the gateway writes them."""
+    intervals: dict[tuple[Any, ...], list[records.Row]] = defaultdict(list)
+    for row in rows:
+        broker, topic, principal, client_id = row.stream
+        intervals[(row.life, row.seq, row.start_ms, row.end_ms)].append(
+            records.Row(broker, topic, principal, client_id, row.outcome, row.reason, row.bytes, row.messages,
+                        row.requests, row.delay_ms, repeats=row.repeats)
+        )  # fmt: skip
+    return [
+        line.decode()
+        for (life, seq, start_ms, end_ms), own in intervals.items()
+        for line in usage.encode_interval(*life, seq, own, start_ms=start_ms, end_ms=end_ms)
+    ]
+
+
+def on_broker(rows: Iterable[Row], broker: int) -> list[Row]:
+    return [row._replace(stream=(broker, *row.stream[1:])) for row in rows]
+
+
+def two_brokers() -> list[Row]:
+    """The same traffic to each, by one worker."""
+    rows = play([worker()], START, 120)
+    return sorted([*rows, *on_broker(rows, 2)], key=lambda row: (row.start_ms, row.stream))
+
+
+def rules_for_two(times: float = 1.0) -> Rules:
+    return Rules(limits(times).values)
+
+
+def test_the_policy_in_force_changes_nothing_and_sums_are_what_happened(answer: Callable[..., Any]) -> None:
+    rows = two_brokers()
+    found = answer(lines_of(rows), rules_for_two(), ["broker", "topic"], MINUTE_MS)
+    truth: dict[tuple[Any, ...], int] = defaultdict(int)
+    for row in rows:
+        window = row.start_ms - row.start_ms % MINUTE_MS
+        truth[window, *row.stream[:2], row.outcome, row.reason] += row.bytes
+    seen = {
+        (*effect.keys.values(), *outcome): actual["bytes"]
+        for effect in found.rows
+        for outcome, (actual, _) in effect.outcomes.items()
+    }
+    assert seen == truth
+    changed = [each for effect in found.rows for each in effect.outcomes.values() if any(each[1].values())]
+    assert changed == []
+    assert not found.unknown
+    assert found.shares == {1: 5, 2: 5}
+
+
+@pytest.mark.parametrize("fleet_wide", [False, True], ids=["broker by broker", "all in one"])
+def test_another_policy_gives_what_its_replay_gives(answer: Callable[..., Any], fleet_wide: bool) -> None:
+    rows = two_brokers()
+    rules = rules_for_two(0.5)
+    topics = {broker: limits().topics[1] for broker in (1, 2)}
+    if fleet_wide:
+        rules = Rules({**rules.values, PolicyKey.of_group("silver"): 1.0, PolicyKey.of_tenant("acme"): "silver"})
+    whole = Rules(rules.values, topics=topics)
+    parts = [rows] if fleet_wide else [[row for row in rows if row.stream[0] == broker] for broker in (1, 2)]
+    truth: dict[tuple[Any, ...], int] = defaultdict(int)
+    for part in parts:
+        for shift in replay(part, whole, phases_of(rows)):
+            truth[*shift.stream[1:], shift.outcome, shift.reason] += shift.bytes
+    found = {
+        (*effect.keys.values(), *outcome): change["bytes"]
+        for effect in answer(lines_of(rows), rules).clients
+        for outcome, (_, change) in effect.outcomes.items()
+    }
+    assert {key: change for key, change in found.items() if change} == {k: v for k, v in truth.items() if v}
+    assert sum(map(abs, truth.values())) > 1e6
+
+
+def test_bounds_leave_out_what_is_outside_and_warm_up_before(answer: Callable[..., Any]) -> None:
+    rows = [row for row in two_brokers() if row.stream[0] == 1]
+    bounds = {"from_ms": START_MS + MINUTE_MS, "to_ms": START_MS + MINUTE_MS + 30_000}
+    found = answer(lines_of(rows), limits(0.5), ["topic"], **bounds)
+    wanted = sum(
+        row.bytes
+        for row in rows
+        if row.stream[1] == "clicks"
+        and row.outcome == "accepted"
+        and bounds["from_ms"] <= row.start_ms < bounds["to_ms"]
+    )
+    (clicks,) = [effect for effect in found.rows if effect.keys == {"topic": "clicks"}]
+    assert clicks.bytes("accepted", "actual") == wanted
+    truth = sum(
+        shift.bytes
+        for shift in replay([row for row in rows if row.start_ms < bounds["to_ms"]], limits(0.5), phases_of(rows),
+                            from_ms=bounds["from_ms"])
+        if shift.stream[1] == "clicks" and shift.outcome == "accepted"
+    )  # fmt: skip
+    assert clicks.bytes("accepted", "change") == pytest.approx(truth, rel=0.05, abs=1e5)
+
+
+def test_topics_that_brokers_lead_beside_those_with_traffic_share_as_well(answer: Callable[..., Any]) -> None:
+    rows = [row for row in two_brokers() if row.stream[0] == 1]
+    rules = Rules({PolicyKey.of_broker(): 900_000.0})
+    few, many = (answer(lines_of(rows), rules, ["topic"], topics=count) for count in (None, 50))
+    assert (few.shares, many.shares) == ({1: 5}, {1: 50})
+    calm = [each for effect in many.rows if effect.keys["topic"] == "calm" for each in effect.outcomes]
+    assert ("rejected", "topic-threshold") in calm, "a fiftieth of the total is less than it brings"
+    assert ("rejected", "topic-threshold") not in [
+        each for effect in few.rows if effect.keys["topic"] == "calm" for each in effect.outcomes
+    ]
+
+
+def test_records_without_repeats_give_an_upper_bound(answer: Callable[..., Any]) -> None:
+    rejected = records.Row(outcome="rejected", reason="topic-threshold", bytes=5000, requests=5)
+    lines = [line for seq in range(3) for line in records.interval(seq, [rejected], version=1)]
+    found = answer(lines, Rules({}))
+    assert found.unknown
+    (client,) = found.clients
+    assert client.dropped("actual") == 15_000
+    assert client.dropped("change") == -15_000
+
+
+# --- how it is told ---------------------------------------------------------------------------------------------------
+
+
+def effect(topic: str, **changes: tuple[int, int]) -> Any:
+    """Bytes of outcomes: (really, change)."""
+    from gateway.audit.whatif import Effect
+
+    outcomes = {}
+    for outcome, (actual, change) in changes.items():
+        reason = "topic-threshold" if outcome in ("rejected", "delayed") else ""
+        numbers = {"requests": 0, "delay_ms": 0, "repeats": 0}
+        outcomes[outcome, reason] = {"bytes": actual, **numbers}, {"bytes": change, **numbers}
+    keys = {"topic": topic, "principal": "User:alice", "client_id": f"app-{topic}"}
+    return Effect(keys, outcomes)
+
+
+def told(*clients: Any, unknown: bool = False) -> Any:
+    from gateway.audit import job
+    from gateway.audit.whatif import Answer
+
+    return Answer(job.Question(("topic",)), list(clients), list(clients), unknown, {1: 1})
+
+
+def test_words_say_who_would_be_hit_and_by_how_much() -> None:
+    from gateway.audit.whatif_text import in_words
+
+    found = told(
+        effect("clicks", rejected=(0, 900_000_000), accepted=(5, -900_000_000)),
+        effect("orders", rejected=(1_000, 300_000_000)),
+        effect("calm", accepted=(7, 0)),
+    )
+    text = in_words(found, "wish.yaml")
+    assert "With wish.yaml you would have dropped for good 1.2 GB, and not 1.0 kB." in text
+    assert "It differs for these 2 clients:" in text
+    assert "User:alice, client id app-clicks, topic clicks: 900.0 MB, really 0 B" in text
+    assert "calm" not in text
+    assert "at most 1.2 GB" in in_words(told(*found.clients, unknown=True), "wish.yaml")
+
+
+def test_words_where_nothing_differs() -> None:
+    from gateway.audit.whatif_text import in_words
+
+    assert (
+        in_words(told(effect("calm", accepted=(7, 0))), "x.yaml") == "With x.yaml everything would have been as it was."
+    )
+
+
+def test_the_table_has_what_was_what_would_have_been_and_the_difference() -> None:
+    from gateway.audit.whatif_text import as_text
+
+    lines = as_text(told(effect("clicks", accepted=(4000, -1000))), "x.yaml").splitlines()
+    assert lines[-1].split() == ["clicks", "accepted", "4,000", "3,000", "-1,000", "-25.0", "%"]
+
+
+def test_the_json_has_all_three_of_each_measure() -> None:
+    from gateway.audit.whatif_text import as_json
+
+    made = json.loads(json.dumps(as_json(told(effect("clicks", rejected=(10, 20))), {"policy": "x.yaml"})))
+    assert made["policy"] == "x.yaml"
+    (row,) = made["rows"]
+    assert [row[name]["bytes"] for name in ("actual", "what_if", "difference")] == [10, 30, 20]
+    assert made["clients"][0]["what_if"]["finally_dropped_bytes"] == 30
+
+
+# --- the command's options --------------------------------------------------------------------------------------------
+
+
+def run(*argv: str) -> int:
+    from gateway.audit import cli
+
+    return cli.main(["what-if", *argv])
+
+
+def test_a_wrong_policy_file_is_told_as_the_gateway_tells_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text("upstream: {bootstrap_servers: 'k:9092'}\nthresholds: {topic: {}}\n")
+    assert run(str(path), "--spool", str(tmp_path)) == 1
+    assert f"{path}:2: thresholds.topic: unknown key; did you mean topics?" in capsys.readouterr().err
+
+
+def test_a_wrong_document_over_it_as_policies_apply_tells_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, wish = tmp_path / "gateway.yaml", tmp_path / "wish.yaml"
+    path.write_text("upstream: {bootstrap_servers: 'k:9092'}\n")
+    wish.write_text("thresholds: {topics: {clicks: much}}\n")
+    assert run(str(path), "--apply", str(wish), "--spool", str(tmp_path)) == 1
+    assert f"{wish}:1: thresholds.topics.clicks: 'much' is no size" in capsys.readouterr().err
+    assert run(str(path), "--apply", str(tmp_path / "none"), "--spool", str(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ((), "nothing to read"),
+        (("--spool", "x", "--by", "software"), "--by: 'software' is none of broker, topic, principal, client_id"),
+        (("--spool", "x", "--topics", "0"), "--topics: 0 is no number of topics"),
+        (("--spool", "x", "--delivery-timeout", "soon"), "--delivery-timeout: 'soon' is no duration"),
+    ],
+)
+def test_wrong_options(argv: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text("upstream: {bootstrap_servers: 'k:9092'}\n")
+    assert run(str(path), *argv) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_what_of_a_configuration_is_replayed() -> None:
+    from gateway import config
+    from gateway.audit.whatif_command import rules_of
+
+    settings = config.parse(
+        """
+upstream: {bootstrap_servers: 'k:9092'}
+mode: observe
+thresholds: {total.bytes.in.per.sec.threshold: 10MB, topics: {clicks: {bytes.in.per.sec.threshold: 1MB}}}
+client_quotas: [{user: alice, request_percentage: 50, producer_byte_rate: 1MB}]
+internal: {principals: ["User:mirror"]}
+"""
+    )
+    rules, notes = rules_of(settings, {PolicyKey.of_topic("clicks"): 2e6}, 30.0)
+    assert rules.values[PolicyKey.of_broker()] == 1e7
+    assert rules.values[PolicyKey.of_topic("clicks")] == 2e6, "a document stands over the file"
+    assert rules.exempt_principals == {"User:mirror"}
+    assert [note.split(":")[0].split(" is ")[0] for note in notes] == ["mode observe", "request_percentage"]

@@ -1,0 +1,80 @@
+# The what-if and the recommendation with a real gateway, real producers that are rejected and send again, and Spark:
+# what the policy in force would have done is what it did, and what is recommended the gateway takes.
+#
+# Here as long as it takes for thresholds to close and open again; `python -m tests.integration.whatif_full` looks at
+# each minute of five.
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.embedded import Cluster, wait_for
+from gateway.policy import document
+from policies.policy_set import PolicyKey
+from tests.integration.gateways import Gateway, Outcomes, sums
+from tests.integration.whatif_full import POLICY, THRESHOLDS, TOTAL, offer_to
+
+SECONDS = 75.0
+TOLERANCE = 0.02
+COMMAND_S = 240.0
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+def run(*args: str) -> str:
+    command = [sys.executable, "-m", "gateway", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def _bytes(found: Outcomes) -> int:
+    return sum(each.bytes for rows in found.values() for each in rows.values())
+
+
+def outcomes(answer: dict[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
+    """By topic and outcome: what really happened, and the difference."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in answer["rows"]:
+        really, change = found.get((row["topic"], row["outcome"]), (0, 0))
+        key = row["topic"], row["outcome"]
+        found[key] = really + row["actual"]["bytes"], change + row["difference"]["bytes"]
+    return found
+
+
+def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gateway_takes(
+    kafka: Cluster, tmp_path: Path
+) -> None:
+    with Gateway(kafka.bootstrap_servers, POLICY) as gateway:
+        offer_to(kafka, gateway, SECONDS)
+        wait_for("the spool to have everything", lambda: _bytes(sums(gateway.spooled())) == _bytes(gateway.counted()))
+
+        wish = tmp_path / "wish.yaml"
+        asked = ("--total", "2MB", "--min", "100kB", "--window", "5s")
+        wish.write_text(run("audit", "recommend", *asked, "--spool", str(gateway.spool), "--quiet"))
+        recommended = document.parse(wish.read_text(), str(wish))
+        run("policies", "apply", str(wish), "--url", gateway.admin)
+        told = document.of_data(yaml.safe_load(run("policies", "export", "--url", gateway.admin)))
+        assert recommended.items() <= told.items()
+        assert recommended[PolicyKey.of_broker()] == 2e6
+        assert sum(float(recommended[PolicyKey.of_topic(topic)]) for topic in THRESHOLDS) <= 2e6
+
+        gateway.stop()
+        policy = tmp_path / "gateway.yaml"
+        policy.write_text(yaml.safe_dump({"upstream": {"bootstrap_servers": kafka.bootstrap_servers}, **POLICY}))
+        source = ("--spool", str(gateway.spool), "--quiet", "--format", "json")
+        same = outcomes(json.loads(run("audit", "what-if", str(policy), *source)))
+
+    rejected = {topic: really for (topic, outcome), (really, _) in same.items() if outcome == "rejected"}
+    assert rejected.keys() >= {"whatif-clicks", "whatif-orders", "whatif-logs"}
+    assert "whatif-calm" not in rejected
+    assert sum(really for (_, outcome), (really, _) in same.items() if outcome == "accepted") > TOTAL * SECONDS / 2
+    wrong = {key: pair for key, pair in same.items() if abs(pair[1]) > TOLERANCE * pair[0]}
+    assert wrong == {}, "really, and the difference"
