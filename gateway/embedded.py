@@ -164,6 +164,9 @@ def fetch(progress: IO[str] | None = None) -> Path:
     cache = cache_dir()
     libs = cache / name / "libs"
     out = progress or sys.stderr
+    # What is there came by a rename: nobody has to wait for others who only look as well.
+    if libs.is_dir() and difference(libs, sums) is None:
+        return libs
     with _locked(cache / f"{name}.lock", out):
         if libs.is_dir():
             problem = difference(libs, sums)
