@@ -88,6 +88,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         policies=settings.policies,
         managed_apis=managed_apis(settings.client_quotas_api),
         observe=settings.mode == "observe",
+        tls=settings.listener.tls,
     )
 
 
@@ -143,7 +144,6 @@ class _Control:
             self._metrics.show_fleet(DROPPED),
             exchanges=settings.exchanges,
             cycle_s=settings.usage_interval,
-            every=settings.resource_usage_report_every,
             patient=self._was_complete,
         )
         self._workers.fleet = self._fleet

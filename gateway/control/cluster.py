@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import trio
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from gateway.channel import Broker, Brokers, Topics
 from gateway.config import Listener
 from gateway.control.metrics import Metrics
+from gateway.describe import NO_ANSWER, describe_topics
 from policies.engine import INTERNAL_TOPICS
 
 log = logging.getLogger("gateway.cluster")
@@ -27,6 +28,7 @@ log = logging.getLogger("gateway.cluster")
 REQUEST_TIMEOUT_S: Final = 5.0
 KEEP_LISTENER_S: Final = 600.0  # longer than a broker's restart with log recovery usually takes
 WANT_PAUSE_S: Final = 0.25  # a worker may ask at every answer that names a broker without a listener
+NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 DESCRIBE_AT_ONCE: Final = 500
 DESCRIBE_AGAIN_S: Final = 60.0  # after a failure: older brokers and missing rights don't change by the second
 
@@ -101,15 +103,21 @@ class AdminSource:
         if not unknown or time.monotonic() < self._describe_from:
             return
         try:
-            asked = self._admin.describe_topics(TopicCollection(unknown), request_timeout=REQUEST_TIMEOUT_S)
-            for name, answer in asked.items():
-                topic_id = answer.result(timeout=REQUEST_TIMEOUT_S).topic_id
+            for name, answer in describe_topics(self._admin, unknown, REQUEST_TIMEOUT_S).items():
+                if isinstance(answer, KafkaException):
+                    if answer.args[0].code() not in NO_TOPIC:
+                        raise answer
+                    continue  # deleted since the brokers named it
+                topic_id = answer.topic_id
                 high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
                 if high or low:  # all 0: the broker is older than topic ids
                     self._ids[name] = struct.pack(">qq", high, low)
-        except (KafkaException, TimeoutError) as error:
+        except KafkaException as error:
             log.debug("topic ids: %s", error)
-            self._describe_from = time.monotonic() + DESCRIBE_AGAIN_S
+            if error.args[0].code() not in NO_ANSWER:
+                self._describe_from = time.monotonic() + DESCRIBE_AGAIN_S
+        except TimeoutError:
+            log.debug("topic ids: no answer")
 
 
 class DeletedTopics:
@@ -289,7 +297,8 @@ class Cluster:
         log.info("bootstrap: %s:%d -> %s", host, port, ",".join(f"{h}:{p}" for h, p in self._bootstrap))
         for node_id in self._open:
             log.info("%s", self._line(node_id))
-        log.info("try: kcat -b %s:%d -L", host, port)
+        options = " -X security.protocol=SSL" if self._listener.tls is not None else ""
+        log.info("try: kcat -b %s:%d%s -L", host, port, options)
 
     def _line(self, node_id: int) -> str:
         entry = self._open[node_id]

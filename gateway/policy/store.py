@@ -36,12 +36,12 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
-    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
+from gateway.describe import describe_topic
 from policies.policy_set import (
     Change,
     Entry,
@@ -450,8 +450,7 @@ class TopicStore:
         self._look_at = time.monotonic() + METADATA_S
         try:
             try:
-                topics = TopicCollection([self._topic])
-                described = _result(self._admin.describe_topics(topics, request_timeout=REQUEST_TIMEOUT_S)[self._topic])
+                described = describe_topic(self._admin, self._topic, REQUEST_TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() not in NO_TOPIC:
                     raise

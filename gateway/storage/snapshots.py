@@ -30,6 +30,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
+from gateway.describe import describe_topic, find_controller
 from gateway.storage.snapshot import InvalidSnapshot, broker_of, decode
 from policies.storage import Snapshot
 
@@ -167,6 +168,8 @@ class SnapshotReader:
         except KafkaException as exception:
             self._ask_at = now + RETRY_S
             self._note_failure(exception.args[0])
+            if exception.args[0].code() not in NO_TOPIC:
+                find_controller(self._admin, REQUEST_TIMEOUT_S)
             return
         self.connected = True
         self._follow(str(described.topic_id), {partition.id for partition in described.partitions})
@@ -220,7 +223,7 @@ def ensure_topic(properties: Mapping[str, Any], topic: str, replication: int | N
     admin = AdminClient({"log_level": 2, **properties})
     try:
         try:
-            _result(admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT_S)[topic])
+            describe_topic(admin, topic, REQUEST_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() not in NO_TOPIC:
                 raise
