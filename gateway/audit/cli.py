@@ -11,13 +11,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
-    from gateway.audit.job import Question, Report
+    from gateway.audit.job import Records
 
 TOPIC: Final = "__produce_gateway_usage"
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
@@ -69,20 +71,21 @@ def main(argv: list[str]) -> int:
         return int(command.main(argv))
     try:
         options = _parser().parse_args(argv)
-        question, properties, conf = _checked(options, _now_ms())
+        by, window, reading = _checked(options, now_ms())
     except SystemExit as stop:  # argparse has said what was wrong, or has shown its help
         return stop.code if isinstance(stop.code, int) else WRONG_USE
-    return guarded(lambda: _audit(options, question, properties, conf))
+    return guarded(lambda: _audit(options, by, window, reading))
 
 
-def _audit(
-    options: argparse.Namespace, question: tuple[object, ...], properties: Mapping[str, str], conf: Mapping[str, str]
-) -> int:
+def _audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int | None, reading: Reading) -> int:
     from gateway.audit import job, tables
 
-    report = _report(options, job.Question(*question), properties, conf, teller(options.quiet))  # type: ignore[arg-type]
-    text = tables.dumps(report) if options.format == "json" else tables.as_text(report, options.measure)
-    return _print(text, INCOMPLETE if options.strict and not report.integrity.complete else OK)
+    tell = teller(options.quiet)
+    question = job.Question(by, window_ms, reading.start_ms, reading.end_ms)
+    with opened(reading, tell) as records:
+        report = job.answer(records, question, tell)
+    text = tables.dumps(tables.as_json(report)) if options.format == "json" else tables.as_text(report, options.measure)
+    return put(text, INCOMPLETE if options.strict and not report.integrity.complete else OK)
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -101,20 +104,69 @@ def guarded(command: Callable[[], int]) -> int:
         return fail(job.explain(error))
 
 
-def _report(
-    options: argparse.Namespace,
-    question: Question,
-    properties: Mapping[str, str],
-    conf: Mapping[str, str],
-    tell: Callable[[str], None],
-) -> Report:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is to be read: the options of `add_sources`, found right. Bounds in Unix ms, the end not included."""
+
+    options: argparse.Namespace
+    start_ms: int | None
+    end_ms: int | None
+    properties: Mapping[str, str]  # of the Java client
+    conf: Mapping[str, str]  # Spark's
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is to be read, and with which Spark."""
+    add = parser.add_argument
+    add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
+    add("--topic", default=TOPIC, help="its name (%(default)s)")
+    add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
+    add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
+    add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
+    add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
+    add("--to", dest="end", metavar="TIME", help="end, not included")
+    add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
+    add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
+    add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
+    add("--packages", help="Maven coordinates of the Kafka connector, in place of the pinned one")
+    add("--jars", help="files of the Kafka connector, in place of the pinned one")
+    add("--strict", action="store_true", help="exit with 3 when something is missing")
+    add("--quiet", action="store_true", help="no progress on stderr")
+
+
+def checked_sources(options: argparse.Namespace, now_ms: int) -> Reading:
+    """What the options of `add_sources` come to.
+
+    Raises:
+        SystemExit: they are wrong, and it has been said how.
+    """
+    if options.bootstrap_servers is None and not options.spool and not options.tables:
+        refuse("nothing to read: give --bootstrap-servers, or --spool, or both, or --tables")
+    if options.tables and (options.bootstrap_servers is not None or options.spool):
+        refuse("--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records")
+    start, end = (_time(name, text, now_ms) for name, text in (("--from", options.start), ("--to", options.end)))
+    if start is not None and end is not None and end <= start:
+        refuse("--to must be later than --from")
+    properties = file_properties(options.command_config) if options.command_config else {}
+    properties |= pairs("--property", options.property)
+    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
+    return Reading(options, start, end, properties, pairs("--conf", options.conf))
+
+
+@contextmanager
+def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
+    """Start Spark, and give what the sources hold, each record once; to be called within `guarded`."""
     from gateway.audit import job, store
 
+    options, conf = reading.options, reading.conf
     if options.tables:
         tell("starting Spark")
         delta = options.tables_format == "delta" or store.marked_format(options.tables) == "delta"
         with job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages) as spark:
-            return job.run_tables(store.open_tables(spark, options.tables), question, tell)
+            tables = store.open_tables(spark, options.tables)
+            with job.read_tables(tables, reading.start_ms, reading.end_ms, tell) as records:
+                yield records
+        return
     topic = options.bootstrap_servers is not None
     if topic:
         job.check_reachable(options.bootstrap_servers)
@@ -122,11 +174,12 @@ def _report(
     with job.session(conf, kafka=topic, jars=options.jars, packages=options.packages) as spark:
         sources = []
         if topic:
-            source = job.read_topic(spark, options.bootstrap_servers, options.topic, properties)
+            source = job.read_topic(spark, options.bootstrap_servers, options.topic, reading.properties)
             tell(f"{options.topic}: {source.records:,} records")
             sources.append(source)
         sources += [job.read_spool(spark, path) for path in options.spool]
-        return job.run(spark, sources, question, tell)
+        with job.read(sources, tell) as records:
+            yield records
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -137,47 +190,25 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_sources(parser)
     add = parser.add_argument
-    add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
-    add("--topic", default=TOPIC, help="its name (%(default)s)")
-    add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
-    add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
-    add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
-    add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
-    add("--to", dest="end", metavar="TIME", help="end, not included")
     add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
     add("--window", metavar="DURATION", help="one row per 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
     add("--measure", default=",".join(MEASURES), metavar="A,B", help="tables to show: %(default)s")
-    add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
-    add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
-    add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
-    add("--packages", help="Maven coordinates of the Kafka connector, in place of the pinned one")
-    add("--jars", help="files of the Kafka connector, in place of the pinned one")
-    add("--strict", action="store_true", help="exit with 3 when something is missing")
-    add("--quiet", action="store_true", help="no progress on stderr")
     return parser
 
 
-def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[object, ...], dict[str, str], dict[str, str]]:
-    """The question's fields, the Kafka properties and Spark's settings; the rest of `options` is put in order."""
-    if options.bootstrap_servers is None and not options.spool and not options.tables:
-        refuse("nothing to read: give --bootstrap-servers, or --spool, or both, or --tables")
-    if options.tables and (options.bootstrap_servers is not None or options.spool):
-        refuse("--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records")
-    by = _choice("--by", options.by, BY)
-    options.measure = _choice("--measure", options.measure, MEASURES) or MEASURES
+def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[str, ...], int | None, Reading]:
+    """By what, per window of how many ms, and from where; the rest of `options` is put in order."""
+    reading = checked_sources(options, now_ms)
+    by = choice("--by", options.by, BY)
+    options.measure = choice("--measure", options.measure, MEASURES) or MEASURES
     window = duration("--window", options.window) if options.window is not None else None
-    start, end = (_time(name, text, now_ms) for name, text in (("--from", options.start), ("--to", options.end)))
-    if start is not None and end is not None and end <= start:
-        refuse("--to must be later than --from")
-    properties = file_properties(options.command_config) if options.command_config else {}
-    properties |= pairs("--property", options.property)
-    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
-    return (by, window, start, end), properties, pairs("--conf", options.conf)
+    return by, window, reading
 
 
-def _choice(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+def choice(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",") if part.strip()))
     for each in chosen:
         if each not in known:
@@ -245,11 +276,12 @@ def teller(quiet: bool) -> Callable[[str], None]:
     return tell
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _print(text: str, code: int) -> int:
+def put(text: str, code: int) -> int:
+    """Print the result; gives `code`."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # the reader has seen enough; the interpreter's own flush at exit must not complain

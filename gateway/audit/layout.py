@@ -61,6 +61,7 @@ TABLES: Final[dict[str, StructType]] = {
         row_count=LongType(),
         digest=LongType(),
         **_ORIGIN,
+        storage_factor_ppm=LongType(),
         **_DATE,
     ),
     # One row for each further copy of a record in the topic.

@@ -32,7 +32,10 @@ ROW: Final = StructType(
 )
 RECORD: Final = StructType(
     [
-        *(StructField(name, _TYPES[kind]) for name, kind in usage.HEADER_FIELDS.items()),
+        *(
+            StructField(name, _TYPES[kind])
+            for name, kind in (usage.HEADER_FIELDS | usage.OPTIONAL_HEADER_FIELDS).items()
+        ),
         StructField("rows", ArrayType(ROW)),
     ]
 )
@@ -59,11 +62,14 @@ OFFERED: Final = "offered"
 MAYBE_APPENDED: Final = "maybe_appended"
 SUMS: Final = (OFFERED, *usage.OUTCOMES, *usage.NOTES, MAYBE_APPENDED)
 
+DELAY: Final = "delay_ms"  # for how long policies held requests back, in all
 # Of the offered bytes: what had been sent before and was rejected then, and those of which that can't be told.
 REPEATS: Final = "repeats_bytes"
 REPEATS_UNKNOWN: Final = "repeats_unknown_bytes"
+# Those of the repeats that were rejected once more.
+REJECTED_AGAIN: Final = "rejected_again_bytes"
 # Sums that stand alone, in one measure of their own.
-SINGLE_SUMS: Final = ("delay_ms", REPEATS, REPEATS_UNKNOWN)
+SINGLE_SUMS: Final = (DELAY, REPEATS, REPEATS_UNKNOWN, REJECTED_AGAIN)
 
 WINDOW: Final = "window_start_ms"
 

@@ -1,7 +1,8 @@
 # How a Report is shown: as JSON of a stable shape (docs/audit.md), and as text tables. Pure: a report in, text out.
 #
 # Numbers are exact in both; nothing is rounded to "1.2 GB", because these sums are compared byte by byte with others.
-# Client ids and topics come from strangers: what could move a terminal's cursor is escaped.
+# Client ids and topics come from strangers: what could move a terminal's cursor is escaped. Rejected attempts and what
+# was dropped in the end stand side by side everywhere (dropped.py says how they differ).
 
 from __future__ import annotations
 
@@ -11,19 +12,22 @@ from datetime import UTC, datetime
 from itertools import repeat
 from typing import Any, Final
 
-from gateway.audit import schema
+from gateway.audit import dropped, schema
 from gateway.audit.job import Integrity, Report
 from policies import usage
 
 JSON_VERSION: Final = 1
 _ALWAYS: Final = (schema.OFFERED, "accepted", "rejected", "errored")  # shown even where they are 0
+AT_MOST: Final = "≤"
+_NOTE: Final = "≤ at most: attempts at one batch may be in several rows, or can't be told apart (docs/audit.md)"
 _LISTED: Final = 20  # gaps and incomplete boots in the text
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """The report in the shape that docs/audit.md describes: every sum is always there."""
-    question, trust = report.question, report.integrity
+    question = report.question
     keys = _keys(report)
+    torn = dropped.tears(question.by, question.window_ms)
     return {
         "version": JSON_VERSION,
         "by": list(question.by),
@@ -31,28 +35,33 @@ def as_json(report: Report) -> dict[str, Any]:
         "from_ms": question.from_ms,
         "to_ms": question.to_ms,
         "sources": report.sources,
-        "totals": _nested(_total(report.rows)),
-        "rows": [{key: row[key] for key in keys} | _nested(row) for row in report.rows],
-        "integrity": {
-            "complete": trust.complete,
-            "records": trust.records,
-            "duplicates": trust.duplicates,
-            "conflicts": trust.conflicts,
-            "malformed": trust.malformed,
-            "malformed_problems": trust.problems,
-            "malformed_samples": trust.samples,
-            "boots": trust.boots,
-            "gaps_total": trust.gaps_total,
-            "gaps": trust.gaps,
-            "incomplete_total": trust.incomplete_total,
-            "incomplete": trust.incomplete,
-        },
+        "totals": nested(total(report.rows)),
+        "rows": [{key: row[key] for key in keys} | nested(row, torn) for row in report.rows],
+        "integrity": integrity_json(report.integrity),
     }
 
 
-def dumps(report: Report) -> str:
-    """as_json as text, without a newline at its end."""
-    return json.dumps(as_json(report), indent=1, ensure_ascii=True)
+def integrity_json(trust: Integrity) -> dict[str, Any]:
+    """What docs/audit.md calls `integrity`."""
+    return {
+        "complete": trust.complete,
+        "records": trust.records,
+        "duplicates": trust.duplicates,
+        "conflicts": trust.conflicts,
+        "malformed": trust.malformed,
+        "malformed_problems": trust.problems,
+        "malformed_samples": trust.samples,
+        "boots": trust.boots,
+        "gaps_total": trust.gaps_total,
+        "gaps": trust.gaps,
+        "incomplete_total": trust.incomplete_total,
+        "incomplete": trust.incomplete,
+    }
+
+
+def dumps(answer: Mapping[str, Any]) -> str:
+    """An answer in JSON as text, without a newline at its end."""
+    return json.dumps(answer, indent=1, ensure_ascii=True)
 
 
 def as_text(report: Report, measures: Sequence[str] = schema.MEASURES) -> str:
@@ -62,50 +71,74 @@ def as_text(report: Report, measures: Sequence[str] = schema.MEASURES) -> str:
         blocks.append(_flat_table(report, measures))
     else:
         blocks += [_measure_table(report, measure) for measure in measures]
-    return "\n\n".join([*blocks, _integrity_text(report.integrity)])
+    return "\n\n".join([*blocks, integrity_text(report.integrity)])
 
 
 def _keys(report: Report) -> list[str]:
     return [*([schema.WINDOW] if report.question.window_ms else []), *report.question.by]
 
 
-def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def total(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The sums over all rows."""
     names = [schema.column(name, measure) for name in schema.SUMS for measure in schema.MEASURES]
     return {name: sum(row[name] for row in rows) for name in (*names, *schema.SINGLE_SUMS)}
 
 
-def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
+def nested(row: Mapping[str, Any], torn: bool = False) -> dict[str, Any]:
+    """A row's sums as docs/audit.md has them; `torn`: what dropped.tears says of its grouping."""
+    gone = dropped.finally_dropped(row, torn)
     sums: dict[str, Any] = {
         name: {measure: row[schema.column(name, measure)] for measure in schema.MEASURES} for name in schema.SUMS
     }
-    return sums | {name: row[name] for name in schema.SINGLE_SUMS}
+    sums |= {name: row[name] for name in schema.SINGLE_SUMS}
+    return sums | {dropped.BYTES: gone.bytes, dropped.LEAST: gone.least, dropped.UPPER_BOUND: gone.upper_bound}
 
 
 def _measure_table(report: Report, measure: str) -> str:
-    total = _total(report.rows)
+    whole = total(report.rows)
     shown = [
         name
         for name in (schema.OFFERED, *usage.OUTCOMES, *usage.NOTES)
-        if name in _ALWAYS or any(total[schema.column(name, each)] for each in schema.MEASURES)
+        if name in _ALWAYS or any(whole[schema.column(name, each)] for each in schema.MEASURES)
     ]
     keys = _keys(report)
-    head = [*map(_title, keys), *shown]
-    body = [[*_labels(row, keys), *(f"{row[schema.column(n, measure)]:,}" for n in shown)] for row in report.rows]
-    foot = [*_total_labels(keys), *(f"{total[schema.column(n, measure)]:,}" for n in shown)]
-    return f"{measure}\n{_align(head, body, foot if keys else None, len(keys))}"
+    torn = dropped.tears(report.question.by, report.question.window_ms)
+
+    def cells(row: Mapping[str, Any], torn: bool) -> list[str]:
+        found = [f"{row[schema.column(name, measure)]:,}" for name in shown]
+        return found + ([dropped_text(row, torn)] if measure == "bytes" else [])
+
+    head = [*map(title, keys), *map(title, shown), *(["finally dropped"] if measure == "bytes" else [])]
+    body = [[*labels(row, keys), *cells(row, torn)] for row in report.rows]
+    foot = [*_total_labels(keys), *cells(whole, False)]
+    return f"{measure}\n{with_note(align(head, body, foot if keys else None, len(keys)))}"
 
 
 def _flat_table(report: Report, measures: Sequence[str]) -> str:
     keys = _keys(report)
-    total = _total(report.rows)
-    columns = [*(schema.column(schema.OFFERED, measure) for measure in measures), "delay_ms"]
-    head = [*map(_title, keys), *measures, "delay ms"]
+    whole = total(report.rows)
+    columns = [*(schema.column(schema.OFFERED, measure) for measure in measures), schema.DELAY]
+    head = [*map(title, keys), *measures, "delay ms", "finally dropped"]
     body = [
-        [*_labels(row, keys), *(f"{_either(row, measure):,}" for measure in measures), f"{row['delay_ms']:,}"]
+        [
+            *(*labels(row, keys), *(f"{_either(row, measure):,}" for measure in measures)),
+            *(f"{row[schema.DELAY]:,}", dropped_text(row, torn=True)),
+        ]
         for row in report.rows
     ]
-    foot = [*_total_labels(keys), *(f"{total[name]:,}" for name in columns)]
-    return _align(head, body, foot, len(keys))
+    foot = [*_total_labels(keys), *(f"{whole[name]:,}" for name in columns), dropped_text(whole, torn=False)]
+    return with_note(align(head, body, foot, len(keys)))
+
+
+def dropped_text(row: Mapping[str, Any], torn: bool) -> str:
+    """Finally dropped bytes, with a mark where it is an upper bound."""
+    gone = dropped.finally_dropped(row, torn)
+    return f"{AT_MOST if gone.upper_bound else ''}{gone.bytes:,}"
+
+
+def with_note(table: str) -> str:
+    """The table, with what the mark of an upper bound means, if it occurs."""
+    return f"{table}\n{_NOTE}" if AT_MOST in table else table
 
 
 def _either(row: Mapping[str, Any], measure: str) -> int:
@@ -113,19 +146,22 @@ def _either(row: Mapping[str, Any], measure: str) -> int:
     return sum(row[schema.column(name, measure)] for name in (schema.OFFERED, *usage.NOTES))
 
 
-def _title(key: str) -> str:
-    return "window" if key == schema.WINDOW else key.replace("_", " ")
+def title(key: str) -> str:
+    """The heading of a column."""
+    return {schema.WINDOW: "window", "rejected": "rejected attempts"}.get(key, key.replace("_", " "))
 
 
-def _labels(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
-    return [_time(row[key]) if key == schema.WINDOW else _safe(str(row[key])) for key in keys]
+def labels(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    """What a row is about, fit to be shown."""
+    return [time_text(row[key]) if key == schema.WINDOW else safe(str(row[key])) for key in keys]
 
 
 def _total_labels(keys: Sequence[str]) -> list[str]:
     return ["total", *[""] * (len(keys) - 1)] if keys else []
 
 
-def _align(head: list[str], body: list[list[str]], foot: list[str] | None, left: int) -> str:
+def align(head: list[str], body: list[list[str]], foot: list[str] | None, left: int) -> str:
+    """A table whose first `left` columns are words, and the others numbers."""
     rows = [head, *body, *([foot] if foot else [])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(_pad, row, widths, range(len(row)), repeat(left))) for row in rows]
@@ -140,7 +176,8 @@ def _pad(cell: str, width: int, column: int, left: int) -> str:
     return cell.ljust(width) if column < left else cell.rjust(width)
 
 
-def _integrity_text(trust: Integrity) -> str:
+def integrity_text(trust: Integrity) -> str:
+    """What was not right with the records, a line each, and the verdict as the last one."""
     lines = [
         f"records {trust.records:,}, duplicates {trust.duplicates:,}, malformed {trust.malformed:,},"
         f" gaps {trust.gaps_total:,}, workers' lives {trust.boots:,}, without an end {trust.incomplete_total:,}"
@@ -148,7 +185,7 @@ def _integrity_text(trust: Integrity) -> str:
     if trust.conflicts:
         lines.append(f"CONFLICT  {trust.conflicts:,} copies say something else than the record that was counted")
     lines += [f"MALFORMED  {count:,} x {problem}" for problem, count in trust.problems.items()]
-    lines += [f"  {_safe(each['origin'])}: {_safe(each['sample'] or '')}" for each in trust.samples]
+    lines += [f"  {safe(each['origin'])}: {safe(each['sample'] or '')}" for each in trust.samples]
     lines += map(_gap_line, trust.gaps[:_LISTED])
     lines += _more(trust.gaps_total)
     lines += map(_boot_line, trust.incomplete[:_LISTED])
@@ -162,29 +199,31 @@ def _gap_line(gap: Mapping[str, Any]) -> str:
         what = f"{gap['missing']:,} parts of interval {gap['first_seq']}"
     else:
         what = f"intervals {gap['first_seq']} to {gap['last_seq']} ({gap['missing']:,})"
-    after = _time(gap["after_ms"]) if gap["after_ms"] is not None else "the start"
-    return f"GAP  {_life(gap)}: {what} missing, between {after} and {_time(gap['before_ms'])}"
+    after = time_text(gap["after_ms"]) if gap["after_ms"] is not None else "the start"
+    return f"GAP  {_life(gap)}: {what} missing, between {after} and {time_text(gap['before_ms'])}"
 
 
 def _boot_line(boot: Mapping[str, Any]) -> str:
-    last = "nothing" if boot["last_seq"] is None else f"interval {boot['last_seq']} ({_time(boot['end_ms'])})"
+    last = "nothing" if boot["last_seq"] is None else f"interval {boot['last_seq']} ({time_text(boot['end_ms'])})"
     if boot["state"] == "lost":
         return f"LOST  {_life(boot)}: died; seen up to {last}, what it did after that is not known"
     return f"OPEN  {_life(boot)}: no final interval; seen up to {last}; it still runs, or died unnoticed"
 
 
 def _life(row: Mapping[str, Any]) -> str:
-    return _safe(f"{row['gateway']}/{row['boot']}/{row['worker']}")
+    return safe(f"{row['gateway']}/{row['boot']}/{row['worker']}")
 
 
 def _more(total: int) -> list[str]:
     return [f"  … and {total - _LISTED:,} more"] if total > _LISTED else []
 
 
-def _time(ms: int) -> str:
+def time_text(ms: int) -> str:
+    """Unix milliseconds as ISO 8601, UTC."""
     text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
     return text.replace("+00:00", "Z")
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
+    """Somebody else's text with everything escaped that is not meant to be seen."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -42,6 +42,7 @@ def decode(raw: DataFrame) -> DataFrame:
     content = [F.col("record")[name] for name in (*usage.HEADER_FIELDS, "rows")]
     return parsed.withColumn("problem", _problem()).select(
         *(F.col("record")[name].alias(name) for name in usage.HEADER_FIELDS),
+        *(F.when(_newer(), F.col("record")[name]).alias(name) for name in usage.OPTIONAL_HEADER_FIELDS),
         _completed_rows().alias("rows"),
         "origin",
         "problem",
@@ -98,7 +99,7 @@ def totals_of_rows(rows: DataFrame, by: Sequence[str] = (), window_ms: int | Non
     keys = [*([schema.WINDOW] if window_ms else []), *by]
     if window_ms:
         rows = rows.withColumn(schema.WINDOW, F.col("start_ms") - F.col("start_ms") % window_ms)
-    # Two steps, because 31 conditional sums per row cost several times as much as four plain ones.
+    # Two steps, because 40 conditional sums per row cost several times as much as six plain ones.
     outcomes = rows.groupBy(*keys, F.col("outcome").alias("_outcome"), _maybe_appended().alias("_maybe")).agg(
         *(F.sum(name).alias(name) for name in (*schema.MEASURES, "delay_ms")),
         F.sum(F.coalesce("repeats", F.lit(0))).alias("_repeats"),
@@ -112,8 +113,34 @@ def totals_of_rows(rows: DataFrame, by: Sequence[str] = (), window_ms: int | Non
         ),
         *(
             F.sum(F.when(_offered(), F.col(column)).otherwise(0)).alias(name)
-            for name, column in zip(schema.SINGLE_SUMS, ("delay_ms", "_repeats", "_unknown"), strict=True)
+            for name, column in (
+                (schema.DELAY, "delay_ms"),
+                (schema.REPEATS, "_repeats"),
+                (schema.REPEATS_UNKNOWN, "_unknown"),
+            )
         ),
+        F.sum(F.when(F.col("_outcome") == "rejected", F.col("_repeats")).otherwise(0)).alias(schema.REJECTED_AGAIN),
+    )
+
+
+def finally_dropped(torn: bool) -> Column:
+    """dropped.finally_dropped of a row of totals, as an expression."""
+    once = F.col("rejected_bytes") - F.col(schema.REJECTED_AGAIN)
+    left = once if torn else F.greatest(F.col("rejected_bytes") - F.col(schema.REPEATS), F.lit(0))
+    return left + F.col("dropped_bytes") + F.col("discarded_bytes")
+
+
+def condensed(rows: DataFrame, window_ms: int, *columns: str) -> DataFrame:
+    """Fewer rows that say the same: one for each window, outcome, reason and `columns`, to ask several questions of.
+
+    Takes and gives what totals_of_rows takes, with the window's start as `start_ms`.
+    """
+    start = (F.col("start_ms") - F.col("start_ms") % window_ms).alias("start_ms")
+    known = F.col("repeats").isNotNull().alias("_known")  # sums leave nulls out: what can't be told stays apart
+    return (
+        rows.groupBy(start, *columns, "outcome", "reason", known)
+        .agg(*(F.sum(name).alias(name) for name in (*schema.MEASURES, "delay_ms", "repeats")))
+        .drop("_known")
     )
 
 
@@ -170,6 +197,7 @@ def _problem() -> Column:
         (~record["kind"].isin(usage.INTERVAL, usage.LOST), "unknown kind"),
         (_bad_numbering(record), "numbering is out of range"),
         (_bad_times(record), "time is out of range"),
+        (_bad_factor(record), "storage factor is out of range"),
         (_bad_shape(record), "rows do not fit the kind"),
         (F.exists(record["rows"], _bad_row), "a row is incomplete or out of range"),
     ]
@@ -179,9 +207,13 @@ def _problem() -> Column:
     return chain
 
 
-def _completed_rows() -> Column:
+def _newer() -> Column:
     # A version 1 may by chance have a field of such a name: its readers skip it. Its type must fit all the same.
-    told = F.col("record")["version"] > 1
+    return F.col("record")["version"] > 1
+
+
+def _completed_rows() -> Column:
+    told = _newer()
 
     def completed(row: Column) -> Column:
         extra = {name: F.when(told, row[name]) for name in usage.OPTIONAL_ROW_FIELDS}
@@ -215,6 +247,11 @@ def _bad_times(record: Column) -> Column:
         | (record["end_ms"] < record["start_ms"])
         | (record["end_ms"] > schema.LATEST_MS)
     )
+
+
+def _bad_factor(record: Column) -> Column:
+    factor = record[usage.STORAGE_FACTOR]
+    return F.coalesce(_newer() & ((factor < 0) | (factor > usage.PPM)), F.lit(False))
 
 
 def _bad_shape(record: Column) -> Column:

@@ -22,7 +22,7 @@ def _command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | env)
 
 
-def _checked(*args: str) -> tuple[tuple[object, ...], dict[str, str], dict[str, str]]:
+def _checked(*args: str) -> tuple[tuple[str, ...], int | None, cli.Reading]:
     return cli._checked(cli._parser().parse_args(["--spool", "x", *args]), NOW)
 
 
@@ -44,18 +44,19 @@ def test_the_choices_offered_are_those_that_the_schema_has() -> None:
     ],
 )
 def test_questions(args: tuple[str, ...], question: tuple[object, ...]) -> None:
-    assert _checked(*args)[0] == question
+    by, window, reading = _checked(*args)
+    assert (by, window, reading.start_ms, reading.end_ms) == question
 
 
 def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text('# ours\nsecurity.protocol=SASL_SSL\n\nsasl.jaas.config=a b="c";\nssl.key.password = x\n')
-    _, properties, conf = _checked(
+    _, _, reading = _checked(
         *("--command-config", str(path), "--property", "kafka.security.protocol=SSL"),
         *("--conf", "spark.driver.memory=2g"),
     )
-    assert properties == {"security.protocol": "SSL", "sasl.jaas.config": 'a b="c";', "ssl.key.password": "x"}
-    assert conf == {"spark.driver.memory": "2g"}
+    assert reading.properties == {"security.protocol": "SSL", "sasl.jaas.config": 'a b="c";', "ssl.key.password": "x"}
+    assert reading.conf == {"spark.driver.memory": "2g"}
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,14 @@ def _report(by: tuple[str, ...] = ("topic",), window_ms: int | None = None, **ch
 
 
 def test_json_has_every_sum_at_every_row_and_in_total() -> None:
-    answer = json.loads(tables.dumps(_report(window_ms=60_000)))
+    answer = json.loads(tables.dumps(tables.as_json(_report(window_ms=60_000))))
     assert list(answer) == [
         "version", "by", "window_ms", "from_ms", "to_ms", "sources", "totals", "rows", "integrity",
     ]  # fmt: skip
-    sums = ["offered", *usage.OUTCOMES, *usage.NOTES, "maybe_appended", *schema.SINGLE_SUMS]
+    sums = [
+        *("offered", *usage.OUTCOMES, *usage.NOTES, "maybe_appended", *schema.SINGLE_SUMS),
+        *("finally_dropped_bytes", "finally_dropped_least_bytes", "finally_dropped_upper_bound"),
+    ]
     assert list(answer["totals"]) == sums
     assert list(answer["rows"][0]) == ["window_start_ms", "topic", *sums]
     assert answer["rows"][1]["rejected"] == {"bytes": 1000, "messages": 0, "requests": 0}
@@ -56,12 +59,13 @@ def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
     text = tables.as_text(_report(window_ms=60_000), ("bytes",))
     assert text == (
         "bytes\n"
-        "window                topic      offered   accepted  rejected  errored\n"
-        "--------------------  -------  ---------  ---------  --------  -------\n"
-        "2025-11-20T00:54:00Z  clicks   1,234,567  1,234,567         0        0\n"
-        "2025-11-20T00:54:00Z  clicks2      1,003          3     1,000        0\n"
-        "--------------------  -------  ---------  ---------  --------  -------\n"
-        "total                          1,235,570  1,234,570     1,000        0\n"
+        "window                topic      offered   accepted  rejected attempts  errored  finally dropped\n"
+        "--------------------  -------  ---------  ---------  -----------------  -------  ---------------\n"
+        "2025-11-20T00:54:00Z  clicks   1,234,567  1,234,567                  0        0                0\n"
+        "2025-11-20T00:54:00Z  clicks2      1,003          3              1,000        0           ≤1,000\n"
+        "--------------------  -------  ---------  ---------  -----------------  -------  ---------------\n"
+        "total                          1,235,570  1,234,570              1,000        0            1,000\n"
+        "≤ at most: attempts at one batch may be in several rows, or can't be told apart (docs/audit.md)\n"
         "\n"
         "records 5, duplicates 1, malformed 0, gaps 0, workers' lives 2, without an end 0\n"
         "complete"
@@ -69,8 +73,10 @@ def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
 
 
 def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
-    head = tables.as_text(_report(("outcome",))).splitlines()[0].split()
-    assert head == ["outcome", "bytes", "messages", "requests", "delay", "ms"]
+    head = tables.as_text(_report(("outcome",))).splitlines()[0].split("  ")
+    assert [each.strip() for each in head if each] == [
+        *("outcome", "bytes", "messages", "requests", "delay ms", "finally dropped"),
+    ]
 
 
 def test_what_a_client_named_itself_can_not_move_the_cursor() -> None:

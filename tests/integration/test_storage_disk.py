@@ -19,6 +19,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, Producer, TopicPar
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.embedded import Cluster, wait_for
+from policies import usage
 from tests.clients import harness
 from tests.integration.disks import SmallDisk, Watch
 from tests.integration.gateways import Gateway, Sum, create_topic
@@ -350,3 +351,8 @@ def test_a_full_disk_of_another_broker_slows_and_pauses_producers_that_write_not
             sent = steady.finish()
         assert_in_log_once_and_in_order(kafka, "elsewhere", sent, STEADY["size"])
         gateway.stop()
+        # What an audit can tell of it later: open, less, nothing.
+        told = [record["storage_factor_ppm"] for record in gateway.spooled() if record["rows"]]
+        assert told[0] == usage.PPM
+        assert any(0 < each < usage.PPM / 2 for each in told)
+        assert 0 in told

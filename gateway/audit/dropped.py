@@ -1,0 +1,49 @@
+# Rejected attempts and bytes that were dropped in the end are not the same: a client sends again what was rejected, so
+# one batch may be rejected many times, and nothing is lost if its last attempt got in. Which bytes had been sent before
+# the gateway tells (`repeats`); here that becomes one number, and whether it is exact. Pure: sums in, numbers out.
+#
+# Attempts of one batch share topic and client, but neither reason, outcome, time, broker nor worker: sums by one of
+# these tear them apart. There each refusal is charged where it came first, whatever became of it later: an upper bound.
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+BYTES: Final = "finally_dropped_bytes"
+LEAST: Final = "finally_dropped_least_bytes"
+UPPER_BOUND: Final = "finally_dropped_upper_bound"
+
+# What all attempts of a batch have in common. Any other dimension, and a window, may tear them apart.
+_SHARED: Final = frozenset({"topic", "principal", "client_id", "software", "group"})
+
+
+class Dropped(NamedTuple):
+    """Bytes that never got in: at most `bytes`, at least `least`; the same where all repeats can be told."""
+
+    bytes: int
+    least: int
+
+    @property
+    def upper_bound(self) -> bool:
+        """Whether `bytes` is no more than that."""
+        return self.least < self.bytes
+
+
+def tears(by: Collection[str], window_ms: int | None = None) -> bool:
+    """Whether sums by these dimensions tear the attempts of a batch apart."""
+    return bool(window_ms) or not _SHARED.issuperset(by)
+
+
+def finally_dropped(sums: Mapping[str, int], torn: bool = False) -> Dropped:
+    """Rejected less what was sent again, and what was dropped or discarded before anybody could send it again.
+
+    `sums`: a row of transforms.totals; `torn`: what `tears` says of its grouping.
+    """
+    gone = sums["dropped_bytes"] + sums["discarded_bytes"]
+    rejected = sums["rejected_bytes"]
+    if torn:
+        return Dropped(rejected - sums["rejected_again_bytes"] + gone, gone)
+    # Below 0 only where --from cuts between a rejection and the attempt that followed it.
+    left = max(0, rejected - sums["repeats_bytes"])
+    return Dropped(left + gone, max(0, left - sums["repeats_unknown_bytes"]) + gone)

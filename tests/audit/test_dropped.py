@@ -1,0 +1,80 @@
+# Rejected attempts against bytes that never got in: attempts of batches by chance, and what became of each of them told
+# by looking at its last attempt.
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.audit.dropped import Dropped, finally_dropped, tears
+
+
+def _sums(**given: int) -> dict[str, int]:
+    names = ("rejected", "dropped", "discarded", "repeats", "repeats_unknown", "rejected_again")
+    return {f"{name}_bytes": given.get(name, 0) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("given", "torn", "found"),
+    [
+        ({}, False, Dropped(0, 0)),
+        ({"rejected": 100}, False, Dropped(100, 100)),
+        ({"rejected": 300, "repeats": 300, "rejected_again": 200}, False, Dropped(0, 0)),
+        ({"rejected": 300, "repeats": 200, "rejected_again": 200}, False, Dropped(100, 100)),
+        ({"rejected": 300, "repeats": 200, "repeats_unknown": 30}, False, Dropped(100, 70)),
+        ({"rejected": 300, "repeats": 200, "repeats_unknown": 9999}, False, Dropped(100, 0)),
+        ({"repeats_unknown": 9999}, False, Dropped(0, 0)),
+        ({"rejected": 100, "dropped": 7, "discarded": 5, "repeats_unknown": 200}, False, Dropped(112, 12)),
+        ({"repeats": 100, "dropped": 7}, False, Dropped(7, 7)),  # --from was between the attempts
+        ({"rejected": 300, "repeats": 250, "rejected_again": 200}, True, Dropped(100, 0)),
+        ({"repeats": 100, "dropped": 7}, True, Dropped(7, 7)),
+    ],
+)
+def test_what_is_left_of_the_rejected_bytes(given: dict[str, int], torn: bool, found: Dropped) -> None:
+    assert finally_dropped(_sums(**given), torn) == found
+    assert found.upper_bound == (found.least < found.bytes)
+
+
+@pytest.mark.parametrize("by", [(), ("topic",), ("principal", "client_id", "software", "group")])
+def test_a_client_s_attempts_stay_together(by: tuple[str, ...]) -> None:
+    assert not tears(by)
+    assert tears(by, 60_000)
+
+
+@pytest.mark.parametrize("name", ["reason", "outcome", "broker", "gateway", "worker"])
+def test_these_tear_them_apart(name: str) -> None:
+    assert tears(("topic", name))
+
+
+def _attempts(chance: random.Random) -> Iterator[tuple[int, bool, str, str, bool]]:
+    """(size, whether its last attempt was rejected, and of each attempt: outcome, reason, whether it is a repeat)."""
+    for _ in range(300):
+        size = chance.randrange(1, 1000)
+        outcomes = chance.choices(("rejected", "errored", "accepted"), (6, 1, 3), k=chance.randrange(1, 6))
+        if "accepted" in outcomes:
+            outcomes = outcomes[: outcomes.index("accepted") + 1]
+        before = ""
+        for i, outcome in enumerate(outcomes):
+            reason = chance.choice(("topic-threshold", "client-quota")) if outcome == "rejected" else ""
+            last = i == len(outcomes) - 1
+            yield size, last and outcome == "rejected", outcome, reason, before == "rejected"
+            before = outcome
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sums_say_what_became_of_every_batch(seed: int) -> None:
+    truth = 0
+    whole, by_reason = defaultdict(int, _sums()), defaultdict(lambda: defaultdict(int, _sums()))
+    for size, lost, outcome, reason, again in _attempts(random.Random(seed)):
+        truth += size * lost
+        for sums in (whole, by_reason[reason]):
+            sums[f"{outcome}_bytes"] += size
+            sums["repeats_bytes"] += size * again
+            sums["rejected_again_bytes"] += size * (again and outcome == "rejected")
+    assert finally_dropped(whole) == Dropped(truth, truth)
+    parts = [finally_dropped(sums, torn=True) for sums in by_reason.values()]
+    assert sum(part.bytes for part in parts) >= truth >= sum(part.least for part in parts)
+    assert sum(part.bytes for part in parts) < whole["rejected_bytes"]

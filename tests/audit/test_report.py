@@ -1,0 +1,451 @@
+# The report: what it says of records (against sums made without Spark), that it is one page which needs nothing else,
+# whatever topics and clients call themselves, and that a real browser shows it without a complaint or a request.
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.audit import cli, page, plots, report_command, schema, transforms
+from gateway.audit.job import Integrity, Records
+from gateway.audit.page import Facts, Group, Reason, Topic
+from gateway.audit.plots import Times
+from tests.audit.records import START, Row, interval, truth
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    Make = Callable[[Sequence[str | None]], DataFrame]
+
+SECTIONS = ("sums", "topics", "rejections", "dropped", "storage", "heat", "clients", "integrity", "exact")
+FIGURES = 6  # offered, rejected, would be rejected, storage, two heat maps
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=http://127.0.0.1:9/x onerror=alert(1)>",
+    "'); background: url(http://127.0.0.1:9/y)",
+    "{{ 7 * 7 }}{% raw %}",
+    "$\\frac{1}{0}$",
+    "]]></svg></style>&amp;\u202egnp.exe\x1b[2J\x00",
+    "\u65e5\u672c\u8a9e \U0001f4a5",
+    "x" * 30_000,
+    "",
+)  # fmt: skip
+
+
+def _sums(**bytes_: int) -> dict[str, int]:
+    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
+    return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
+
+
+def _integrity(**changes: Any) -> Integrity:
+    fields: dict[str, Any] = {
+        "records": 5, "duplicates": 1, "conflicts": 0, "malformed": 0, "problems": {}, "samples": [], "boots": 2,
+        "gaps": [], "gaps_total": 0, "incomplete": [], "incomplete_total": 0, "lost": 0,
+    }  # fmt: skip
+    return Integrity(**(fields | changes))
+
+
+def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> Facts:
+    windows = 12
+    offered, accepted = [1000 * i for i in range(windows)], [min(1000 * i, 6000) for i in range(windows)]
+    rejected = [o - a for o, a in zip(offered, accepted, strict=True)]
+    sums = _sums(
+        offered=sum(offered), accepted=sum(accepted), rejected=sum(rejected), repeats=9000, rejected_again=2000
+    )
+    sums |= {"repeats_unknown_bytes": 500}
+    total = {name: value * len(names) for name, value in sums.items()}
+    life = {"gateway": names[0], "boot": "b1", "worker": 0}
+    gap = life | {
+        "gap": "seq",
+        "first_seq": 1,
+        "last_seq": 2,
+        "missing": 2,
+        "after_ms": None,
+        "before_ms": START + 9999,
+    }
+    reasons = [
+        Reason("rejected", "topic-threshold", sum(rejected), 15, 3, 2000, rejected),
+        Reason("rejected", names[-1] or "?", 0, 0, 0, 0, [0] * windows),
+        Reason("errored", "NOT_LEADER_OR_FOLLOWER", 10, 1, 1, 0, [10, *[0] * (windows - 1)]),
+        Reason("delayed", "storage-throttle", 70, 7, 7, 0, [0, 70, *[0] * (windows - 2)]),
+        Reason("would_reject", "client-quota", sum(rejected), 15, 3, 0, rejected),
+    ]
+    clients = [Group((name, name, name), sums) for name in names]
+    fields: dict[str, Any] = {
+        "sources": [{"kind": "spool", "name": names[0]}], "first_ms": START, "last_ms": START + 60_000,
+        "times": Times(START, 5000, windows), "cell_ms": 10_000, "totals": total,
+        "topics": [Topic(Group((name,), sums), offered, accepted, rejected) for name in names],
+        "clients": [*clients, Group((), sums, 3)], "losers": clients, "reasons": reasons,
+        "factor": [None, 1.0, 0.5, 0.0, *[1.0] * (windows - 4)],
+        "integrity": _integrity(gaps=[gap], gaps_total=1, incomplete=[life | {"state": "lost", "last_seq": None,
+                                "end_ms": None}], incomplete_total=1, lost=1),
+    }  # fmt: skip
+    return Facts(**(fields | changes))
+
+
+class _Page(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    handle_startendtag = handle_starttag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def all(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+def _said(html: str) -> str:
+    return " ".join(" ".join(_Page(html).text).split())
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    """The page of _facts()."""
+    return page.render(_facts())
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_facts_give_the_same_bytes_and_no_time_of_its_own(html: str) -> None:
+    assert page.render(_facts()) == html
+    assert "made 2025" not in html
+    assert "made 2025-11-20 00:54:00 UTC" in page.render(_facts(), START)
+
+
+def test_every_section_is_there_and_every_picture_has_words(html: str) -> None:
+    found = _Page(html)
+    assert tuple(each["id"] for each in found.all("section")) == SECTIONS
+    images = found.all("img")
+    assert len(images) == FIGURES
+    for image in images:
+        assert len(image["alt"] or "") > 20
+        head, _, data = (image["src"] or "").partition(",")
+        assert head == "data:image/svg+xml;base64"
+        assert ET.fromstring(base64.b64decode(data)).tag == "{http://www.w3.org/2000/svg}svg"
+    assert {each["href"] for each in found.all("a")} == {f"#{name}" for name in SECTIONS}
+    assert all(each.get("scope") in ("col", "row") for each in found.all("th"))
+
+
+def test_nothing_may_run_or_load(html: str) -> None:
+    found = _Page(html)
+    policy = next(each["content"] for each in found.all("meta") if each.get("http-equiv") == "Content-Security-Policy")
+    style = html[html.index("<style>") + 7 : html.index("</style>")]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert not found.all("script")
+    assert not [attributes for _, attributes in found.tags if any(name.startswith("on") for name in attributes)]
+    assert not [attributes for _, attributes in found.tags if "style" in attributes]  # the policy would not let them
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_names_from_strangers_are_text_and_nothing_else() -> None:
+    plain, hostile = _Page(page.render(_facts(["a"] * len(HOSTILE)))), _Page(page.render(_facts(HOSTILE)))
+    assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in plain.tags]
+    text = "".join(hostile.text)
+    for name in HOSTILE[:5]:
+        assert name in text
+    assert "\\u202egnp.exe\\x1b[2J\\x00" in text
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+    assert "x" * 200 not in text
+    assert "49{%" not in text
+
+
+def test_rejected_attempts_and_finally_dropped_are_told_apart(html: str) -> None:
+    # Of each: rejected 15,000, 9,000 of the offered bytes are repeats, of 500 it is not known.
+    said = _said(html)
+    assert "Rejected attempts 30.0 kB" in said
+    assert "Finally dropped ≤ 12.0 kB" in said
+    assert "Between 11.0 kB and 12.0 kB" in said
+    assert "finally dropped, at most 12,000" in said
+    exact = _said(page.render(_facts(totals=_sums(offered=30_000, rejected=30_000, repeats=18_000))))
+    assert "Finally dropped 12.0 kB" in exact
+    assert "Exactly: rejected attempts less" in exact
+
+
+def test_the_verdict_comes_first_and_says_what_is_missing(html: str) -> None:
+    said = _said(html)
+    assert said.index("Not complete.") < said.index("In short")
+    assert "1 gap in what workers numbered" in said
+    assert "1 worker died" in said
+    assert "Complete. Every interval" in _said(page.render(_facts(integrity=_integrity())))
+
+
+def test_without_records_it_says_so() -> None:
+    nothing = _facts(topics=[], clients=[], losers=[], reasons=[], factor=[None] * 12, totals=_sums())
+    html = page.render(nothing)
+    assert not _Page(html).all("img")
+    assert tuple(each["id"] for each in _Page(html).all("section")) == SECTIONS
+    assert "Nothing was sent in this time." in _said(html)
+    assert "No usage was recorded, from spool clicks" in _said(html)
+
+
+def test_many_topics_and_reasons_are_taken_together() -> None:
+    facts = _facts([f"topic-{i}" for i in range(40)])
+    reasons = [facts.reasons[0]._replace(reason=f"reason-{i}") for i in range(12)]
+    images = _Page(page.render(dataclasses.replace(facts, reasons=reasons))).all("img")
+    words = "33 other topics: offered 2.18 MB, accepted 77.3 %, busiest 5 seconds 72.6 kB/s"
+    assert (images[0]["alt"] or "").endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"), (99_960, "100 kB"),
+     (1_234_567_890, "1.23 GB"), (5e15, "5.00 PB")],
+)  # fmt: skip
+def test_sizes_have_three_digits(count: float, text: str) -> None:
+    assert page.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [(0, 10, "0 %"), (10, 10, "100 %"), (1, 3, "33.3 %"), (1, 10**9, "< 0.1 %"), (10**9 - 1, 10**9, "> 99.9 %"),
+     (0, 0, "–")],
+)  # fmt: skip
+def test_shares_are_never_rounded_to_all_or_nothing(part: int, whole: int, text: str) -> None:
+    assert page._share(part, whole) == text
+
+
+def test_a_plot_is_drawn_of_any_numbers() -> None:
+    times = Times(START, 5000, 3)
+    zero, huge = [0, 0, 0], [2**60, 0, 1]
+    pairs = [plots.Pair("a", zero, zero), plots.Pair("b", huge, zero), plots.Pair("c", huge, huge)]
+    assert plots.offered_and_accepted(times, pairs, [(START - 5, START + 7000), (START + 90_000, START + 99_000)])
+    assert plots.stacked(times, [plots.Line(str(i), huge) for i in range(9)])
+    assert plots.heat(times, [plots.Line("a", huge), plots.Line("b", zero)])
+    assert plots.heat(times, [plots.Line("a", zero)])
+    assert plots.heat(times, [plots.Line("a", zero)], [plots.Line("a", huge)])
+    assert plots.storage(times, [None, 0.0, 1.0], [])
+    assert plots.storage(times, [None] * 3, [plots.Line("a", zero)])
+
+
+# --- in a browser -----------------------------------------------------------------------------------------------------
+
+
+def _browser() -> str:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium is installed")
+    return found
+
+
+def _open(html: str, folder: Path) -> tuple[str, list[str], list[str]]:
+    """What a browser makes of the page (its DOM), what its console says, and what the page asks for on the network."""
+    browser = _browser()
+    (folder / "report.html").write_text(html, encoding="utf-8")
+    quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet),
+            # Whatever the browser itself would like to ask for stays on this machine.
+            *("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={folder}/profile"),
+            *("--enable-logging=stderr", f"--log-net-log={folder}/net.json", "--dump-dom", f"file://{folder}/report.html"),
+        ],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=200,
+        check=True,
+    )  # fmt: skip
+    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+    events = [event.get("params", {}) for event in json.loads((folder / "net.json").read_text())["events"]]
+    # What the browser asks for by itself has no origin.
+    asked = [each["url"] for each in events if each.get("initiator", "not an origin") != "not an origin"]
+    return done.stdout, console, [url for url in asked if url.startswith("http")]
+
+
+def test_a_browser_shows_it_without_a_complaint_or_a_request(tmp_path: Path) -> None:
+    html = page.render(_facts(HOSTILE))
+    dom, console, asked = _open(html, tmp_path)
+    assert (console, asked) == ([], [])
+    found = _Page(dom)
+    assert tuple(each["id"] for each in found.all("section")) == SECTIONS
+    assert len(found.all("img")) == FIGURES
+    assert not found.all("script")
+
+
+def test_the_browser_would_have_told(html: str, tmp_path: Path) -> None:
+    beyond = '<img src="http://127.0.0.1:9/x.png"><script>console.log("ran")</script></body>'
+    html = html.replace("</body>", beyond)
+    (tmp_path / "held").mkdir()
+    _, console, asked = _open(html, tmp_path / "held")
+    assert asked == []
+    assert len(console) == 2
+    assert all("Content Security Policy" in line for line in console)
+    (tmp_path / "free").mkdir()
+    _, console, asked = _open(re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", html), tmp_path / "free")
+    assert asked == ["http://127.0.0.1:9/x.png"]
+    assert any('"ran"' in line for line in console)
+
+
+# --- from records -----------------------------------------------------------------------------------------------------
+
+
+def test_it_says_of_records_what_they_hold(unique: Make) -> None:
+    from gateway.audit import report
+
+    chance = random.Random(3)
+    lines: list[str] = []
+    for seq in range(200):
+        rows = [
+            Row(
+                topic=f"topic-{chance.randrange(6)}",
+                client_id=f"client-{chance.randrange(9)}",
+                outcome=outcome,
+                reason="topic-threshold" if outcome == "rejected" else "",
+                bytes=chance.randrange(1, 1000),
+                repeats=chance.choice((None, 0)),
+            )
+            for outcome in chance.choices(("accepted", "rejected"), (3, 1), k=4)
+        ]
+        lines += interval(seq, rows, storage_factor=None if seq < 10 else 0.25 if seq == 17 else 1.0)
+    records = unique([*lines, *interval(200, (), final=True)])
+    trust = {"records": 201, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
+    found = report.gather(Records(transforms.usage_rows(records), records, [], trust), START, None, 3, 4)
+
+    by_topic, by_client = (
+        {key[0]: sums for key, sums in truth(lines, (name,)).items()} for name in ("topic", "client_id")
+    )
+    best = sorted(by_topic, key=lambda name: -by_topic[name][0])
+    assert [each.group.names for each in found.topics] == [*((name,) for name in best[:3]), ()]
+    assert found.topics[3].group.members == 3
+    for each, names in zip(found.topics, [best[:1], best[1:2], best[2:3], best[3:]], strict=True):
+        whole = [sum(amounts) for amounts in zip(*(by_topic[name] for name in names), strict=True)]
+        assert [sum(each.offered), sum(each.accepted), sum(each.rejected)] == whole[:3]
+        assert [each.group.sums[f"{name}_bytes"] for name in ("offered", "accepted", "rejected")] == whole[:3]
+    per_window = {key: sums[0] for (key,), sums in truth(lines, (), found.times.step_ms).items()}
+    grid = range(found.times.start_ms, found.times.start_ms + found.times.windows * found.times.step_ms, 5000)
+    assert [sum(each.offered[i] for each in found.topics) for i in range(found.times.windows)] == [
+        per_window.get(start, 0) for start in grid
+    ]
+    busiest = sorted(by_client, key=lambda name: -by_client[name][0])[:4]
+    assert [each.names[1] for each in found.clients if each.names] == busiest
+    assert found.clients[-1].members == 5
+    assert [(each.outcome, each.reason, each.bytes) for each in found.reasons] == [
+        ("accepted", "", found.totals["accepted_bytes"]),
+        ("rejected", "topic-threshold", found.totals["rejected_bytes"]),
+    ]
+    assert found.factor[:4] == [None, None, 1.0, 0.25]
+    assert set(found.factor[4:]) == {1.0, None}  # the last interval, which says nothing, has a window of its own
+    assert found.integrity.complete
+    assert (found.first_ms, found.last_ms) == (START, START + 201_000)
+
+
+def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) -> None:
+    from gateway.audit import job, report, store, stream
+
+    lines = [
+        *interval(0, [Row(), Row(outcome="rejected", reason="fence", repeats=20)], storage_factor=1.0),
+        *interval(2, [Row(topic="payments")], storage_factor=0.5),
+        *interval(3, (), final=True),
+    ]
+    records = unique(lines)
+    trust = {"records": 3, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
+    direct = report.gather(Records(transforms.usage_rows(records), records, [], trust), None, None, 5, 5)
+    at = datetime.fromtimestamp(START / 1000, UTC)
+    rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(lines)]
+    tables = store.open_tables(spark, str(tmp_path / "tables"), make="parquet")
+    tables.open_stream()
+    columns = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    stream.add(tables, spark.createDataFrame(rows, columns), "id")
+    with job.read_tables(tables) as read:
+        found = report.gather(read, None, None, 5, 5)
+    assert dataclasses.replace(found, sources=[]) == direct
+    assert found.factor == [0.5]
+    assert found.integrity.gaps_total == 1
+
+
+@pytest.mark.parametrize("span_ms", [0, 60_000, 3_600_000, 86_400_000, 30 * 86_400_000, 5 * 365 * 86_400_000])
+def test_windows_hold_the_whole_time_and_columns_are_made_of_them(span_ms: int) -> None:
+    from gateway.audit import report
+
+    first = START + 123
+    times, cell_ms = report.windows(first, first + span_ms)
+    assert times.start_ms <= first < times.start_ms + times.step_ms
+    last = times.start_ms + (times.windows - 1) * times.step_ms
+    assert last <= first + span_ms < last + times.step_ms
+    assert cell_ms % times.step_ms == 0
+    assert times.windows <= 400
+
+
+def test_columns_of_the_heat_map_begin_at_whole_hours() -> None:
+    facts = _facts(times=Times(START - START % 3_600_000 + 3_000_000, 300_000, 3), cell_ms=3_600_000)
+    assert page._columns(facts) == Times(START - START % 3_600_000, 3_600_000, 2)
+    assert page._wider(facts, [1, 10, 100]) == [11, 100]
+
+
+def test_nobody_sees_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("before")
+    with path.open() as reader:  # has begun to read
+        assert report_command.write(path, "after\u00e9") == 7
+        assert reader.read() == "before"
+    assert path.read_text(encoding="utf-8") == "after\u00e9"
+    with pytest.raises(UnicodeEncodeError):
+        report_command.write(path, "\ud800")
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "the following arguments are required: --output"),
+        (("--output", "x.html"), "nothing to read"),
+        (("--spool", "x", "--output", "."), "--output: . is no place for a file"),
+        (("--spool", "x", "--output", "/nowhere/x.html"), "--output: /nowhere/x.html is no place for a file"),
+        (("--spool", "x", "--output", "x.html", "--topics", "0"), "--topics: 0 is no number of rows"),
+    ],
+)
+def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err.splitlines()[-1]
+
+
+def test_the_command_writes_the_file_and_says_so(tmp_path: Path) -> None:
+    lines = [
+        *interval(0, [Row(topic=HOSTILE[0], repeats=0)]),
+        *interval(2, [Row(outcome="rejected", reason="fence", repeats=0)]),
+    ]
+    (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
+    output = tmp_path / "report.html"
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.audit", "report", "--spool", tmp_path, "--output", output, "--strict"],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == f"{output}: {output.stat().st_size:,} bytes, NOT COMPLETE, it says what is missing\n"
+    said = _said(output.read_text(encoding="utf-8"))
+    assert "intervals 1 to 1 (1)" in said
+    assert "Finally dropped 100 B" in said
+    assert HOSTILE[0] in said

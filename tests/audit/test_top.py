@@ -1,0 +1,170 @@
+# The top offenders: against sums made without Spark, in text and JSON.
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.audit import cli, dropped, schema, tables, top, top_command, transforms
+from gateway.audit.job import Integrity, Question, Records
+from gateway.audit.top import Ranking, Wish
+from tests.audit.records import START, Row, interval
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    Make = Callable[[Sequence[str | None]], DataFrame]
+
+TRUST: dict[str, Any] = {"malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
+
+
+def _records(unique: Make, rows: Sequence[Row]) -> Records:
+    lines = [line for seq in range(0, len(rows), 5) for line in interval(seq, rows[seq : seq + 5])]
+    found = unique(lines)
+    return Records(transforms.usage_rows(found), found, [], TRUST | {"records": len(lines)})
+
+
+def _rows(chance: random.Random) -> list[Row]:
+    outcomes = ("accepted", "rejected", "errored", "dropped", "delayed")
+    return [
+        Row(
+            client_id=f"client-{chance.randrange(12)}",
+            outcome=(outcome := chance.choice(outcomes)),
+            reason="" if outcome == "accepted" else "some-reason",
+            bytes=(size := chance.randrange(1, 1000)),
+            repeats=chance.choice((None, 0, size // 3)),
+        )
+        for _ in range(200)
+    ]
+
+
+def _truth(rows: Sequence[Row], what: str) -> dict[str, int]:
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        sums = found.setdefault(row.client_id, dict.fromkeys(("discarded", "repeats", "dropped", "rejected"), 0))
+        sums[row.outcome] = sums.get(row.outcome, 0) + row.bytes
+        if row.outcome != "delayed":
+            sums["repeats"] += row.repeats or 0
+            sums["offered"] = sums.get("offered", 0) + row.bytes
+    if what == "dropped":
+        return {name: max(0, sums["rejected"] - sums["repeats"]) + sums["dropped"] for name, sums in found.items()}
+    return {name: sums.get(what, 0) for name, sums in found.items()}
+
+
+def test_the_choices_are_sums_that_exist() -> None:
+    assert set(top_command.WHAT) - {top.DROPPED} <= set(schema.SUMS)
+
+
+def test_the_largest_come_first(unique: Make) -> None:
+    rows = _rows(random.Random(1))
+    records = _records(unique, rows)
+    for what in (top.DROPPED, "delayed"):
+        found = top.rank(records, Wish(Question(("client_id",)), what, 4))
+        sums = {name: value for name, value in _truth(rows, what).items() if value}
+        best = sorted(sums, key=lambda name: (-sums[name], name))[:4]
+        assert [row["client_id"] for row in found.rows] == best
+        assert found.groups == len(sums)
+        amounts = [
+            dropped.finally_dropped(row).bytes if what == top.DROPPED else row[f"{what}_bytes"] for row in found.rows
+        ]
+        assert amounts == [sums[name] for name in best]
+        assert found.totals["offered_bytes"] == sum(_truth(rows, "offered").values())
+
+
+def test_each_window_has_a_top_of_its_own(unique: Make) -> None:
+    # Five rows a second: of each second the largest two, the equal ones by their names.
+    rows = [
+        Row(client_id=name, bytes=size) for name, size in zip("abcdeabcde", [5, 9, 9, 1, 0, 7, 0, 0, 8, 0], strict=True)
+    ]
+    lines = [line for i in (0, 1) for line in interval(i, rows[5 * i : 5 * i + 5])]
+    found = unique(lines)
+    records = Records(transforms.usage_rows(found), found, [], TRUST | {"records": 2})
+    ranking = top.rank(records, Wish(Question(("client_id",), 1000), "accepted", 2))
+    seen = [(row[schema.WINDOW] - START, row["client_id"], row["accepted_bytes"]) for row in ranking.rows]
+    assert seen == [(0, "b", 9), (0, "c", 9), (1000, "d", 8), (1000, "a", 7)]
+    assert ranking.groups == 6
+    assert [row["rank"] for row in top.as_json(ranking)["rows"]] == [1, 2, 1, 2]
+
+
+def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> None:
+    # One batch: rejected for one reason, again for another, then taken.
+    chain = [
+        Row(outcome="rejected", reason="fence", repeats=0),
+        Row(outcome="rejected", reason="client-quota", repeats=100),
+    ]
+    records = _records(unique, [*chain, Row(repeats=100)])
+    ranking = top.rank(records, Wish(Question(("reason",)), top.DROPPED, 5))
+    assert [row["reason"] for row in ranking.rows] == ["fence"]
+    answer = top.as_json(ranking)
+    assert (answer["rows"][0][dropped.BYTES], answer["rows"][0][dropped.UPPER_BOUND]) == (100, True)
+    assert (answer["totals"][dropped.BYTES], answer["totals"][dropped.UPPER_BOUND]) == (0, False)
+
+
+def _ranking() -> Ranking:
+    def sums(**bytes_: int) -> dict[str, Any]:
+        zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
+        return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
+
+    rows = [
+        {"client_id": "a\x1b[2J"} | sums(offered=5000, accepted=3000, rejected=2000, repeats=500, repeats_unknown=100),
+        {"client_id": "b"} | sums(offered=900, accepted=100, rejected=800),
+    ]
+    totals = tables.total(rows) | {"offered_bytes": 10_000}
+    trust = Integrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
+    return Ranking(
+        Wish(Question(("client_id",)), top.DROPPED, 2), [{"kind": "spool", "name": "x"}], rows, 7, totals, trust
+    )
+
+
+def test_the_text_tells_rejected_attempts_and_finally_dropped_apart() -> None:
+    assert top.as_text(_ranking()) == (
+        "bytes by client id, most finally dropped first; 7 have any\n"
+        "#  client id  finally dropped  rejected attempts  delayed  errored  offered  accepted\n"
+        "-  ---------  ---------------  -----------------  -------  -------  -------  --------\n"
+        "1  a\\x1b[2J            ≤1,500              2,000        0        0    5,000     3,000\n"
+        "2  b                      800                800        0        0      900       100\n"
+        "-  ---------  ---------------  -----------------  -------  -------  -------  --------\n"
+        "   all                 ≤2,300              2,800        0        0   10,000     3,100\n"
+        "≤ at most: attempts at one batch may be in several rows, or can't be told apart (docs/audit.md)\n"
+        "\n"
+        "records 3, duplicates 0, malformed 0, gaps 0, workers' lives 1, without an end 0\n"
+        "complete"
+    )
+
+
+def test_the_json_has_every_sum() -> None:
+    answer = json.loads(tables.dumps(top.as_json(_ranking())))
+    assert list(answer) == [
+        "version", "what", "by", "window_ms", "limit", "from_ms", "to_ms", "sources", "groups", "totals", "rows",
+        "integrity",
+    ]  # fmt: skip
+    assert list(answer["rows"][0]) == [
+        "rank", "client_id", *schema.SUMS, *schema.SINGLE_SUMS, dropped.BYTES, dropped.LEAST, dropped.UPPER_BOUND,
+    ]  # fmt: skip
+    assert [answer["rows"][0][name] for name in (dropped.BYTES, dropped.LEAST, dropped.UPPER_BOUND)] == [
+        1500,
+        1400,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "nothing to read"),
+        (("--spool", "x", "--by", ""), "--by: who is to be ranked?"),
+        (("--spool", "x", "--by", "user"), "--by: 'user' is none of broker"),
+        (("--spool", "x", "--what", "lost"), "argument --what: invalid choice: 'lost'"),
+        (("--spool", "x", "--limit", "0"), "--limit: 0 is no number of rows"),
+        (("--spool", "x", "--window", "x"), "--window: 'x' is no duration"),
+    ],
+)
+def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["top", *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err.splitlines()[-1]
