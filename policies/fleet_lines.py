@@ -4,6 +4,9 @@
 #
 # Alone (`members` 1) every limit is whole, parts are not looked at, and lines are what they were without a fleet.
 #
+# Where nobody deals parts out any more, lines go by what they were told for that case: an even share; or, where others
+# have given away what was ours, by a floor, and all parts are forgotten: they are somebody else's.
+#
 # Who was idle has next to no part, and its true one a cycle or two later. So whoever has to wait for a line that has
 # just become busy waits no longer than that, whatever it owes; the debt stays.
 #
@@ -18,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from policies.fleet_keys import FleetKey
 from policies.line import AT_ONCE, Answer, Line
-from policies.shares import Part
+from policies.shares import FLOORS, Part
 
 LOWEST: Final = 1.0  # per second: a line needs a rate, also where nothing is left
 # When our part becomes smaller, what was saved of it becomes smaller still: by so many times as much, but not below so
@@ -36,11 +39,14 @@ class Fleet:
         self.lines: WeakValueDictionary[FleetKey, FleetLine] = WeakValueDictionary()
         self._parts: dict[FleetKey, Part] = {}
         self._falls_back = False
+        self._is_lost = False
 
     def share(self, key: FleetKey, limit: float) -> float:
         """Ours of `limit`, the whole one as configured; never more than that."""
         if self.members == 1:
             return limit
+        if self._is_lost:
+            return FLOORS * limit / self.members
         part = self._parts.get(key)
         if part is None:
             return limit / self.members
@@ -59,7 +65,7 @@ class Fleet:
                 self._parts[key] = Part(rate, fallback)
         others_came = members != self.members
         everything = others_came or self._falls_back
-        self._falls_back = False
+        self._falls_back = self._is_lost = False
         self.members = max(1, members)
         self.settle_s = settle_s if self.members > 1 else 0.0
         if everything:
@@ -80,8 +86,20 @@ class Fleet:
             for line in list(self.lines.values()):
                 line.retune(now)
 
+    def lose(self, now: float) -> None:
+        """Nobody has, and others have what was ours: until we are told something new, a floor is left, as for somebody
+        who is idle. It may be over soon, so whoever has to wait waits for no longer than `settle_s` at first.
+        """
+        if not self._is_lost:
+            self._falls_back = self._is_lost = True
+            self._parts.clear()
+            for line in list(self.lines.values()):
+                line.unsettle(now)
+                line.retune(now)
+
     @property
     def falls_back(self) -> bool:
+        """Whether nobody has said anything for too long."""
         return self._falls_back
 
 

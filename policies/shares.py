@@ -11,10 +11,9 @@
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 # Above the limit, for who wants to grow and for who begins: together less than the tenth that a fleet may be wrong by,
 # also when everybody makes use of it in the same second.
@@ -28,14 +27,7 @@ IDLE_TOLERANCE: Final = 0.1  # … nor by less than that to who takes nothing
 FROZEN_S: Final = 10.0
 DECAY_S: Final = 30.0
 _DECAY_STEPS: Final = 30
-# Without a message for so long a peer's share is the others': two are missing, though they may take some time on their
-# way. Who is thought dead and isn't has his share twice, who is thought to live and doesn't leaves some of it unused.
-FORGET_CYCLES: Final = 2.3
-ECHO_CYCLES: Final = 1.3  # the exchange must have worked for so long since, or it is silent, not the peer
-# Its numbers are kept a little longer: who was only late goes on where he was, instead of telling everything again.
-PURGE_CYCLES: Final = 6
 _LIGHTEST: Final = 1e-9
-_MOST: Final = 1e30  # per second: nothing that a peer says is more, and sums of it stay numbers
 
 
 class Use(NamedTuple):
@@ -154,9 +146,43 @@ def as_one(uses: Sequence[Use], others: Sequence[Use], limit: float) -> Use:
     return Use(rate, hungry > 0.0, weight if active else 1.0, topics)
 
 
+class Peers(Protocol):
+    """What gateways have told each other: the exchange keeps it (gateway/fleet/peers.py), it is only read here. Rates
+    are finite and not below 0, weights above 0.
+    """
+
+    @property
+    def living(self) -> int:
+        """Gateways beside this one."""
+
+    @property
+    def workers(self) -> int:
+        """Of those, together."""
+
+    def of(self, key: str) -> tuple[list[Use], list[int]]:
+        """What each of them takes of a limit, where that is anything, and how many workers each of these has."""
+
+    def told(self, key: str) -> Use:
+        """What this gateway takes of it, as the others count it."""
+
+
+class _Nobody:
+    """There are no others."""
+
+    living = workers = 0
+
+    def of(self, key: str) -> tuple[list[Use], list[int]]:
+        return [], []
+
+    def told(self, key: str) -> Use:
+        return IDLE
+
+
 class Fleet:
-    """What one gateway's control process knows of limits that it shares: what its workers and its peers take of them,
-    and what follows for each of its workers.
+    """What one gateway's control process knows of limits that it shares: what its workers take of them, what follows
+    for each of these, and where to read what its peers take.
+
+    Whoever keeps what peers say calls `heard` and `published` when something of it has changed.
 
     `frozen_at`: since when the exchange is away; None: it isn't.
 
@@ -164,21 +190,24 @@ class Fleet:
     again knows no peer yet, and would deal out all of every limit.
     """
 
-    def __init__(self, *, exchanges: bool = False) -> None:
+    def __init__(self, peers: Peers | None = None, *, exchanges: bool = False) -> None:
         self.frozen_at: float | None = None
         self._waits = exchanges
         self._limits: dict[str, float] = {}
         self._workers: dict[str, _Worker] = {}
         self._users: dict[str, list[_Worker]] = {}  # by key: who ever took of it, while he lives
-        self._peers = _Peers()
+        self._peers: Peers = _Nobody() if peers is None else peers
+        self._publishes = peers is not None
+        self._population = (0, 0, 0)  # at the last deal: peers, their workers, our own
         self._live: dict[str, Use] = {}  # what all workers take, by key; idle ones aren't here
-        self._told: dict[str, Use] | None = None  # the same as others count with it
         self._stale: set[str] = set()  # keys whose entry in _live has to be made anew
+        self._news: set[str] = set()  # keys that are to be published
+        self._is_told = False  # whether others count with what was published
         self._dirty: set[str] = set()  # keys to be dealt anew
         self._gone: set[str] = set()  # limits that were removed: their workers have to be told
-        self._kept: dict[str, Share] = {}  # while frozen
+        self._keep: set[str] = set()  # while frozen: keys whose share as it was is to be found yet …
+        self._kept: dict[str, Share] = {}  # … and what it is
         self._step = 0  # of the decay
-        self._purged_at = -math.inf
 
     @property
     def members(self) -> int:
@@ -192,15 +221,20 @@ class Fleet:
 
     # --- what is known ---
 
+    def listen(self, peers: Peers) -> None:
+        """Read what others take from there, and tell them what we take."""
+        self._peers = peers
+        self._publishes = True
+
     def set_limits(self, limits: Mapping[str, float]) -> None:
         """All limits, by fleet key: per second, above 0."""
         for key in self._limits.keys() - limits.keys():
             self._gone.add(key)
-        for key, limit in limits.items():
-            if self._limits.get(key) != limit:
-                self._gone.discard(key)
-                self._dirty.add(key)
+        changed = [key for key, limit in limits.items() if self._limits.get(key) != limit]
+        self._gone.difference_update(changed)
         self._limits = dict(limits)
+        self._dirty.update(changed)
+        self._reweigh(changed)
 
     def add_worker(self, worker: str) -> None:
         """It runs, and was told nothing yet."""
@@ -209,7 +243,7 @@ class Fleet:
             self._everything()
 
     def retell(self, worker: str) -> None:
-        """What that worker was told last may not have reached it."""
+        """What that worker was told last it may not have, or not any more."""
         if worker in self._workers:
             self._workers[worker].told.clear()
             self._dirty.update(self._workers[worker].uses)
@@ -237,87 +271,56 @@ class Fleet:
             self._dirty.add(key)
         self._everything()
 
-    def take_report(self, peer: str, uses: Mapping[str, Use], workers: int, now: float, *, whole: bool = False) -> None:
-        """A peer lives and has so many workers; what it takes: what changed, or all of it (`whole`). An idle entry
-        takes the peer out of that key. A message without entries keeps it alive.
-        """
-        before = self.members
-        if self._peers.hear(peer, workers, now) or self.members != before:
+    def heard(self, keys: Iterable[str] | None = None) -> None:
+        """Peers take something else of these limits; None: somebody came or went."""
+        if keys is None:
             self._everything()
-        self._touch([key for key, use in uses.items() if self._peers.put(peer, key, use, now)])
-        if whole:
-            self._touch(self._peers.drop(peer, keep=uses.keys()))
+        else:
+            used = [key for key in keys if key in self._users]
+            self._dirty.update(used)
+            self._reweigh(used)
 
-    def forget_peer(self, peer: str) -> None:
-        """It said goodbye."""
-        self._peers.drop(peer)
-        self._peers.forget(peer)
-        self._everything()
-
-    def expire(self, now: float, cycle: float, every: int = 5, echo_at: float | None = None) -> list[str]:
-        """Forget peers of whom nothing was heard for FORGET_CYCLES, and entries that should have been repeated every
-        `every` cycles and were not; returns those peers. Call it as often as `deal`.
-
-        `echo_at`: when a message of our own last came back through the exchange; None: it can't fall silent. Nobody is
-        forgotten while it is away, nor because of it: a broker that stops for three seconds makes all peers silent.
+    def published(self, keys: Iterable[str]) -> None:
+        """Others count with something else from now on where this gateway takes of these. It counts itself with the
+        same (`Peers.told`), or the shares of all would not make up the limit. Until the first call it counts with what
+        is so.
         """
-        if self.frozen_at is not None:
-            return []
-        alive_at = now if echo_at is None else max(echo_at, self._peers.heard_at)
-        before = min(now - FORGET_CYCLES * cycle, alive_at - ECHO_CYCLES * cycle)
-        gone = self._peers.lose(before, now - PURGE_CYCLES * cycle)
-        if gone:
+        if not self._is_told:
+            self._is_told = True
             self._everything()
-        if now - self._purged_at >= cycle * every:
-            self._purged_at = now
-            self.purge(now, cycle, every)
-        return gone
-
-    def purge(self, now: float, cycle: float, every: int = 5) -> None:
-        """Forget entries that should have been repeated every `every` cycles and were not: for whoever knows by himself
-        which peers live, and calls no `expire`. Costs a look at every entry.
-        """
-        if self.frozen_at is None:
-            self._touch(self._peers.purge(now - cycle * (every + FORGET_CYCLES)))
+        self._dirty.update([key for key in keys if key in self._users])
 
     def freeze(self, now: float) -> None:
         """The exchange is away. What this gateway has of each limit stays for FROZEN_S, and goes to the part that its
         workers are of all last known ones in DECAY_S more; its workers still share it by what they want.
         """
         if self.frozen_at is None:
-            self._refresh()
-            keys = [] if self._waits else [key for key in self._users if key in self._limits]
-            self._kept = {key: self._share(key, self._limits[key]) for key in keys}
+            self._keep = set() if self._waits else self._users.keys() & self._limits.keys()
             self.frozen_at, self._step, self._waits = now, 0, False
             self._everything()
 
     def thaw(self, now: float) -> None:
-        """The exchange is back, or has begun: peers have two cycles from now on to be heard of."""
+        """The exchange is back, or has begun."""
         if self.frozen_at is not None or self._waits:
             self.frozen_at, self._waits = None, False
-            self._kept = {}
-            self._peers.excuse(now)
+            self._keep, self._kept = set(), {}
             self._everything()
 
     # --- what follows ---
 
-    def own(self) -> Mapping[str, Use]:
-        """What this gateway takes, to be published: every key that isn't idle. Not to be changed."""
-        self._refresh()
-        if self._peers.living:
-            for key, use in self._live.items():
-                if use.hungry and len(self._users[key]) > 1:
-                    self._live[key] = self._one(key)
-        return self._live
-
-    def published(self, uses: Mapping[str, Use]) -> None:
-        """What others count with from now on: every key's use as it was last published. This gateway counts itself with
-        the same, or the shares of all would not make up the limit. Until the first call it counts with what is so.
+    def changes(self, most: int | None = None) -> dict[str, Use]:
+        """What this gateway takes of limits where that is something else than when it was asked last, to be published:
+        of at most so many. `has_changes` says whether there are more.
         """
-        before = self._told
-        self._told = dict(uses)
-        if self._peers.living:
-            self._touch([key for key in self._users if before is None or before.get(key) != uses.get(key)])
+        for key in _some(self._stale, most):
+            self._refresh(key)
+        found = {key: self._live.get(key, IDLE) for key in _some(self._news, most)}
+        self._stale, self._news = self._stale or set(), self._news or set()  # an emptied set keeps its memory
+        return found
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._stale or self._news)
 
     @property
     def is_behind(self) -> bool:
@@ -331,6 +334,10 @@ class Fleet:
         told: dict[str, dict[str, Part]] = {}
         if self._waits:
             return told
+        population = self._peers.living, self._peers.workers, len(self._workers)
+        if population != self._population:
+            self._population = population
+            self._everything()
         for key in self._gone:
             for worker in self._users.get(key, ()):
                 if worker.told.pop(key, None) is not None:
@@ -339,13 +346,12 @@ class Fleet:
         self._gone.clear()
         self._decay(now)
         members = self.members
-        for _ in range(len(self._dirty) if most is None else min(most, len(self._dirty))):
-            key = self._dirty.pop()
+        for key in _some(self._dirty, most):
             limit = self._limits.get(key)
             users = self._users.get(key)
             if key in self._stale:
                 self._stale.discard(key)
-                self._refresh_one(key)
+                self._refresh(key)
             if limit is None or not users:
                 continue
             fallback = limit / members
@@ -355,6 +361,7 @@ class Fleet:
                 if before.fallback != fallback or abs(rate - before.rate) > slack * before.rate:
                     part = worker.told[key] = Part(rate, fallback)
                     told.setdefault(worker.name, {})[key] = part
+        self._dirty, self._stale = self._dirty or set(), self._stale or set()
         return told
 
     def share(self, key: str) -> float:
@@ -362,13 +369,11 @@ class Fleet:
         limit = self._limits.get(key)
         if limit is None:
             return 0.0
-        self._refresh()
         return _part(self._gateway(key, limit), limit, FLOORS * limit * len(self._workers) / self.members)
 
     def taken(self, key: str) -> float:
         """What all gateways take of it, as far as known, for people."""
-        self._refresh()
-        return self._live.get(key, IDLE).rate + sum(use.rate for use in self._peers.of(key)[0])
+        return self._one(key).rate + sum(use.rate for use in self._peers.of(key)[0])
 
     def _rates(self, key: str, limit: float, users: Sequence[_Worker]) -> list[float]:
         if self.members == 1:
@@ -386,6 +391,9 @@ class Fleet:
         """This gateway's share, by whichever way it is found at present."""
         if self.frozen_at is None:
             return self._share(key, limit)
+        if key in self._keep:
+            self._keep.discard(key)
+            self._kept[key] = self._share(key, limit)
         equal = limit * len(self._workers) / self.members
         share = self._kept.get(key, Share(equal, 0.0))
         done = self._step / _DECAY_STEPS
@@ -401,13 +409,16 @@ class Fleet:
 
     def _counted(self, key: str) -> Use:
         """This gateway as others count it."""
-        if self._told is None or not self._peers.living:
-            return self._live.get(key, IDLE)
-        return self._told.get(key, IDLE)
+        if self._is_told and self._peers.living:
+            return self._peers.told(key)
+        return self._live.get(key, IDLE)
 
     def _one(self, key: str) -> Use:
         uses = [worker.uses[key] for worker in self._users.get(key, ())]
-        return as_one(uses, self._peers.of(key)[0], self._limits.get(key, math.inf))
+        others: Sequence[Use] = ()
+        if len(uses) > 1 and any(use.hungry for use in uses):  # else nobody weighs anything
+            others = self._peers.of(key)[0]
+        return as_one(uses, others, self._limits.get(key, math.inf))
 
     def _use(self, worker: _Worker, key: str, use: Use) -> None:
         if key not in worker.uses:
@@ -429,17 +440,16 @@ class Fleet:
         if key in self._users and not self._users[key]:
             del self._users[key]
 
-    def _refresh(self) -> None:
-        for key in self._stale:
-            self._refresh_one(key)
-        self._stale.clear()
-
-    def _refresh_one(self, key: str) -> None:
+    def _refresh(self, key: str) -> None:
         use = self._one(key)
+        if use == self._live.get(key, IDLE):
+            return
         if use.is_idle:
-            self._live.pop(key, None)
+            del self._live[key]
         else:
             self._live[key] = use
+        if self._publishes:
+            self._news.add(key)
 
     def _decay(self, now: float) -> None:
         if self.frozen_at is not None:
@@ -451,9 +461,18 @@ class Fleet:
 
     def _everything(self) -> None:
         self._dirty.update(self._users)
+        self._reweigh(self._users)
 
-    def _touch(self, keys: Iterable[str]) -> None:
-        self._dirty.update([key for key in keys if key in self._users])
+    def _reweigh(self, keys: Iterable[str]) -> None:
+        """Several workers are one row, and its weight depends on the limit and on what others take."""
+        if len(self._workers) > 1:
+            self._stale.update([key for key in keys if len(self._users.get(key, ())) > 1])
+
+
+def _some(keys: set[str], most: int | None) -> Iterator[str]:
+    """Take so many out; None: all that are there now."""
+    for _ in range(len(keys) if most is None else min(most, len(keys))):
+        yield keys.pop()
 
 
 class _Worker:
@@ -463,137 +482,6 @@ class _Worker:
         self.name = name
         self.uses: dict[str, Use] = {}
         self.told: dict[str, Part] = {}
-
-
-class _Peers:
-    """What other gateways said. One array per key, for there may be many keys: a row per peer that takes of it."""
-
-    # number of the peer, rate, hungry, weight, topics, when: single precision is better than a tenth
-    _ROW: Final = 6
-
-    def __init__(self) -> None:
-        self.workers = 0
-        self.living = 0
-        self._rows: dict[str, array[float]] = {}
-        self._numbers: dict[str, int] = {}
-        self._seen: dict[int, float] = {}
-        self._counts: dict[int, int] = {}  # workers of those that live
-        self._next = 0
-        self.heard_at = -math.inf
-        self._began: float | None = None  # times are kept from here, where single precision is enough
-
-    def hear(self, peer: str, workers: int, now: float) -> bool:
-        """Whether it is new, or was thought dead."""
-        if self._began is None:
-            self._began = now
-        number = self._numbers.get(peer)
-        if number is None:
-            number = self._numbers[peer] = self._next
-            self._next += 1
-        is_new = number not in self._counts
-        self._seen[number] = self.heard_at = now
-        self._counts[number] = max(1, workers)
-        self._count()
-        return is_new
-
-    def put(self, peer: str, key: str, use: Use, now: float) -> bool:
-        """Whether anything is different now."""
-        number = self._numbers[peer]
-        rows = self._rows.get(key)
-        at = -1 if rows is None else self._find(rows, number)
-        if use.is_idle:
-            if rows is not None and at >= 0:
-                self._cut(key, rows, at)
-            return at >= 0
-        if not (0.0 <= use.rate <= _MOST and _LIGHTEST <= use.weight <= _MOST):
-            return False  # no numbers of a fleet's: who sends them changes nothing for the others
-        row = array("f", (number, use.rate, use.hungry, use.weight, use.topics, now - (self._began or 0.0)))
-        if rows is None:
-            self._rows[key] = row
-            return True
-        if at < 0:
-            rows.extend(row)
-            return True
-        same = rows[at : at + self._ROW - 1] == row[:-1]
-        rows[at : at + self._ROW] = row
-        return not same
-
-    def of(self, key: str) -> tuple[list[Use], list[int]]:
-        """What living peers take of it, and how many workers each of those has."""
-        rows = self._rows.get(key)
-        uses: list[Use] = []
-        workers: list[int] = []
-        if rows is not None:
-            columns = iter(rows)
-            for number, rate, hungry, weight, topics, _ in zip(*[columns] * self._ROW, strict=True):
-                count = self._counts.get(int(number))
-                if count is not None:
-                    uses.append(Use(rate, hungry > 0.0, weight, int(topics)))
-                    workers.append(count)
-        return uses, workers
-
-    def drop(self, peer: str, keep: Iterable[str] = ()) -> list[str]:
-        """Take it out of every key but those; returns the keys where it was."""
-        number = self._numbers.get(peer)
-        if number is None:
-            return []
-        kept = set(keep)
-        return self._cut_all({key for key in self._rows if key not in kept}, lambda rows, at: rows[at] == number)
-
-    def forget(self, peer: str) -> None:
-        number = self._numbers.pop(peer, -1)
-        self._seen.pop(number, None)
-        self._counts.pop(number, None)
-        self._count()
-
-    def lose(self, before: float, purge_before: float) -> list[str]:
-        """Who wasn't heard of since `before` lives no longer; since `purge_before`, nothing of him is kept."""
-        gone = [p for p, n in self._numbers.items() if n in self._counts and self._seen[n] < before]
-        for peer in gone:
-            del self._counts[self._numbers[peer]]
-        for peer in [p for p, n in self._numbers.items() if n not in self._counts and self._seen[n] < purge_before]:
-            self.drop(peer)
-            self.forget(peer)
-        self._count()
-        return gone
-
-    def purge(self, before: float) -> list[str]:
-        """Drop what living peers said before that and never again."""
-        since = before - (self._began or 0.0)
-        last = self._ROW - 1
-        return self._cut_all(
-            list(self._rows), lambda rows, at: rows[at + last] < since and int(rows[at]) in self._counts
-        )
-
-    def excuse(self, now: float) -> None:
-        """Nobody could be heard of until now."""
-        for number in self._counts:
-            self._seen[number] = now
-        for rows in self._rows.values():
-            for at in range(self._ROW - 1, len(rows), self._ROW):
-                rows[at] = now - (self._began or 0.0)
-
-    def _cut_all(self, keys: Iterable[str], goes: Callable[[array[float], int], bool]) -> list[str]:
-        cut = []
-        for key in keys:
-            rows = self._rows[key]
-            for at in range(len(rows) - self._ROW, -1, -self._ROW):
-                if goes(rows, at):
-                    self._cut(key, rows, at)
-                    cut.append(key)
-        return cut
-
-    def _cut(self, key: str, rows: array[float], at: int) -> None:
-        del rows[at : at + self._ROW]
-        if not rows:
-            self._rows.pop(key, None)
-
-    def _find(self, rows: array[float], number: int) -> int:
-        return next((at for at in range(0, len(rows), self._ROW) if rows[at] == number), -1)
-
-    def _count(self) -> None:
-        self.living = len(self._counts)
-        self.workers = sum(self._counts.values())
 
 
 def _part(share: Share, limit: float, floor: float) -> float:

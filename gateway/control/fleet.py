@@ -20,7 +20,6 @@ from gateway.control.fleet_keys import Keys
 from gateway.control.metrics import FleetMetrics
 from gateway.control.others import Brought, Sums, differ
 from gateway.fleet.exchange import Exchange, Heard, Present, Rate
-from gateway.fleet.reports import EVERY
 from policies import shares
 from policies.explain import FleetUse
 from policies.fleet_keys import FleetKey
@@ -30,7 +29,9 @@ log = logging.getLogger("gateway.fleet")
 
 DEAL_S: Final = 0.25
 VALID_CYCLES: Final = 3  # so long parts hold without being renewed …
-LEAST_VALID_S: Final = 5.0  # … but a control that was killed should be there again before
+LEAST_VALID_S: Final = 5.0  # … but a control that was killed should be there again before …
+LEAST_SHARED_S: Final = 3.0  # … and other gateways wait for nobody
+LEASE_CYCLES: Final = 2  # others give the parts away of whom they have heard nothing for so long
 SETTLE_CYCLES: Final = 2
 SETTLE_HERE_S: Final = 1.0  # the same where only this gateway's workers share: two looks of theirs, and a deal
 RENEW_S: Final = 1.0
@@ -38,7 +39,8 @@ TICK_S: Final = 5.0  # of the meters
 OTHERS_S: Final = 0.5  # others' rates are told at most so often
 UNSURE_S: Final = 2 * TICK_S  # everybody has said by now what he brings: that it is nothing must be told once, too
 SWEEP_S: Final = 15.0
-MOST_DEALT: Final = 1000  # limits at once, some 25 ms: others want their turn, too
+MOST_DEALT: Final = 150  # limits at once, some 5 ms: others want their turn, too
+MOST_TOLD: Final = 300  # usages at once to the exchange
 LISTEN_CYCLES: Final = 1.25  # everybody who lives has said something in this time
 MOST_LISTEN_S: Final = 3.0
 WORKERS_S: Final = 2.0  # an earlier control's workers are all back by then
@@ -65,7 +67,6 @@ class FleetControl:
         post: brings a message to one worker; False: it doesn't read just now.
         exchanges: whether there is an exchange; else limits hold for this gateway alone.
         cycle_s: how often the exchange says something.
-        every: in how many cycles everybody repeats everything.
         patient: workers have parts from an earlier control, so wait for the exchange, however long that takes.
         clock: `time.monotonic`, which workers go by as well.
     """
@@ -77,14 +78,12 @@ class FleetControl:
         *,
         exchanges: bool = False,
         cycle_s: float = 1.0,
-        every: int = EVERY,
         patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._post = post
         self._exchanges = exchanges
         self._cycle_s = cycle_s
-        self._every = every
         self._patient = patient
         self._clock = clock
         self._has_totals = self.has_limits = False
@@ -97,9 +96,11 @@ class FleetControl:
         self._last_members = 1  # as they were told by an earlier control
         self._deaf: set[int] = set()  # who missed something
         self._newborn: set[int] = set()  # who was not, and must not take himself for the only one
+        self._even: set[int] = set()  # who was told to go by an even part
         self._renew_at = 0.0
         self._wake = trio.Event()
         self._others_stale = self._rates_stale = False
+        self._brings_news = False
         self._exchange: Exchange | None = None
         self._down_since: float | None = None
         self._listens_until = math.inf
@@ -113,6 +114,7 @@ class FleetControl:
     # --- what workers say, and policies -------------------------------------------------------------------------------
 
     def set_policies(self, policies: PolicySet) -> None:
+        self._brings_news = True
         self._has_totals = policies.total() is not None or bool(policies.totals())
         self.has_limits = self._has_totals or bool(policies.quotas().entries) or any(policies.groups().values())
         self._keys.set_policies(policies)
@@ -133,14 +135,14 @@ class FleetControl:
         self.look()
 
     def leave(self, worker: int) -> None:
-        self._newborn.discard(worker)
-        self._deaf.discard(worker)
+        for numbers in (self._newborn, self._even, self._deaf):
+            numbers.discard(worker)
         if self._workers.pop(worker, None) is not None:
             self._fleet.forget_worker(str(worker))
             self._here.forget_worker(str(worker))
             self._keys.forget_worker(worker)
             self._brought.set_worker(worker, None)
-            self._others_stale = True
+            self._others_stale = self._brings_news = True
             self._wake.set()
 
     def take_demand(self, worker: int, demand: Demand) -> None:
@@ -155,52 +157,56 @@ class FleetControl:
         self._here.take_demand(name, here, whole=demand.whole)
         if demand.whole:
             self._keys.set_busy(worker, [*fleet, *here])
+            self._fleet.retell(name)  # it has no parts, or only old ones
+            self._here.retell(name)
         if any(use.hungry for use in demand.uses):
             self._wake.set()
 
     def take_rates(self, worker: int, rates: Rates) -> None:
         if worker in self._workers:
             self._brought.set_worker(worker, rates)
-            self._others_stale = True
+            self._others_stale = self._brings_news = True
 
     # --- other gateways -----------------------------------------------------------------------------------------------
 
     def connect(self, exchange: Exchange) -> None:
         """Before `run`. The exchange has `present`, `hear`, `forget`, `follow_exchange` and `publish` to call."""
         self._exchange = exchange
+        self._fleet.listen(exchange.peers)
 
     def present(self) -> Present:
-        """What this gateway takes, and brings to brokers: for the others."""
-        rates = self._rates() if self._has_totals else ()
-        return Present(self._fleet.own(), rates, len(self._workers))
+        """What this gateway takes, and brings to brokers: for the others, a few limits at once."""
+        uses = self._fleet.changes(MOST_TOLD)
+        rates = list(self._rates()) if self._brings_news else None
+        self._brings_news = False
+        return Present(uses, rates, len(self._workers), self._fleet.has_changes)
 
     def _rates(self) -> Iterator[Rate]:
-        for node_id, broker in self._brought.own().items():
+        for node_id, broker in self._brought.own().items() if self._has_totals else ():
             yield Rate(node_id, None, broker.rate)
             for topic, rate in broker.topics.items():
                 yield Rate(node_id, topic, rate)
 
-    def publish(self) -> None:
-        """What was told last is what others count with from now on."""
-        if self._exchange is not None:
-            self._fleet.published(self._exchange.told())
+    def publish(self, keys: Iterable[FleetKey]) -> None:
+        """Others count with what was told last from now on; it is something else for these."""
+        self._fleet.published(keys)
 
     def hear(self, heard: Heard) -> None:
         """Another gateway has said something."""
         if heard.left:
             self.forget(heard.peer)
-        else:
-            before = self._fleet.members
-            self._fleet.take_report(heard.peer, heard.uses, heard.workers, self._clock(), whole=heard.whole)
-            if heard.uses or self._fleet.members != before:
-                self._wake.set()
+            return
+        if heard.keys:
+            self._fleet.heard(heard.keys)
+        if heard.keys or self._fleet.members != self._members:
+            self._wake.set()
         if heard.rates:
             self._hear_rates()
 
     def forget(self, peer: str) -> None:
         """It was silent for too long, or has said goodbye."""
         log.info("gateway %s is gone: what it had is shared by who is left", peer.partition("#")[0])
-        self._fleet.forget_peer(peer)
+        self._fleet.heard()
         self._hear_rates()
         self._wake.set()
 
@@ -233,7 +239,11 @@ class FleetControl:
             return
         self._down_since = now = self._clock()
         if self._patient and not self.known.is_set():
-            log.warning("no exchange with other gateways (%s): workers go on with the parts that they have", why)
+            log.warning(
+                "no exchange with other gateways (%s): workers go on with what they have, and after %g s with 1/%d of"
+                " each limit",
+                why, shares.FROZEN_S + shares.DECAY_S, self._last_members,
+            )  # fmt: skip
             return
         log.warning(
             "no exchange with other gateways (%s): parts of limits stay for %g s, then go to 1/%d of each for a worker",
@@ -300,7 +310,7 @@ class FleetControl:
             if now - swept_at >= SWEEP_S:
                 swept_at = now
                 self.sweep()
-            with trio.move_on_after(0.0 if self._fleet.is_behind or self._here.is_behind else DEAL_S):
+            with trio.move_on_after(0.0 if self.is_behind else DEAL_S):
                 await self._wake.wait()
 
     def look(self) -> None:
@@ -313,6 +323,11 @@ class FleetControl:
         self.deal()
         self._show()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last `deal` left something to the next one, which should be at once."""
+        return self._fleet.is_behind or self._here.is_behind
+
     def deal(self) -> None:
         """Find shares for what is known now, and tell workers what is new to them."""
         now = self._clock()
@@ -324,7 +339,7 @@ class FleetControl:
             self._fleet.set_limits(self._keys.fleet)
             self._here.set_limits(self._keys.here)
         if not self.known.is_set() or self._awaits_workers(now):
-            self._tell_newborn()
+            self._tell_early(now)
             return
         members = self._fleet.members
         if members == 1:
@@ -337,13 +352,16 @@ class FleetControl:
         if renew:
             self._members = members
             self._renew_at = now + RENEW_S
-        valid_until = now + max(LEAST_VALID_S, VALID_CYCLES * self._cycle_s)
         settle_s = SETTLE_CYCLES * self._cycle_s if self._fleet.peers else SETTLE_HERE_S
+        lease_s, least_s = None, LEAST_VALID_S
+        if self._fleet.peers and self._fleet.frozen_at is None:
+            lease_s, least_s = LEASE_CYCLES * self._cycle_s, LEAST_SHARED_S
+        valid_until = now + max(least_s, VALID_CYCLES * self._cycle_s)
         for number in self._workers:
             told = parts.get(str(number), {})
             if told or renew:
                 news = {key: Part(*part) for key, part in told.items()}
-                if not self._post(number, Parts(news, members, valid_until, settle_s)):
+                if not self._post(number, Parts(news, members, valid_until, settle_s, lease_s)):
                     self._deaf.add(number)
                 elif number in self._deaf:
                     self._deaf.remove(number)
@@ -355,13 +373,22 @@ class FleetControl:
         misses_some = self._patient and not self._exchanges and len(self._workers) < self._last_members
         return misses_some and now - self._began < WORKERS_S
 
-    def _tell_newborn(self) -> None:
-        """While nobody knows who shares: an even part for who has none."""
+    def _tell_early(self, now: float) -> None:
+        """While nobody knows who shares, workers go on with what an earlier control told them, and without one with a
+        floor: what is theirs others may have by now. Where nobody could be heard for so long that all gateways have
+        gone to even parts, so do these.
+        """
         members = max(self._last_members, len(self._workers))
-        if self._patient and members > 1:
-            for number in self._newborn:
-                self._post(number, Parts({}, members))
-            self._newborn.clear()
+        if not self._patient or members == 1:
+            return
+        is_over = self._down_since is not None and now - self._down_since >= shares.FROZEN_S + shares.DECAY_S
+        if is_over:
+            self._newborn |= self._workers.keys() - self._even
+            self._even |= self._workers.keys()
+        lease_s = LEASE_CYCLES * self._cycle_s if self._exchanges and not is_over else None
+        for number in self._newborn:
+            self._post(number, Parts({}, members, None if lease_s is None else now, lease_s=lease_s))
+        self._newborn.clear()
 
     def _tell_alone(self) -> None:
         if self._members != 1 and self._workers:
@@ -373,9 +400,6 @@ class FleetControl:
         """Forget what nobody uses; now and then."""
         now = self._clock()
         self._keys.sweep(now)
-        if self._exchange is not None and self._exchange.up:
-            # Who lives the exchange knows; but what it had no room for any more nobody takes back.
-            self._fleet.purge(now, self._cycle_s, self._every)
 
     def tell_others(self) -> None:
         """What everybody else brings, to whom it is news."""

@@ -2,7 +2,8 @@
 # all others bring to each broker) and tells what it takes of each limit and where it wants more.
 #
 # Alone it tells nothing. When nobody has said anything for too long it goes by the fallback that it was told, by
-# itself. How parts are dealt out is control's (policies/shares.py).
+# itself. Where there are other gateways, that is next to nothing: they take a control that says nothing for dead within
+# two cycles, and share what was ours. How parts are dealt out is control's (policies/shares.py).
 
 from __future__ import annotations
 
@@ -16,11 +17,13 @@ import trio
 from gateway.channel import Demand, Others, Parts, Use
 from policies import demand, engine
 from policies.fleet_keys import FleetKey, total_key
+from policies.shares import FLOORS
 
 if TYPE_CHECKING:
     from policies.engine import Engine
     from policies.quota_lines import QuotaLines
 
+MOST_AT_ONCE = 500  # usages told in one message: control has others to listen to
 LATE_S = 1.0  # control's own word on what holds comes a moment after the former one has expired
 
 
@@ -42,6 +45,8 @@ class FleetDesk:
         self._is_alone = True
         self._whole = True  # the next report has to name everything
         self._valid_until: float | None = None
+        self._lease_s: float | None = None
+        self._is_over = False  # control has ended
         self._told = trio.Event()
         self._joined = trio.Event()
 
@@ -51,7 +56,7 @@ class FleetDesk:
             {key: (part.rate, part.fallback) for key, part in parts.parts.items()}, parts.members, parts.settle_s, now
         )
         self._engine.retune(now)
-        self._valid_until = parts.valid_until
+        self._valid_until, self._lease_s, self._is_over = parts.valid_until, parts.lease_s, False
         self._told.set()
         if fleet.members > 1:
             self._joined.set()
@@ -67,6 +72,14 @@ class FleetDesk:
     def begin(self) -> None:
         """There is a new control, which knows nothing of us."""
         self._whole = True
+
+    def end(self) -> None:
+        """Control is gone, and other gateways hear nothing of us from now on."""
+        if self._lease_s is not None and not self._is_over:
+            self._is_over = True
+            until = time.monotonic() + self._lease_s
+            self._valid_until = until if self._valid_until is None else min(until, self._valid_until)
+            self._told.set()  # `watch` has to look again
 
     async def report(self, quotas: Callable[[], QuotaLines | None]) -> None:
         """Tell what is taken and wanted, while there is anybody to share with."""
@@ -92,9 +105,13 @@ class FleetDesk:
         if self._whole:
             self._demand.forget()
         news = self._demand.uses(now)
-        if news or self._whole:
-            uses = tuple(Use(key, *use) for key, use in news.items())
-            self._whole = not self._post(Demand(uses, self._whole))
+        uses = [Use(key, *use) for key, use in news.items()]
+        for at in range(0, len(uses), MOST_AT_ONCE) if uses else range(self._whole):
+            # What isn't listed in the first one is idle, until a further one says otherwise.
+            if not self._post(Demand(tuple(uses[at : at + MOST_AT_ONCE]), self._whole)):
+                self._whole = True
+                return
+            self._whole = False
 
     def _taken(self, quotas: QuotaLines, now: float) -> Iterator[tuple[FleetKey, float, bool, float, int]]:
         """Of every limit that was used or waited for since the last look: how much, as if it were in force whole."""
@@ -130,12 +147,23 @@ class FleetDesk:
             told = self._told = trio.Event()
             timeout_s = math.inf
             if self._valid_until is not None and self._engine.fleet.members > 1 and not self._engine.fleet.falls_back:
-                late_s = LATE_S if self._is_heard() else 0.0
+                late_s = LATE_S if self._is_heard() and not self._is_over else 0.0
                 timeout_s = max(0.0, self._valid_until + late_s - time.monotonic())
             with trio.move_on_after(timeout_s) as waiting:
                 await told.wait()
             if waiting.cancelled_caught:
-                now = trio.current_time()
-                self._engine.fleet.fall_back(now)
-                self._engine.retune(now)
-                self._log("warning", "limits of the fleet: nothing new was heard in time: the fallback holds")
+                self._fall_back(trio.current_time())
+
+    def _fall_back(self, now: float) -> None:
+        if self._lease_s is None:
+            self._engine.fleet.fall_back(now)
+            self._log("warning", "limits of the fleet: nothing new was heard in time: the fallback holds")
+        else:
+            self._engine.fleet.lose(now)
+            self._whole = True  # whoever speaks next has to tell all parts again
+            self._log(
+                "warning",
+                "limits of the fleet: nothing new was heard in time, and other gateways share what was ours: until"
+                f" control is back, {FLOORS:.0%} of an even part of each limit is left",
+            )
+        self._engine.retune(now)

@@ -5,16 +5,20 @@
 # An old report is worth nothing: one that the cluster doesn't take within a second is thrown away, and the next one
 # says everything again. Whether the exchange works is told by our own messages: they come back, or they don't.
 #
-# Blocking calls of librdkafka happen in threads: at most one that reads, one that looks after the topic. Knows no limit
-# and no share: what is said is reports.py's, what was heard peers.py's, what follows policies/shares.py's.
+# Blocking calls of librdkafka happen in threads: at most one that reads, one that looks after the topic. What may take
+# long here is done in steps, and between them others have a turn: control answers for all its workers.
+#
+# Knows no limit and no share: what is said is reports.py's, what was heard peers.py's, what follows from it
+# policies/shares.py's.
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +31,6 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
-    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -40,11 +43,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
+from gateway.describe import describe_topic
 from gateway.fleet.form import Usage
 from gateway.fleet.peers import DROPPED, SILENT_CYCLES, Heard, Peers
 from gateway.fleet.reports import EVERY, Rate, Reporter
 from policies.fleet_keys import FleetKey
-from policies.shares import Use
 from policies.storage import one_line
 
 log = logging.getLogger("gateway.fleet")
@@ -58,7 +61,8 @@ REQUEST_TIMEOUT_S: Final = 5.0
 CREATE_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.05
 FETCH_WAIT_MS: Final = 100  # of a fetch that brings nothing; what comes is answered at once
-MAX_AT_ONCE: Final = 500  # messages taken before anybody else has a turn
+MAX_AT_ONCE: Final = 500  # messages read at once …
+TURN_S: Final = 0.004  # … and taken before anybody else has a turn
 GOODBYE_S: Final = 0.5
 ANSWERS_PER_CYCLE: Final = 5
 NO_TOPIC: Final = frozenset(
@@ -75,11 +79,14 @@ TOPIC_CONFIG: Final = {
 
 
 class Present(NamedTuple):
-    """What this gateway uses: of limits, by key, all that isn't idle; V1's rates; how many workers share it."""
+    """What this gateway uses: of limits, by key, where that has changed since it was asked last (idle: not used any
+    more); V1's rates, all of them, None where they are as before; how many workers share it. `more`: ask again at once.
+    """
 
     uses: Mapping[FleetKey, Usage]
-    rates: Iterable[Rate] = ()
+    rates: Iterable[Rate] | None = None
     workers: int = 1
+    more: bool = False
 
 
 class Exchange:
@@ -88,11 +95,12 @@ class Exchange:
     Args:
         client: librdkafka properties that reach the cluster.
         gateway: this one's name.
-        present: asked for each report.
+        present: asked before each report, until it has no more to tell.
         on_heard: a peer said something.
         on_gone: a peer (`Heard.peer`) was silent for two cycles; what it said has no effect any more.
         on_state: `up` has changed: False, freeze; True, thaw.
-        on_said: a report is on its way; `told()` is what others count with from here on.
+        on_said: a report is on its way: limits with which others count this gateway otherwise from here on
+            (`peers.told`).
         limit_of: a limit by its key, per second: a change by 2 % of it is told at once.
         replication: copies of a topic that is created; None: 3, or the number of brokers where that is less.
 
@@ -100,7 +108,7 @@ class Exchange:
         up: our own messages come back.
         problem: what is wrong, one line; "" for nothing.
         since: Unix time since which `up` is what it is.
-        peers: `living`, `workers`, `gateways`, `of(key)`, `rates()`.
+        peers: `living`, `workers`, `gateways`, `of(key)`, `told(key)`, `rates()`.
         sent, sent_bytes, received, received_bytes: messages of ours and others'; `failed`: ours that weren't taken.
         round_trip_s: of our last message; NaN: none has come back.
     """
@@ -115,7 +123,7 @@ class Exchange:
         on_heard: Callable[[Heard], None],
         on_gone: Callable[[str], None],
         on_state: Callable[[bool], None] = lambda up: None,
-        on_said: Callable[[], None] = lambda: None,
+        on_said: Callable[[Sequence[FleetKey]], None] = lambda keys: None,
         limit_of: Callable[[FleetKey], float | None] | None = None,
         cycle_s: float = 1.0,
         every: int = EVERY,
@@ -148,6 +156,7 @@ class Exchange:
         self._pending_since = 0.0
         self._look = trio.Event()
         self._hurry = trio.Event()
+        self._says = False  # a report is being made
         self._said_at = -math.inf
         self._talks_since = math.inf  # on this topic
         self._patient_until = -math.inf  # a topic that was just made isn't there at once: nothing to complain about yet
@@ -167,10 +176,6 @@ class Exchange:
     @property
     def gateway(self) -> str:
         return self._reporter.gateway
-
-    def told(self) -> dict[FleetKey, Use]:
-        """This gateway's uses as others count them."""
-        return self._reporter.told()
 
     def hurry(self) -> None:
         """Something began, or a limit changed: don't wait for the next cycle with it (at most five times per cycle)."""
@@ -208,36 +213,59 @@ class Exchange:
     async def _speak(self) -> None:
         due = trio.current_time()
         while True:
-            self._say()
+            await self._say()
             due = max(due + self.cycle_s, trio.current_time())  # who was late doesn't catch up
             while (left := due - trio.current_time()) > 0:
                 with trio.move_on_after(left):
                     await self._hurry.wait()
                 if self._hurry.is_set():
                     await trio.sleep(max(0.0, self._said_at + self.cycle_s / ANSWERS_PER_CYCLE - trio.current_time()))
-                    self._say(is_turn=False)
-            await trio.lowlevel.checkpoint()
+                    await self._say(is_turn=False)
 
-    def _say(self, *, is_turn: bool = True) -> None:
+    async def _say(self, *, is_turn: bool = True) -> None:
         """A report, unless there is nobody to take it, or the last one is still on its way."""
+        await trio.lowlevel.checkpoint()
         self._hurry = trio.Event()
-        now = trio.current_time()
-        if self._producer is None or self._topic_id is None:
+        producer = self._producer
+        if producer is None or self._topic_id is None:
             return
-        self._producer.poll(0)
+        producer.poll(0)
         if self._pending:
-            if now - self._pending_since < max(LATE_S, self.cycle_s):
+            if trio.current_time() - self._pending_since < max(LATE_S, self.cycle_s):
                 return
             self._throw_away()
-        uses, rates, workers = self._present()
-        wants = self.peers.wants(now)
-        self._send(self._reporter.report(uses, rates, workers=workers, wants=wants, is_turn=is_turn), now)
-        self._on_said()
+        self._says = True
+        try:
+            workers = await self._take_note()
+            wants = self.peers.wants(trio.current_time())
+            messages = []
+            for message in self._reporter.report(workers=workers, wants=wants, is_turn=is_turn):
+                messages.append(message)
+                self._on_said(self._reporter.take_said())
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._says = False
+        if producer is self._producer:
+            self._send(messages, trio.current_time())
+        else:  # the topic was lost meanwhile
+            self._reporter.lost()
+
+    async def _take_note(self) -> int:
+        """Let the reporter know what is so now; how many workers there are."""
+        while True:
+            uses, rates, workers, more = self._present()
+            self._reporter.note(uses)
+            for _ in self._reporter.note_rates(rates) if rates is not None else ():
+                await trio.lowlevel.checkpoint()
+            if not more:
+                return workers
+            await trio.lowlevel.checkpoint()
 
     def _answer(self, now: float) -> None:
         """Who has just begun to use what we use as well can't wait for a cycle."""
         if (
             self._reporter.has_answers
+            and not self._says
             and self._producer is not None
             and self._topic_id is not None
             and not self._pending
@@ -275,7 +303,7 @@ class Exchange:
             self.failed += 1
             self._reporter.lost()
             if error is not None:
-                self._trouble = f"topic {self._topic} takes no messages: {error.str()}"
+                self._trouble = f"topic {self._topic} takes no messages: {_reason(error)}"
                 if error.code() in NO_TOPIC:
                     self._look.set()
         elif not self._pending:
@@ -308,8 +336,11 @@ class Exchange:
                 self._consumer.assign([TopicPartition(self._topic, p, OFFSET_END) for p in sorted(self._assign)])
                 self._assign = None
             messages = await trio.to_thread.run_sync(self._poll)
-            now = trio.current_time()
+            now = began = trio.current_time()
             for message in messages:
+                if trio.current_time() - began > TURN_S:
+                    await trio.lowlevel.checkpoint()
+                    began = trio.current_time()
                 self._take(message, now)
             if self._producer is not None:
                 self._producer.poll(0)
@@ -334,7 +365,7 @@ class Exchange:
             if error.code() in NO_TOPIC:
                 self._look.set()
             elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
-                self._trouble = f"topic {self._topic} can't be read: {error.str()}"
+                self._trouble = f"topic {self._topic} can't be read: {_reason(error)}"
             return
         value = message.value() or b""
         data = value.encode() if isinstance(value, str) else value
@@ -394,7 +425,7 @@ class Exchange:
                 if error.args[0].code() in NO_TOPIC:
                     self._lose()
                 else:
-                    self._trouble = f"topic {self._topic} can't be had: {error.args[0].str()}"
+                    self._trouble = f"topic {self._topic} can't be had: {_reason(error.args[0])}"
             except TimeoutError:
                 self._trouble = f"topic {self._topic} can't be had: no answer"
             else:
@@ -405,14 +436,13 @@ class Exchange:
 
     def _describe(self, admin: AdminClient) -> tuple[str, set[int]]:
         """The topic's id and partitions; it is created where it isn't there. In a thread."""
-        topics = TopicCollection([self._topic])
         try:
-            described = _result(admin.describe_topics(topics, request_timeout=REQUEST_TIMEOUT_S)[self._topic])
+            described = describe_topic(admin, self._topic, REQUEST_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() not in NO_TOPIC:
                 raise
             self._create(admin)
-            described = _result(admin.describe_topics(topics, request_timeout=REQUEST_TIMEOUT_S)[self._topic])
+            described = describe_topic(admin, self._topic, REQUEST_TIMEOUT_S)
         topic_id = str(described.topic_id)
         if topic_id != self._topic_id:
             self._configure(admin)
@@ -494,11 +524,16 @@ class Exchange:
     def _on_error(self, error: KafkaError) -> None:
         """Of any of the three clients, from their threads."""
         if not self.up and error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = f"topic {self._topic} can't be had: {error.str()}"
+            self._trouble = f"topic {self._topic} can't be had: {_reason(error)}"
 
 
 def _result(future: Future[Any]) -> Any:
     return future.result(timeout=CREATE_TIMEOUT_S)
+
+
+def _reason(error: KafkaError) -> str:
+    """What librdkafka says, without how many milliseconds it took: that would be another complaint each time."""
+    return re.sub(r" \(after (?:[^()]|\(s\))*\)", "", error.str())
 
 
 __all__ = ["DEFAULT_TOPIC", "DROPPED", "Exchange", "Heard", "Present", "Rate"]

@@ -141,25 +141,23 @@ def weight_of(code: int) -> float:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def row_of(usages: Iterable[Usage | None]) -> Row:
-    """One name's usage, by column."""
-    rates = hungry = topics = weights = 0
-    for column, one in enumerate(usages):
-        if one is None or is_idle(one):
-            continue
-        rates |= rate_code(one.rate) << 16 * column
-        hungry |= bool(one.hungry) << column
-        topics = max(topics, one.topics)
-        if one.weight != 1.0:
-            weights |= max(1, weight_code(one.weight)) << 16 * column
-    return Row(rates, hungry, min(topics, MAX_TOPICS), weights)
+def code_of(one: Usage) -> tuple[int, int, int]:
+    """Of one usage: rate, hungry, weight. The reverse of `use_of`."""
+    if is_idle(one):
+        return 0, 0, 0
+    return rate_code(one.rate), int(one.hungry), 0 if one.weight == 1.0 else max(1, weight_code(one.weight))
+
+
+def codes_of(row: Row, column: int) -> tuple[int, int, int]:
+    """The same of one column."""
+    shift = 16 * column
+    return row.rates >> shift & 0xFFFF, row.hungry >> column & 1, row.weights >> shift & 0xFFFF
 
 
 def use_of(row: Row, column: int) -> Use:
-    rate, hungry = row.rates >> 16 * column & 0xFFFF, row.hungry >> column & 1
+    rate, hungry, weight = codes_of(row, column)
     if not rate and not hungry:
         return IDLE
-    weight = row.weights >> 16 * column & 0xFFFF
     return Use(rate_of(rate), bool(hungry), weight_of(weight) if weight else 1.0, row.topics)
 
 

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left
 from typing import Final
 
-from gateway.fleet.form import Row
+from gateway.fleet.form import COLUMNS, MAX_TOPICS, Row, Usage, code_of
 from policies import fleet_keys
 from policies.fleet_keys import FleetKey
 
@@ -170,8 +170,46 @@ class Rows:
     def __setitem__(self, at: int, row: Row) -> None:
         self._rates[at], self._hungry[at], self._topics[at], self._weights[at] = row
 
+    def codes(self, at: int, column: int) -> tuple[int, int, int]:
+        """Of one column: rate, hungry, weight."""
+        shift = 16 * column
+        return self._rates[at] >> shift & 0xFFFF, self._hungry[at] >> column & 1, self._weights[at] >> shift & 0xFFFF
+
+    def is_same(self, at: int, other: Rows) -> bool:
+        """Whether the other one has the same there."""
+        return (
+            self._rates[at] == other._rates[at]
+            and self._topics[at] == other._topics[at]
+            and self._hungry[at] == other._hungry[at]
+            and self._weights[at] == other._weights[at]
+        )
+
     def is_active(self, at: int) -> bool:
         return bool(self._rates[at] or self._hungry[at])
 
     def active(self) -> list[int]:
         return [n for n, (rates, hungry) in enumerate(zip(self._rates, self._hungry, strict=True)) if rates or hungry]
+
+
+class Noted(Rows):
+    """The same, where one column is put at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._topics_by_column = array("Q")
+
+    def grow(self, size: int) -> None:
+        super().grow(size)
+        self._topics_by_column.frombytes(bytes(8 * (len(self) - len(self._topics_by_column))))
+
+    def put(self, at: int, column: int, one: Usage) -> None:
+        rate, hungry, weight = code_of(one)
+        shift = 16 * column
+        mask = ~(0xFFFF << shift)
+        self._rates[at] = self._rates[at] & mask | rate << shift
+        self._weights[at] = self._weights[at] & mask | weight << shift
+        self._hungry[at] = self._hungry[at] & ~(1 << column) | hungry << column
+        topics = min(one.topics, MAX_TOPICS) if rate or hungry else 0
+        if topics != self._topics[at] or topics != self._topics_by_column[at] >> shift & 0xFFFF:
+            by_column = self._topics_by_column[at] = self._topics_by_column[at] & mask | topics << shift
+            self._topics[at] = max([by_column >> 16 * other & 0xFFFF for other in range(len(COLUMNS))])

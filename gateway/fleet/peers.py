@@ -1,5 +1,5 @@
-# What a gateway heard of its peers. Pure: no I/O, no clock; `now` is seconds on a monotonic clock, times of publishing
-# are the cluster's (LogAppendTime, milliseconds).
+# What a gateway heard of its peers, and the only place where it is kept: policies/shares.py reads it here. Pure: no
+# I/O, no clock; `now` is seconds on a monotonic clock, times of publishing are the cluster's (LogAppendTime, ms).
 #
 # A message counts by the time when the cluster took it, against the cluster's clock, which is learned from our own
 # messages as they come back: clocks of gateways don't matter. While ours don't come back nobody is forgotten. Whatever
@@ -12,17 +12,18 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gateway.fleet.form import (
+    COLUMNS,
     NOTHING,
     Malformed,
     Row,
     Table,
     UnknownVersion,
-    is_idle,
+    codes_of,
     names_of,
     rate_of,
     tables_of,
@@ -33,7 +34,7 @@ from gateway.fleet.names import BROKER, GROUP, LIMIT, TOPIC, Rows, is_name, key_
 from gateway.fleet.reports import Reporter, Wants
 from gateway.fleet.resource_usage_pb2 import Range, ResourceUsage
 from policies.fleet_keys import FleetKey
-from policies.shares import Use
+from policies.shares import IDLE, Use
 
 SILENT_CYCLES: Final = 2.0  # without a message: the peer is gone
 MISSED_CYCLES: Final = 1.25
@@ -53,17 +54,15 @@ DROPPED: Final = ("stale", "malformed", "version", "unknown-ids", "late", "too-m
 
 
 class Heard(NamedTuple):
-    """What one message said. `peer` names one boot of a gateway, for `Fleet.take_report`.
+    """What one message said. `peer` names one boot of a gateway.
 
-    `uses`: what was told of limits, by key (idle: not used any more). `whole`: keys that aren't there are idle. `left`:
-    it says goodbye. `rates`: whether `Peers.rates` changed.
+    `keys`: limits of which it takes something else than before; what that is, `Peers.of` says. `left`: it says goodbye.
+    `rates`: whether `Peers.rates` changed.
     """
 
     peer: str
     gateway: str
-    workers: int
-    uses: dict[FleetKey, Use]
-    whole: bool = False
+    keys: Set[FleetKey] = frozenset()
     left: bool = False
     rates: bool = False
 
@@ -112,7 +111,7 @@ class _Peer:
     whole: bool = True  # likewise, usages
     whole_to: int = 0  # while that isn't so: said anew up to this id
     asked: float = -math.inf
-    living: bool = True
+    living: bool = False
     ids: array[int] = field(default_factory=lambda: array("I"))  # of what concerns us, ascending …
     entries: array[int] = field(default_factory=lambda: array("I"))  # … and where it is
 
@@ -123,12 +122,15 @@ class Peers:
     Attributes:
         counts: messages dropped, by reason (DROPPED).
         asks: somebody has to be asked (`wants`), for the first time.
+        living: gateways beside this one.
+        workers: of those, together.
     """
 
     def __init__(self, reporter: Reporter, *, room: int = ROOM, room_entries: int = ROOM_ENTRIES) -> None:
         self.clock = Clock()
         self.counts = dict.fromkeys(DROPPED, 0)
         self.asks = False
+        self.living = self.workers = 0
         self._reporter = reporter
         self._names = reporter.names
         self._room = room
@@ -148,16 +150,6 @@ class Peers:
         self._clashes: dict[str, float] = {}  # gateways of the same name, and when that was seen last
 
     # --- what is known ---
-
-    @property
-    def living(self) -> int:
-        """Gateways beside this one."""
-        return sum(peer.living for peer in self._peers.values())
-
-    @property
-    def workers(self) -> int:
-        """Of those, together."""
-        return sum(peer.workers for peer in self._peers.values() if peer.living)
 
     @property
     def gateways(self) -> dict[str, str]:
@@ -180,10 +172,14 @@ class Peers:
         workers: list[int] = []
         for peer, entry in self._entries(self._names.number(name)):
             one = use_of(self._rows[entry], column)
-            if not is_idle(one):
+            if one is not IDLE:
                 uses.append(one)
                 workers.append(peer.workers)
         return uses, workers
+
+    def told(self, key: FleetKey) -> Use:
+        """What those count this gateway with."""
+        return self._reporter.told(key)
 
     def rates(self) -> dict[int, tuple[float, dict[str, float]]]:
         """By broker: what all living peers together bring to it, and to topics there, bytes per second."""
@@ -268,24 +264,24 @@ class Peers:
             return None
         else:
             self._look_for_clash(peer, now)
-        returns, peer.living = not peer.living, True
-        peer.heard, peer.cycle_s, peer.workers = now, cycle_s, max(1, message.workers)
+        returns = not peer.living
+        peer.heard, peer.cycle_s = now, cycle_s
+        self._count(peer, max(1, message.workers))
         if self._reporter.boot in message.want:
             self._reporter.ask(names=True)
         elif self._reporter.boot in message.want_usage:
             self._reporter.ask(names=False)
         if message.leaving:
-            left = Heard(peer.label, peer.gateway, peer.workers, {}, whole=True, left=True, rates=True)
             self._forget(peer)
-            return left
+            return Heard(peer.label, peer.gateway, left=True, rates=True)
         told = _Told()
         self._follow(peer, message, content, told)
         self.asks = self.asks or (not (peer.knows and peer.whole) and peer.asked == -math.inf)
         if returns:
-            told = _Told(rates=True)
+            told.rates = True
             for entry in peer.entries:
-                told.note(self._text(entry), self._rows[entry])
-        return Heard(peer.label, peer.gateway, peer.workers, told.uses, whole=returns, rates=told.rates)
+                told.note(self._text(entry), NOTHING, self._rows[entry])
+        return Heard(peer.label, peer.gateway, told.keys, rates=told.rates)
 
     def excuse(self, now: float) -> None:
         """Nobody could be heard of until now."""
@@ -303,7 +299,7 @@ class Peers:
             # while ours still came through.
             if now - since > SILENT_CYCLES * cycle_s and self.clock.heard_at - since > MISSED_CYCLES * cycle_s:
                 if peer.living:
-                    peer.living = False
+                    self._count(peer, 0)
                     gone.append(peer.label)
                 if now - since > FORGOTTEN_CYCLES * cycle_s:
                     self._forget(peer)
@@ -372,10 +368,6 @@ class Peers:
         if message.HasField("complete"):
             for number in self._ids_in(peer, message.complete, listed):
                 self._set(peer.entries[bisect_left(peer.ids, number)], NOTHING, told)
-        if message.HasField("unchanged"):
-            for number in self._ids_in(peer, message.unchanged, listed):
-                entry = peer.entries[bisect_left(peer.ids, number)]
-                told.note(self._text(entry), self._rows[entry])
         if goes_on and not peer.whole:
             peer.whole_to = message.complete.end
             if peer.whole_to >= message.ids:
@@ -480,7 +472,16 @@ class Peers:
         self._next[entry], self._free = self._free, entry
         self._used -= 1
 
+    def _count(self, peer: _Peer, workers: int) -> None:
+        """It lives and has so many; 0: it doesn't."""
+        before = peer.workers if peer.living else 0
+        self.workers += workers - before
+        self.living += (workers > 0) - (before > 0)
+        peer.living = workers > 0
+        peer.workers = workers or peer.workers
+
     def _forget(self, peer: _Peer) -> None:
+        self._count(peer, 0)
         while peer.entries:
             self._cut(peer, len(peer.entries) - 1)
         self._by_index[peer.index] = None
@@ -511,17 +512,19 @@ class _Content(NamedTuple):
 
 
 class _Told:
-    """What one message changed, or confirmed."""
+    """What one message changed."""
 
-    def __init__(self, *, rates: bool = False) -> None:
-        self.uses: dict[FleetKey, Use] = {}
-        self.rates = rates
+    def __init__(self) -> None:
+        self.keys: set[FleetKey] = set()
+        self.rates = False
 
-    def note(self, name: str, *rows: Row) -> None:
-        """Usages of a name before and now, or only now: as it was."""
-        if name[0] in (BROKER, TOPIC):
-            self.rates = self.rates or rows[0] != rows[-1]
+    def note(self, name: str, before: Row, now: Row) -> None:
+        """Usages of a name."""
+        if before == now:
             return
-        for column in range(4 if name[0] == GROUP else 1):
-            if any(row.rates >> 16 * column & 0xFFFF or row.hungry >> column & 1 for row in rows):
-                self.uses[key_of(name, column)] = use_of(rows[-1], column)
+        if name[0] in (BROKER, TOPIC):
+            self.rates = True
+            return
+        for column in range(len(COLUMNS) if name[0] == GROUP else 1):
+            if codes_of(before, column) != codes_of(now, column):
+                self.keys.add(key_of(name, column))

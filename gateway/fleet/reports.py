@@ -1,4 +1,5 @@
-# What a gateway says to its peers. Pure: no I/O, no clock; a cycle is one call of `report`.
+# What a gateway says to its peers. Pure: no I/O, no clock; a cycle is one call of `report`. What is used is noted where
+# it changes, and a report looks only at what is new and at whose turn it is: there may be tens of thousands of usages.
 #
 # Something is said every cycle, also when there is nothing to say: that is how others know that we live. A usage is in
 # it when it began, ended, turned hungry or content, changed by 10 % (or 2 % of its limit, where that is less), and in
@@ -23,20 +24,20 @@ from gateway.fleet.form import (
     NOTHING,
     Row,
     Usage,
+    codes_of,
     is_idle,
     pack,
     put_ids,
     put_table,
     rate_code,
     rate_of,
-    row_of,
     use_of,
 )
-from gateway.fleet.names import BROKER, GROUP, LIMIT, Names, Rows, key_of, locate, rate_name
+from gateway.fleet.names import BROKER, GROUP, LIMIT, Names, Noted, Rows, key_of, locate, rate_name
 from gateway.fleet.resource_usage_pb2 import Names as NamesMessage
 from gateway.fleet.resource_usage_pb2 import Range, ResourceUsage
 from policies.fleet_keys import FleetKey
-from policies.shares import Use
+from policies.shares import IDLE, Use
 
 EVERY: Final = 5  # cycles: PIP-82's N
 CHANGED_UP: Final = 19  # steps of the scale: 9.9 %, so that rounding hides no change of 10 %
@@ -45,8 +46,9 @@ CHANGED_OF_LIMIT: Final = 0.02  # shares are exact to 3 %
 DRIFTED: Final = 2  # steps, 1 %: then the turn that comes every N cycles tells the numbers again
 IDLE_S: Final = 600.0  # so long a name that isn't used stays known
 ANSWER_CYCLES: Final = 1  # not oftener are all names said
-MAX_ENTRIES: Final = 4096  # of one message …
-MAX_NAME_BYTES: Final = 256 * 1024  # … so that it stays far below Kafka's 1 MB
+MAX_ENTRIES: Final = 500  # of one message …
+MAX_NAME_BYTES: Final = 32 * 1024  # … so that it takes a few milliseconds to make and to take in; Kafka allows 1 MB
+STEP: Final = 500  # rates noted at once
 _SHIFTS: Final = tuple(16 * column for column in range(len(COLUMNS)))
 
 
@@ -100,7 +102,11 @@ class Reporter:
         self._cycle = 0
         self.sequence = 0
         self._named = 0
+        self._now = Noted()
         self._told = Rows()
+        self._news: set[int] = set()  # what has to be told at once
+        self._said: list[FleetKey] = []  # what was
+        self._rated: set[int] = set()  # names of V1's rates
         self._idle_since = array("I")  # the cycle, by number
         self._known = bytearray()  # whether peers know the name, by number
         self._fresh: set[int] = set()  # to be named, or taken back where it isn't ours any more
@@ -121,52 +127,69 @@ class Reporter:
         """Whether somebody waits to hear of everything."""
         return self._all_usages
 
-    def report(
-        self,
-        uses: Mapping[FleetKey, Usage],
-        rates: Iterable[Rate] = (),
-        *,
-        workers: int = 1,
-        wants: Wants = NOBODY,
-        is_turn: bool = True,
-    ) -> list[bytes]:
-        """A cycle's messages, in their order: all that is used now, those not given are idle. Mostly one.
+    def note(self, uses: Mapping[FleetKey, Usage]) -> None:
+        """What is used now of these limits; idle: not any more. Of others nothing has changed."""
+        for key, one in uses.items():
+            name, column = locate(key)
+            if is_idle(one):
+                number = self.names.number(name)
+                if number is None or not self.names.is_own(number):
+                    continue
+            elif len(name) > MAX_NAME:  # a client made it up; peers would drop the whole message
+                continue
+            else:
+                number = self._own(name)
+            self._now.put(number, column, one)
+            self._see(number, column, key)
+
+    def note_rates(self, rates: Iterable[Rate]) -> Iterator[None]:
+        """All of V1's rates; those not given have ended. A generator, for there may be many: take all its steps, and
+        there is time for something else between them.
+        """
+        ended, self._rated = self._rated, set()
+        for at, rate in enumerate(rates):
+            name = rate_name(rate.node_id, rate.topic)
+            if len(name) <= MAX_NAME and (code := rate_code(rate.rate)):
+                number = self._own(name)
+                self._rated.add(number)
+                ended.discard(number)
+                self._now[number] = Row(code)
+                self._see(number, 0)
+            if at % STEP == STEP - 1:
+                yield
+        for number in ended:
+            self._now[number] = NOTHING
+            self._see(number, 0)
+
+    def report(self, *, workers: int = 1, wants: Wants = NOBODY, is_turn: bool = True) -> Iterator[bytes]:
+        """A cycle's messages, in their order. Mostly one. A generator, for it may take some time to make one: take all
+        of them, and call nothing but `ask` and `ask_name` meanwhile; or `lost`, which has to be called again then.
 
         `is_turn`: False between two cycles, where something can't wait.
         """
         self._workers = workers
-        present = self._present(uses, rates)
         first, end = self._turn() if is_turn else (0, 0)
         names = self._all_names and self._cycle - self._all_named_at >= ANSWER_CYCLES
-        if names or self._all_usages:
-            rows = dict(sorted(present.items()))
-            messages = list(self._messages(rows, wants, complete=True, with_names=names))
-            for number in self._told.active():
-                if number not in present:
-                    self._told[number] = NOTHING
+        news, self._news = self._news, set()
+        if complete := names or self._all_usages:
+            listed = set(self._now.active())
+            for number in news - listed:
+                self._tell(number)
             if names:
                 self._all_named_at = self._cycle
                 self._all_names = False
             self._all_usages = False
         else:
-            listed = {
-                number: row
-                for number, row in present.items()
-                if self._is_news(number, row) or (first <= number < end and self._drifted(number, row))
-            }
-            listed |= {number: NOTHING for number in self._told.active() if number not in present}
-            rows = dict(sorted(listed.items()))
-            messages = list(self._messages(rows, wants, unchanged=(first, end)))
-        for number, row in rows.items():
-            self._told[number] = row
-        self._forget_idle(first, end, present)
+            listed = {number for number in news if not self._told.is_same(number, self._now)}
+            listed |= {number for number in self._fresh if self._now.is_active(number)}
+            listed |= {number for number in self.names.owned(first, end) if self._drifted(number)}
+        yield from self._messages(listed, wants, unchanged=(first, end), complete=complete, with_names=names)
+        self._forget_idle(first, end)
         self._cycle += is_turn
-        return messages
 
     def answer(self) -> list[bytes]:
         """What was asked for by naming it, before its turn: as last told."""
-        rows = {number: self._told[number] for number in sorted(self._again) if self._told.is_active(number)}
-        return list(self._messages(rows, NOBODY))
+        return list(self._messages(set(), NOBODY))
 
     def leave(self) -> list[bytes]:
         """Goodbye."""
@@ -178,7 +201,7 @@ class Reporter:
         """What was said since the last `arrived` may not have reached anybody."""
         self._fresh |= self._unsure
         self._named -= self._unsure_named
-        self._unsure.clear()
+        self._unsure = set()
         self._unsure_named = 0
         self._all_usages = True
 
@@ -197,41 +220,24 @@ class Reporter:
         if number < len(self._told) and self._told.is_active(number) and self._known[number]:
             self._again.add(number)
 
-    def told(self) -> dict[FleetKey, Use]:
-        """What others count with: every limit's usage as last said."""
-        found: dict[FleetKey, Use] = {}
-        for number in self._told.active():
-            name, row = self.names.text(number), self._told[number]
-            if name[0] in (GROUP, LIMIT):
-                for column in range(4 if name[0] == GROUP else 1):
-                    one = use_of(row, column)
-                    if not is_idle(one):
-                        found[key_of(name, column)] = one
-        return found
+    def told(self, key: FleetKey) -> Use:
+        """What others count with: a limit's usage as last said."""
+        name, column = locate(key)
+        number = self.names.number(name)
+        return IDLE if number is None or number >= len(self._told) else use_of(self._told[number], column)
+
+    def take_said(self) -> list[FleetKey]:
+        """Limits of which something else was said than before, since the last call."""
+        said, self._said = self._said, []
+        return said
 
     # --- what is so ---
-
-    def _present(self, uses: Mapping[FleetKey, Usage], rates: Iterable[Rate]) -> dict[int, Row]:
-        found: dict[int, list[Usage | None]] = {}
-        for key, one in uses.items():
-            if is_idle(one):
-                continue
-            name, column = locate(key)
-            if len(name) > MAX_NAME:  # a client made it up; peers would drop the whole message
-                continue
-            columns = found.setdefault(self._own(name), [None] * 4)
-            columns[column] = one
-        rows = {number: row_of(columns) for number, columns in found.items()}
-        for rate in rates:
-            name = rate_name(rate.node_id, rate.topic)
-            if len(name) <= MAX_NAME and (code := rate_code(rate.rate)):
-                rows[self._own(name)] = Row(code)
-        return rows
 
     def _own(self, name: str) -> int:
         number = self.names.number(name)
         if number is None or not self.names.is_own(number):
             number = self.names.add(name, own=True)
+            self._now.grow(self.names.end)
             self._told.grow(self.names.end)
             self._known.extend(bytes(self.names.end - len(self._known)))
             self._idle_since.frombytes(bytes(4 * (self.names.end - len(self._idle_since))))
@@ -245,40 +251,48 @@ class Reporter:
         first = self._cycle % self._every * size
         return min(first, self.names.end), min(first + size, self.names.end)
 
-    def _is_news(self, number: int, row: Row) -> bool:
-        told = self._told[number]
-        if told == row:
-            return number in self._fresh
-        if told.hungry != row.hungry or told.weights != row.weights:
-            return True
-        for column, shift in enumerate(_SHIFTS):
-            before, after = told.rates >> shift & 0xFFFF, row.rates >> shift & 0xFFFF
-            if before != after and (
-                not before
-                or not after
-                or not -CHANGED_DOWN < after - before < CHANGED_UP
-                or self._is_much(number, column, rate_of(after) - rate_of(before))
-            ):
-                return True
-        return False
+    def _see(self, number: int, column: int, key: FleetKey | None = None) -> None:
+        """Whether a usage that was noted is so much another one that it has to be told at once."""
+        before, *heart = self._told.codes(number, column)
+        after, *mind = self._now.codes(number, column)
+        if (
+            heart != mind
+            or (not before) != (not after)
+            or not -CHANGED_DOWN < after - before < CHANGED_UP
+            or (before != after and key is not None and self._is_much(key, rate_of(after) - rate_of(before)))
+        ):
+            self._news.add(number)
 
-    def _is_much(self, number: int, column: int, change: float) -> bool:
-        name = self.names.text(number)
-        if self._limit_of is None or name[0] not in (GROUP, LIMIT):
-            return False
-        limit = self._limit_of(key_of(name, column))
+    def _is_much(self, key: FleetKey, change: float) -> bool:
+        limit = None if self._limit_of is None else self._limit_of(key)
         return limit is not None and abs(change) > CHANGED_OF_LIMIT * limit
 
-    def _drifted(self, number: int, row: Row) -> bool:
-        told = self._told[number]
+    def _drifted(self, number: int) -> bool:
+        if self._told.is_same(number, self._now):
+            return False
+        told, row = self._told[number], self._now[number]
         return told.topics != row.topics or any(
             abs((told.rates >> shift & 0xFFFF) - (row.rates >> shift & 0xFFFF)) >= DRIFTED for shift in _SHIFTS
         )
 
-    def _forget_idle(self, first: int, end: int, present: Mapping[int, Row]) -> None:
+    def _tell(self, number: int) -> Row:
+        """What is so is said from here on."""
+        before, row = self._told[number], self._now[number]
+        if before != row:
+            self._told[number] = row
+            name = self.names.text(number)
+            if name[0] in (GROUP, LIMIT):
+                for column in range(len(COLUMNS) if name[0] == GROUP else 1):
+                    if codes_of(before, column) != codes_of(row, column):
+                        self._said.append(key_of(name, column))
+        return row
+
+    def _forget_idle(self, first: int, end: int) -> None:
         before = self._cycle - IDLE_S / self.cycle_s
         for number in self.names.owned(first, end):
-            if number not in present and self._idle_since[number] < before:
+            if self._now.is_active(number):
+                self._idle_since[number] = self._cycle
+            elif self._idle_since[number] < before:
                 self.names.disown(number)
                 self._fresh.add(number)
 
@@ -299,21 +313,18 @@ class Reporter:
 
     def _messages(
         self,
-        rows: Mapping[int, Row],
+        listed: set[int],
         wants: Wants,
         *,
         unchanged: tuple[int, int] = (0, 0),
         complete: bool = False,
         with_names: bool = False,
     ) -> Iterator[bytes]:
-        fresh = self._fresh | set(self.names.owned(0, self.names.end)) if with_names else self._fresh
+        fresh = self._fresh | set(self.names.owned(0, self.names.end)) if with_names else set(self._fresh)
         again = self._again - fresh
-        listed = dict(rows)
-        for number in again:
-            if self._told.is_active(number):
-                listed.setdefault(number, self._told[number])
+        self._again = set()
         done = 0
-        chunks = list(self._chunks(sorted(listed.keys() | fresh | again), fresh | again)) or [[]]
+        chunks = list(self._chunks(sorted(listed | fresh | again), fresh | again)) or [[]]
         for at, chunk in enumerate(chunks):
             names = [number for number in chunk if number in fresh]
             self._named += len(names)
@@ -324,7 +335,9 @@ class Reporter:
             wants = NOBODY
             self._put_names(message.names, names)
             self._put_names(message.names_again, [number for number in chunk if number in again])
-            self._put_rows(message, [number for number in chunk if number in listed], listed)
+            rows = {number: self._tell(number) for number in chunk if number in listed}
+            rows |= {n: self._told[n] for n in chunk if n in again and n not in listed and self._told.is_active(n)}
+            self._put_rows(message, sorted(rows), rows)
             if complete:
                 end = self.names.end if at == len(chunks) - 1 else chunk[-1] + 1
                 message.complete.CopyFrom(Range(first=done, end=end))
@@ -335,9 +348,8 @@ class Reporter:
             for number in names:
                 self._known[number] = self.names.is_own(number)
             yield pack(message)
-        self._unsure |= self._fresh
-        self._fresh.clear()
-        self._again.clear()
+        self._unsure |= self._fresh & fresh
+        self._fresh = self._fresh - fresh  # another set: what is emptied keeps its memory
 
     def _chunks(self, numbers: list[int], named: set[int]) -> Iterator[list[int]]:
         chunk: list[int] = []

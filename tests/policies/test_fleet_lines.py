@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from policies.fleet_lines import Fleet, FleetLine
 from policies.line import MAX_WAIT_S, Line
+from policies.shares import FLOORS
 
 KEY = '["t",1]'
 LIMIT = 1200.0
@@ -63,6 +64,34 @@ def test_parts_that_change_or_go_or_fall_back_reach_the_lines() -> None:
     assert one.bucket.rate == 400
     made.tell({}, 1, SETTLE_S, 5.0)
     assert one.bucket.rate == LIMIT
+
+
+def test_what_others_have_by_now_is_no_part_any_more() -> None:
+    """A floor is left, of what had no part yet as well; and nothing of the old parts comes back."""
+    made = fleet(4)
+    one, other = line(made), FleetLine(made, "other", LIMIT, 1.0, 0.0)
+    made.tell({KEY: (900.0, 300.0)}, 4, SETTLE_S, 1.0)
+    made.lose(5.0)
+    assert one.bucket.rate == other.bucket.rate == FLOORS * LIMIT / 4
+    assert made.falls_back
+    made.tell({}, 4, SETTLE_S, 6.0)
+    assert one.bucket.rate == other.bucket.rate == LIMIT / 4
+    assert not made.falls_back
+
+
+def test_nobody_waits_long_for_a_floor_that_may_be_over_soon() -> None:
+    made = fleet(4)
+    one = line(made)
+    made.tell({KEY: (900.0, 300.0)}, 4, SETTLE_S, 0.0)
+    for tenth in range(100):
+        one.take(90, tenth / 10)
+    one.take(500, 10.0)
+    made.lose(10.0)
+    assert one.wait(10.0) == SETTLE_S
+    one.take(10, 11.9)
+    assert one.wait(11.9) == SETTLE_S
+    one.take(10, 12.1)
+    assert one.wait(12.1) > 2 * SETTLE_S
 
 
 def test_the_debt_stays_the_same_bytes_when_the_part_changes() -> None:

@@ -9,7 +9,7 @@ from policies.engine import Engine
 from policies.group_lines import GroupLimits
 from policies.pip82 import spread, steal, step
 from policies.shares import Fleet, Use, parts
-from tests.policies.fleet_sim import ALL, LIMIT, World, measure, noisy, play, relimited
+from tests.policies.fleet_sim import ALL, LIMIT, Book, World, measure, noisy, play, relimited
 from tests.policies.group_play import Loop, Producer, finder
 
 # --- shares: goals ----------------------------------------------------------------------------------------------------
@@ -131,33 +131,27 @@ def test_quotas_converge_in_few_iterations_and_without_jags() -> None:
 # --- shares: stale entries --------------------------------------------------------------------------------------------
 
 
-def shared(peer: Use) -> Fleet:
-    fleet = Fleet()
+def shared(peer: Use) -> tuple[Fleet, Book]:
+    book = Book()
+    fleet = Fleet(book)
     fleet.set_limits({"k": 100})
     fleet.take_demand("w", {"k": hungry(0)})
-    fleet.take_report("peer", {"k": peer}, 1, 0.0)
+    fleet.heard(book.hear("peer", {"k": peer}))
     assert fleet.deal(0.0)["w"]["k"].rate == 50
-    return fleet
+    return fleet, book
 
 
 def test_an_update_of_0_removes_that_broker_from_the_map() -> None:
-    fleet = shared(hungry(50))
-    fleet.take_report("peer", {"k": Use(0.0)}, 1, 1.0)
+    fleet, book = shared(hungry(50))
+    fleet.heard(book.hear("peer", {"k": Use(0.0)}))
     assert fleet.deal(1.0)["w"]["k"].rate == 100
 
 
 def test_a_broker_that_went_down_is_cleared_from_all_maps() -> None:
-    fleet = shared(hungry(50))
-    assert fleet.expire(2.5, 1.0) == ["peer"]
+    fleet, book = shared(hungry(50))
+    assert book.expire(2.5) == ["k"]
+    fleet.heard()
     assert fleet.deal(2.5)["w"]["k"].rate == 100
-
-
-def test_an_active_broker_reports_once_in_n_cycles_or_is_taken_out_of_that_entry() -> None:
-    fleet = shared(hungry(50))
-    for second in range(1, 12):
-        fleet.take_report("peer", {}, 1, float(second))
-        fleet.expire(float(second), 1.0, 5)
-    assert fleet.deal(12.0)["w"]["k"].rate == 100
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------

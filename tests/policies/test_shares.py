@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 
 from policies.shares import (
     DECAY_S,
-    ECHO_CYCLES,
     FLOORS,
-    FORGET_CYCLES,
     FROZEN_S,
     GONE,
     HEADROOM,
     IDLE,
-    PURGE_CYCLES,
     Fleet,
     Part,
     Use,
@@ -34,6 +31,7 @@ from tests.policies.fleet_sim import (
     ALL,
     LIMIT,
     SCENARIOS,
+    Book,
     World,
     jain,
     measure,
@@ -171,15 +169,40 @@ def test_in_two_splits_a_gateway_has_what_its_workers_would_have_in_one(own: lis
 # --- one gateway ------------------------------------------------------------------------------------------------------
 
 
-def fleet(limit: float = 100, **workers: Use) -> Fleet:
-    made = Fleet()
+class Gateway(Fleet):
+    """And what stands around it: what it heard of peers, what it has told them."""
+
+    def __init__(self, *, exchanges: bool = False) -> None:
+        self.book = Book()
+        super().__init__(self.book, exchanges=exchanges)
+        self.uses: dict[str, Use] = {}
+
+    def hear(self, peer: str, uses: dict[str, Use], workers: int = 1, *, whole: bool = False) -> None:
+        self.heard(self.book.hear(peer, uses, workers, whole=whole))
+
+    def lose(self, peer: str) -> None:
+        self.book.lose(peer)
+        self.heard()
+
+    def own(self) -> dict[str, Use]:
+        """What it takes: what it said first, and what changed since then."""
+        self.uses |= self.changes()
+        return {key: use for key, use in self.uses.items() if use != IDLE}
+
+    def publish(self) -> None:
+        self.book.own = self.own()
+        self.published(self.uses)
+
+
+def fleet(limit: float = 100, **workers: Use) -> Gateway:
+    made = Gateway()
     made.set_limits({"k": limit})
     for name, use in workers.items():
         made.take_demand(name, {"k": use})
     return made
 
 
-def dealt(made: Fleet, now: float = 0.0) -> dict[str, float]:
+def dealt(made: Gateway, now: float = 0.0) -> dict[str, float]:
     """By worker, what it was told of `k`."""
     return {worker: told["k"].rate for worker, told in made.deal(now).items() if "k" in told}
 
@@ -241,7 +264,7 @@ def test_nothing_is_kept_of_what_only_a_worker_that_ended_took() -> None:
     made.forget_worker("b")
     dealt(made)
     assert set(made._live) == {"k"}
-    assert not made._stale
+    assert made.changes() == {"k": wants(), "other": IDLE}
 
 
 def test_a_worker_that_was_not_reached_is_told_everything_again() -> None:
@@ -306,7 +329,7 @@ def test_weights_of_no_weight_starve_nobody() -> None:
 
 def test_gateways_share_by_their_workers_that_want_more() -> None:
     made = fleet(a=wants(), b=wants())
-    made.take_report("peer", {"k": wants(50)}, 1, 0.0)
+    made.hear("peer", {"k": wants(50)})
     assert made.members == 3
     assert made.peers == 1
     assert made.deal(0.0)["a"]["k"] == Part(pytest.approx(100 / 3), pytest.approx(100 / 3))
@@ -315,115 +338,81 @@ def test_gateways_share_by_their_workers_that_want_more() -> None:
 
 def test_the_fallback_is_the_limit_by_all_members() -> None:
     made = fleet(a=wants())
-    made.take_report("peer", {}, 3, 0.0)
+    made.hear("peer", {}, 3)
     assert made.deal(0.0)["a"]["k"].fallback == 25
-    made.take_report("peer", {}, 4, 1.0)
+    made.hear("peer", {}, 4)
     assert made.deal(1.0)["a"]["k"].fallback == 20
 
 
 def test_an_idle_entry_takes_a_peer_out_of_that_limit() -> None:
     made = fleet(a=wants())
-    made.take_report("peer", {"k": wants(50)}, 1, 0.0)
+    made.hear("peer", {"k": wants(50)})
     assert dealt(made) == {"a": 50}
-    made.take_report("peer", {"k": IDLE}, 1, 1.0)
+    made.hear("peer", {"k": IDLE})
     assert dealt(made) == {"a": 100}
 
 
 def test_what_a_whole_report_leaves_out_is_idle() -> None:
     made = fleet(a=wants())
-    made.take_report("peer", {"k": wants(50), "x": Use(1)}, 1, 0.0)
+    made.hear("peer", {"k": wants(50), "x": Use(1)})
     dealt(made)
-    made.take_report("peer", {"x": Use(1)}, 1, 0.0, whole=True)
+    made.hear("peer", {"x": Use(1)}, whole=True)
     assert dealt(made) == {"a": 100}
 
 
 def test_a_peer_that_said_goodbye_is_forgotten_at_once() -> None:
     made = fleet(a=wants())
-    made.take_report("peer", {"k": wants(50)}, 2, 0.0)
+    made.hear("peer", {"k": wants(50)}, 2)
     dealt(made)
-    made.forget_peer("peer")
+    made.lose("peer")
     assert dealt(made) == {"a": 100}
     assert made.members == 1
-    made.forget_peer("nobody")
+    made.lose("nobody")
 
 
-def test_a_silent_peer_is_forgotten_after_two_cycles_and_its_share_is_the_others() -> None:
-    made = fleet(a=wants())
-    made.take_report("peer", {"k": wants(50)}, 1, 10.0)
-    assert dealt(made, 10.0) == {"a": 50}
-    assert made.expire(10.0 + 2.0, 1.0) == []
-    assert made.expire(10.0 + FORGET_CYCLES + 0.01, 1.0) == ["peer"]
-    assert dealt(made, 12.5) == {"a": 100}
-    assert made.expire(13.0, 1.0) == []
+def test_what_several_hungry_workers_weigh_follows_what_others_take_and_the_limit() -> None:
+    """The row of a worker that is content beside one that isn't has to be published anew."""
+    made = fleet(a=Use(20), b=wants())
+    made.hear("peer", {"k": wants(50)})
+    assert made.own()["k"].weight == pytest.approx(60 / 40)
+    assert not made.has_changes
+    made.hear("peer", {"k": wants(50, weight=2)})
+    assert made.own()["k"].weight == pytest.approx(1 + 20 / (80 / 3))
+    made.set_limits({"k": 200})
+    assert made.own()["k"].weight == pytest.approx(1 + 20 / 60)
+    made.lose("peer")
+    assert made.own()["k"].weight == 1
 
 
-def test_a_peer_that_was_only_late_goes_on_where_it_was() -> None:
-    made = fleet(a=wants())
-    made.take_report("peer", {"k": wants(50)}, 1, 0.0)
-    made.expire(2.5, 1.0)
-    assert dealt(made, 2.5) == {"a": 100}
-    made.take_report("peer", {}, 1, 2.6)
-    assert dealt(made, 2.6) == {"a": 50}
-
-
-def test_nothing_is_kept_of_a_peer_that_was_away_for_long() -> None:
-    made = fleet(a=wants())
-    made.take_report("peer", {"k": wants(50)}, 1, 0.0)
-    made.expire(2.5, 1.0)
-    made.expire(PURGE_CYCLES + 0.1, 1.0)
-    made.take_report("peer", {}, 1, 9.0)
-    assert dealt(made, 9.0) == {"a": 100}
-
-
-def test_entries_that_are_not_repeated_are_dropped() -> None:
-    made = fleet(a=wants())
-    made.take_report("peer", {"k": wants(50)}, 1, 0.0)
-    for second in range(1, 13):
-        made.take_report("peer", {}, 1, float(second))
-        made.expire(float(second), 1.0, 5)
-    assert dealt(made, 12.0) == {"a": 100}
-
-
-def test_a_silent_exchange_makes_nobody_forgotten() -> None:
-    made = fleet(a=wants())
-    made.take_report("peer", {"k": wants(50)}, 1, 9.9)
-    assert made.expire(13.0, 1.0, echo_at=10.0) == []  # nothing came back of ours either
-    assert made.expire(13.0, 1.0, echo_at=9.9 + ECHO_CYCLES + 0.01) == ["peer"]
-
-
-def test_other_peers_show_as_well_that_the_exchange_works() -> None:
-    made = fleet(a=wants())
-    made.take_report("dead", {"k": wants(50)}, 1, 10.0)
-    made.take_report("alive", {"k": wants(50)}, 1, 13.0)
-    assert made.expire(13.0, 1.0, echo_at=10.0) == ["dead"]
-
-
-@pytest.mark.parametrize("use", [Use(math.nan), Use(-1.0, hungry=True), Use(math.inf), wants(weight=0.0), Use(1e39)])
-def test_numbers_that_can_not_be_change_nothing(use: Use) -> None:
-    made = fleet(a=wants(), b=Use(3))
-    made.take_report("peer", {"k": wants(30)}, 1, 0.0)
-    before = dealt(made)
-    made.take_report("peer", {"k": use}, 1, 0.0)
-    assert dealt(made) == {}
-    assert sum(before.values()) < 110
+def test_only_what_changed_is_published_a_few_keys_at_once() -> None:
+    made = fleet()
+    made.take_demand("a", {f"k{n}": Use(n + 1.0) for n in range(10)})
+    found: list[dict[str, Use]] = []
+    while made.has_changes:
+        found.append(made.changes(3))
+    assert max(map(len, found)) == 3
+    assert {key: use for some in found for key, use in some.items()} == {f"k{n}": Use(n + 1.0) for n in range(10)}
+    made.take_demand("a", {"k3": IDLE, "k5": Use(6.0), "k7": Use(9.0)})
+    assert made.changes() == {"k3": IDLE, "k7": Use(9.0)}
+    assert made.changes() == {}
 
 
 def test_a_gateway_counts_itself_as_others_do() -> None:
     """It takes 40 by now, and others were told 20: they go by 20, so what is theirs together is 80."""
     made = fleet(a=Use(20))
-    made.take_report("peer", {"k": wants(80)}, 1, 0.0)
-    made.published(made.own())
+    made.hear("peer", {"k": wants(80)})
+    made.publish()
     assert dealt(made)["a"] <= 20 + 100 * HEADROOM
     made.take_demand("a", {"k": wants(40)})
     assert dealt(made) == {}
-    made.published(made.own())
+    made.publish()
     assert dealt(made) == {"a": 50}
 
 
 def test_a_hungry_worker_may_have_the_headroom_before_others_know() -> None:
     made = fleet(a=Use(10), b=Use(10))
-    made.take_report("peer", {"k": wants(80)}, 1, 0.0)
-    made.published(made.own())
+    made.hear("peer", {"k": wants(80)})
+    made.publish()
     made.take_demand("a", {"k": wants(10)})
     told = dealt(made)
     assert told["a"] == pytest.approx(10 + 100 * HEADROOM)
@@ -440,18 +429,17 @@ def test_own_uses_are_sums_of_who_is_not_idle() -> None:
 # --- the exchange away ------------------------------------------------------------------------------------------------
 
 
-def frozen() -> Fleet:
+def frozen() -> Gateway:
     made = fleet(a=wants(), b=wants())
-    made.take_report("peer", {"k": Use(10)}, 2, 0.0)
+    made.hear("peer", {"k": Use(10)}, 2)
     assert sum(dealt(made).values()) == pytest.approx(90)
     made.freeze(1.0)
     return made
 
 
-def test_shares_freeze_while_the_exchange_is_away_and_nobody_is_forgotten() -> None:
+def test_shares_freeze_while_the_exchange_is_away() -> None:
     made = frozen()
     for now in (1.0, 5.0, 1.0 + FROZEN_S):
-        assert made.expire(now, 1.0) == []
         assert dealt(made, now) == {}
     assert made.members == 4
     assert made.frozen_at == 1.0
@@ -476,6 +464,7 @@ def test_then_they_go_smoothly_to_what_is_the_workers_of_the_last_known_members(
 
 def test_a_limit_that_changes_meanwhile_holds() -> None:
     made = frozen()
+    dealt(made, 1.0)
     made.set_limits({"k": 40})
     assert sum(dealt(made, 2.0).values()) == pytest.approx(40)
 
@@ -487,28 +476,26 @@ def test_what_is_new_while_frozen_has_its_even_part() -> None:
     assert made.deal(2.0)["a"]["new"].rate == pytest.approx(50)
 
 
-def test_thawed_it_deals_by_reports_again_and_peers_have_two_cycles_to_be_heard() -> None:
+def test_thawed_it_deals_by_reports_again() -> None:
     made = frozen()
     for step in range(400):
         made.deal(1.0 + step / 4)
     made.thaw(100.0)
     assert sum(dealt(made, 100.0).values()) == pytest.approx(90)
-    assert made.expire(102.0, 1.0) == []
-    assert made.expire(102.5, 1.0) == ["peer"]
 
 
 def test_a_gateway_that_has_just_started_deals_nothing_before_it_knows_the_others() -> None:
-    made = Fleet(exchanges=True)
+    made = Gateway(exchanges=True)
     made.set_limits({"k": 100})
     made.take_demand("a", {"k": wants()})
     assert made.deal(0.0) == {}
-    made.take_report("peer", {"k": wants(100)}, 1, 0.5)
+    made.hear("peer", {"k": wants(100)})
     made.thaw(1.0)
     assert dealt(made, 1.0) == {"a": 50}
 
 
 def test_a_gateway_that_starts_without_an_exchange_deals_as_if_frozen() -> None:
-    made = Fleet(exchanges=True)
+    made = Gateway(exchanges=True)
     made.set_limits({"k": 100})
     made.take_demand("a", {"k": wants()})
     made.freeze(0.0)
@@ -607,6 +594,31 @@ def test_a_fleet_without_its_exchange_keeps_to_the_limit() -> None:
     assert max(world.rate(t, t + 1) for t in (*range(15, 19), *range(22, 60))) < 1.1 * LIMIT
     end = world.now
     assert [world.member(name, end - 5, end) for name in ("a0", "b0")] == pytest.approx([50, 50], rel=0.02)
+
+
+@pytest.mark.parametrize("away_s", [1.0, 3.0, 8.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_gateway_whose_control_died_takes_nobodys_part_and_has_its_own_again_when_it_is_back(
+    seed: int, away_s: float
+) -> None:
+    """Peers forget it after two cycles, and its workers know when."""
+    world = World(seed=seed)
+    world.join("a", ALL, ALL)
+    world.join("b", ALL, ALL)
+    world.run(15)
+    killed = world.now
+    world.kill_control("a")
+    world.run(away_s)
+    world.start_control("a")
+    back = world.now
+    world.run(20)
+    for t in (killed + i / 4 for i in range(round(4 * (world.now - killed)) - 4)):
+        if not killed + 1 <= t < killed + 3:  # two cycles, and the second that a message may be late
+            assert world.rate(t, t + 1) < 1.1 * LIMIT
+    assert world.rate(killed + 3, world.now) > 0.8 * LIMIT
+    assert world.rate(back + 4, world.now) == pytest.approx(LIMIT, rel=0.03)
+    parts = [world.member(name, back + 4, world.now) for name in ("a0", "a1", "b0", "b1")]
+    assert parts == pytest.approx([LIMIT / 4] * 4, rel=0.1)
 
 
 def test_the_same_seed_is_the_same_run() -> None:
