@@ -62,8 +62,9 @@ fleet: env ## one limit over two gateways with two workers each, while members c
 spark: env ## tests of the audit with Spark
 	@$(BIN)/pytest -m spark $(ARGS)
 
-kills: env ## the audit's stream, killed 20 times in the middle of its work: its tables must hold the truth
+kills: env ## the audit's stream and upkeep, killed again and again in the middle of their work: tables must be exact
 	@$(BIN)/python -m tests.audit.kill_stream --kills 20 $(ARGS)
+	@$(BIN)/python -m tests.audit.kill_upkeep --kills 10
 
 bench: env ## what the gateway costs per request and per gigabyte (ARGS=--help)
 	@$(BIN)/python tests/bench/bench.py $(ARGS)

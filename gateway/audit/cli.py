@@ -70,6 +70,8 @@ def main(argv: list[str]) -> int:
         command = importlib.import_module(f"gateway.audit.{COMMANDS[argv[0]]}")
         return int(command.main(argv))
     try:
+        if argv and not argv[0].startswith("-"):
+            refuse(f"{argv[0]!r} is no command of the audit: {', '.join(COMMANDS)}, or options alone (--help)")
         options = _parser().parse_args(argv)
         by, window, reading = _checked(options, now_ms())
     except SystemExit as stop:  # argparse has said what was wrong, or has shown its help

@@ -8,10 +8,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,3 +270,22 @@ def _sha256(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
+
+
+def main() -> int:
+    """`python -m gateway.audit.connector`: fetch the connector and print its files, for images and --jars."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        print("PySpark is not installed: pip install 'produce-gateway[audit]'", file=sys.stderr)
+        return 1
+    try:
+        found = connector_jars(importlib.metadata.version("pyspark"), Path(spec.origin).parent / "jars")
+    except MissingDependency as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n".join(map(str, found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,24 +19,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
-from py4j.java_gateway import JavaClass, JavaObject
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import connector, schema, transforms
+from gateway.audit import brokers, connector, schema, transforms
+from gateway.audit.brokers import check_reachable
+from gateway.audit.errors import AuditError, explain
+from gateway.audit.progress import watched
 
 if TYPE_CHECKING:
     from gateway.audit.store import Tables
 
 APP_NAME: Final = "produce-gateway audit"
-ANSWER_TIMEOUT_MS: Final = 15_000  # how long a broker may take to answer the look-up of offsets
-_POLL_TIMEOUT_MS: Final = 60_000  # and how long a task waits for records that exist
-_CONNECT_TIMEOUT_S: Final = 5.0
+_POLL_TIMEOUT_MS: Final = 60_000  # how long a task waits for records that exist
 _STOP_TIMEOUT_S: Final = 10.0
 _SMALL: Final = 10_000  # records below which splitting a partition costs more than it gives
+_RECORDS_PER_TASK: Final = 100_000  # a few seconds of work: often enough to see how far it is, and what fits in memory
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
 _SAMPLES: Final = 10
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
@@ -58,10 +59,6 @@ _DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-
-
-class AuditError(Exception):
-    """The audit can't be made; the text is one line that says why and, where possible, what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,26 +163,6 @@ def session(
             _stop(spark)
 
 
-def check_reachable(bootstrap_servers: str) -> None:
-    """A cheap look before Spark is started: does any of the addresses take a connection?
-
-    Raises:
-        AuditError: none does.
-    """
-    failed = []
-    for address in bootstrap_servers.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdecimal():
-            raise AuditError(f"--bootstrap-servers: {address!r} is not HOST:PORT")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-        except (OSError, OverflowError) as error:
-            failed.append(f"{address}: {getattr(error, 'strerror', None) or error}")
-        else:
-            return
-    raise AuditError(f"no broker can be reached ({'; '.join(failed)})")
-
-
 def read_topic(
     spark: SparkSession,
     bootstrap_servers: str,
@@ -200,7 +177,7 @@ def read_topic(
         AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
     """
     properties = {"bootstrap.servers": bootstrap_servers, **(properties or {})}
-    offsets = _offsets(spark, topic, properties)
+    offsets = brokers.offsets(spark, topic, properties)
     records = sum(end - start for start, end in offsets.values())
     about = {
         "kind": "topic",
@@ -223,7 +200,8 @@ def read_topic(
         .option("kafkaConsumer.pollTimeoutMs", _POLL_TIMEOUT_MS)
     )
     if records > _SMALL:
-        reader = reader.option("minPartitions", max(len(offsets), spark.sparkContext.defaultParallelism))
+        wanted = max(len(offsets), spark.sparkContext.defaultParallelism, records // _RECORDS_PER_TASK)
+        reader = reader.option("minPartitions", wanted)
     origin = F.concat_ws("", "topic", F.lit("-"), "partition", F.lit("@"), "offset")
     raw = reader.load().select(F.col("value").cast("string").alias("value"), origin.alias("origin"))
     return Source(raw, about, records)
@@ -247,6 +225,69 @@ def read_spool(spark: SparkSession, path: str) -> Source:
     return Source(raw, {"kind": "spool", "name": path})
 
 
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What was read, each record once: `rows` to sum up, `intervals` to look for gaps in. Both are lazy."""
+
+    rows: DataFrame  # transforms.usage_rows, or the table `usage`
+    intervals: DataFrame  # unique records, or the table of that name, which hasn't their rows
+    about: list[dict[str, Any]]
+    trust: dict[str, Any]  # the fields of Integrity that are known before gaps are looked for
+
+    @property
+    def total(self) -> int:
+        """How many records were read, copies and malformed ones included."""
+        return int(self.trust["records"])
+
+
+@contextmanager
+def read(sources: Sequence[Source], tell: Callable[[str], None] = no_progress) -> Iterator[Records]:
+    """The records of these sources together: what is in several of them counts once. Decoded once, until the exit.
+
+    Raises:
+        AuditError: a source can't be read to its end (also from within).
+    """
+    raw = sources[0].raw
+    for source in sources[1:]:
+        raw = raw.unionByName(source.raw)
+    decoded = transforms.decode(raw).persist()
+    try:
+        with watched(raw.sparkSession, tell):
+            tell("reading and decoding")
+            trust = _count(decoded)
+            records = transforms.unique(transforms.mark_copies(decoded))
+            yield Records(transforms.usage_rows(records), records, [source.about for source in sources], trust)
+    except (Py4JJavaError, PySparkException) as error:
+        raise AuditError(explain(error)) from error
+    finally:
+        decoded.unpersist()
+
+
+@contextmanager
+def read_tables(
+    tables: Tables, from_ms: int | None = None, to_ms: int | None = None, tell: Callable[[str], None] = no_progress
+) -> Iterator[Records]:
+    """The same of tables that a stream has written (store.open_tables); `rows` holds at least those within the bounds.
+
+    Raises:
+        AuditError: the tables can't be read (also from within).
+    """
+    try:
+        with watched(tables.spark, tell):
+            tell("reading the tables")
+            rows, intervals = tables.read("usage", from_ms, to_ms), tables.read("intervals")
+            yield Records(rows, intervals, [tables.about()], _count_tables(tables))
+    except (Py4JJavaError, PySparkException) as error:
+        raise AuditError(explain(error)) from error
+
+
+def answer(records: Records, question: Question, tell: Callable[[str], None] = no_progress) -> Report:
+    """The sums that are asked for, and whether they can be trusted."""
+    tell(f"summing up {records.total:,} records")
+    rows = _sum_rows(records.rows, question)
+    return Report(question, records.about, rows, find_gaps(records, question, tell))
+
+
 def run(
     spark: SparkSession,
     sources: Sequence[Source],
@@ -258,23 +299,8 @@ def run(
     Raises:
         AuditError: a source can't be read to its end.
     """
-    raw = sources[0].raw
-    for source in sources[1:]:
-        raw = raw.unionByName(source.raw)
-    decoded = transforms.decode(raw).persist()
-    try:
-        tell("reading and decoding")
-        trust = _count(decoded)
-        records = transforms.unique(transforms.mark_copies(decoded))
-        tell(f"summing up {trust['records']:,} records")
-        rows = _sum_up(records, question)
-        tell("looking for gaps")
-        integrity = _find_gaps(records, question, trust)
-    except (Py4JJavaError, PySparkException) as error:
-        raise AuditError(explain(error)) from error
-    finally:
-        decoded.unpersist()
-    return Report(question, [source.about for source in sources], rows, integrity)
+    with read(sources, tell) as records:
+        return answer(records, question, tell)
 
 
 def run_tables(tables: Tables, question: Question, tell: Callable[[str], None] = no_progress) -> Report:
@@ -283,14 +309,8 @@ def run_tables(tables: Tables, question: Question, tell: Callable[[str], None] =
     Raises:
         AuditError: the tables can't be read.
     """
-    try:
-        tell("summing up the table usage")
-        rows = _sum_rows(tables.read("usage", question.from_ms, question.to_ms), question)
-        tell("looking for gaps")
-        integrity = _find_gaps(tables.read("intervals"), question, _count_tables(tables))
-        return Report(question, [tables.about()], rows, integrity)
-    except (Py4JJavaError, PySparkException) as error:
-        raise AuditError(explain(error)) from error
+    with read_tables(tables, question.from_ms, question.to_ms, tell) as records:
+        return answer(records, question, tell)
 
 
 def _count_tables(tables: Tables) -> dict[str, Any]:
@@ -309,22 +329,6 @@ def _count_tables(tables: Tables) -> dict[str, Any]:
         "samples": [row.asDict() for row in samples],
         **counted.asDict(),
     }
-
-
-def explain(error: BaseException) -> str:
-    """What went wrong in Spark or Kafka, in one line."""
-    causes = _causes(error)
-    if any("OffsetOutOfRangeException" in name for name, _ in causes) or any(
-        "data loss" in text.lower() or "lost data" in text.lower() for _, text in causes
-    ):
-        return (
-            "records that were there at the start are gone (retention removed them, or the topic was recreated):"
-            " run again, and give the topic a longer retention"
-        )
-    for name, text in reversed(causes):
-        if text and name not in ("java.lang.InterruptedException",):
-            return f"{name.rpartition('.')[2]}: {text.strip().splitlines()[0][:500]}"
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:500] if str(error).strip() else 'no message'}"
 
 
 def _count(decoded: DataFrame) -> dict[str, Any]:
@@ -350,10 +354,6 @@ def _count_copies(decoded: DataFrame) -> dict[str, int]:
     return {"duplicates": row["duplicates"], "conflicts": row["conflicts"]}
 
 
-def _sum_up(records: DataFrame, question: Question) -> list[dict[str, Any]]:
-    return _sum_rows(transforms.usage_rows(records), question)
-
-
 def _sum_rows(rows_of_usage: DataFrame, question: Question) -> list[dict[str, Any]]:
     chosen = transforms.within(rows_of_usage, question.from_ms, question.to_ms)
     sums = transforms.totals_of_rows(chosen, question.by, question.window_ms)
@@ -364,8 +364,10 @@ def _sum_rows(rows_of_usage: DataFrame, question: Question) -> list[dict[str, An
     return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
 
 
-def _find_gaps(records: DataFrame, question: Question, trust: dict[str, Any]) -> Integrity:
-    found = transforms.gaps(records).orderBy(*schema.BOOT, "first_seq", "gap")
+def find_gaps(records: Records, question: Question, tell: Callable[[str], None] = no_progress) -> Integrity:
+    """What is missing from the records, or may be, between the question's bounds."""
+    tell("looking for gaps")
+    found = transforms.gaps(records.intervals).orderBy(*schema.BOOT, "first_seq", "gap")
     gaps: list[dict[str, Any]] = []
     gaps_total = 0
     for row in found.toLocalIterator():  # a broken log may have millions: count all, keep some
@@ -373,11 +375,11 @@ def _find_gaps(records: DataFrame, question: Question, trust: dict[str, Any]) ->
         if _overlaps(gap, "after_ms", "before_ms", question):
             gaps_total += 1
             gaps += [gap] if gaps_total <= MAX_LISTED else []
-    boots = [row.asDict() for row in transforms.boots(records).orderBy(*schema.BOOT).collect()]
+    boots = [row.asDict() for row in transforms.boots(records.intervals).orderBy(*schema.BOOT).collect()]
     endless = [boot for boot in boots if boot["state"] != "final"]
     incomplete = [boot for boot in endless if _overlaps(boot, "start_ms", "lost_ms", question)]
     return Integrity(
-        **trust,
+        **records.trust,
         boots=len(boots),
         gaps=gaps,
         gaps_total=gaps_total,
@@ -413,6 +415,8 @@ def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
     connector.find_java()
     # Without it Spark asks the resolver for this host's name, warns, and takes an outer address.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Else the first python3 on PATH, which may be another one and have no Arrow (the what-if runs in it).
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         with _output_to(log):
             return _quiet(SparkSession.builder.appName(APP_NAME).config(map=dict(settings)).getOrCreate())
@@ -470,86 +474,24 @@ def _offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
     return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
 
 
-def topic_id(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> str:
-    """The id that a topic has for as long as it exists; one made again under its name has another.
-
-    Raises:
-        AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
-    """
-    with _admin(spark, topic, properties) as (jvm, admin):
-        return str(_describe(jvm, admin, topic).topicId().toString())
-
-
-def _offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> dict[int, tuple[int, int]]:
-    with _admin(spark, topic, properties) as (jvm, admin):
-        spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
-        partitions = _partitions(jvm, admin, topic)
-        start = _ask_offsets(jvm, admin, partitions, spec.earliest())
-        end = _ask_offsets(jvm, admin, partitions, spec.latest())
-    return {partition: (start[partition], end[partition]) for partition in start}
-
-
-@contextmanager
-def _admin(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> Iterator[tuple[Any, JavaObject]]:
-    jvm: Any = spark.sparkContext._jvm
-    kafka = jvm.org.apache.kafka
-    if not isinstance(kafka.clients.admin.Admin, JavaClass):
-        raise AuditError(
-            "Spark has no Kafka connector: give spark-submit"
-            f" --packages {connector.coordinate(spark.version)}, or its jars by --jars"
-        )
-    bounds = {"default.api.timeout.ms": ANSWER_TIMEOUT_MS, "request.timeout.ms": ANSWER_TIMEOUT_MS * 2 // 3}
-    settings = jvm.java.util.Properties()
-    for name, value in {**bounds, **properties}.items():
-        settings.put(name, str(value))
-    try:
-        admin = kafka.clients.admin.Admin.create(settings)
-        try:
-            yield jvm, admin
-        finally:
-            admin.close(jvm.java.time.Duration.ofSeconds(1))
-    except Py4JJavaError as error:
-        raise AuditError(_kafka_error(error, topic, properties["bootstrap.servers"])) from None
-
-
-def _describe(jvm: Any, admin: JavaObject, topic: str) -> JavaObject:
-    names = jvm.java.util.ArrayList()
-    names.add(topic)
-    return admin.describeTopics(names).allTopicNames().get().get(topic)
-
-
-def _partitions(jvm: Any, admin: JavaObject, topic: str) -> list[JavaObject]:
-    described = _describe(jvm, admin, topic)
-    make = jvm.org.apache.kafka.common.TopicPartition
-    return [make(topic, info.partition()) for info in described.partitions()]
-
-
-def _ask_offsets(jvm: Any, admin: JavaObject, partitions: list[JavaObject], spec: JavaObject) -> dict[int, int]:
-    wanted = jvm.java.util.HashMap()
-    for partition in partitions:
-        wanted.put(partition, spec)
-    found = admin.listOffsets(wanted).all().get()
-    return {partition.partition(): found.get(partition).offset() for partition in partitions}
-
-
-def _kafka_error(error: Py4JJavaError, topic: str, bootstrap_servers: str) -> str:
-    causes = _causes(error)
-    names = {name.rpartition(".")[2] for name, _ in causes}
-    if "UnknownTopicOrPartitionException" in names:
-        return f"topic {topic} does not exist at {bootstrap_servers}"
-    if "TimeoutException" in names:
-        return (
-            f"no answer from {bootstrap_servers} within {ANSWER_TIMEOUT_MS // 1000} s: is it running, does"
-            " security.protocol match, and can its advertised listeners be reached from here?"
-        )
-    return f"{bootstrap_servers}: {explain(error)}"
-
-
-def _causes(error: BaseException) -> list[tuple[str, str]]:
-    """The chain of Java exceptions as (class name, message), outermost first; of Python ones just this."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    chain: list[tuple[str, str]] = []
-    while java is not None and len(chain) < 20:
-        chain.append((java.getClass().getName(), java.getMessage() or ""))
-        java = java.getCause()
-    return chain or [(type(error).__name__, str(error))]
+__all__ = [
+    "AuditError",
+    "Integrity",
+    "Question",
+    "Records",
+    "Report",
+    "Source",
+    "answer",
+    "check_reachable",
+    "explain",
+    "find_gaps",
+    "no_progress",
+    "read",
+    "read_spool",
+    "read_tables",
+    "read_topic",
+    "run",
+    "run_tables",
+    "session",
+    "under_spark_submit",
+]

@@ -171,14 +171,19 @@ def reasons(advice: Sequence[Advice], wish: Wish) -> dict[str, str]:
     return found
 
 
-def as_yaml(advice: Sequence[Advice], wish: Wish) -> str:
-    """The document as text, each topic with its reason as a comment behind it."""
+def as_yaml(advice: Sequence[Advice], wish: Wish, complete: bool = True) -> str:
+    """The document as text, each topic with its reason as a comment behind it.
+
+    `complete`: whether nothing is missing from the records.
+    """
     used = math.fsum(each.threshold for each in advice)
     lines = [
         "# Thresholds from recorded usage, for `produce-gateway policies apply`; they hold on each broker.",
         f"# Topics' own take {format_rate(used)} of the total of {format_rate(wish.total)}; all others share the rest.",
         "# A topic beyond its threshold is held back only while its broker is beyond the total.",
     ]
+    if not complete:
+        lines.append("# Records are missing or malformed (`produce-gateway audit` lists them): rates may be higher.")
     why = reasons(advice, wish)
     thresholds = policy_document(advice, wish)["thresholds"]
     topics = thresholds.pop("topics", {})

@@ -83,7 +83,7 @@ def _recommend(options: argparse.Namespace) -> Callable[[], int]:
             made = recommend.as_json(advice, wish)
             text = tables.dumps({**made, "sources": records.about, "integrity": tables.integrity_json(integrity)})
         else:
-            text = recommend.as_yaml(advice, wish).rstrip("\n")
+            text = recommend.as_yaml(advice, wish, integrity.complete).rstrip("\n")
         return cli.put(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
 
     return work

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import commits, layout, schema
 from gateway.audit.commits import Commit, Coverage, Group, Span, State
-from gateway.audit.job import AuditError, explain
+from gateway.audit.errors import AuditError, explain
 
 LOG: Final = "_log"
 _DAY_MS: Final = 86_400_000
@@ -458,7 +458,8 @@ class DeltaTables:
             keys = list(layout.KEYS[table])
             new = batch.frames[table].join(there.select(*keys).distinct(), keys, "left_anti")
             new = new.select(*layout.TABLES[table].names).coalesce(1 + batch.rows[table] // _ROWS_PER_FILE)
-            new.write.format("delta").partitionBy("date").mode("append").save(self.path(table))
+            append = new.write.format("delta").partitionBy("date").mode("append")
+            append.option("mergeSchema", "true").save(self.path(table))  # an older release's tables lack newer columns
 
     def derive(self, frames: Mapping[str, DataFrame]) -> None:
         for table, frame in frames.items():

@@ -21,9 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import commits, job, layout, schema, store, transforms
+from gateway.audit import brokers, commits, job, layout, schema, store, transforms
 from gateway.audit.commits import Coverage, Span
-from gateway.audit.job import AuditError
+from gateway.audit.errors import AuditError, explain
+from gateway.audit.progress import watched
 from gateway.audit.store import Batch, Files, Tables
 from policies import usage
 
@@ -55,7 +56,7 @@ def run(
         AuditError: the topic can't be read on, the checkpoint belongs to something else, another stream took over.
     """
     properties = {"bootstrap.servers": plan.bootstrap_servers, **plan.properties}
-    topic_id = job.topic_id(spark, plan.topic, properties)
+    topic_id = brokers.topic_id(spark, plan.topic, properties)
     _check_checkpoint(spark, tables, plan, topic_id)
     tables.open_stream()
     # It logs the traceback of what is raised in a batch; we tell the same in one line.
@@ -64,12 +65,13 @@ def run(
     query = sink.start(spark)
     stopping = _StopOnSignal()
     try:
-        while not query.awaitTermination(_LOOK_S):
-            if stopping.asked:
-                tell("stopping")
-                sink.stopping = True
-                query.stop()
-                break
+        with watched(spark, tell):
+            while not query.awaitTermination(_LOOK_S):
+                if stopping.asked:
+                    tell("stopping")
+                    sink.stopping = True
+                    query.stop()
+                    break
     except (Py4JJavaError, PySparkException) as error:
         raise sink.failure or AuditError(_explain(error, plan)) from error
     finally:
@@ -123,7 +125,7 @@ def _made_again(plan: Plan) -> str:
 
 
 def _explain(error: BaseException, plan: Plan) -> str:
-    said = job.explain(error)
+    said = explain(error)
     if "records that were there at the start are gone" in said or "data may have been missed" in str(error):
         return (
             f"records of {plan.topic} are gone that had not been read yet (retention, or the topic was made again):"
@@ -203,7 +205,7 @@ class _Sink:
 
     def _check_topic(self) -> None:
         # Ids never come again: if it is the same after reading, what was read is from the topic meant.
-        if job.topic_id(self._tables.spark, self._plan.topic, self._properties) != self._topic_id:
+        if brokers.topic_id(self._tables.spark, self._plan.topic, self._properties) != self._topic_id:
             raise AuditError(_made_again(self._plan))
 
     def _say(self, number: int, added: Mapping[str, int]) -> None:
@@ -253,7 +255,7 @@ def decode(frame: DataFrame, topic_id: str) -> DataFrame:
     decoded = transforms.decode(frame.select(F.col("value").cast("string").alias("value"), origin.alias("origin")))
     names = ("origin_topic", *layout.ORIGIN, "timestamp_ms")
     return decoded.select(
-        *(*usage.HEADER_FIELDS, "rows", "digest", "problem"),
+        *(*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "rows", "digest", "problem"),
         *(F.col("origin")[name].alias(name) for name in names),
         F.when(F.col("problem").isNotNull(), F.col("origin")["text"]).alias("value"),
     )

@@ -19,6 +19,7 @@ from policies import usage
 JSON_VERSION: Final = 1
 _ALWAYS: Final = (schema.OFFERED, "accepted", "rejected", "errored")  # shown even where they are 0
 AT_MOST: Final = "≤"
+NAMELESS: Final = "(none)"
 _NOTE: Final = "≤ at most: attempts at one batch may be in several rows, or can't be told apart (docs/audit.md)"
 _LISTED: Final = 20  # gaps and incomplete boots in the text
 
@@ -152,8 +153,8 @@ def title(key: str) -> str:
 
 
 def labels(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
-    """What a row is about, fit to be shown."""
-    return [time_text(row[key]) if key == schema.WINDOW else safe(str(row[key])) for key in keys]
+    """What a row is about, fit to be shown; `NAMELESS` for an empty name, which would look like a fault."""
+    return [time_text(row[key]) if key == schema.WINDOW else safe(str(row[key])) or NAMELESS for key in keys]
 
 
 def _total_labels(keys: Sequence[str]) -> list[str]:

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import commits, job, layout, schema, store, transforms
 from gateway.audit.commits import Commit, Coverage, Group
-from gateway.audit.job import AuditError
+from gateway.audit.errors import AuditError
+from gateway.audit.progress import watched
 from gateway.audit.store import DeltaTables, ParquetTables, Tables
 
 GRACE_MS: Final = 3_600_000  # how long a reader that has begun may go on
@@ -169,7 +170,8 @@ def _rewrite(
         date: commits.merged_spans(span for group in groups if group.date == date for span in group.spans)
         for date in {group.date for group in groups}
     }
-    made = tables.write(table, ordered.sortWithinPartitions(*order), name, files, spans)
+    with watched(tables.spark, tell):
+        made = tables.write(table, ordered.sortWithinPartitions(*order), name, files, spans)
     if whole:
         there, here = (tables.read_groups(table, each).count() for each in (groups, made))
         if there != here:
@@ -218,11 +220,12 @@ def _compact_delta(tables: DeltaTables, tell: Callable[[str], None]) -> Done:
         if not tables.files.list(f"{table}/_delta_log"):
             continue
         tell(f"{table}: OPTIMIZE, VACUUM")
-        row = tables.spark.sql(f"OPTIMIZE delta.`{tables.path(table)}`").collect()[0]["metrics"]
+        with watched(tables.spark, tell):
+            row = tables.spark.sql(f"OPTIMIZE delta.`{tables.path(table)}`").collect()[0]["metrics"]
+            tables.spark.sql(f"VACUUM delta.`{tables.path(table)}`")
         done.files_before += row["numFilesRemoved"]
         done.files_after += row["numFilesAdded"]
         done.commits += 1
-        tables.spark.sql(f"VACUUM delta.`{tables.path(table)}`")
     return done
 
 

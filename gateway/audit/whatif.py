@@ -63,22 +63,24 @@ class Effect:
         at = (ACTUAL, CHANGE).index(which)
         return sum(found[at]["bytes"] for (name, _), found in self.outcomes.items() if name == outcome)
 
-    def dropped(self, which: str) -> int:
+    def dropped(self, which: str, torn: bool = False) -> int:
         """Bytes that never got in because nobody sent them again; `which`: ACTUAL, or CHANGE. An upper bound where the
-        records can't tell what was sent again.
+        records can't tell what was sent again, or where `torn`: what dropped.tears says of `keys`.
         """
-        really = self._dropped(lambda actual, change: actual)
+        really = self._dropped(lambda actual, change: actual, torn)
         if which == ACTUAL:
             return really
-        return self._dropped(lambda actual, change: actual + change) - really
+        return self._dropped(lambda actual, change: actual + change, torn) - really
 
-    def _dropped(self, one: Callable[[int, int], int]) -> int:
+    def _dropped(self, one: Callable[[int, int], int], torn: bool) -> int:
         sums: dict[str, int] = defaultdict(int)
         for (outcome, _), (actual, change) in self.outcomes.items():
             if outcome not in usage.NOTES:
                 sums[f"{outcome}_bytes"] += one(actual["bytes"], change["bytes"])
-                sums["repeats_bytes"] += one(actual["repeats"], change["repeats"])
-        return finally_dropped(defaultdict(int, sums)).bytes
+                again = one(actual["repeats"], change["repeats"])
+                sums["repeats_bytes"] += again
+                sums["rejected_again_bytes"] += again if outcome == "rejected" else 0
+        return finally_dropped(defaultdict(int, sums), torn).bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.audit import schema
-from gateway.audit.tables import align, labels, safe, title
+from gateway.audit import dropped, schema
+from gateway.audit.tables import AT_MOST, align, labels, safe, title, with_note
 from gateway.audit.whatif import ACTUAL, CHANGE, MEASURES, Answer, Effect
 from policies.replay import WAITING
 from policies.usage import DELAYED
@@ -40,14 +40,18 @@ def as_json(answer: Answer, about: Mapping[str, Any]) -> dict[str, Any]:
             for effect in answer.rows
             for (outcome, reason), (actual, change) in sorted(effect.outcomes.items())
         ],
+        "finally_dropped": [
+            {**keys, "actual": actual, "what_if": actual + change, "difference": change, "upper_bound": bound}
+            for keys, actual, change, bound in _dropped(answer)
+        ],
         "clients_total": len(answer.clients),
         "clients": [_client(effect) for effect in answer.clients[:_MOST]],
     }
 
 
 def as_text(answer: Answer, name: str) -> str:
-    """Words, then the table. `name`: of the policy."""
-    return f"{in_words(answer, name)}\n\n{_table(answer)}"
+    """Words, then the tables. `name`: of the policy."""
+    return "\n\n".join(filter(None, (in_words(answer, name), _table(answer), _dropped_table(answer))))
 
 
 def in_words(answer: Answer, name: str) -> str:
@@ -81,17 +85,49 @@ def in_words(answer: Answer, name: str) -> str:
 
 
 def _table(answer: Answer) -> str:
-    question = answer.question
-    keys = [*([schema.WINDOW] if question.window_ms else []), *question.by]
+    keys = _keys(answer)
     body = []
     for effect in answer.rows:
         for (outcome, reason), (actual, change) in sorted(effect.outcomes.items()):
             numbers = [actual["bytes"], actual["bytes"] + change["bytes"], change["bytes"]]
-            words = [*labels(effect.keys, keys), outcome, safe(reason)]
-            share = f"{100 * change['bytes'] / actual['bytes']:+.1f} %" if actual["bytes"] and change["bytes"] else ""
-            body.append([*words, *(f"{number:,}" for number in numbers), share])
+            words = [*labels(effect.keys, keys), title(outcome), safe(reason)]
+            body.append([*words, *(f"{number:,}" for number in numbers), _change(actual["bytes"], change["bytes"])])
     head = [*map(title, keys), "outcome", "reason", "really", "what if", "difference", ""]
     return f"bytes\n{align(head, body, None, len(keys) + 2)}"
+
+
+def _dropped_table(answer: Answer) -> str:
+    """Beside the attempts that were rejected: what never got in. Nothing, if that is nothing."""
+    keys = _keys(answer)
+    body = []
+    for names, actual, change, bound in _dropped(answer):
+        numbers = [f"{AT_MOST if bound and number else ''}{number:,}" for number in (actual, actual + change)]
+        body.append([*labels(names, keys), *numbers, f"{change:,}", _change(actual, change)])
+    if not body:
+        return ""
+    table = align([*map(title, keys), "really", "what if", "difference", ""], body, None, len(keys))
+    return with_note(f"bytes finally dropped (never got in; of rejected attempts, those not sent again)\n{table}")
+
+
+def _dropped(answer: Answer) -> list[tuple[dict[str, Any], int, int, bool]]:
+    """Of each row that lost something: keys, bytes that never got in, the difference, whether it is an upper bound."""
+    torn = dropped.tears(answer.question.by, answer.question.window_ms)
+    found = []
+    for effect in answer.rows:
+        actual, change = (effect.dropped(which, torn) for which in (ACTUAL, CHANGE))
+        attempts = effect.bytes("rejected", ACTUAL), effect.bytes("rejected", CHANGE)
+        if actual or change:
+            found.append((effect.keys, actual, change, any(attempts) and (torn or answer.unknown)))
+    return found
+
+
+def _keys(answer: Answer) -> list[str]:
+    question = answer.question
+    return [*([schema.WINDOW] if question.window_ms else []), *question.by]
+
+
+def _change(actual: int, change: int) -> str:
+    return f"{100 * change / actual:+.1f} %" if actual and change else ""
 
 
 def _three(actual: Mapping[str, int], change: Mapping[str, int]) -> dict[str, Any]:
@@ -122,8 +158,8 @@ def _client(effect: Effect) -> dict[str, Any]:
 
 
 def _who(effect: Effect) -> str:
-    keys: Sequence[str] = [safe(str(effect.keys[key])) or "(none)" for key in ("principal", "client_id", "topic")]
-    return f"{keys[0]}, client id {keys[1]}, topic {keys[2]}"
+    principal, client_id, topic = labels(effect.keys, ("principal", "client_id", "topic"))
+    return f"{principal}, client id {client_id}, topic {topic}"
 
 
 def _clients(count: int) -> str:

@@ -23,13 +23,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from gateway.audit.stream import Plan
 from gateway.embedded import Cluster
 from tests.audit.records import START, Row, interval, truth
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BY = ("topic", "client_id", "outcome")
 _START_TIMEOUT_S = 180.0
@@ -101,8 +105,9 @@ def run(
     batch: int = 60,
     seed: int = 1,
     control: bool = False,
+    spark: SparkSession | None = None,
 ) -> Outcome:
-    """The whole experiment in an empty folder."""
+    """The whole experiment in an empty folder. With `spark` the run that is not killed, and the sums, are its work."""
     chance = random.Random(seed)
     lines = usage_log(intervals)
     topic = f"kill-{os.getpid()}-{seed}-{control:d}"
@@ -125,15 +130,30 @@ def run(
             shutil.rmtree(checkpoint)
             lost += 1
         print(f"kill {number + 1} of {kills}", file=sys.stderr, flush=True)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    if spark is None:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    else:
+        _stream(spark, out, Plan(bootstrap_servers, topic, {}, str(checkpoint)))
     expected = {key: sums[0] for key, sums in truth(lines, BY).items()}
     if control:
         return Outcome(kills, in_batch, lost, expected, json.loads(_totals(out, plain=True), object_pairs_hook=_keys))
-    answer = json.loads(_totals(out))
+    answer = json.loads(_totals(out)) if spark is None else _answer(spark, out)
     got = {tuple(row[name] for name in BY): row["offered"]["bytes"] for row in answer["rows"]}
     trust = answer["integrity"]
     assert (trust["duplicates"], trust["malformed"], trust["gaps_total"]) == (copies, rubbish, 0), trust
     return Outcome(kills, in_batch, lost, expected, got, trust["duplicates"], trust["malformed"])
+
+
+def _stream(spark: SparkSession, out: Path, plan: Plan) -> None:
+    from gateway.audit import store, stream
+
+    stream.run(spark, store.open_tables(spark, str(out), make="parquet"), plan)
+
+
+def _answer(spark: SparkSession, out: Path) -> dict[str, Any]:
+    from gateway.audit import job, store, tables
+
+    return tables.as_json(job.run_tables(store.open_tables(spark, str(out)), job.Question(by=BY)))
 
 
 def _keys(pairs: list[tuple[str, int]]) -> dict[tuple[object, ...], int]:

@@ -71,6 +71,7 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         (("--spool", "x", "--from", "2025-01-02", "--to", "2025-01-01"), "--to must be later than --from"),
         (("--spool", "x", "--property", "acks"), "--property: 'acks' is not KEY=VALUE"),
         (("--spool", "x", "--command-config", "/nowhere"), "--command-config: /nowhere: No such file or directory"),
+        (("tops", "--spool", "x"), "'tops' is no command of the audit: stream, compact, expire, top,"),
         (("--spool", "x", "--colour"), "unrecognized arguments: --colour"),
     ],
 )

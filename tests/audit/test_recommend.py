@@ -60,6 +60,13 @@ def test_nothing_recorded_is_only_the_total() -> None:
     assert document.parse(as_yaml([], Wish(1e6))) == {PolicyKey.of_broker(): 1e6}
 
 
+def test_where_records_are_missing_it_says_so() -> None:
+    text = as_yaml([], Wish(1e6), complete=False)
+    assert "# Records are missing" in text
+    assert document.parse(text) == document.parse(as_yaml([], Wish(1e6)))
+    assert "missing" not in as_yaml([], Wish(1e6))
+
+
 @given(
     rates=st.lists(st.floats(0, 1e12), max_size=30),
     total=st.floats(1e3, 1e12),

@@ -245,7 +245,7 @@ def test_a_malformed_record_is_kept_whole(tables: ParquetTables, batch: Batches)
 def test_fields_of_version_2_are_columns_and_version_1_reads_as_unknown(tables: ParquetTables, batch: Batches) -> None:
     new = [Row(group="web", software="kgo", repeats=30), Row(outcome="rejected", reason="fence", bytes=70, repeats=0)]
     lines = [interval(0)[0], interval(1, new, version=2)[0], changed(interval(2)[0], rows=[])]
-    old = json.loads(interval(3)[0])
+    old = json.loads(interval(3, version=1)[0])
     old["rows"][0] |= {"group": "not yet a field", "repeats": 9}
     stream.add(tables, batch([(0, i, line) for i, line in enumerate([*lines, json.dumps(old)])]), "id")
     rows = tables.read("usage").orderBy("seq", "outcome").select("seq", "group", "software", "repeats").collect()

@@ -47,9 +47,11 @@ def _lines(seqs: range) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-def test_killed_at_random_moments_the_tables_say_the_truth(kafka: Cluster, tmp_path: Path) -> None:
+def test_killed_at_a_random_moment_the_tables_say_the_truth(
+    spark: SparkSession, kafka: Cluster, tmp_path: Path
+) -> None:
     """The full number, and the control that fails: python -m tests.audit.kill_stream (docs/audit.md)."""
-    outcome = kill_stream.run(kafka.bootstrap_servers, tmp_path, kills=1, intervals=60, batch=60, seed=3)
+    outcome = kill_stream.run(kafka.bootstrap_servers, tmp_path, kills=1, intervals=60, seed=3, spark=spark)
     assert outcome.exact
 
 

@@ -86,6 +86,13 @@ def test_what_a_client_named_itself_can_not_move_the_cursor() -> None:
     assert "a\\x1b[2Jb\\nc\\u202e" in text
 
 
+def test_who_has_no_name_is_said_to_have_none() -> None:
+    report = _report(("client_id",))
+    report.rows[0]["client_id"] = ""
+    assert "\n(none)  " in tables.as_text(report, ("bytes",))
+    assert tables.as_json(report)["rows"][0]["client_id"] == ""
+
+
 def test_everything_that_is_missing_is_named() -> None:
     life = {"gateway": "gw", "boot": "b1", "worker": 0}
     gaps = [

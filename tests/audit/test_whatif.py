@@ -210,6 +210,40 @@ def test_the_table_has_what_was_what_would_have_been_and_the_difference() -> Non
     assert lines[-1].split() == ["clicks", "accepted", "4,000", "3,000", "-1,000", "-25.0", "%"]
 
 
+def test_beside_rejected_attempts_stands_what_was_finally_dropped() -> None:
+    from gateway.audit import job
+    from gateway.audit.whatif import Answer, Effect
+    from gateway.audit.whatif_text import as_json, as_text
+
+    def numbers(size: int, repeats: int) -> dict[str, int]:
+        return {"bytes": size, "requests": 0, "delay_ms": 0, "repeats": repeats}
+
+    outcomes = {
+        ("rejected", "topic-threshold"): (numbers(9000, 6000), numbers(-1000, -1000)),
+        ("accepted", ""): (numbers(5000, 2000), numbers(1000, 0)),
+    }
+    lost = Effect({"topic": "clicks", "broker": 1}, outcomes)
+    calm = Effect({"topic": "calm", "broker": 1}, {("accepted", ""): (numbers(7, 0), numbers(0, 0))})
+
+    def lines(by: tuple[str, ...], unknown: bool = False) -> list[list[str]]:
+        text = as_text(Answer(job.Question(by), [lost, calm], [], unknown, {1: 1}), "x.yaml")
+        return [line.split() for line in text.splitlines()]
+
+    def row(answer: Answer) -> dict[str, Any]:
+        (found,) = as_json(answer, {})["finally_dropped"]
+        return dict(found)
+
+    shown = lines(("topic",))
+    assert ["clicks", "rejected", "attempts", "topic-threshold", "9,000", "8,000", "-1,000", "-11.1", "%"] in shown
+    assert shown[-1] == ["clicks", "1,000", "1,000", "0"]
+    assert lines(("topic",), unknown=True)[-2] == ["clicks", "≤1,000", "≤1,000", "0"]
+    # By broker attempts at one batch may be in several rows: each refusal is charged where it came first.
+    assert lines(("topic", "broker"))[-2] == ["clicks", "1", "≤3,000", "≤3,000", "0"]
+    assert row(Answer(job.Question(("topic",)), [lost, calm], [], False, {1: 1})) == {
+        **lost.keys, "actual": 1000, "what_if": 1000, "difference": 0, "upper_bound": False,
+    }  # fmt: skip
+
+
 def test_the_json_has_all_three_of_each_measure() -> None:
     from gateway.audit.whatif_text import as_json
 

@@ -1,0 +1,49 @@
+# What a failed audit says: one line, whatever chain of Java exceptions it was. Knows nothing of sessions or tables.
+
+from __future__ import annotations
+
+from typing import Final
+
+_MOST: Final = 500  # characters of somebody else's message
+_LONGEST_CHAIN: Final = 20
+# Innermost, and yet not what went wrong.
+_EMPTY_WORDS: Final = ("java.lang.InterruptedException",)
+
+
+class AuditError(Exception):
+    """The audit can't be made; the text is one line that says why and, where possible, what to do."""
+
+
+def explain(error: BaseException) -> str:
+    """What went wrong in Spark or Kafka, in one line."""
+    chain = causes(error)
+    if any("OffsetOutOfRangeException" in name for name, _ in chain) or any(
+        "data loss" in text.lower() or "lost data" in text.lower() for _, text in chain
+    ):
+        return (
+            "records that were there at the start are gone (retention removed them, or the topic was recreated):"
+            " run again, and give the topic a longer retention"
+        )
+    full = next((text for _, text in chain if "No space left on device" in text), None)
+    if full is not None:
+        return (
+            f"the disk is full ({_first_line(full)}): it needs room for the tables, and in spark.local.dir for sorting"
+        )
+    for name, text in reversed(chain):
+        if text.strip() and name not in _EMPTY_WORDS:
+            return f"{name.rpartition('.')[2]}: {_first_line(text)}"
+    return f"{type(error).__name__}: {_first_line(str(error)) if str(error).strip() else 'no message'}"
+
+
+def causes(error: BaseException) -> list[tuple[str, str]]:
+    """The chain of Java exceptions as (class name, message), outermost first; of Python ones just this."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    chain: list[tuple[str, str]] = []
+    while java is not None and len(chain) < _LONGEST_CHAIN:
+        chain.append((java.getClass().getName(), java.getMessage() or ""))
+        java = java.getCause()
+    return chain or [(type(error).__name__, str(error))]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:_MOST]

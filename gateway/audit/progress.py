@@ -1,0 +1,49 @@
+# How far Spark is with what was told last, as a line every few seconds, for jobs that take minutes.
+#
+# Spark's own bar writes over the terminal's last line and knows nothing of quiet runs or files; its UI is a server. The
+# status tracker has the same numbers and costs one call for each stage at work. Knows nothing of records or tables.
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+EVERY_S: Final = 5.0
+
+
+@contextmanager
+def watched(spark: SparkSession, tell: Callable[[str], None], every_s: float = EVERY_S) -> Iterator[None]:
+    """While it lasts, `tell` gets a line every `every_s` about the tasks at hand, from a thread of its own."""
+    over = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def watch() -> None:
+        while not over.wait(every_s):
+            try:
+                done, tasks = _tasks(tracker)
+            except (Py4JError, OSError):  # the session is being stopped: whoever stops it says so
+                return
+            if tasks:
+                tell(f"… {100 * done // tasks} % ({done:,} of {tasks:,} tasks)")
+
+    # This kind gives its connection to the JVM back when it ends.
+    thread: Any = InheritableThread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _tasks(tracker: Any) -> tuple[int, int]:
+    # A stage can end between the two calls.
+    found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    known = [stage for stage in found if stage is not None]
+    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

@@ -1,0 +1,383 @@
+# Whether the audit's sums agree with what the brokers' logs really hold: bytes with the growth of log dirs, messages
+# with the growth of end offsets, between two moments or since topics exist. Pure: snapshots and sums in, verdicts out;
+# brokers.py takes snapshots, reconcile_command.py adds up the usage log.
+#
+# What must hold for each topic is
+#     accepted <= growth <= accepted + what may have been appended though nobody was told so (usage.may_be_appended)
+# and exactly so: these are no estimates. Whatever else makes a log grow or shrink is either taken into account or makes
+# the verdict rest on less, and is named:
+#   - Intervals of about a second around a snapshot may count bytes on either side of it: they widen the range.
+#   - A transaction's end writes a marker into each partition it wrote to: 78 bytes and one offset (KIP-98).
+#   - Retention, compaction, DeleteRecords and tiered storage take bytes away, the broker's own compression changes
+#     them: then end offsets alone are compared, which none of these touches.
+#   - A topic made again has another id: what the one before held is not known any more.
+#   - Growth beyond the range came past the gateway. Growth below it was acknowledged and is gone.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+MARKER_BYTES: Final = 78  # a control batch: 61 of its header, 17 of its one record
+FILE_VERSION: Final = 1
+_UNCHANGED: Final = "producer"  # compression.type with which brokers keep what producers send
+
+AGREES, DIFFERS, UNKNOWN = "agrees", "differs", "unknown"
+
+
+class InvalidSnapshot(ValueError):
+    """A file is no snapshot, or not of a version that this program knows; the text is one line."""
+
+
+class Sum(NamedTuple):
+    """Bytes as in the log (compressed, with the batches' headers), and messages (records)."""
+
+    bytes: int = 0
+    messages: int = 0
+
+    def plus(self, other: Sum) -> Sum:
+        """Both together."""
+        return Sum(self.bytes + other.bytes, self.messages + other.messages)
+
+
+NOTHING: Final = Sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The leader's log of one partition."""
+
+    leader: int
+    size: int  # bytes of its segments
+    start: int  # earliest offset
+    end: int  # the next message's offset
+    transactional: bool = False  # a transaction has ended here, as far as the broker remembers
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLog:
+    """A topic's logs, and the settings that decide whether bytes can be compared."""
+
+    id: str
+    compression: str
+    cleanup: str
+    remote: bool  # tiered storage
+    partitions: Mapping[int, Partition]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Logs of a cluster, looked at between two moments (Unix milliseconds) on the clock of who asked."""
+
+    cluster: str
+    began_ms: int
+    ended_ms: int
+    topics: Mapping[str, TopicLog]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What was added to a topic's logs.
+
+    Of `messages` and `bytes` None says that it can't be told. `least_bytes` were added at least.
+    """
+
+    messages: int | None
+    bytes: int | None
+    least_bytes: int | None = None
+    transactional: bool = False
+    again: bool = False  # the topic was deleted, or deleted and made again
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the usage log says of a topic: sums over the intervals that lie surely between the two snapshots, and over
+    those that touch one of them."""
+
+    accepted: Sum = NOTHING
+    maybe: Sum = NOTHING
+    in_flight: Sum = NOTHING  # accepted or may have been, in intervals that touch a snapshot
+
+    @property
+    def most(self) -> Sum:
+        """What the log can have grown by at most."""
+        return self.accepted.plus(self.maybe).plus(self.in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of one topic."""
+
+    topic: str
+    verdict: str  # AGREES, DIFFERS, UNKNOWN
+    counted: Counted
+    growth: Growth
+    markers: tuple[int, int] | None = None  # transaction markers: at least, at most; None: they explain nothing
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing happened in that topic."""
+        return self.verdict == AGREES and not any(self.counted.most) and not self.growth.messages
+
+
+# --- growth -----------------------------------------------------------------------------------------------------------
+
+
+def growth(since: TopicLog | None, until: TopicLog | None) -> Growth:
+    """How a topic's logs grew from one look to the other; `since` None: from when it was made."""
+    if until is None:
+        return Growth(None, None, again=True, reasons=("the topic is deleted: what its log held is not known",))
+    if since is not None and since.id != until.id:
+        whole = growth(None, until)
+        return Growth(
+            whole.messages,
+            whole.bytes,
+            whole.least_bytes,
+            whole.transactional,
+            again=True,
+            reasons=("the topic was deleted and made again: only the log of the new one is known", *whole.reasons),
+        )
+    before = since.partitions if since is not None else {}
+    pairs = [(before.get(number, _nothing(each)), each) for number, each in until.partitions.items()]
+    messages = sum(new.end - old.end for old, new in pairs)
+    size = sum(new.size - old.size for old, new in pairs)
+    transactional = any(old.transactional or new.transactional for old, new in pairs)
+    changed = _recompressed(since, until)
+    cut = [] if changed else _cut(since, until, pairs)
+    reasons = tuple(f"{reason}: messages only" for reason in [*changed, *cut])
+    if changed:
+        return Growth(messages, None, None, transactional, reasons=reasons)
+    return Growth(messages, None if cut else size, size, transactional, reasons=reasons)
+
+
+def _nothing(partition: Partition) -> Partition:
+    # Before there was the partition; retention and DeleteRecords move its start away from 0.
+    return Partition(partition.leader, 0, 0, 0)
+
+
+def _recompressed(*looks: TopicLog | None) -> list[str]:
+    kinds = sorted({each.compression for each in looks if each is not None} - {_UNCHANGED})
+    return [f"brokers compress anew (compression.type={kind})" for kind in kinds]
+
+
+def _cut(since: TopicLog | None, until: TopicLog, pairs: list[tuple[Partition, Partition]]) -> list[str]:
+    looks = [each for each in (since, until) if each is not None]
+    found = []
+    if any("compact" in each.cleanup for each in looks):
+        found.append("compaction takes bytes away (cleanup.policy=compact)")
+    if any(each.remote for each in looks):
+        found.append("tiered storage takes bytes away (remote.storage.enable)")
+    if any(old.start != new.start for old, new in pairs):
+        found.append("logs have lost their beginnings (retention, DeleteRecords)")
+    elif any(old.leader != new.leader and new.start for old, new in pairs):
+        # Replicas of one log may begin in different places of what is deleted already.
+        found.append("leaders have moved to replicas that may begin elsewhere")
+    return found
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def judge(topic: str, counted: Counted, grown: Growth, *, complete: bool = True) -> Verdict:
+    """Whether they agree. `complete`: nothing is known to be missing from the usage log."""
+    reasons = list(grown.reasons)
+    low, most = counted.accepted, counted.most
+    over = _excess(grown, most)
+    if grown.messages is None:
+        return Verdict(topic, UNKNOWN, counted, grown, None, reasons)
+    if grown.again:
+        # The log that is gone may have held any part of it; the one that is there can't hold more than was counted.
+        if _markers(grown, NOTHING, most) is None:
+            return Verdict(topic, DIFFERS, counted, grown, None, [*reasons, _past(over, complete)])
+        return Verdict(topic, UNKNOWN, counted, grown, None, reasons)
+    if grown.messages < low.messages or (grown.bytes is not None and grown.bytes < low.bytes):
+        gone = Sum(max(0, low.bytes - grown.bytes) if grown.bytes is not None else 0, low.messages - grown.messages)
+        return Verdict(topic, DIFFERS, counted, grown, None, [*reasons, _gone(gone)])
+    markers = _markers(grown, low, most)
+    if markers is not None:
+        fewest, _ = markers
+        if fewest and grown.bytes is None:
+            reasons.append(
+                f"{fewest:,} offsets are transaction markers, or were not produced through the gateway: without bytes"
+                " that can't be told"
+            )
+            return Verdict(topic, UNKNOWN, counted, grown, markers, reasons)
+        if fewest:
+            reasons.append(f"{_span(markers)} transaction markers of {MARKER_BYTES} bytes")
+        return Verdict(topic, AGREES, counted, grown, markers if fewest else None, reasons)
+    reasons.append(_past(over, complete))
+    if not grown.transactional and over.messages > 0 and over.bytes == MARKER_BYTES * over.messages:
+        reasons.append(
+            f"{over.messages:,} transaction markers would be just as large, but no broker remembers a transaction there"
+            " (for a day; Read on the topic must be allowed)"
+        )
+    return Verdict(topic, DIFFERS, counted, grown, None, reasons)
+
+
+def _excess(grown: Growth, most: Sum) -> Sum:
+    size = grown.bytes if grown.bytes is not None else grown.least_bytes
+    return Sum(0 if size is None else max(0, size - most.bytes), max(0, (grown.messages or 0) - most.messages))
+
+
+def _markers(grown: Growth, low: Sum, most: Sum) -> tuple[int, int] | None:
+    """The fewest and the most transaction markers with which it fits; None: with no number of them."""
+    assert grown.messages is not None
+    fewest = max(0, grown.messages - most.messages)
+    largest = grown.messages - low.messages if grown.transactional else 0
+    if grown.bytes is not None:
+        fewest = max(fewest, -((most.bytes - grown.bytes) // MARKER_BYTES))  # rounded up
+        largest = min(largest, (grown.bytes - low.bytes) // MARKER_BYTES)
+    elif grown.least_bytes is not None and grown.least_bytes - MARKER_BYTES * largest > most.bytes:
+        return None
+    return (fewest, largest) if fewest <= largest else None
+
+
+def _span(markers: tuple[int, int]) -> str:
+    fewest, most = markers
+    return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+
+
+def _past(over: Sum, complete: bool) -> str:
+    also = "" if complete else ", or are in what is missing from the usage log"
+    return f"{_words(over)} were not produced through the gateway{also}"
+
+
+def _gone(gone: Sum) -> str:
+    return (
+        f"{_words(gone)} were acknowledged and are not in the log: it was cut (unclean leader election, acks=1 and a"
+        " crash), or the topic was made again (a snapshot for --since tells)"
+    )
+
+
+def _words(amount: Sum) -> str:
+    return " and ".join(f"{number:,} {name}" for name, number in amount._asdict().items() if number > 0)
+
+
+def reconcile(
+    since: Snapshot | None, until: Snapshot, counted: Mapping[str, Counted], *, complete: bool = True
+) -> list[Verdict]:
+    """One verdict for each topic that is in a snapshot or in the usage log, sorted by name.
+
+    Raises:
+        InvalidSnapshot: they are of different clusters, or not in this order.
+    """
+    if since is not None and since.cluster != until.cluster:
+        raise InvalidSnapshot(f"the snapshots are of different clusters ({since.cluster}, {until.cluster})")
+    if since is not None and since.ended_ms > until.began_ms:
+        raise InvalidSnapshot("the snapshot of --since is the later one")
+    earlier = since.topics if since is not None else {}
+    names = sorted(earlier.keys() | until.topics.keys() | {name for name, each in counted.items() if any(each.most)})
+    return [
+        judge(name, counted.get(name, Counted()), growth(earlier.get(name), until.topics.get(name)), complete=complete)
+        for name in names
+    ]
+
+
+def by_name(counted: Mapping[str, Counted], until: Snapshot) -> dict[str, Counted]:
+    """The same sums where the gateway did not learn a topic's name in time and counted under its id (Produce v13)."""
+    names = {f"topic-id:{topic.id}": name for name, topic in until.topics.items()}
+    found: dict[str, Counted] = {}
+    for topic, each in counted.items():
+        name = names.get(topic, topic)
+        known = found.get(name, Counted())
+        found[name] = Counted(
+            known.accepted.plus(each.accepted), known.maybe.plus(each.maybe), known.in_flight.plus(each.in_flight)
+        )
+    return found
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def dumps(snapshot: Snapshot) -> str:
+    """A snapshot as JSON."""
+    return json.dumps({"version": FILE_VERSION} | asdict(snapshot), indent=1)
+
+
+def loads(text: str) -> Snapshot:
+    """The snapshot in that text.
+
+    Raises:
+        InvalidSnapshot: it is none.
+    """
+    try:
+        values = json.loads(text)
+        version = values["version"]
+        if version != FILE_VERSION:
+            raise InvalidSnapshot(f"a snapshot of version {version}, this program knows {FILE_VERSION}")
+        topics = {name: _topic(topic) for name, topic in values["topics"].items()}
+        return Snapshot(str(values["cluster"]), int(values["began_ms"]), int(values["ended_ms"]), topics)
+    except InvalidSnapshot:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidSnapshot(f"no snapshot: {type(error).__name__}: {error}") from None
+
+
+def _topic(values: Mapping[str, Any]) -> TopicLog:
+    partitions = {int(number): Partition(**each) for number, each in values["partitions"].items()}
+    return TopicLog(values["id"], values["compression"], values["cleanup"], bool(values["remote"]), partitions)
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def as_json(since: Snapshot | None, until: Snapshot, verdicts: list[Verdict], complete: bool) -> dict[str, Any]:
+    """The answer in the shape that docs/audit.md describes."""
+    return {
+        "version": 1,
+        "agrees": all(each.verdict == AGREES for each in verdicts),
+        "usage_log_complete": complete,
+        "cluster": until.cluster,
+        "since_ms": None if since is None else [since.began_ms, since.ended_ms],
+        "until_ms": [until.began_ms, until.ended_ms],
+        "topics": [
+            {
+                "topic": each.topic,
+                "verdict": each.verdict,
+                "accepted": each.counted.accepted._asdict(),
+                "maybe_appended": each.counted.maybe._asdict(),
+                "in_flight": each.counted.in_flight._asdict(),
+                "growth": {"bytes": each.growth.bytes, "messages": each.growth.messages},
+                "markers": None if each.markers is None else list(each.markers),
+                "reasons": each.reasons,
+            }
+            for each in verdicts
+        ],
+    }
+
+
+def as_text(verdicts: list[Verdict], complete: bool) -> str:
+    """A table for a terminal, a line for each reason, and what it comes to in all."""
+    shown = [each for each in verdicts if not each.quiet]
+    head = ["topic", "accepted bytes", "maybe", "in flight", "growth", "accepted messages", "growth", "verdict"]
+    rows = [head, *map(_row, shown)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row, reasons in zip(rows, [(), *(each.reasons for each in shown)], strict=True):
+        first, *numbers, last = row
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells, last]))
+        lines += [f"    {reason}" for reason in reasons]
+    counts = {name: sum(each.verdict == name for each in verdicts) for name in (AGREES, DIFFERS, UNKNOWN)}
+    if not complete:
+        lines.append("the usage log is NOT COMPLETE: `produce-gateway audit` says what is missing")
+    lines.append(f"{len(verdicts):,} topics: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    return "\n".join(lines)
+
+
+def _row(each: Verdict) -> list[str]:
+    counted, grown = each.counted, each.growth
+    return [
+        each.topic,
+        f"{counted.accepted.bytes:,}",
+        f"{counted.maybe.bytes:,}",
+        f"{counted.in_flight.bytes:,}",
+        "?" if grown.bytes is None else f"{grown.bytes:,}",
+        f"{counted.accepted.messages:,}",
+        "?" if grown.messages is None else f"{grown.messages:,}",
+        each.verdict,
+    ]

@@ -1,0 +1,105 @@
+# What a user sees of a job that takes long, or fails: how far it is, and one line that says why.
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from gateway.audit import job, store, stream
+from gateway.audit.errors import AuditError, explain
+from gateway.audit.job import Question
+from gateway.audit.progress import watched
+from tests.audit.records import START, Row, interval
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def test_while_a_job_runs_it_is_said_how_many_of_its_tasks_are_done(spark: SparkSession, tmp_path: Path) -> None:
+    """Two of three tasks end; the third waits until that has been told."""
+    told = tmp_path / "told"
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if line == "… 66 % (2 of 3 tasks)":
+            told.touch()
+
+    def work(number: int) -> int:
+        for _ in range(6000 if number == 2 else 0):
+            if told.exists():
+                break
+            time.sleep(0.01)
+        return number
+
+    with watched(spark, tell, 0.02):
+        assert spark.sparkContext.parallelize(range(3), 3).map(work).sum() == 3
+    assert told.exists(), lines
+    seen = len(lines)
+    assert spark.range(10).count() == 10
+    assert len(lines) == seen, "nothing is said once it is over"
+
+
+@pytest.fixture
+def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of its own, mounted with the options that the test names."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a file system")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def _batch(spark: SparkSession) -> DataFrame:
+    at = datetime.fromtimestamp(START / 1000, UTC)
+    found = [line for seq in range(400) for line in interval(seq, [Row(client_id=os.urandom(400).hex())])]
+    rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(found)]
+    return spark.createDataFrame(rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp")
+
+
+@pytest.mark.parametrize("small", ["size=160k"], indirect=True)
+def test_a_full_disk_is_named_and_nothing_of_the_batch_counts(spark: SparkSession, small: Path) -> None:
+    tables = store.open_tables(spark, str(small), make="parquet")
+    tables.open_stream()
+    with pytest.raises((Py4JJavaError, PySparkException)) as caught:
+        stream.add(tables, _batch(spark), "id")
+    said = explain(caught.value)
+    assert said.startswith("the disk is full (")
+    assert "\n" not in said
+    report = job.run_tables(store.open_tables(spark, str(small)), Question())
+    assert (report.integrity.records, report.rows[0]["offered_bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize("small", ["ro"], indirect=True)
+def test_where_it_may_not_write_it_says_where(spark: SparkSession, small: Path) -> None:
+    with pytest.raises((AuditError, Py4JJavaError)) as caught:
+        store.open_tables(spark, f"{small}/tables", make="parquet")
+    said = explain(caught.value)
+    assert f"{small}/tables" in said
+    assert "\n" not in said
+
+
+def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    (tmp_path / "usage-00000001-aa.jsonl").write_text(interval(0)[0] + "\n")
+    command = [sys.executable, "-m", "gateway.audit", "--spool", str(tmp_path), "--quiet"]
+    environment = os.environ | {"JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{java} is Java 11" in done.stderr
+    assert done.stderr.count("\n") == 1

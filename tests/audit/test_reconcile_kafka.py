@@ -1,0 +1,217 @@
+# Reconciliation on a real broker, behind a real gateway: what agrees to the byte, and what does not is found, named and
+# counted. Beside the other tests of the audit because of the Spark that they share.
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from gateway.audit import brokers, job, reconcile_command, transforms
+from gateway.audit.errors import AuditError
+from gateway.audit.reconcile import AGREES, DIFFERS, UNKNOWN, Snapshot, Sum, Verdict, dumps, reconcile
+from gateway.embedded import wait_for
+from tests.integration.gateways import (
+    USAGE_TOPIC,
+    Gateway,
+    create_topic,
+    end_offsets,
+    log_batches,
+    log_bytes,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gateway.embedded import Cluster
+
+pytestmark = pytest.mark.kafka
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka: Cluster) -> Iterator[Gateway]:
+    with Gateway(kafka.bootstrap_servers) as running:
+        yield running
+
+
+def _topic(kafka: Cluster, partitions: int = 2, **config: str) -> str:
+    return create_topic(kafka, f"reconcile-{next(_names)}", partitions, **config)
+
+
+def _send(bootstrap: str, topic: str, count: int, partitions: int = 2, **options: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, **options})
+    for number in range(count):
+        producer.produce(topic, b"x" * (number * 37 % 900), partition=number % partitions)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def _settled(kafka: Cluster, gateway: Gateway, topic: str, want: Sum) -> None:
+    """Return when the gateway has counted that much as accepted, and the usage topic has it."""
+    gateway.settle(topic, want, "accepted")  # type: ignore[arg-type]  # two numbers of the same names
+    gateway.wait_published(kafka)
+
+
+def _held(kafka: Cluster, topic: str) -> Sum:
+    return Sum(log_bytes(kafka, topic), end_offsets(kafka, topic))
+
+
+def _look(spark: SparkSession, kafka: Cluster, *topics: str) -> Snapshot:
+    return brokers.snapshot(spark, {"bootstrap.servers": kafka.bootstrap_servers}, lambda name: name in topics)
+
+
+def _verdicts(
+    spark: SparkSession, kafka: Cluster, since: Snapshot | None, until: Snapshot, *topics: str
+) -> dict[str, Verdict]:
+    source = job.read_topic(spark, kafka.bootstrap_servers, USAGE_TOPIC)
+    with job.read([source]) as records:
+        rows = transforms.usage_rows(records.intervals, "end_ms")
+        counted = reconcile_command.count(rows.where(rows["topic"].isin(*topics)), since, until, 0)
+    return {each.topic: each for each in reconcile(since, until, counted)}
+
+
+def _interval_has_ended(kafka: Cluster, gateway: Gateway, filler: str, before: Snapshot) -> None:
+    """Return when what the gateway counts from now on is in intervals that began after that snapshot."""
+
+    def ended() -> bool:
+        _send(gateway.bootstrap, filler, 1, 1)
+        return any(record["end_ms"] > before.ended_ms for record in gateway.published(kafka))
+
+    wait_for("the end of the interval", ended, every_s=0.2)
+
+
+def test_it_agrees_to_the_byte_and_finds_who_goes_past_the_gateway(
+    spark: SparkSession, kafka: Cluster, gateway: Gateway
+) -> None:
+    clean, passed, quiet = _topic(kafka), _topic(kafka), _topic(kafka)
+    for topic in (clean, passed):
+        _send(gateway.bootstrap, topic, 300)
+        _settled(kafka, gateway, topic, _held(kafka, topic))
+    topics = (clean, passed, quiet)
+    middle = _look(spark, kafka, *topics)
+    found = _verdicts(spark, kafka, None, middle, *topics)
+    assert {topic: each.verdict for topic, each in found.items()} == dict.fromkeys(topics, AGREES)
+    assert found[clean].counted.accepted == _held(kafka, clean) == Sum(*_grown(found[clean]))
+    assert found[clean].reasons == []
+
+    # From here on, and exactly: the intervals before the snapshot count no more.
+    _interval_has_ended(kafka, gateway, quiet, middle)
+    before = _held(kafka, passed)
+    _send(gateway.bootstrap, clean, 50)
+    _send(gateway.bootstrap, passed, 50)
+    through = _held(kafka, passed)
+    _send(kafka.bootstrap_servers, passed, 7)
+    beside = Sum(*(now - then for now, then in zip(_held(kafka, passed), through, strict=True)))
+    for topic, want in ((clean, _held(kafka, clean)), (passed, through)):
+        _settled(kafka, gateway, topic, want)
+    found = _verdicts(spark, kafka, middle, _look(spark, kafka, *topics), *topics)
+    assert (found[clean].verdict, found[clean].counted.accepted.messages) == (AGREES, 50)
+    assert found[clean].counted.in_flight == Sum()
+    assert found[passed].verdict == DIFFERS
+    assert found[passed].counted.accepted == Sum(through.bytes - before.bytes, 50)
+    assert found[passed].reasons == [
+        f"{beside.bytes:,} bytes and 7 messages were not produced through the gateway"
+    ]  # fmt: skip
+
+
+def _grown(verdict: Verdict) -> tuple[int, int]:
+    assert verdict.growth.bytes is not None
+    assert verdict.growth.messages is not None
+    return verdict.growth.bytes, verdict.growth.messages
+
+
+def test_transaction_markers_are_told_from_what_nobody_counted(
+    spark: SparkSession, kafka: Cluster, gateway: Gateway
+) -> None:
+    topic = _topic(kafka)
+    producer = Producer({"bootstrap.servers": gateway.bootstrap, "log_level": 2, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(30)
+    for partitions, commit in (((0, 1), True), ((1,), False), ((0, 1), True)):
+        producer.begin_transaction()
+        for partition in partitions:
+            producer.produce(topic, b"value" * 20, partition=partition)
+        assert producer.flush(60) == 0
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    wait_for("the markers", lambda: sum(batch.control for batch in log_batches(kafka, topic)) == 5)
+    held = _held(kafka, topic)
+    _settled(kafka, gateway, topic, Sum(held.bytes - 5 * 78, held.messages - 5))
+    found = _verdicts(spark, kafka, None, _look(spark, kafka, topic), topic)[topic]
+    assert (found.verdict, found.markers, found.reasons) == (AGREES, (5, 5), ["5 transaction markers of 78 bytes"])
+
+    _send(kafka.bootstrap_servers, topic, 1)
+    found = _verdicts(spark, kafka, None, _look(spark, kafka, topic), topic)[topic]
+    assert (found.verdict, found.markers) == (DIFFERS, None)
+
+
+def test_what_changes_bytes_in_the_log_leaves_offsets_and_a_topic_made_again_leaves_nothing(
+    spark: SparkSession, kafka: Cluster, gateway: Gateway
+) -> None:
+    packed, cut, again = _topic(kafka, compression_type="gzip"), _topic(kafka), _topic(kafka)
+    topics = (packed, cut, again)
+    for topic in topics:
+        _send(gateway.bootstrap, topic, 100)
+        gateway.settle(topic, Sum(0, 100), "accepted")  # type: ignore[arg-type]
+    gateway.wait_published(kafka)
+    first = _look(spark, kafka, *topics)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    next(iter(admin.delete_records([TopicPartition(cut, 0, 10)]).values())).result(30)
+    admin.delete_topics([again])[again].result(30)
+    wait_for("the topic to be made again", lambda: _made(kafka, again))
+    _send(kafka.bootstrap_servers, again, 4)
+
+    found = _verdicts(spark, kafka, None, _look(spark, kafka, *topics), *topics)
+    assert [found[topic].verdict for topic in topics] == [AGREES, AGREES, DIFFERS]
+    assert found[packed].reasons == ["brokers compress anew (compression.type=gzip): messages only"]
+    assert found[cut].reasons == ["logs have lost their beginnings (retention, DeleteRecords): messages only"]
+    assert "were acknowledged and are not in the log" in found[again].reasons[0]
+    # With a look at it from before, it is clear what happened, and that four messages are too many to have been counted
+    # since then.
+    found = _verdicts(spark, kafka, first, _look(spark, kafka, *topics), *topics)
+    assert found[again].verdict == (DIFFERS if not any(found[again].counted.in_flight) else UNKNOWN)
+    assert found[again].reasons[0].startswith("the topic was deleted and made again")
+
+
+def _made(kafka: Cluster, topic: str) -> bool:
+    try:
+        create_topic(kafka, topic, 2)
+    except KafkaException as error:
+        if "exists" not in str(error):
+            raise
+        return False
+    return True
+
+
+def test_the_command_says_the_same(spark: SparkSession, kafka: Cluster, gateway: Gateway, tmp_path: Path) -> None:
+    topic = _topic(kafka)
+    _send(kafka.bootstrap_servers, topic, 3)
+    beside = _held(kafka, topic)
+    _send(gateway.bootstrap, topic, 20)
+    gateway.settle(topic, Sum(0, 20), "accepted")  # type: ignore[arg-type]
+    gateway.wait_published(kafka)
+    until = tmp_path / "until.json"
+    until.write_text(dumps(_look(spark, kafka, topic)))
+    command = [sys.executable, "-m", "gateway.audit", "reconcile", "--until", str(until), "--format", "json"]
+    command += ["--spool", str(gateway.spool), "--margin", "0s", "--topics", topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert all(line.startswith("audit ") for line in done.stderr.splitlines()), done.stderr
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["agrees"], answer["usage_log_complete"]) == (3, False, True)
+    assert answer["topics"][0]["reasons"] == [
+        f"{beside.bytes:,} bytes and 3 messages were not produced through the gateway"
+    ]  # fmt: skip
+
+
+def test_a_broker_that_does_not_answer_is_one_line(spark: SparkSession, kafka: Cluster) -> None:
+    bounds = {"default.api.timeout.ms": "2000", "request.timeout.ms": "1500"}  # 15 s without them
+    wrong = {"bootstrap.servers": kafka.bootstrap_servers, "security.protocol": "SSL", **bounds}
+    with pytest.raises(AuditError, match=r"^no (answer from|TLS with) [^\n]+$"):
+        brokers.snapshot(spark, wrong, lambda _: True)

@@ -1,0 +1,130 @@
+# kafka.* properties against a real broker that wants TLS and a password: the batch, the stream and the questions to
+# brokers are let in by the same ones, and what is wrong with them is one line that gives no secret away.
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway import embedded
+from gateway.audit import brokers, cli, job, store, stream
+from gateway.audit.errors import AuditError
+from gateway.audit.job import Question
+from gateway.audit.stream import Plan
+from gateway.embedded import Cluster, free_port
+from tests.audit.records import interval
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.kafka
+
+USER, PASSWORD = "audit", "not-to-be-seen"
+TOPIC = "secured-usage"
+MECHANISMS = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+class Secured(NamedTuple):
+    """A broker's SASL_SSL listener, and where certificates lie."""
+
+    servers: str
+    folder: Path
+
+    def properties(self, mechanism: str, password: str = PASSWORD, authority: str = "own") -> dict[str, str]:
+        """As an operator writes them into a file, read as the command reads it."""
+        path = self.folder / "client.properties"
+        path.write_text(
+            "security.protocol=SASL_SSL\n"
+            f"sasl.mechanism={mechanism}\n"
+            f'sasl.jaas.config={MECHANISMS[mechanism]} required username="{USER}" password="{password}";\n'
+            "ssl.truststore.type=PEM\n"
+            f"ssl.truststore.location={self.folder / authority}.crt\n"
+        )
+        return cli.file_properties(str(path))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("tls")
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    for name in ("own", "other"):
+        files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.crt")]
+        subprocess.run([*made.split(), *files], check=True, capture_output=True)
+    (folder / "own.pem").write_text((folder / "own.key").read_text() + (folder / "own.crt").read_text())
+    port = free_port(4)
+    kinds = {"PLAINTEXT": port, "CONTROLLER": port + 1, "SASL_PLAINTEXT": port + 2, "SASL_SSL": port + 3}
+    listener = "listener.name.sasl_ssl"
+    own = {
+        "listeners": ",".join(f"{name}://{embedded.HOST}:{at}" for name, at in kinds.items()),
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT," + ",".join(
+            f"{name}:{name}" for name in kinds if name != "CONTROLLER"
+        ),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "own.pem"),
+        f"{listener}.sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        f"{listener}.plain.sasl.jaas.config": f'{MECHANISMS["PLAIN"]} required user_{USER}="{PASSWORD}";',
+        f"{listener}.scram-sha-512.sasl.jaas.config": f"{MECHANISMS['SCRAM-SHA-512']} required;",
+    }  # fmt: skip
+    with Cluster(1, own, port=port, users={USER: PASSWORD}) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+        for seq in range(6):
+            producer.produce(TOPIC, interval(seq)[0], partition=seq % 2)
+        assert producer.flush(30) == 0
+        yield Secured(f"{embedded.HOST}:{port + 3}", folder)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_batch_and_stream_and_snapshots_are_let_in(
+    spark: SparkSession, secured: Secured, mechanism: str, tmp_path: Path
+) -> None:
+    properties = secured.properties(mechanism)
+    job.check_reachable(secured.servers)
+    report = job.run(spark, [job.read_topic(spark, secured.servers, TOPIC, properties)], Question())
+    assert (report.integrity.records, report.rows[0]["offered_bytes"]) == (6, 600)
+    found = brokers.snapshot(spark, {"bootstrap.servers": secured.servers, **properties}, lambda name: name == TOPIC)
+    assert sum(each.end for each in found.topics[TOPIC].partitions.values()) == 6
+    tables = store.open_tables(spark, str(tmp_path / "tables"), make="parquet")
+    added = stream.run(spark, tables, Plan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint")))
+    assert added["intervals"] == 6
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or PASSWORD.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mechanism": "PLAIN", "password": "neither-this"}, r"refuses who we say we are \(.*Invalid username or"),
+        ({"mechanism": "SCRAM-SHA-512", "password": "neither-this"}, r"refuses who we say we are \(.*invalid cred"),
+        ({"mechanism": "PLAIN", "authority": "other"}, r"^no TLS with .* ssl.truststore.location has to hold"),
+        ({"mechanism": "PLAIN", "authority": "nowhere"}, r"nowhere.crt"),
+    ],
+)
+def test_what_is_wrong_is_one_line_without_a_secret(
+    spark: SparkSession, secured: Secured, wrong: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    properties = secured.properties(**wrong)
+    tables = store.open_tables(spark, str(tmp_path / "tables"), make="parquet")
+    plan = Plan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint"))
+    for ask in (
+        lambda: job.read_topic(spark, secured.servers, TOPIC, properties),
+        lambda: stream.run(spark, tables, plan),
+    ):
+        with pytest.raises(AuditError) as caught:
+            ask()
+        text = str(caught.value)
+        assert re.search(said, text), text
+        assert "\n" not in text
+        assert "neither-this" not in text
+        assert PASSWORD not in text

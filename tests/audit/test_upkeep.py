@@ -1,0 +1,32 @@
+# Compaction and expiry, killed while they are at work. What they do when they are let live: test_stream.py.
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.audit import kill_upkeep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_a_random_moment_the_tables_say_the_truth(spark: SparkSession, tmp_path: Path) -> None:
+    """More of them: python -m tests.audit.kill_upkeep (docs/spark.md)."""
+    outcome = kill_upkeep.run(spark, tmp_path / "tables", kills=1, intervals=40, commits=4)
+    assert outcome.wrong == []
+
+
+def test_what_is_called_wrong_can_be_seen(spark: SparkSession, tmp_path: Path) -> None:
+    """The experiment's own eyes: a table that lacks a commit is not taken for the truth."""
+    log = kill_upkeep.lines(12)
+    tables = kill_upkeep.fill(spark, tmp_path / "tables", log, 3)
+    assert kill_upkeep.held(spark, tmp_path / "tables") == (kill_upkeep.truth(log), 3, 0)
+    last = max(tables.state().live)
+    (tmp_path / "tables" / "_log" / f"{last}.json").unlink()
+    sums, copies, gaps = kill_upkeep.held(spark, tmp_path / "tables")
+    assert sums != kill_upkeep.truth(log)
+    assert (copies, gaps) == (2, 0)
