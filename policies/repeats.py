@@ -18,10 +18,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 KEPT_S: Final = 600.0  # at least, since the last rejection at that place; clients retry every 0.1 s to 30 s
-MAX_BATCHES: Final = 50_000  # outstanding at a time; about 550 bytes each where every batch is at a place of its own
+MAX_BATCHES: Final = 50_000  # outstanding at a time; about 600 bytes each where every batch is at a place of its own
 MAX_LOOKED_AT: Final = 100  # batches of one producer id in one partition; its clients have five in flight
 NO_EPOCH: Final = -1
 
@@ -47,8 +48,9 @@ class Rejected:
         self._max_batches = max_batches
         self._count = 0
         self._blind_until: float | None = None
-        # By owner, topic and partition, with when each batch was rejected; both in the order of the last rejection.
-        self._places: dict[tuple[Owner, bytes, int], dict[Batch, float]] = {}
+        # By owner, topic and partition, with when each batch was rejected; both in the order of the last rejection. (To
+        # find the first of a dict takes the longer the more was in front of it: many at once would stop everybody.)
+        self._places: OrderedDict[tuple[Owner, bytes, int], dict[Batch, float]] = OrderedDict()
 
     @property
     def blind(self) -> bool:
@@ -67,9 +69,10 @@ class Rejected:
         """This batch has been rejected and its client will send it again: to be called after `resent`."""
         place = (owner, topic, index)
         batches = self._places.pop(place, None) or {}
-        while batches and now - next(iter(batches.values())) >= KEPT_S:
-            self._count -= 1
-            del batches[next(iter(batches))]
+        if batches and now - next(iter(batches.values())) >= KEPT_S:
+            self._count -= len(batches)
+            batches = {other: at for other, at in batches.items() if now - at < KEPT_S}
+            self._count += len(batches)
         self._count += batch not in batches
         batches[batch] = now
         self._places[place] = batches
@@ -109,8 +112,7 @@ class Rejected:
         self.asks = bool(self._places) or self.blind
 
     def _forget_oldest(self) -> None:
-        place = next(iter(self._places))
-        self._count -= len(self._places.pop(place))
+        self._count -= len(self._places.popitem(last=False)[1])
 
 
 def sends_same_bytes(software: str) -> bool:

@@ -544,7 +544,8 @@ class Worker:
         while True:
             left = self._engine.next_tick(trio.current_time()) % INTERVAL_S
             await trio.sleep(left if left > INTERVAL_S / 2 else left + INTERVAL_S)
-            self._end_second()
+            if self._engine.next_tick(trio.current_time()) > INTERVAL_S / 2:  # else its end is the tick's
+                self._end_second()
 
     def _end_second(self) -> None:
         now = trio.current_time()

@@ -17,7 +17,7 @@ import trio
 from gateway.certificates import LOOK_S, SETTLE_S, CertificateError, Certificates, ListenerTls, make_context
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.session import Session
-from gateway.data.tls import PROBE, HandshakeError, Tls, TlsLink, shake_hands
+from gateway.data.tls import PROBE, RECORD, HandshakeError, Tls, TlsLink, shake_hands
 from tests.certificates import Authority, openssl
 from tests.gateway.play import answer, other_answer, other_request, request, size_of
 from tests.gateway.test_links import DEADLINE_S, Stage, _tcp_pair, receive_exactly, staged
@@ -290,6 +290,51 @@ async def test_a_renegotiation_is_refused_at_once_though_no_answer_is_due(
         await process.wait()
 
 
+class _NewKeys:
+    """Stands for OpenSSL where every record is a new key: there is never any data."""
+
+    def __init__(self, incoming: ssl.MemoryBIO) -> None:
+        self.incoming = incoming
+        self.handled = 0
+
+    def read(self, size: int, view: memoryview) -> int:
+        self.handled += len(self.incoming.read()) // 27
+        raise ssl.SSLWantReadError
+
+    def unwrap(self) -> None:
+        raise ssl.SSLError
+
+
+@pytest.mark.parametrize("step", [27 * 9000, 4001])
+async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_costs_much(secure: Any, step: int) -> None:
+    # Each costs a tenth of a millisecond: a full read of them would stop everybody for a second.
+    async with staged() as stage:
+        link, client, _ = await secure(stage).connect()
+        keys = link._tls._object = _NewKeys(link._tls._incoming)
+        data = 9000 * (b"\x17\x03\x03\0\x16" + bytes(22))
+        try:
+            for at in range(0, len(data), step):
+                await client.stream.send_all(data[at : at + step])
+        except trio.BrokenResourceError:
+            pass
+        await stage.until(lambda: link.closed)
+        assert 0 < keys.handled <= 128
+        assert [line for _, line in stage.play.logs if "TLS: too many records without data" in line]
+
+
+async def test_a_new_key_now_and_then_is_nothing_special(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        link._tls._beside += 60  # as so many would
+        for _ in range(90):
+            await client.stream.send_all(client.encrypt(request(1), 1))
+            await receive_exactly(broker, len(request(1)))
+        link._tls._beside += 10
+        await client.send(request(1))
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        assert not link.closed
+
+
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +350,30 @@ async def test_what_was_asked_before_a_half_close_is_answered(secure: Any, notif
         await broker.aclose()
         assert await client.receive(len(answer(1)) + 1) == answer(1)
         await stage.until(lambda: link.closed)
+
+
+@pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "broken"])
+async def test_an_end_that_is_given_to_openssl_in_a_piece_of_its_own_is_seen(secure: Any, notify: bool) -> None:
+    # OpenSSL gets RECORD bytes at once; what ends here is the last record before that, and no further event comes.
+    async with staged() as stage:
+        link, client, _ = await secure(stage).connect()
+        near, tls = link.client, link._tls
+        stage.reactor.modify(near.fileno(), 0)
+        frames = client.encrypt(bytes(16_384)) + client.encrypt(bytes(RECORD - 16_384 - 2 * 22))
+        assert len(frames) == RECORD
+        await client.stream.send_all(frames)
+        if notify:
+            await client.say_end()
+        else:
+            await client.stream.send_all(b"\x17\x03\x03\0\x20" + bytes(32))
+        await stage.until(lambda: len(near.recv(2 * RECORD, socket.MSG_PEEK)) > RECORD)
+        assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == RECORD - 2 * 22
+        assert tls.ready
+        if notify:
+            assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == 0
+        else:
+            with pytest.raises(ssl.SSLError):
+                tls.recv_into(memoryview(bytearray(SHARED_BYTES)))
 
 
 async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secure: Any) -> None:

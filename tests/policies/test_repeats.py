@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.repeats import KEPT_S, MAX_LOOKED_AT, NO_EPOCH, Batch, Owner, Rejected, sends_same_bytes
+from policies.repeats import KEPT_S, MAX_BATCHES, MAX_LOOKED_AT, NO_EPOCH, Batch, Owner, Rejected, sends_same_bytes
 
 T = b"clicks"
 A: Batch = (0, 10, 500, 5)  # epoch, sequence, bytes, messages
@@ -133,6 +136,24 @@ def test_what_nobody_sends_again_goes_though_others_are_rejected_at_the_same_pla
     memory.add(7, T, 0, (0, 16, 100, 1), KEPT_S)
     assert len(memory) == 2
     assert memory.resent(7, T, 0, A) == 0
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    before = time.process_time()
+    call()
+    return time.process_time() - before
+
+
+def test_much_that_goes_at_once_stops_nobody_for_long() -> None:
+    memory = Rejected()
+    for pid in range(MAX_BATCHES):
+        memory.add(pid, T, 0, A, 0.0)
+    assert _seconds(lambda: memory.expire(KEPT_S)) < 0.4  # more than a second if each looked past all before it
+    assert len(memory) == 0
+    for sequence in range(MAX_BATCHES - 1):
+        memory.add(7, T, 0, (0, sequence, 100, 1), KEPT_S)
+    assert _seconds(lambda: memory.add(7, T, 0, A, 2 * KEPT_S)) < 0.4
+    assert len(memory) == 1
 
 
 def test_beyond_its_bound_nobody_can_tell_for_as_long_as_it_would_have_been_known() -> None:
