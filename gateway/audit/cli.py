@@ -7,19 +7,24 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import logging
 import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from gateway.audit.job import Records
+
+_Session = TypeVar("_Session")
 
 TOPIC: Final = "__produce_gateway_usage"
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
@@ -96,6 +101,9 @@ def guarded(command: Callable[[], int]) -> int:
         return fail("the audit needs PySpark: pip install 'produce-gateway[audit]'")
     from gateway.audit import connector, job
 
+    # Without any handler Python shows what Py4J logs of a connection that ended: tracebacks of what is told here.
+    silent = logging.NullHandler()
+    logging.getLogger().addHandler(silent)
     try:
         return command()
     except (connector.MissingDependency, job.AuditError) as error:
@@ -103,7 +111,16 @@ def guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return fail("interrupted", 130)
     except Exception as error:  # whatever else Spark may raise: still one line, and never a traceback
-        return fail(job.explain(error))
+        return fail(_explained(error, job.explain))
+    finally:
+        logging.getLogger().removeHandler(silent)
+
+
+def _explained(error: Exception, explain: Callable[[BaseException], str]) -> str:
+    if not isinstance(error, ConnectionError):
+        with suppress(Exception):  # only Java knows what it says, and has ended
+            return explain(error)
+    return f"Java ended before it was done ({type(error).__name__}): it was killed, or the machine lacks memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +173,18 @@ def checked_sources(options: argparse.Namespace, now_ms: int) -> Reading:
 
 
 @contextmanager
+def interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Session]:
+    """The Spark session, in which Ctrl-C does what it did before: PySpark's own handler would ask Java to cancel, in
+    the middle of another answer.
+    """
+    before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
+    with session as spark:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+        yield spark
+
+
+@contextmanager
 def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
     """Start Spark, and give what the sources hold, each record once; to be called within `guarded`."""
     from gateway.audit import job, store
@@ -164,7 +193,8 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
     if options.tables:
         tell("starting Spark")
         delta = options.tables_format == "delta" or store.marked_format(options.tables) == "delta"
-        with job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages) as spark:
+        session = job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages)
+        with interruptible(session) as spark:
             tables = store.open_tables(spark, options.tables)
             with job.read_tables(tables, reading.start_ms, reading.end_ms, tell) as records:
                 yield records
@@ -173,7 +203,7 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
     if topic:
         job.check_reachable(options.bootstrap_servers)
     tell("starting Spark")
-    with job.session(conf, kafka=topic, jars=options.jars, packages=options.packages) as spark:
+    with interruptible(job.session(conf, kafka=topic, jars=options.jars, packages=options.packages)) as spark:
         sources = []
         if topic:
             source = job.read_topic(spark, options.bootstrap_servers, options.topic, reading.properties)

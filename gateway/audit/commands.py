@@ -122,7 +122,8 @@ def _stream(options: argparse.Namespace) -> Callable[[], int]:
         )
         tell("starting Spark")
         delta = options.format == "delta"
-        with job.session(conf, delta=delta, jars=options.jars, packages=options.packages) as spark:
+        session = job.session(conf, delta=delta, jars=options.jars, packages=options.packages)
+        with cli.interruptible(session) as spark:
             added = stream.run(spark, store.open_tables(spark, options.output, make=options.format), plan, tell)
         print(", ".join(f"{count:,} {name}" for name, count in added.items()), flush=True)
         return cli.OK
@@ -144,14 +145,17 @@ def _upkeep(options: argparse.Namespace, duration: str) -> Callable[[], int]:
 
         tell("starting Spark")
         delta = "delta" in (options.format, store.marked_format(options.directory))
-        with job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages) as spark:
+        session = job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages)
+        with cli.interruptible(session) as spark:
             tables = store.open_tables(spark, options.directory)
             if duration == "keep":
                 done = upkeep.expire(tables, age, grace, tell)
                 stream.derive(tables)
+                kept = f"; usage is kept from {tables.horizon()} (UTC) on"
             else:
                 done = upkeep.compact(tables, age, grace, tell)
-        print(_said(done), flush=True)
+                kept = ""
+        print(f"{_said(done)}{kept}", flush=True)
         return cli.OK
 
     return work

@@ -300,4 +300,5 @@ def _name(text: str) -> str:
 def _source(source: Mapping[str, Any]) -> str:
     if source["kind"] == "topic":
         return f"topic {source['name']} of {source['bootstrap_servers']}"
-    return f"{'tables' if source['kind'] == 'tables' else 'spool'} {source['name']}"
+    kept = f" (kept from {source['expired_before']} on)" if source.get("expired_before") else ""
+    return f"{'tables' if source['kind'] == 'tables' else 'spool'} {source['name']}{kept}"

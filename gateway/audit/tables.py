@@ -72,7 +72,7 @@ def as_text(report: Report, measures: Sequence[str] = schema.MEASURES) -> str:
         blocks.append(_flat_table(report, measures))
     else:
         blocks += [_measure_table(report, measure) for measure in measures]
-    return "\n\n".join([*blocks, integrity_text(report.integrity)])
+    return "\n\n".join([*blocks, integrity_text(report.integrity, report.sources, report.question.from_ms)])
 
 
 def _keys(report: Report) -> list[str]:
@@ -177,7 +177,7 @@ def _pad(cell: str, width: int, column: int, left: int) -> str:
     return cell.ljust(width) if column < left else cell.rjust(width)
 
 
-def integrity_text(trust: Integrity) -> str:
+def integrity_text(trust: Integrity, sources: Sequence[Mapping[str, Any]] = (), from_ms: int | None = None) -> str:
     """What was not right with the records, a line each, and the verdict as the last one."""
     lines = [
         f"records {trust.records:,}, duplicates {trust.duplicates:,}, malformed {trust.malformed:,},"
@@ -191,8 +191,19 @@ def integrity_text(trust: Integrity) -> str:
     lines += _more(trust.gaps_total)
     lines += map(_boot_line, trust.incomplete[:_LISTED])
     lines += _more(trust.incomplete_total)
+    lines += _expired_lines(sources, from_ms)
     lines.append("complete" if trust.complete else "NOT COMPLETE: the sums above leave out what is named here")
     return "\n".join(lines)
+
+
+def _expired_lines(sources: Sequence[Mapping[str, Any]], from_ms: int | None) -> list[str]:
+    """Tables that hold nothing of days that were asked for, because these days were let go of."""
+    found = []
+    for source in sources:
+        day = source.get("expired_before")
+        if day and (from_ms is None or time_text(from_ms)[: len(day)] < day):
+            found.append(f"EXPIRED  {safe(source['name'])}: usage of days before {day} is not kept any more")
+    return found
 
 
 def _gap_line(gap: Mapping[str, Any]) -> str:

@@ -113,8 +113,9 @@ def as_text(ranking: Ranking) -> str:
     foot = ["", "all", *[""] * (len(keys) - 1), *(_cell(ranking.totals, name, torn=False) for name in shown)]
     table = tables.with_note(tables.align(head, body, foot, len(keys) + 1))
     names = " and ".join(map(tables.title, ranking.wish.question.by))
+    trust = tables.integrity_text(ranking.integrity, ranking.sources, ranking.wish.question.from_ms)
     line = f"bytes by {names}, most {_title(what)} first; {ranking.groups:,} have any"
-    return f"{line}\n{table}\n\n{tables.integrity_text(ranking.integrity)}"
+    return f"{line}\n{table}\n\n{trust}"
 
 
 def _numbered(ranking: Ranking) -> list[tuple[int, dict[str, Any]]]:

@@ -96,7 +96,8 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
             text = tables.dumps(whatif_text.as_json(answer, {**about, "integrity": tables.integrity_json(integrity)}))
         else:
             notes = "".join(f"note: {warning}\n" for warning in about["warnings"])
-            text = f"{whatif_text.as_text(answer, name)}\n\n{notes}{tables.integrity_text(integrity)}"
+            trust = tables.integrity_text(integrity, about["sources"], question.from_ms)
+            text = f"{whatif_text.as_text(answer, name)}\n\n{notes}{trust}"
         return cli.put(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
 
     return work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,3 +124,35 @@ def test_the_result_alone_goes_to_stdout_and_a_gap_is_exit_code_3_when_asked_for
     progress = done.stderr.splitlines()
     assert progress[0].endswith("starting Spark")
     assert all(line.startswith("audit ") for line in progress), done.stderr
+
+
+def test_a_java_that_has_ended_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from gateway.audit import job
+
+    def gone(error: BaseException) -> str:
+        raise ConnectionRefusedError
+
+    def failing(error: Exception) -> int:
+        raise error
+
+    monkeypatch.setattr(job, "explain", gone)
+    for error in (RuntimeError("somewhere in Java"), ConnectionResetError()):
+        assert cli.guarded(lambda error=error: failing(error)) == 1  # type: ignore[misc]
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"produce-gateway audit: Java ended before it was done ({type(error).__name__})")
+
+
+def test_ctrl_c_is_one_line(tmp_path: Path) -> None:
+    lines = [line for seq in range(2000) for line in interval(seq)]
+    (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "-m", "gateway.audit", "--spool", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.endswith("reading and decoding\n"):
+                process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, said
+    assert said[-1] == "produce-gateway audit: interrupted\n"
+    assert all(line.startswith("audit ") for line in said[:-1]), said

@@ -93,6 +93,15 @@ def test_who_has_no_name_is_said_to_have_none() -> None:
     assert tables.as_json(report)["rows"][0]["client_id"] == ""
 
 
+def test_days_that_were_let_go_of_are_named_where_they_were_asked_for() -> None:
+    sources = [{"kind": "spool", "name": "x"}, {"kind": "tables", "name": "./audit", "expired_before": "2025-11-20"}]
+    line = "EXPIRED  ./audit: usage of days before 2025-11-20 is not kept any more"
+    day_ms = START - START % 86_400_000
+    for from_ms, shown in ((None, True), (day_ms - 1, True), (day_ms, False)):
+        assert (line in tables.integrity_text(_integrity(), sources, from_ms).splitlines()) is shown
+    assert "EXPIRED" not in tables.integrity_text(_integrity(), [{**sources[1], "expired_before": None}])
+
+
 def test_everything_that_is_missing_is_named() -> None:
     life = {"gateway": "gw", "boot": "b1", "worker": 0}
     gaps = [
