@@ -353,7 +353,10 @@ def as_json(since: Snapshot | None, until: Snapshot, verdicts: list[Verdict], co
 def as_text(verdicts: list[Verdict], complete: bool) -> str:
     """A table for a terminal, a line for each reason, and what it comes to in all."""
     shown = [each for each in verdicts if not each.quiet]
-    head = ["topic", "accepted bytes", "maybe", "in flight", "growth", "accepted messages", "growth", "verdict"]
+    head = [
+        *("topic", "accepted bytes", "maybe appended bytes", "in-flight bytes", "growth bytes"),
+        *("accepted messages", "growth messages", "verdict"),
+    ]
     rows = [head, *map(_row, shown)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

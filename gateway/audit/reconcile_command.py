@@ -105,7 +105,8 @@ def _snapshot(options: argparse.Namespace) -> Callable[[], int]:
 
         brokers.check_reachable(options.bootstrap_servers)
         tell("starting Spark")
-        with job.session(conf, jars=options.jars, packages=options.packages) as spark:
+        session = job.session(conf, jars=options.jars, packages=options.packages)
+        with cli.interruptible(session) as spark:
             tell("asking the brokers")
             found = brokers.snapshot(spark, properties, wanted)
         text = reconcile.dumps(found)
@@ -138,7 +139,8 @@ def _reconcile(options: argparse.Namespace) -> Callable[[], int]:
             brokers.check_reachable(options.bootstrap_servers)
         tell("starting Spark")
         delta = bool(options.tables) and "delta" in (options.tables_format, store.marked_format(options.tables))
-        with job.session(conf, kafka=kafka, delta=delta, jars=options.jars, packages=options.packages) as spark:
+        session = job.session(conf, kafka=kafka, delta=delta, jars=options.jars, packages=options.packages)
+        with cli.interruptible(session) as spark:
             end = until
             if end is None:
                 tell("asking the brokers")

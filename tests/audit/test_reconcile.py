@@ -228,9 +228,12 @@ def test_what_is_shown() -> None:
         judge("quiet", Counted(), Growth(0, 0, 0)),
     ]
     assert as_text(verdicts, complete=False).splitlines() == [
-        "topic   accepted bytes  maybe  in flight  growth  accepted messages  growth  verdict",
-        "t                1,000      0          0   1,000                 10      10  agrees",
-        "longer           1,000    200        100       ?                 10      20  differs",
+        "topic   accepted bytes  maybe appended bytes  in-flight bytes  growth bytes  accepted messages"
+        "  growth messages  verdict",
+        "t                1,000                     0                0         1,000                 10"
+        "               10  agrees",
+        "longer           1,000                   200              100             ?                 10"
+        "               20  differs",
         "    because: messages only",
         "    7 messages were not produced through the gateway",
         "the usage log is NOT COMPLETE: `produce-gateway audit` says what is missing",
