@@ -180,7 +180,7 @@ async def test_old_messages_are_dropped(kafka: Cluster, topic: str) -> None:
     b = Gateway(kafka, topic, "b")
     async with running(b):
         await b.ready(0)
-        took = Reporter("a", b"12345678").say({GOLD: Use(100.0)})
+        took = Reporter("a", b"12345678", cycle_s=CYCLE_S).say({GOLD: Use(100.0)})
         # given a gateway that was cut off while somebody spoke: it reads on where it was
         consumer = b.exchange._consumer
         assert consumer is not None
