@@ -52,7 +52,9 @@ def outcomes(answer: dict[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
 def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gateway_takes(
     kafka: Cluster, tmp_path: Path
 ) -> None:
-    with Gateway(kafka.bootstrap_servers, POLICY) as gateway:
+    # A store of its own: what is applied below would hold for every gateway of this cluster, those of other tests too.
+    store = {"policies_store": {"topic": "__policies-what-if"}}
+    with Gateway(kafka.bootstrap_servers, {**POLICY, **store}) as gateway:
         offer_to(kafka, gateway, SECONDS)
         wait_for("the spool to have everything", lambda: _bytes(sums(gateway.spooled())) == _bytes(gateway.counted()))
 
