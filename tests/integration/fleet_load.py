@@ -41,6 +41,8 @@ class Load:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(FLUSH_S + 20)
         self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         assert self.last.startswith("done "), self.last
         sent, acknowledged, failed = map(int, self.last.split()[1:])
         return sent, acknowledged, failed
