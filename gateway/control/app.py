@@ -243,6 +243,7 @@ class _Control:
             tell=self._workers.tell,
             observe=settings.mode == "observe",
             has_limits=lambda: limits_production(self._policies.policies.effective()),
+            restarted=self._was_complete,
         )
 
     def _make_exchange(self, client: dict[str, Any]) -> Exchange:
@@ -293,7 +294,7 @@ class _Control:
     def _ask(self, question: Ask, reply: Callable[[Answer], None]) -> None:
         self._door.take(question, reply)
 
-    def _adopt(self, held: Storage) -> None:
+    def _adopt(self, held: Storage | None) -> None:
         if self._storage is not None:
             self._storage.adopt(held)
 

@@ -101,7 +101,7 @@ class Workers:
     """All workers of this gateway.
 
     `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
-    storage factor that one still holds, before it is told anything, `ask` with what one wants to know, and with what to
+    storage factor that one still holds (None: none) before it is told anything, `ask` with what one wants to know, and with what to
     call with the answer.
     """
 
@@ -111,7 +111,7 @@ class Workers:
         metrics: Metrics,
         want: Callable[[], None],
         reconnect: Callable[[int], None],
-        adopt: Callable[[Storage], None] = lambda held: None,
+        adopt: Callable[[Storage | None], None] = lambda held: None,
         ask: Callable[[Ask, Callable[[Answer], None]], None] = lambda question, reply: None,
         recent: Recent | None = None,
     ) -> None:
@@ -213,8 +213,7 @@ class Workers:
             if not isinstance(hello, Hello) or hello.protocol != PROTOCOL:
                 raise ChannelClosed(f"it is of another release, restart the gateway: {hello}")
             self._note_lost(worker.number, hello.boot)
-            if hello.storage is not None:
-                self._adopt(hello.storage)
+            self._adopt(hello.storage)
             for kind in _SNAPSHOTS:
                 if kind in self._latest:
                     worker.channel.post(self._latest[kind])

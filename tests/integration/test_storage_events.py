@@ -230,7 +230,7 @@ def expect(gateway: Gateway, line: str, **metrics: float) -> None:
     said = [each for each in gateway.log().splitlines() if line in each]
     assert len(said) == 1, said
     for name, value in metrics.items():
-        assert gateway.metric(f"storage_{name}") == value, name
+        assert gateway.metric(f"storage_{name}") == value, f"{name}: {gateway.log()[-3000:]}"
 
 
 # --- the two sources' own ways ----------------------------------------------------------------------------------------
