@@ -101,8 +101,8 @@ class Workers:
     """All workers of this gateway.
 
     `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
-    storage factor that one still holds (None: none) before it is told anything, `ask` with what one wants to know, and with what to
-    call with the answer.
+    storage factor that one still holds (None: none) before it is told anything, `ask` with what one wants to know, and
+    with what to call with the answer.
     """
 
     def __init__(
