@@ -146,11 +146,8 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add("--to", dest="end", metavar="TIME", help="end, not included")
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
-    add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
-    add("--packages", help="Maven coordinates of the Kafka connector, in place of the pinned one")
-    add("--jars", help="files of the Kafka connector, in place of the pinned one")
     add("--strict", action="store_true", help="exit with 3 when something is missing")
-    add("--quiet", action="store_true", help="no progress on stderr")
+    add_spark_options(parser)
 
 
 def checked_sources(options: argparse.Namespace, now_ms: int) -> Reading:
@@ -214,13 +211,29 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
             yield records
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="produce-gateway audit",
-        description="Sums up the usage log exactly: offered, accepted, rejected, errored … bytes, messages, requests.",
-        epilog=_EPILOG,
+def new_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Of `audit COMMAND`; "" is the audit itself."""
+    return argparse.ArgumentParser(
+        prog=f"produce-gateway audit {command}".rstrip(),
+        description=description,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+    )
+
+
+def add_spark_options(parser: argparse.ArgumentParser) -> None:
+    """What every command that starts Spark takes."""
+    add = parser.add_argument
+    add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
+    add("--packages", help="Maven coordinates of the jars that Spark needs, in place of the pinned ones")
+    add("--jars", help="files of them, in place of the pinned ones")
+    add("--quiet", action="store_true", help="no progress on stderr")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "", "Sums up the usage log exactly: offered, accepted, rejected, errored … bytes, messages, requests.", _EPILOG
     )
     add_sources(parser)
     add = parser.add_argument

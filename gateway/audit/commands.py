@@ -32,26 +32,10 @@ def main(argv: list[str]) -> int:
     return cli.guarded(work)
 
 
-def _parser(name: str, text: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        prog=f"produce-gateway audit {name}",
-        description=text,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
-    add("--packages", help="Maven coordinates of the jars that Spark needs, in place of the pinned ones")
-    add("--jars", help="files of them, in place of the pinned ones")
-    add("--quiet", action="store_true", help="no progress on stderr")
-
-
 def _stream_parser() -> argparse.ArgumentParser:
-    parser = _parser("stream", "Writes the usage topic into tables, each record exactly once whatever happens.")
+    parser = cli.new_parser(
+        "stream", "Writes the usage topic into tables, each record exactly once whatever happens.", _EPILOG
+    )
     add = parser.add_argument
     add("--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
     add("--topic", default=cli.TOPIC, help="its name (%(default)s)")
@@ -65,13 +49,13 @@ def _stream_parser() -> argparse.ArgumentParser:
     add("--derive-every", default="5m", metavar="DURATION", help="how often gaps and lives are told (%(default)s)")
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
-    _add_common(parser)
+    cli.add_spark_options(parser)
     return parser
 
 
 def _compact_parser() -> argparse.ArgumentParser:
-    parser = _parser(
-        "compact", "Few large files in place of the tables' many small ones; a stream may go on meanwhile."
+    parser = cli.new_parser(
+        "compact", "Few large files in place of the tables' many small ones; a stream may go on meanwhile.", _EPILOG
     )
     parser.add_argument("directory", metavar="DIR", help="the tables")
     parser.add_argument("--older-than", default="0s", metavar="DURATION", help="leave what was written since (0s)")
@@ -80,7 +64,9 @@ def _compact_parser() -> argparse.ArgumentParser:
 
 
 def _expire_parser() -> argparse.ArgumentParser:
-    parser = _parser("expire", "Lets go of the days that ended longer ago than --keep; a stream may go on meanwhile.")
+    parser = cli.new_parser(
+        "expire", "Lets go of the days that ended longer ago than --keep; a stream may go on meanwhile.", _EPILOG
+    )
     parser.add_argument("directory", metavar="DIR", help="the tables")
     parser.add_argument("--keep", required=True, metavar="DURATION", help="how long usage is kept: 90d")
     _add_upkeep(parser)
@@ -92,7 +78,7 @@ def _add_upkeep(parser: argparse.ArgumentParser) -> None:
         "--grace", default="1h", metavar="DURATION", help="how long a reader that has begun may go on (%(default)s)"
     )
     parser.add_argument("--format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
-    _add_common(parser)
+    cli.add_spark_options(parser)
 
 
 def _stream(options: argparse.Namespace) -> Callable[[], int]:

@@ -32,13 +32,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="produce-gateway audit recommend",
-        description="Thresholds for topics from recorded usage, under a total.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = cli.new_parser("recommend", "Thresholds for topics from recorded usage, under a total.", _EPILOG)
     add = parser.add_argument
     add("--total", required=True, metavar="SIZE", help="of each broker, per second: 20MB; never more is given out")
     add("--percentile", type=float, default=99.0, metavar="P", help="of a topic's rates (%(default)g)")

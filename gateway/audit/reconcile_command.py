@@ -45,7 +45,11 @@ def main(argv: list[str]) -> int:
 
 
 def _snapshot_parser() -> argparse.ArgumentParser:
-    parser = _made(" snapshot", "Notes how large the brokers' logs are, and where they end, for a later reconcile.")
+    parser = cli.new_parser(
+        "reconcile snapshot",
+        "Notes how large the brokers' logs are, and where they end, for a later reconcile.",
+        _EPILOG,
+    )
     parser.add_argument(
         "--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway"
     )
@@ -55,8 +59,10 @@ def _snapshot_parser() -> argparse.ArgumentParser:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _made(
-        "", "Compares what the usage log says was accepted with the growth of the brokers' logs, topic by topic."
+    parser = cli.new_parser(
+        "reconcile",
+        "Compares what the usage log says was accepted with the growth of the brokers' logs, topic by topic.",
+        _EPILOG,
     )
     add = parser.add_argument
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
@@ -73,25 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _made(name: str, text: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        prog=f"produce-gateway audit reconcile{name}",
-        description=text,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-
-
 def _add_common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--topics", metavar="A,B", help=f"only these; else all whose names don't begin with {_INTERNAL}")
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
-    add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
-    add("--packages", help="Maven coordinates of the Kafka connector, in place of the pinned one")
-    add("--jars", help="files of the Kafka connector, in place of the pinned one")
-    add("--quiet", action="store_true", help="no progress on stderr")
+    cli.add_spark_options(parser)
 
 
 def _snapshot(options: argparse.Namespace) -> Callable[[], int]:

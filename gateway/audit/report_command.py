@@ -83,12 +83,10 @@ def write(path: Path, text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="produce-gateway audit report",
-        description="Writes one HTML file with plots: who sent what, what was refused and why, and whether it adds up.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = cli.new_parser(
+        "report",
+        "Writes one HTML file with plots: who sent what, what was refused and why, and whether it adds up.",
+        _EPILOG,
     )
     add = parser.add_argument
     add("--output", required=True, metavar="FILE", help="the HTML file; one of that name is replaced")

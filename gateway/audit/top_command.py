@@ -54,13 +54,7 @@ def _top(reading: Reading, by: tuple[str, ...], window_ms: int | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="produce-gateway audit top",
-        description="Who had most dropped, rejected, delayed … bytes.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = cli.new_parser("top", "Who had most dropped, rejected, delayed … bytes.", _EPILOG)
     add = parser.add_argument
     add("--by", default="client_id", metavar="A,B", help=f"any of {', '.join(cli.BY)} (%(default)s)")
     add("--what", choices=WHAT, default="dropped", help="what they are ranked by (%(default)s)")

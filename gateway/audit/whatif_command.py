@@ -52,13 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="produce-gateway audit what-if",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = cli.new_parser("what-if", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("policy", metavar="POLICY", type=Path, help="the configuration file of a gateway")
     add("--apply", metavar="FILE", type=Path, help="a document as `produce-gateway policies apply` takes it")
