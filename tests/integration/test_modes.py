@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from tests.integration.gateways import Gateway, create_topic, end_offsets
 _names = itertools.count(1)
 LIMIT = "total.bytes.in.per.sec.threshold"
 SMALL = 2_000  # bytes a second: the first tick of any load is over it
+BETWEEN_LOOKS_S = 0.5
 DEADLINE = 30_000  # acknowledgements, at most, before a policy must have shown itself
 
 
@@ -30,11 +32,13 @@ def produce_until(gateway: Gateway, topic: str, seen: Callable[[], bool], **opti
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0, "enable.idempotence": True, **options})
     sent = 0
     while not seen():
-        for _ in range(20):
+        # A look takes as long as the cluster has topics: enough in between for any limit here, however long it was.
+        until = time.monotonic() + BETWEEN_LOOKS_S
+        while time.monotonic() < until:
             producer.produce(
                 topic, bytes(1000), on_delivery=lambda error, _: failed.append(error) if error else next(delivered)
             )
-            producer.poll(0.01)
+            producer.poll(0.001)
             sent += 1
         assert sent < DEADLINE, "nothing was seen"
     assert producer.flush(60) == 0
