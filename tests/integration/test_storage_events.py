@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
@@ -416,14 +416,43 @@ def test_a_broker_is_too_old_to_tell_sizes(site: Site) -> None:
 # --- the gateway itself -----------------------------------------------------------------------------------------------
 
 
+# Only the small disk is anywhere near these limits; they leave less than a producer offers.
+TIGHT: Final[dict[str, Any]] = {
+    "source": "log-dirs",
+    "check_interval": f"{INTERVAL_S}s",
+    "soft": {"type": "MinFreeBytes", "level": 4 * DISK},
+    "hard": {"type": "MinFreeBytes", "level": DISK // 10},
+}
+
+
+def test_a_new_control_counts_no_fallback_before_it_has_heard_what_its_workers_hold(site: Site) -> None:
+    """The worker is stopped meanwhile, so that this is no race."""
+    with site.gateway(TIGHT) as gateway:
+        before = reach(gateway, "THROTTLE", "valid")["factor"]
+        killed, worker = gateway.child("gateway.control"), gateway.child("gateway.data")
+        for door in site.doors.values():
+            door.shut()
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            os.kill(killed, signal.SIGKILL)
+            wait_for("a new control", lambda: gateway.child("gateway.control") not in (0, killed), SEEN_S)
+            name, labels = "storage_observations_total", {"outcome": "failed"}
+            wait_for("its first failure", lambda: gateway.metric(name, **labels) > 0, SEEN_S)
+            assert gateway.metric("storage_fallback_throttle_factor_applied_total") == 0
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        reach(gateway, "THROTTLE", "kept", before)
+        assert gateway.metric("storage_fallback_throttle_factor_applied_total") == 0
+        for door in site.doors.values():
+            door.open()
+        reach(gateway, "THROTTLE", "valid")
+
+
 def test_the_control_process_is_killed(site: Site) -> None:
-    """Only the small disk is anywhere near these limits; they leave less than a producer offers."""
-    limit = {"soft": {"type": "MinFreeBytes", "level": 4 * DISK}, "hard": {"type": "MinFreeBytes", "level": DISK // 10}}
-    storage = {"source": "log-dirs", "check_interval": f"{INTERVAL_S}s", **limit}
     topic = f"steady-{next(_names)}"
     admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers, "log_level": 2})
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1]])])[topic].result(30)
-    with site.gateway(storage) as gateway, Steady(gateway.bootstrap, topic, per_s=300, size=2500) as steady:
+    with site.gateway(TIGHT) as gateway, Steady(gateway.bootstrap, topic, per_s=300, size=2500) as steady:
         told = reach(gateway, "THROTTLE", "valid")["factor"]
         for door in site.doors.values():
             door.shut()
