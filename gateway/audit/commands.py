@@ -20,6 +20,8 @@ exit codes: 0 done (a continuous stream: asked to stop by SIGTERM or SIGINT); 1 
 says why and what to do); 2 wrong options.
 """
 
+_ADDED: Final = {"usage": "rows of usage"}  # what the tables' names don't say by themselves
+
 
 def main(argv: list[str]) -> int:
     """Run one of them; `argv` begins with its name. Gives the exit code."""
@@ -111,7 +113,7 @@ def _stream(options: argparse.Namespace) -> Callable[[], int]:
         session = job.session(conf, delta=delta, jars=options.jars, packages=options.packages)
         with cli.interruptible(session) as spark:
             added = stream.run(spark, store.open_tables(spark, options.output, make=options.format), plan, tell)
-        print(", ".join(f"{count:,} {name}" for name, count in added.items()), flush=True)
+        print(", ".join(f"{count:,} {_ADDED.get(name, name)}" for name, count in added.items()), flush=True)
         return cli.OK
 
     return work

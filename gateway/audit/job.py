@@ -38,6 +38,16 @@ _POLL_TIMEOUT_MS: Final = 60_000  # how long a task waits for records that exist
 _STOP_TIMEOUT_S: Final = 10.0
 _SMALL: Final = 10_000  # records below which splitting a partition costs more than it gives
 _RECORDS_PER_TASK: Final = 100_000  # a few seconds of work: often enough to see how far it is, and what fits in memory
+# What stands in the line that says why a JVM did not come up, the most telling first.
+_SAYS_WHY: Final = (
+    "unresolved dependency:",
+    "Could not reserve enough space",
+    "maximum heap",  # "Invalid maximum heap size: -Xmxfoo", "Too small maximum heap"
+    "Unrecognized option",
+    "Exception in thread",
+    "Error:",
+    "ERROR",
+)
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
 _SAMPLES: Final = 10
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
@@ -367,15 +377,20 @@ def _sum_rows(rows_of_usage: DataFrame, question: Question) -> list[dict[str, An
 def find_gaps(records: Records, question: Question, tell: Callable[[str], None] = no_progress) -> Integrity:
     """What is missing from the records, or may be, between the question's bounds."""
     tell("looking for gaps")
-    found = transforms.gaps(records.intervals).orderBy(*schema.BOOT, "first_seq", "gap")
-    gaps: list[dict[str, Any]] = []
-    gaps_total = 0
-    for row in found.toLocalIterator():  # a broken log may have millions: count all, keep some
-        gap = row.asDict()
-        if _overlaps(gap, "after_ms", "before_ms", question):
-            gaps_total += 1
-            gaps += [gap] if gaps_total <= MAX_LISTED else []
-    boots = [row.asDict() for row in transforms.boots(records.intervals).orderBy(*schema.BOOT).collect()]
+    # Kept, because each of the parts of `gaps` and then `boots` would sort all records again to find the unique ones.
+    numbering = transforms.numbering(records.intervals).persist()
+    try:
+        found = transforms.gaps(numbering).orderBy(*schema.BOOT, "first_seq", "gap")
+        gaps: list[dict[str, Any]] = []
+        gaps_total = 0
+        for row in found.toLocalIterator():  # a broken log may have millions: count all, keep some
+            gap = row.asDict()
+            if _overlaps(gap, "after_ms", "before_ms", question):
+                gaps_total += 1
+                gaps += [gap] if gaps_total <= MAX_LISTED else []
+        boots = [row.asDict() for row in transforms.boots(numbering).orderBy(*schema.BOOT).collect()]
+    finally:
+        numbering.unpersist()
     endless = [boot for boot in boots if boot["state"] != "final"]
     incomplete = [boot for boot in endless if _overlaps(boot, "start_ms", "lost_ms", question)]
     return Integrity(
@@ -463,7 +478,7 @@ def _reason(log: Path, error: BaseException) -> str:
     text = log.read_text(errors="replace") if log.exists() else ""
     if "Module jdk.incubator.vector not found" in text:
         return "this Java lacks the module jdk.incubator.vector: install a full JDK or JRE 17 or 21"
-    for mark in ("unresolved dependency:", "Could not reserve enough space", "Exception in thread", "Error:", "ERROR"):
+    for mark in _SAYS_WHY:
         line = next((line for line in text.splitlines() if mark in line), None)
         if line:
             return line.strip()[:500]

@@ -192,8 +192,14 @@ def integrity_text(trust: Integrity, sources: Sequence[Mapping[str, Any]] = (), 
     lines += map(_boot_line, trust.incomplete[:_LISTED])
     lines += _more(trust.incomplete_total)
     lines += _expired_lines(sources, from_ms)
-    lines.append("complete" if trust.complete else "NOT COMPLETE: the sums above leave out what is named here")
+    lines.append(_verdict(trust))
     return "\n".join(lines)
+
+
+def _verdict(trust: Integrity) -> str:
+    if not trust.complete:
+        return "NOT COMPLETE: the sums above leave out what is named here"
+    return "complete" if trust.records else "no records were found: nothing to sum up"
 
 
 def _expired_lines(sources: Sequence[Mapping[str, Any]], from_ms: int | None) -> list[str]:

@@ -144,6 +144,11 @@ def condensed(rows: DataFrame, window_ms: int, *columns: str) -> DataFrame:
     )
 
 
+def numbering(records: DataFrame) -> DataFrame:
+    """All that `gaps` and `boots` look at, of unique records: small enough to be kept where both are asked."""
+    return records.select(*schema.BOOT, "kind", "seq", "parts", "final", "start_ms", "end_ms")
+
+
 def gaps(records: DataFrame) -> DataFrame:
     """What is missing from each worker's numbering, of unique records.
 

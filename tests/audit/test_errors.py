@@ -103,3 +103,15 @@ def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert f"{java} is Java 11" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("memory", "why"), [("foo", "Invalid maximum heap size: -Xmxfoo"), ("5k", "Too small maximum heap")]
+)
+def test_a_memory_that_java_refuses_is_named(tmp_path: Path, memory: str, why: str) -> None:
+    (tmp_path / "usage-00000001-aa.jsonl").write_text(interval(0)[0] + "\n")
+    options = ["--spool", str(tmp_path), "--quiet", "--conf", f"spark.driver.memory={memory}"]
+    command = [sys.executable, "-m", "gateway.audit", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"produce-gateway audit: Spark did not start: {why}\n"

@@ -72,6 +72,10 @@ def test_a_table_shows_exact_numbers_and_the_outcomes_that_occur() -> None:
     )
 
 
+def test_of_nothing_it_is_not_said_that_it_is_complete() -> None:
+    assert tables.as_text(_report(records=0)).splitlines()[-1] == "no records were found: nothing to sum up"
+
+
 def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
     head = tables.as_text(_report(("outcome",))).splitlines()[0].split("  ")
     assert [each.strip() for each in head if each] == [
