@@ -192,7 +192,7 @@ class _Client(_Section):
         for key in [key for key in data if isinstance(key, str) and key.startswith(CLIENT_PROPERTIES)]:
             properties[key] = data[key]
         rest = {key: value for key, value in data.items() if key not in properties}
-        return {**rest, "properties": {key: _property_text(key, value) for key, value in properties.items()}}
+        return {**rest, "properties": {key: property_text(key, value) for key, value in properties.items()}}
 
     @field_validator("bootstrap_servers", mode="before")
     @classmethod
@@ -253,7 +253,7 @@ class Listener(_Section):
     @field_validator("key_password", mode="before")
     @classmethod
     def _read_password(cls, value: object) -> object:
-        return _property_text("ssl.key.password", value)
+        return property_text("ssl.key.password", value)
 
     @field_validator("protocols", mode="before")
     @classmethod
@@ -981,8 +981,14 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _property_text(key: str, value: object) -> object:
-    """librdkafka takes text only. A secret may stand in a file: {file: /run/secrets/password}."""
+def property_text(key: str, value: object) -> object:
+    """librdkafka takes text only. A secret may stand in a file: {file: /run/secrets/password}.
+
+    What is neither text, number, boolean nor such a file is given back as it is: it is the caller's to refuse.
+
+    Raises:
+        ValueError: the file can't be read.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict) and set(value) == {"file"}:

@@ -210,7 +210,9 @@ class _Sink:
 
     def _say(self, number: int, added: Mapping[str, int]) -> None:
         more = "".join(f", {added[name]:,} {name}" for name in ("duplicates", "malformed") if added[name])
-        self._tell(f"batch {number}: {added['records']:,} new records{more}; {self.added['usage']:,} rows of usage so far")
+        self._tell(
+            f"batch {number}: {added['records']:,} new records{more}; {self.added['usage']:,} rows of usage so far"
+        )
 
 
 def add(tables: Tables, frame: DataFrame, topic_id: str, check: Callable[[], None] = lambda: None) -> dict[str, int]:

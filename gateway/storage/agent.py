@@ -34,7 +34,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
-from gateway.config import parse_duration, parse_size
+from gateway.config import parse_duration, parse_size, property_text
 from gateway.durations import parse_iso8601
 from gateway.storage.snapshot import encode
 from gateway.storage.snapshots import DEFAULT_TOPIC, NO_TOPIC, TopicError, ensure_topic
@@ -216,7 +216,7 @@ def read_settings(argv: Sequence[str]) -> Settings:
                 raise SettingsError(f"--volume-{name} {text}: write LOG_DIR=TYPE:LEVEL")
             data["volumes"][log_dir] = {**own, name: value}
     try:
-        data["kafka"] = {str(key): _property_text(str(key), value) for key, value in data["kafka"].items()}
+        data["kafka"] = {str(key): _client_property(str(key), value) for key, value in data["kafka"].items()}
         return Settings.model_validate({**data, **given})
     except ValidationError as error:
         raise SettingsError(_explain(error, path, set(given))) from None
@@ -250,18 +250,11 @@ def _read_file(path: Path) -> dict[str, Any]:
     return found
 
 
-def _property_text(key: str, value: object) -> str:
-    """librdkafka takes text only. A secret may stand in a file: {file: /run/secrets/password}."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict) and set(value) == {"file"}:
-        try:
-            return Path(str(value["file"])).read_text("utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"kafka.{key}: file {value['file']} can't be read: {error}") from None
-    if isinstance(value, (str, int, float)):
-        return str(value)
-    raise ValueError(f"kafka.{key}: a text or a number is needed, or {{file: PATH}}")
+def _client_property(key: str, value: object) -> str:
+    text = property_text(f"kafka.{key}", value)
+    if not isinstance(text, str):
+        raise ValueError(f"kafka.{key}: a text or a number is needed, or {{file: PATH}}")
+    return text
 
 
 def _explain(error: ValidationError, path: Path | None, flags: set[str]) -> str:
