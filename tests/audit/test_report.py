@@ -6,11 +6,9 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
-import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -27,6 +25,7 @@ from gateway.audit.job import Integrity, Records
 from gateway.audit.page import Facts, Group, Reason, Topic
 from gateway.audit.plots import Times
 from tests.audit.records import START, Row, interval, truth
+from tests.browser import open_page
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -251,41 +250,9 @@ def test_a_plot_is_drawn_of_any_numbers() -> None:
 # --- in a browser -----------------------------------------------------------------------------------------------------
 
 
-def _browser() -> str:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium is installed")
-    return found
-
-
-def _open(html: str, folder: Path) -> tuple[str, list[str], list[str]]:
-    """What a browser makes of the page (its DOM), what its console says, and what the page asks for on the network."""
-    browser = _browser()
-    (folder / "report.html").write_text(html, encoding="utf-8")
-    quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
-    done = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet),
-            # Whatever the browser itself would like to ask for stays on this machine.
-            *("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={folder}/profile"),
-            *("--enable-logging=stderr", f"--log-net-log={folder}/net.json", "--dump-dom", f"file://{folder}/report.html"),
-        ],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=200,
-        check=True,
-    )  # fmt: skip
-    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    events = [event.get("params", {}) for event in json.loads((folder / "net.json").read_text())["events"]]
-    # What the browser asks for by itself has no origin.
-    asked = [each["url"] for each in events if each.get("initiator", "not an origin") != "not an origin"]
-    return done.stdout, console, [url for url in asked if url.startswith("http")]
-
-
 def test_a_browser_shows_it_without_a_complaint_or_a_request(tmp_path: Path) -> None:
     html = page.render(_facts(HOSTILE))
-    dom, console, asked = _open(html, tmp_path)
+    dom, console, asked = open_page(html, tmp_path)
     assert (console, asked) == ([], [])
     found = _Page(dom)
     assert tuple(each["id"] for each in found.all("section")) == SECTIONS
@@ -297,12 +264,14 @@ def test_the_browser_would_have_told(html: str, tmp_path: Path) -> None:
     beyond = '<img src="http://127.0.0.1:9/x.png"><script>console.log("ran")</script></body>'
     html = html.replace("</body>", beyond)
     (tmp_path / "held").mkdir()
-    _, console, asked = _open(html, tmp_path / "held")
+    _, console, asked = open_page(html, tmp_path / "held")
     assert asked == []
     assert len(console) == 2
     assert all("Content Security Policy" in line for line in console)
     (tmp_path / "free").mkdir()
-    _, console, asked = _open(re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", html), tmp_path / "free")
+    _, console, asked = open_page(
+        re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", html), tmp_path / "free"
+    )
     assert asked == ["http://127.0.0.1:9/x.png"]
     assert any('"ran"' in line for line in console)
 

@@ -16,6 +16,7 @@ from kafka.admin import NewTopic
 
 from gateway.demo_sums import TOPIC_CONFIG, Brokers
 from gateway.embedded import Cluster
+from tests.browser import open_page
 
 RECORDS = 20
 
@@ -78,7 +79,11 @@ def test_the_demo_rejects_reconciles_and_prints_json_only(tmp_path: Path) -> Non
         assert value > 0
     topics = {row["topic"]: row for row in report["topics"]}
     assert topics["clicks"]["rejected_bytes"] > 0
-    assert "<strong>Complete.</strong>" in page.read_text(encoding="utf-8")
+    dom, console, asked = open_page(page.read_text(encoding="utf-8"), tmp_path)
+    assert (console, asked) == ([], [])
+    assert "<strong>Complete.</strong>" in dom
+    for topic in topics:
+        assert topic in dom
     assert {row["finally_dropped_bytes"] for row in topics.values()} == {0}, (
         "idempotent producers, which all got through"
     )
