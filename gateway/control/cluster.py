@@ -225,7 +225,6 @@ class Cluster:
         self._refused = {node_id: why for node_id, why in self._refused.items() if node_id in view.brokers}
         self._metrics.upstream_brokers.set(len(view.brokers))
         self._metrics.without_listener.set(len(self._refused))
-        self._metrics.show_topics(view.leads)
         self._tell_if_new(self._brokers())
         self._tell_if_new(Topics(view.leads, view.ids))
         if not self.known:

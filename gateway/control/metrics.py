@@ -1,4 +1,5 @@
-# Every metric of the gateway: name, labels and help in one table, in a registry of its own, created at 0.
+# Every metric of the gateway: name, labels and help in one table, in a registry of its own. All are there at 0 from the
+# start, those of a topic from its first byte on.
 #
 # What happened comes from workers as rows of intervals and as counts; what is so just now as Rates and Gauges. Series
 # whose labels a client can multiply are capped, the rest is `other`. Rates are shown from the latest snapshot, so a
@@ -364,26 +365,10 @@ class Metrics:
             self._gauges[name].labels(str(worker))
         self.worker_restarts.labels(str(worker))
 
-    def show_topics(self, leads: Mapping[int, Iterable[str]]) -> None:
-        """Create the series of topics that brokers lead, at 0, up to the cap; others come with their first byte."""
-        for broker, topics in leads.items():
-            for topic in topics:
-                if len(self._shown) >= self._max_topics:
-                    return
-                if (broker, topic) not in self._shown:
-                    self._shown.add((broker, topic))
-                    self._add_repeats(broker, topic, 0, 0)
-                    for outcome, reason in SHOWN:
-                        self._add_row(broker, topic, outcome, reason, 0, 0, 0)
-                    for note, reason in SHOWN_NOTES:
-                        self._add_note(broker, topic, note, reason, 0, 0)
-                    for outcome, reason in (*SHOWN, *SHOWN_NOTES):
-                        if outcome in (DELAYED, "rejected"):
-                            self._counters["throttle_seconds"].labels(_broker(broker), topic, outcome, reason)
-
     def add_interval(self, interval: Interval) -> None:
         self._counters["usage_log_intervals"].inc()
         for row in interval.rows:
+            self._show_topic(row.broker, row.topic)
             if row.outcome in (DELAYED, "rejected"):
                 labels = (_broker(row.broker), row.topic, row.outcome, row.reason)
                 self._counters["throttle_seconds"].labels(*labels).inc(row.delay_ms / 1000)
@@ -429,6 +414,21 @@ class Metrics:
     def text(self) -> bytes:
         """The exposition, in Prometheus' text format. Takes its time with many topics: call it in a thread."""
         return generate_latest(self.registry)
+
+    def _show_topic(self, broker: int, topic: str) -> None:
+        # With its first byte a topic has all it can have, at 0, so that the first rejection is an increase. Not before:
+        # it is 86 series, and a cluster has thousands of topics that nobody produces to by this gateway.
+        if (broker, topic) in self._shown or len(self._shown) >= self._max_topics:
+            return
+        self._shown.add((broker, topic))
+        self._add_repeats(broker, topic, 0, 0)
+        for outcome, reason in SHOWN:
+            self._add_row(broker, topic, outcome, reason, 0, 0, 0)
+        for note, reason in SHOWN_NOTES:
+            self._add_note(broker, topic, note, reason, 0, 0)
+        for outcome, reason in (*SHOWN, *SHOWN_NOTES):
+            if outcome in (DELAYED, "rejected"):
+                self._counters["throttle_seconds"].labels(_broker(broker), topic, outcome, reason)
 
     def _add_row(
         self, broker: int, topic: str, outcome: str, reason: str, size: int, messages: int, requests: int

@@ -75,32 +75,34 @@ def test_every_count_of_a_worker_is_there_at_0():
             assert shown[f"{name}_total", frozenset()] == 0
 
 
-def test_every_outcome_of_a_known_topic_is_there_at_0():
+def test_with_its_first_byte_a_topic_has_every_outcome_at_0():
     metrics = Metrics()
-    metrics.show_topics({1: ("a", "b"), 2: ("a",)})
+    metrics.add_interval(interval(row("a")))
     shown = samples(metrics)
-    for broker, topic in (("1", "a"), ("1", "b"), ("2", "a")):
-        for kind in ("bytes", "messages", "requests"):
-            found = {
-                dict(labels)["outcome"]: v
-                for (name, labels), v in shown.items()
-                if name == f"produce_{kind}_total" and {("broker", broker), ("topic", topic)} <= labels
-            }
-            assert found == dict.fromkeys(OUTCOMES, 0)
+    for kind, seen in (("bytes", 100), ("messages", 2), ("requests", 1)):
+        found = {
+            dict(labels)["outcome"]: v
+            for (name, labels), v in shown.items()
+            if name == f"produce_{kind}_total" and {("broker", "1"), ("topic", "a")} <= labels
+        }
+        assert found == dict.fromkeys(OUTCOMES, 0) | {"accepted": seen}
     assert value(metrics, "produce_bytes_total", broker="1", topic="a", outcome="rejected", reason="fence") == 0
+    assert value(metrics, "throttle_seconds_total", broker="1", topic="a", outcome="rejected", reason="fence") == 0
+    assert value(metrics, "policy_bytes_total", broker="1", topic="a", outcome="delayed", reason="topic-threshold") == 0
 
 
-def test_topics_shown_in_advance_are_bounded_and_others_come_with_their_first_byte():
+def test_series_at_0_are_bounded_and_other_topics_have_what_became_of_them():
     metrics = Metrics(max_topics=2)
-    metrics.show_topics({1: ("a", "b", "c")})
-    assert value(metrics, "produce_bytes_total", broker="1", topic="c", outcome="accepted", reason="") is None
-    metrics.add_interval(interval(row("c")))
+    metrics.add_interval(interval(row("a"), row("b"), row("c")))
+    rejected = {"broker": "1", "outcome": "rejected", "reason": "fence"}
+    assert value(metrics, "produce_bytes_total", topic="b", **rejected) == 0
+    assert value(metrics, "produce_bytes_total", topic="c", **rejected) is None
     assert value(metrics, "produce_bytes_total", broker="1", topic="c", outcome="accepted", reason="") == 100
 
 
 def test_what_was_sent_again_is_told_by_topic_and_what_nobody_can_tell_as_well():
     metrics = Metrics()
-    metrics.show_topics({1: ("t",)})
+    metrics.add_interval(interval(row(repeats=0)))
     place = {"broker": "1", "topic": "t"}
     assert value(metrics, "produce_repeats_bytes_total", **place) == 0
     assert value(metrics, "produce_repeats_unknown_bytes_total", **place) == 0
