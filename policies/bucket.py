@@ -84,6 +84,13 @@ class Bucket:
         self._refill(now)
         self._rerate(rate)
 
+    def set_burst(self, burst_s: float, now: float) -> None:
+        """From now on save up at most so many seconds of the rate."""
+        if burst_s != self._burst_s:
+            self._refill(now)
+            self._burst_s = burst_s
+            self._rerate(self.rate)
+
     def _rerate(self, rate: float) -> None:
         if not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"a bucket with a rate of {rate} bytes/s")

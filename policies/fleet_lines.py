@@ -20,13 +20,13 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from policies.fleet_keys import FleetKey
-from policies.line import AT_ONCE, Answer, Line
+from policies.line import AT_ONCE, BURST_S, Answer, Line
 from policies.shares import FLOORS, Part
 
 LOWEST: Final = 1.0  # per second: a line needs a rate, also where nothing is left
-# When our part becomes smaller, what was saved of it becomes smaller still: by so many times as much, but not below so
-# many seconds of the new rate.
-FORFEIT: Final = 4.0
+# Seconds that are saved of a part: less than of a whole limit, as what all have saved may come in one second; and
+# when our part becomes smaller, what was saved of it is somebody else's by then.
+SHARED_BURST_S: Final = 0.25
 KEEP_S: Final = 0.25
 
 
@@ -175,12 +175,7 @@ class FleetLine(Line):
 
     def retune(self, now: float) -> None:
         """Go by our part as it is now."""
+        self.bucket.set_burst(SHARED_BURST_S if self.fleet.members > 1 else BURST_S, now)
         rate = max(self._least, self.fleet.share(self.key, self.limit) * self.factor)
         if rate != self.bucket.rate:
-            saved = self.bucket.level(now)
-            if saved > 0.0 and rate < self.bucket.rate and self.fleet.members > 1:
-                # What was saved of a larger part is somebody else's by now. A little stays, or who wants less than his
-                # new part would have to wait for it to begin with, and look as if he wanted more.
-                lost = saved * min(1.0, FORFEIT * (1.0 - rate / self.bucket.rate))
-                self.bucket.take(max(0.0, min(lost, saved - KEEP_S * rate)), now)
             self.bucket.set_rate(rate, now)

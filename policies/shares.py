@@ -20,6 +20,14 @@ from typing import Final, NamedTuple, Protocol
 HEADROOM: Final = 0.04  # of the limit: by so much content members may exceed what they are counted at, all together
 FLOORS: Final = 0.04  # of the limit: what members keep while they are idle, all together
 GROW: Final = 0.25  # of what somebody takes: more headroom than that only when all others have as much
+# A hungry member may be dealt more than it takes: its producers wait for another one as well, and it is content again a
+# moment later. So what is missing from the sum while somebody waits is dealt on top, out of the headroom, until nothing
+# is missing.
+CATCH_UP: Final = 0.15  # per second, of what is missing
+MISSING: Final = 0.1  # of the limit, at most: what rises just now is told late
+ENOUGH: Final = 0.005  # of the limit: so little is nothing, or what rates swing by would add up
+SETTLE_S: Final = 3.0  # after somebody came or went, or the limit changed: what is missing then comes by itself
+FORGET_S: Final = 5.0  # without anybody who waits
 TOLERANCE: Final = 0.002  # a part that changed by less isn't told anew …
 IDLE_TOLERANCE: Final = 0.1  # … nor by less than that to who takes nothing
 # Without the exchange shares stay for as long as a new leader or a restarted broker takes; then they go in a straight
@@ -207,6 +215,7 @@ class Fleet:
         self._gone: set[str] = set()  # limits that were removed: their workers have to be told
         self._keep: set[str] = set()  # while frozen: keys whose share as it was is to be found yet …
         self._kept: dict[str, Share] = {}  # … and what it is
+        self._extra: dict[str, tuple[float, float]] = {}  # of the limit, dealt on top; when that was found
         self._step = 0  # of the decay
 
     @property
@@ -231,6 +240,8 @@ class Fleet:
         for key in self._limits.keys() - limits.keys():
             self._gone.add(key)
         changed = [key for key, limit in limits.items() if self._limits.get(key) != limit]
+        for key in [key for key in self._extra if self._limits.get(key) != limits.get(key)]:
+            del self._extra[key]
         self._gone.difference_update(changed)
         self._limits = dict(limits)
         self._dirty.update(changed)
@@ -354,6 +365,8 @@ class Fleet:
                 self._refresh(key)
             if limit is None or not users:
                 continue
+            if self.frozen_at is None and self._live.get(key, IDLE).hungry:
+                self._catch_up(key, limit, now)
             fallback = limit / members
             for worker, rate in zip(users, self._rates(key, limit, users), strict=True):
                 before = worker.told.get(key, GONE)
@@ -399,13 +412,25 @@ class Fleet:
         done = self._step / _DECAY_STEPS
         return Share(min(limit, share.base) * (1 - done) + equal * done, share.headroom * (1 - done))
 
+    def _catch_up(self, key: str, limit: float, now: float) -> None:
+        """Somebody here waits: see what all together take less than the limit."""
+        extra, then = self._extra.get(key, (0.0, -math.inf))
+        if now - then > FORGET_S:
+            extra, then = 0.0, now + SETTLE_S
+        taken = sum([use.rate for use in self._peers.of(key)[0]]) + self._counted(key).rate
+        missing = min(max(-MISSING, 1.0 - ENOUGH - taken / limit), MISSING)
+        extra += CATCH_UP * min(max(0.0, now - then), 1.0) * missing
+        self._extra[key] = min(max(0.0, extra), HEADROOM), max(then, now)
+
     def _share(self, key: str, limit: float) -> Share:
+        extra = self._extra.get(key, (0.0, 0.0))[0]
+        whole, headroom = limit * (1.0 + extra), limit * (HEADROOM - extra)
         if not self._peers.living:
-            return Share(limit, HEADROOM * limit)
+            return Share(whole, headroom)
         uses, workers = self._peers.of(key)
         uses.append(self._counted(key))
         workers.append(len(self._workers))
-        return split(uses, limit, HEADROOM * limit, workers, self.members)[-1]
+        return split(uses, whole, headroom, workers, self.members)[-1]
 
     def _counted(self, key: str) -> Use:
         """This gateway as others count it."""
@@ -460,6 +485,7 @@ class Fleet:
                 self._everything()
 
     def _everything(self) -> None:
+        self._extra.clear()
         self._dirty.update(self._users)
         self._reweigh(self._users)
 

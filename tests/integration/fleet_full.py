@@ -56,7 +56,9 @@ class Window(NamedTuple):
         if self.is_steady and abs(self.error) > OFF:
             found.append(f"sum off by {self.error:+.1%}")
         if self.worst > MOST:
-            found.append(f"a second of {self.worst:.2f}")
+            at = self.seconds.index(max(self.seconds))
+            around = " ".join(f"{rate / self.limit:.2f}" for rate in self.seconds[max(0, at - 2) : at + 2])
+            found.append(f"a second of {self.worst:.3f} ({around})")
         if min(self.producers) <= 0:
             found.append("a producer got nothing")
         return found
@@ -75,7 +77,7 @@ class Window(NamedTuple):
         error = f"{self.error:+.1%}" if self.is_steady else f"({self.error:+.1%})"
         return (
             f"{self.event:<34} {self.limit / 1e6:>5.0f} {len(self.seconds):>4} {self.rate / 1e6:>7.2f} {error:>8}"
-            f" {self.worst:>6.2f}   {', '.join(self.faults) or 'ok':<8}  {shares}"
+            f" {self.worst:>6.3f}   {', '.join(self.faults) or 'ok':<8}  {shares}"
         )
 
 

@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol
 from policies import pip82
 from policies.bucket import Bucket
 from policies.demand import Demand
-from policies.fleet_lines import FORFEIT, KEEP_S
+from policies.fleet_lines import SHARED_BURST_S
 from policies.shares import FLOORS, IDLE, Fleet, Use, fair
 
 KEY: Final = "limit"
@@ -65,7 +65,7 @@ class Worker:
         self.name = name
         self.demand = demand
         self.lump = lump
-        self.bucket = Bucket(LIMIT, 1.0, 30.0, now)
+        self.bucket = Bucket(LIMIT, SHARED_BURST_S, 30.0, now)
         self.pending = 0.0
         self.taken = 0.0  # since the last look
         self.waited = False
@@ -86,11 +86,6 @@ class Worker:
         self.log[tick] = took
 
     def set_part(self, rate: float, now: float) -> None:
-        """As policies/fleet_lines.py does it."""
-        saved = self.bucket.level(now)
-        if saved > 0.0 and rate < self.part:
-            lost = saved * min(1.0, FORFEIT * (1 - rate / self.part))
-            self.bucket.take(max(0.0, min(lost, saved - KEEP_S * rate)), now)
         self.part = rate
         self.bucket.set_rate(max(1e-3, rate), now)
 

@@ -48,6 +48,16 @@ def test_idle_time_saves_up_one_burst_at_most() -> None:
     assert made.take(300, 3600.0) == 1
 
 
+def test_with_a_smaller_burst_less_is_saved_up_and_what_was_saved_beyond_it_goes() -> None:
+    made = bucket()
+    assert made.level(10.0) == 200
+    made.set_burst(0.5, 11.0)
+    assert made.level(20.0) == 50
+    made.set_burst(2.0, 20.0)
+    assert made.level(20.0) == 50
+    assert made.level(30.0) == 200
+
+
 def test_a_request_larger_than_the_burst_passes_once() -> None:
     made = bucket()
     assert made.take(900, 0.0) == 9

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.fleet_lines import Fleet, FleetLine
+from policies.fleet_lines import SHARED_BURST_S, Fleet, FleetLine
 from policies.line import MAX_WAIT_S, Line
 from policies.shares import FLOORS
 
@@ -33,6 +33,17 @@ def test_alone_every_limit_is_whole_whatever_parts_there_were() -> None:
     assert made.share(KEY, LIMIT) == LIMIT
     assert made.fraction(KEY, LIMIT) == 1.0
     assert line(made).bucket.rate == LIMIT
+
+
+def test_of_a_part_a_quarter_of_a_second_is_saved_and_of_a_whole_limit_a_second() -> None:
+    """Or what all members saved would come in one second."""
+    made = fleet(3)
+    one = line(made)
+    assert one.bucket.level(10.0) == 100
+    made.tell({}, 1, SETTLE_S, 10.0)
+    assert one.bucket.level(20.0) == LIMIT
+    made.tell({KEY: (600.0, 400.0)}, 2, SETTLE_S, 20.0)
+    assert one.bucket.level(20.0) == 150
 
 
 def test_without_a_part_one_begins_with_an_even_share() -> None:
@@ -171,6 +182,7 @@ def test_provisional_or_not_the_debt_is_that_of_a_line_of_that_rate(
     made = Fleet()
     made.tell({KEY: (part, part)}, 3, SETTLE_S, 0.0)
     one, plain, now = line(made), Line(min(part, LIMIT), 0.0), 0.0
+    plain.bucket.set_burst(SHARED_BURST_S, now)
     for pause, size in takes:
         now += pause
         short, full = one.ask(size, now, True, 0.0), plain.ask(size, now, True, 0.0)
@@ -195,14 +207,12 @@ def test_who_has_to_wait_or_is_turned_away_is_hungry() -> None:
     assert one.hungry
 
 
-@pytest.mark.parametrize(("part", "left"), [(600.0, 600.0), (570.0, 480.0), (300.0, 75.0), (10.0, 2.5)])
-def test_what_was_saved_of_a_larger_part_goes_with_it(part: float, left: float) -> None:
-    """600 were saved in a second. A little stays: else he would look as if he wanted more."""
+def test_what_was_saved_of_a_larger_part_goes_with_it() -> None:
     made = fleet(2, part=(600.0, 600.0))
     one = line(made)
-    assert one.bucket.level(1.0) == 600
-    made.tell({KEY: (part, 600.0)}, 2, SETTLE_S, 1.0)
-    assert one.bucket.level(1.0) == pytest.approx(left)
+    assert one.bucket.level(1.0) == 150
+    made.tell({KEY: (300.0, 600.0)}, 2, SETTLE_S, 1.0)
+    assert one.bucket.level(1.0) == 75
 
 
 def test_alone_nothing_that_was_saved_is_lost() -> None:

@@ -19,6 +19,7 @@ from policies.shares import (
     GONE,
     HEADROOM,
     IDLE,
+    SETTLE_S,
     Fleet,
     Part,
     Use,
@@ -221,6 +222,34 @@ def test_workers_of_a_gateway_share_by_the_same_function() -> None:
     made.take_demand("c", {"k": Use(1)})
     made.take_demand("c", {"k": uses[2]})
     assert list(dealt(made).values()) == parts(uses, 100)
+
+
+def let_wait(made: Gateway, start: float, seconds: float, *rates: float) -> float:
+    """Both workers wait, and take these; what they have together in the end."""
+    told = {"a": 0.0, "b": 0.0}
+    for look in range(int(seconds * 4)):
+        swing = 1.0 + 0.01 * (look % 2)  # a use that stays the same is no news
+        for name, rate in zip(told, rates, strict=True):
+            made.take_demand(name, {"k": wants(rate * swing)})
+        told |= dealt(made, start + look / 4)
+    return sum(told.values())
+
+
+def test_what_is_missing_while_somebody_waits_is_dealt_on_top_within_the_headroom() -> None:
+    """Producers of one worker may wait for those of another: it is dealt more than it takes."""
+    made = fleet(a=wants(60), b=wants(30))
+    assert let_wait(made, 0, SETTLE_S, 60, 30) == pytest.approx(100)
+    assert 100.5 < let_wait(made, SETTLE_S, 2, 60, 30) < 103.5
+    assert let_wait(made, SETTLE_S + 2, 20, 60, 30) == pytest.approx(100 * (1 + HEADROOM), rel=0.003)
+    made.set_limits({"k": 200})
+    assert let_wait(made, 30, SETTLE_S, 60, 30) == pytest.approx(200)
+
+
+def test_nothing_is_dealt_on_top_of_what_is_all_taken_and_what_was_goes() -> None:
+    made = fleet(a=wants(50), b=wants(50))
+    assert let_wait(made, 0, 20, 50, 50) == pytest.approx(100)
+    assert let_wait(made, 20, 20, 60, 30) > 103
+    assert let_wait(made, 40, 20, 52, 52) == pytest.approx(100, rel=0.003)
 
 
 def test_only_parts_that_changed_are_told() -> None:
