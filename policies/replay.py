@@ -41,6 +41,10 @@ ADMITTED: Final = METERED | {"errored", "duplicate"}
 BAND: Final = 0.01
 SNAP_S: Final = 0.1  # workers end an interval at each tick: one that seems to be so near to an edge is there
 NEWS_S: Final = 2.0  # until then a worker may not have heard of the others' newest rates
+# Each worker ticks every five seconds, and telling costs as much as there are workers: of more than a few once a
+# second, as often as gateways tell each other.
+FEW: Final = 8
+TELL_S: Final = 1.0
 SILENT_S: Final = 15.0  # others forget a worker that has told nothing for so long
 FORGET_S: Final = 600.0
 WARM_UP_S: Final = 300.0  # rates that begin unknown are right to a hundredth after so long
@@ -166,6 +170,7 @@ class _Replay:
         self._lines = Lines(rules, self._reject, self._delay)
         self._workers: dict[Life, _Worker] = {}
         self._forgotten: set[Life] = set()
+        self._told_at = -math.inf  # when workers heard of each other
         self._shared: Engine | None = None  # where thresholds delay: one line for all workers
         self._at_ms = 0  # of the interval at hand
         self._shifts: dict[tuple[StreamKey, str, str], list[float]] = {}
@@ -263,7 +268,9 @@ class _Replay:
     def _tick(self, worker: _Worker, due: float) -> None:
         worker.unforce()
         worker.engine.tick(due)
-        if len(self._workers) > 1 and self._shared is None:
+        several = len(self._workers)
+        if several > 1 and self._shared is None and (several <= FEW or due - self._told_at >= TELL_S):
+            self._told_at = due
             self._tell_others(due)
 
     def _tell_others(self, now: float) -> None:
