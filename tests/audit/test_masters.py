@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
-full = pytest.mark.skipif("AUDIT_FULL" not in os.environ, reason="minutes on two cores: AUDIT_FULL=1 runs it")
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -115,7 +114,7 @@ def _filled(kafka: Cluster, topic: str) -> str:
     return topic
 
 
-@full
+@pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("where", ["local-cluster[2,1,1024]", "standalone"])

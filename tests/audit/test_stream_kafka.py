@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -126,7 +125,7 @@ def _make_when_gone(kafka: Cluster, topic: str) -> None:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif("AUDIT_FULL" not in os.environ, reason="minutes on two cores: AUDIT_FULL=1 runs it")
+@pytest.mark.full
 def test_delta_tables_say_the_same(kafka: Cluster, tmp_path: Path) -> None:
     """In a process of its own, because Delta's jars have to be there when Java starts."""
     topic = "stream-delta"
