@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
 import os
 import socket
+import struct
 import time
 import uuid
 from collections import deque
@@ -333,7 +335,7 @@ class Worker:
             return
         client = socket.socket(fileno=fd)
         if self._draining or self._world is None:
-            client.close()
+            _refuse(client)
             return
         self._world.ledger.count("connections_accepted")
         nursery.start_soon(self._connect, accepted, client)
@@ -360,13 +362,13 @@ class Worker:
         finally:
             self._dialling -= 1
             if upstream is None:
-                client.close()
+                _refuse(client)
         if upstream is None:
             world.ledger.count("upstream_failed")
             return
         if self._draining:
             upstream.close()
-            client.close()
+            _refuse(client)
             return
         now = trio.current_time()
         session = Session(world, node_id, now)
@@ -607,6 +609,20 @@ class Worker:
         with trio.move_on_at(end):
             while self._unspooled:
                 await self._spooled.wait()
+
+
+_AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: nothing is sent any more, the other side sees a reset
+
+
+def _refuse(client: socket.socket) -> None:
+    """Close a connection on which nothing was answered.
+
+    By a reset, which is as near as one can come to a connection that is refused, what a dead broker's clients see. If
+    it merely ended before the first answer some would suspect that TLS is missing, and give records up (franz-go).
+    """
+    with contextlib.suppress(OSError):  # it has gone already
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    client.close()
 
 
 def _by_rate(line: QuotaLine) -> float:
