@@ -17,7 +17,7 @@ _UNSTARTED: Final = math.inf  # no clock is later: the first call finds that no 
 class Bucket:
     """One limit, shared by all who are under it.
 
-    `rate`: bytes per second. `burst`: bytes that an idle second or so may save up. `max_debt`: bytes that can be owed
+    `rate`: bytes per second. `burst`: bytes that idle time may save up. `max_debt`: bytes that can be owed
     at most. Both grow with the rate: they are `burst_s` and `debt_s` seconds of it.
     """
 

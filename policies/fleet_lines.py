@@ -27,7 +27,6 @@ LOWEST: Final = 1.0  # per second: a line needs a rate, also where nothing is le
 # Seconds that are saved of a part: less than of a whole limit, as what all have saved may come in one second; and
 # when our part becomes smaller, what was saved of it is somebody else's by then.
 SHARED_BURST_S: Final = 0.25
-KEEP_S: Final = 0.25
 
 
 class Fleet:

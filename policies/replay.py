@@ -171,6 +171,7 @@ class _Replay:
         self._workers: dict[Life, _Worker] = {}
         self._forgotten: set[Life] = set()
         self._told_at = -math.inf  # when workers heard of each other
+        self._is_behind = False  # whether one of them has ticked since then
         self._shared: Engine | None = None  # where thresholds delay: one line for all workers
         self._at_ms = 0  # of the interval at hand
         self._shifts: dict[tuple[StreamKey, str, str], list[float]] = {}
@@ -183,6 +184,8 @@ class _Replay:
         start, end = head.start_ms / 1000, max(head.end_ms, head.start_ms + 1) / 1000
         worker = self._worker(head, start)
         self._catch_up(start, end)
+        if self._is_behind and start - self._told_at >= TELL_S:
+            self._tell_others(start)
         self._at(head.start_ms)
         slot = self._slot(worker, rows, start)
         if self._lines.has_shares:
@@ -270,10 +273,12 @@ class _Replay:
         worker.engine.tick(due)
         several = len(self._workers)
         if several > 1 and self._shared is None and (several <= FEW or due - self._told_at >= TELL_S):
-            self._told_at = due
             self._tell_others(due)
+        elif several > FEW:
+            self._is_behind = True
 
     def _tell_others(self, now: float) -> None:
+        self._told_at, self._is_behind = now, False
         alive = [worker for worker in self._workers.values() if now - worker.seen < SILENT_S]
         if len(alive) < 2:
             return

@@ -26,7 +26,7 @@ GROW: Final = 0.25  # of what somebody takes: more headroom than that only when 
 CATCH_UP: Final = 0.15  # per second, of what is missing
 MISSING: Final = 0.1  # of the limit, at most: what rises just now is told late
 ENOUGH: Final = 0.005  # of the limit: so little is nothing, or what rates swing by would add up
-SETTLE_S: Final = 3.0  # after somebody came or went, or the limit changed: what is missing then comes by itself
+SETTLE_S: Final = 3.0  # after the first who waits, and after an event: what is missing then comes by itself
 FORGET_S: Final = 5.0  # without anybody who waits
 TOLERANCE: Final = 0.002  # a part that changed by less isn't told anew …
 IDLE_TOLERANCE: Final = 0.1  # … nor by less than that to who takes nothing
@@ -216,6 +216,7 @@ class Fleet:
         self._keep: set[str] = set()  # while frozen: keys whose share as it was is to be found yet …
         self._kept: dict[str, Share] = {}  # … and what it is
         self._extra: dict[str, tuple[float, float]] = {}  # of the limit, dealt on top; when that was found
+        self._revisited = -math.inf  # when all of _extra was looked at
         self._step = 0  # of the decay
 
     @property
@@ -356,6 +357,7 @@ class Fleet:
             self._drop_idle(key)
         self._gone.clear()
         self._decay(now)
+        self._revisit(now)
         members = self.members
         for key in _some(self._dirty, most):
             limit = self._limits.get(key)
@@ -365,7 +367,7 @@ class Fleet:
                 self._refresh(key)
             if limit is None or not users:
                 continue
-            if self.frozen_at is None and self._live.get(key, IDLE).hungry:
+            if self.frozen_at is None and members > 1 and self._live.get(key, IDLE).hungry:
                 self._catch_up(key, limit, now)
             fallback = limit / members
             for worker, rate in zip(users, self._rates(key, limit, users), strict=True):
@@ -417,10 +419,23 @@ class Fleet:
         extra, then = self._extra.get(key, (0.0, -math.inf))
         if now - then > FORGET_S:
             extra, then = 0.0, now + SETTLE_S
-        taken = sum([use.rate for use in self._peers.of(key)[0]]) + self._counted(key).rate
+        others = self._peers.of(key)[0]
+        taken = sum([use.rate for use in others]) + self._counted(key).rate
+        rooms = GROW * sum([use.rate for use in others if not use.hungry])  # for these to grow, of the same headroom
         missing = min(max(-MISSING, 1.0 - ENOUGH - taken / limit), MISSING)
         extra += CATCH_UP * min(max(0.0, now - then), 1.0) * missing
-        self._extra[key] = min(max(0.0, extra), HEADROOM), max(then, now)
+        self._extra[key] = min(max(0.0, extra), max(0.0, HEADROOM - rooms / limit)), max(then, now)
+
+    def _revisit(self, now: float) -> None:
+        """What is missing may stay the same, which is no news."""
+        if now - self._revisited < 1.0:
+            return
+        self._revisited = now
+        for key, (_, then) in list(self._extra.items()):
+            if self._live.get(key, IDLE).hungry:
+                self._dirty.add(key)
+            elif now - then > FORGET_S:
+                del self._extra[key]
 
     def _share(self, key: str, limit: float) -> Share:
         extra = self._extra.get(key, (0.0, 0.0))[0]

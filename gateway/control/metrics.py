@@ -34,6 +34,7 @@ SHOWN: Final = tuple(
     for outcome in OUTCOMES
     for reason in ([r for r in REASONS[outcome] if r != "protected-topic"] if outcome in REASONS else [""])
 )
+_APPENDED: Final = frozenset({"accepted", "unacknowledged"})
 _PLACE = ("broker", "topic")
 _ROW = (*_PLACE, "outcome", "reason")
 SHOWN_NOTES: Final = tuple((note, reason) for note in NOTES for reason in REASONS[note])
@@ -368,7 +369,8 @@ class Metrics:
     def add_interval(self, interval: Interval) -> None:
         self._counters["usage_log_intervals"].inc()
         for row in interval.rows:
-            self._show_topic(row.broker, row.topic)
+            if row.outcome in _APPENDED:
+                self._show_topic(row.broker, row.topic)
             if row.outcome in (DELAYED, "rejected"):
                 labels = (_broker(row.broker), row.topic, row.outcome, row.reason)
                 self._counters["throttle_seconds"].labels(*labels).inc(row.delay_ms / 1000)
@@ -416,8 +418,9 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _show_topic(self, broker: int, topic: str) -> None:
-        # With its first byte a topic has all it can have, at 0, so that the first rejection is an increase. Not before:
-        # it is 86 series, and a cluster has thousands of topics that nobody produces to by this gateway.
+        # With the first byte that gets in a topic has all it can have, at 0, so that a later rejection is an increase.
+        # Not before: it is 86 series, and a cluster has thousands of topics that nobody produces to by this gateway;
+        # nor for names that clients make up.
         if (broker, topic) in self._shown or len(self._shown) >= self._max_topics:
             return
         self._shown.add((broker, topic))

@@ -1,4 +1,5 @@
-# The metrics: all there at 0, fed by intervals, bounded where clients could make them grow.
+# The metrics: all there at 0, those of a topic with its first byte; fed by intervals, bounded where clients could make
+# them grow.
 
 from __future__ import annotations
 
@@ -98,6 +99,14 @@ def test_series_at_0_are_bounded_and_other_topics_have_what_became_of_them():
     assert value(metrics, "produce_bytes_total", topic="b", **rejected) == 0
     assert value(metrics, "produce_bytes_total", topic="c", **rejected) is None
     assert value(metrics, "produce_bytes_total", broker="1", topic="c", outcome="accepted", reason="") == 100
+
+
+def test_names_that_clients_make_up_are_no_topics():
+    metrics = Metrics(max_topics=1)
+    metrics.add_interval(interval(row("made-up", outcome="errored", reason="UNKNOWN_TOPIC_OR_PARTITION"), row("a")))
+    rejected = {"broker": "1", "outcome": "rejected", "reason": "fence"}
+    assert value(metrics, "produce_bytes_total", topic="made-up", **rejected) is None
+    assert value(metrics, "produce_bytes_total", topic="a", **rejected) == 0
 
 
 def test_what_was_sent_again_is_told_by_topic_and_what_nobody_can_tell_as_well():

@@ -252,6 +252,24 @@ def test_nothing_is_dealt_on_top_of_what_is_all_taken_and_what_was_goes() -> Non
     assert let_wait(made, 40, 20, 52, 52) == pytest.approx(100, rel=0.003)
 
 
+def test_what_is_missing_is_dealt_also_where_it_stays_the_same() -> None:
+    made = fleet(a=wants(60), b=wants(30))
+    told: dict[str, float] = {}
+    for look in range(100):
+        told |= dealt(made, look / 4)
+    assert sum(told.values()) == pytest.approx(100 * (1 + HEADROOM), rel=0.003)
+
+
+def test_what_others_may_grow_by_is_not_dealt_a_second_time() -> None:
+    made = fleet(a=wants(60))
+    made.hear("peer", {"k": Use(30)})
+    made.publish()
+    told: dict[str, float] = {}
+    for look in range(100):
+        told |= dealt(made, look / 4)
+    assert told["a"] == pytest.approx(70)
+
+
 def test_only_parts_that_changed_are_told() -> None:
     made = fleet(a=wants(), b=Use(20), c=wants())
     assert dealt(made).keys() == {"a", "b", "c"}
@@ -559,7 +577,7 @@ def test_all_is_well_in_two_cycles(name: str) -> None:
 @given(st.integers(0, 10**6))
 def test_whatever_happens_the_sum_is_right_and_nobody_starves(seed: int) -> None:
     found = measure(play(SCENARIOS["anything"], "ours", seed))
-    # Who was content may have saved up to a second's worth in his bucket before he wants more, and phases last 13 s.
+    # Who was content may have saved a quarter of a second's worth before he wants more, and phases last 13 s.
     assert found.error <= 0.06
     assert found.overshoot < 1.15
     assert found.least >= 0.85
