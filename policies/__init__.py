@@ -22,4 +22,5 @@
 # duplicates.py   idempotent batches acknowledged a second time
 # replay.py       recorded usage decided once more by other policies: differences; tick_phase.py: when workers ticked
 # replay_rows.py, replay_lines.py, held.py: what it takes and gives, limits that delay, and what stands in for clients
+# text.py         text of somebody else's, fit for a log line
 # usage.py        the usage record: fields and types, for the writer and the audit

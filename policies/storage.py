@@ -18,6 +18,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, Protocol
 
+from policies.text import ERROR_CHARS, one_line
+
 LimitType = Literal["ConsumedBytes", "MinFreeBytes", "MinFreePercentage"]
 State = Literal["OPEN", "THROTTLE", "PAUSE"]
 Origin = Literal["valid", "kept", "fallback", "fail-safe"]
@@ -28,7 +30,6 @@ RELEASE: Final = 0.1  # of the way from hard to soft has to be free again before
 MAX_AHEAD_S: Final = 60.0  # a snapshot's clock may be so far ahead of ours; beyond, its age means nothing
 LIMIT_TYPES: Final[tuple[LimitType, ...]] = ("ConsumedBytes", "MinFreeBytes", "MinFreePercentage")
 _TICK_S: Final = 0.001  # Unix time, as a float, can't tell less than a quarter of a microsecond
-_NAME_LIMIT: Final = 200  # characters of a foreign text in a message
 _BROKERS_NAMED: Final = 3  # in a message; of the rest, the number
 
 
@@ -410,7 +411,7 @@ class Keeper:
 
     def failed(self, reason: str, now: float) -> None:
         """A recalculation failed."""
-        self._reason = one_line(reason)
+        self._reason = one_line(reason, ERROR_CHARS)
         if self._factor is not None:
             self._factor = self._factor._replace(origin="kept")
             if self._factor.observed_at is not None:
@@ -530,7 +531,7 @@ class SnapshotView:
 
     def active_failed(self, reason: str) -> None:
         """It could not be found out now: the last list goes on until it is too old."""
-        self._reason = one_line(reason)
+        self._reason = one_line(reason, ERROR_CHARS)
 
     def current(self, wall: float, now: float) -> View:
         """What holds now, by both clocks. Asking twice at one time says the same twice. It remembers `paused`."""
@@ -614,9 +615,3 @@ def size(count: float) -> str:
         if abs(count) >= factor * (1.0 if unit in ("PB", "TB") else 0.5):
             return f"{count / factor:.1f} {unit}"
     return f"{count:.0f} B"
-
-
-def one_line(text: str) -> str:
-    """A text of somebody else's, fit for a log line and an error message: printable, and not endless."""
-    clean = "".join(char if char.isprintable() else " " for char in text[: _NAME_LIMIT + 1]).strip()
-    return clean if len(clean) <= _NAME_LIMIT else clean[: _NAME_LIMIT - 1] + "…"

@@ -15,7 +15,8 @@ import trio
 
 from gateway.storage.sights import Asked
 from policies.policy_set import PolicyError
-from policies.storage import ObservationFailed, QuotaSource, one_line
+from policies.storage import ObservationFailed, QuotaSource
+from policies.text import ERROR_CHARS, one_line
 from policies.thresholds import ThresholdError, check
 
 log = logging.getLogger("gateway.control")
@@ -44,7 +45,7 @@ class QuotaFeed:
                 await self._follow(*await self._asked.call(self._ask))
             except (ObservationFailed, PolicyError) as error:
                 if str(error) != self._failed:
-                    log.warning("thresholds.source: %s; the last thresholds stay", one_line(str(error)))
+                    log.warning("thresholds.source: %s; the last thresholds stay", one_line(str(error), ERROR_CHARS))
                 self._failed = str(error)
             passed = math.floor((trio.current_time() - start) / self._interval_s + 1e-9) + 1
             await trio.sleep_until(start + passed * self._interval_s)

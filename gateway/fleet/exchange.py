@@ -48,7 +48,7 @@ from gateway.fleet.form import Usage
 from gateway.fleet.peers import DROPPED, SILENT_CYCLES, Heard, Peers
 from gateway.fleet.reports import EVERY, Rate, Reporter
 from policies.fleet_keys import FleetKey
-from policies.storage import one_line
+from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.fleet")
 
@@ -398,7 +398,7 @@ class Exchange:
     def _show(self) -> None:
         if not self._trouble and not self.up and self._talks_since == math.inf:
             return  # it has only begun
-        problem = one_line("; ".join(text for text in (self._trouble, self.peers.problem) if text))
+        problem = one_line("; ".join(text for text in (self._trouble, self.peers.problem) if text), ERROR_CHARS)
         if problem == self.problem or (problem and trio.current_time() < self._patient_until):
             return
         self.problem = problem

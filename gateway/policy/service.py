@@ -19,7 +19,7 @@ from gateway.policy.store import Store, StoreError, Written
 from policies.client_quotas import Alteration
 from policies.policy_set import Change, Op, PolicyError, PolicySet, Source, Values, value_text
 from policies.quota_names import QuotaError
-from policies.storage import one_line
+from policies.text import one_line
 
 log = logging.getLogger("gateway.policy")
 audit_log = logging.getLogger("gateway.audit")

@@ -56,7 +56,7 @@ from policies.policy_set import (
     decode,
     encode,
 )
-from policies.storage import one_line
+from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.policy")
 _silent: Final = logging.getLogger("gateway.policy.librdkafka")  # being fenced is daily life here, and no FATAL
@@ -531,7 +531,7 @@ class TopicStore:
             self._said = error.str()
 
     def _complain(self, kind: str, text: str) -> None:
-        self.problem = one_line(text)
+        self.problem = one_line(text, ERROR_CHARS)
         if kind != self._kind:
             self._kind = kind
             log.warning("policies: %s", self.problem)
@@ -640,7 +640,9 @@ class FileStore:
                 records = [_record(said) for said in json.loads(line)["records"]]
                 entries = [decode(record.key, record.value) for record in records]
             except (InvalidRecord, ValueError, KeyError, TypeError, RecursionError) as error:
-                log.error("policies: %s, line %d is left out: %s", self._path, number, one_line(str(error)))
+                log.error(
+                    "policies: %s, line %d is left out: %s", self._path, number, one_line(str(error), ERROR_CHARS)
+                )
                 whole = False
                 continue
             for said in entries:

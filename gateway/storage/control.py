@@ -22,6 +22,7 @@ from gateway.control.metrics import StorageMetrics
 from gateway.storage.sights import Clock, Eye, Held, Sight
 from policies import storage as rules
 from policies.storage import Factor, Finding, ObservationFailed
+from policies.text import one_line
 
 log = logging.getLogger("gateway.storage")
 
@@ -208,9 +209,9 @@ class StorageControl:
         gone = {each for each in self._offline if each[0] not in sight.brokers}  # nobody knows until its broker is back
         offline = frozenset(sight.offline) | gone
         for broker_id, log_dir in sorted(offline - self._offline):
-            log.warning("storage: broker %d log dir %s is offline: left out", broker_id, rules.one_line(log_dir))
+            log.warning("storage: broker %d log dir %s is offline: left out", broker_id, one_line(log_dir))
         for broker_id, log_dir in sorted(self._offline - offline):
-            log.info("storage: broker %d log dir %s is not offline any more", broker_id, rules.one_line(log_dir))
+            log.info("storage: broker %d log dir %s is not offline any more", broker_id, one_line(log_dir))
         self._offline = offline
         findings = sight.assessment.findings
         idle = frozenset() if self._has_limits() else frozenset(str(f.volume) for f in findings if _throttles(f))

@@ -30,8 +30,8 @@ from policies.storage import (
     VolumeSource,
     assess,
     checked,
-    one_line,
 )
+from policies.text import ERROR_CHARS, one_line
 
 ANSWER_S: Final = 30.0  # a source that has not answered by then, or by the next check if that is later, has failed
 POLL_S: Final = 0.5  # of the snapshots' reader: it ends so much later than asked to
@@ -128,9 +128,11 @@ class Asked:
         try:
             return source()
         except ObservationFailed as error:
-            raise ObservationFailed(one_line(str(error)) or "the source doesn't say why") from error
+            raise ObservationFailed(one_line(str(error), ERROR_CHARS) or "the source doesn't say why") from error
         except BaseException as error:  # a plugin's mistake must not end the gateway, nor its sys.exit()
-            raise ObservationFailed(one_line(f"{type(error).__name__}: {error}").removesuffix(":")) from error
+            raise ObservationFailed(
+                one_line(f"{type(error).__name__}: {error}", ERROR_CHARS).removesuffix(":")
+            ) from error
 
 
 class Guarded(LimitPolicy):
@@ -160,7 +162,7 @@ class Guarded(LimitPolicy):
             return ask()
         except (Exception, SystemExit) as error:
             text = f"limit policy {type(self._policy).__name__}: {type(error).__name__}: {error}"
-            raise ObservationFailed(one_line(text)) from error
+            raise ObservationFailed(one_line(text, ERROR_CHARS)) from error
 
 
 def _finite(level: Any) -> float | None:

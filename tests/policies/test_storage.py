@@ -28,7 +28,6 @@ from policies.storage import (
     Volume,
     assess,
     checked,
-    one_line,
     size,
 )
 
@@ -423,18 +422,6 @@ def test_a_foreign_name_neither_breaks_the_line_nor_fills_the_message() -> None:
     assert "\n" not in said.why
     assert "\r" not in said.why
     assert len(said.why) < 300
-
-
-@given(st.text())
-def test_one_line_is_one_printable_line(text: str) -> None:
-    line = one_line(text)
-    assert line == "" or line.isprintable()
-    assert len(line) <= 200
-
-
-def test_a_text_is_cut_only_where_it_is_too_long() -> None:
-    assert one_line("x" * 200) == "x" * 200
-    assert one_line("x" * 201) == "x" * 199 + "…"
 
 
 @pytest.mark.parametrize(

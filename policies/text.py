@@ -1,0 +1,22 @@
+# Text of somebody else's (topics, principals, client ids, another system's errors), made fit for a log line, an error
+# text and a terminal. The one function for it; knows nothing of who wrote the text and where it goes.
+
+from __future__ import annotations
+
+from typing import Final
+
+NAME_CHARS: Final = 100
+ERROR_CHARS: Final = 200  # an error says more than a name
+
+
+def one_line(text: str | bytes, limit: int = NAME_CHARS) -> str:
+    """Printable, without line ends, control, format and bidirectional characters, and at most `limit` characters.
+
+    Bytes are read as UTF-8; what is none of it becomes U+FFFD. Only the beginning is looked at: the cost is bounded,
+    however long the text is. `limit` is at least 1.
+    """
+    if isinstance(text, bytes):
+        text = text[: 4 * (limit + 1)].decode("utf-8", "replace")  # no character has more than four bytes
+    head = text[: limit + 1]
+    clean = head if head.isprintable() else "".join(char if char.isprintable() else " " for char in head)
+    return clean[: limit - 1] + "…" if len(clean) > limit else clean.strip()
