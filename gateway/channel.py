@@ -45,7 +45,15 @@ class Settings(msgspec.Struct, frozen=True, tag=True):
     max_request_bytes: int = 100 * 2**20
     max_buffered_bytes: int = 1 * 2**30
     connect_timeout_s: float = 3.0
-    frame_timeout_s: float = 60.0  # a half-sent frame that makes no progress for so long ends its connection
+    # See docs/configuration.md, `limits`, for each of these.
+    frame_timeout_s: float = 60.0
+    min_bytes_per_s: int = 64 * 2**10
+    first_byte_timeout_s: float = 30.0
+    authentication_timeout_s: float = 60.0
+    idle_timeout_s: float = 600.0
+    max_connections_per_principal: int = 5000  # of this worker
+    max_partitions_per_request: int = 10_000
+    max_admin_request_bytes: int = 256 * 2**10
     reject_code: int | None = None  # None: by the client's software name
     unknown_apis: str = "pass"  # or "hide"
     max_client_keys: int = 10_000  # distinct (principal, client id, software) per interval; the rest is `other`
@@ -57,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, tag=True):
     managed_apis: tuple[int, ...] = ()  # requests with these API keys are for control to answer: see Ask
     observe: bool = False  # decide and count, but touch nothing
     tls: ListenerTls | None = None  # what clients' connections begin with
+    upstream_sasl: bool = False  # brokers want clients to authenticate; where False that is learned from their answers
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -385,7 +394,7 @@ COUNTS = (
     "upstream_failed",  # dial failed or the broker closed first
     "brokers_withheld",  # a broker left out of an answer because it has no listener
     "answers_not_followed",  # of a layout that we don't know: addresses in them, if any, were not hidden
-    "topic_ids_unknown",  # forwarded without a decision because nobody knew the topic's name
+    "topic_ids_unknown",  # requests refused in part because no broker told a topic's name in time
     "mutes",
     "fetches_delayed",  # times that a client quota or resource group holds the next Fetch request
     "fetch_delay_ms",
@@ -393,8 +402,15 @@ COUNTS = (
     "disconnects_client",
     "disconnects_upstream",
     "disconnects_malformed",
+    "disconnects_unauthenticated",  # a request that has to come behind authentication
+    "disconnects_identity",  # who it is can't be told with certainty, or changed
     "disconnects_error",
     "disconnects_timeout",
+    "disconnects_first_byte",  # nothing came, or no whole head of a request
+    "disconnects_slow_request",  # a frame that did not come fast enough
+    "disconnects_slow_reader",  # answers that the client did not read
+    "disconnects_idle",
+    "disconnects_principal_limit",  # more connections of one principal than limits.max_connections_per_principal
     "disconnects_drain",
 )
 

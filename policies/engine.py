@@ -76,12 +76,13 @@ class TopicMeter(Meter):
     `over`: whether anybody has to be asked about the next batch: `thresholds_ask`, and then `Engine.decide` (where
     thresholds reject, it will be rejected), or `group_asks`, and then `GroupLines`. `messages`: counted by the hot path
     like `uncounted`, for resource groups. `limit`: explicit threshold, None = the broker's implicit share.
-    `others`: what the others in the fleet bring. `portion`: of its threshold, ours where thresholds delay.
+    `others`: what the others in the fleet bring. `portion`: of its threshold, ours where thresholds delay. `vouched`: a
+    broker has said that there is such a topic; else it may be a name that a client made up.
     `bucket`, `seen`: the pacer's own. `side`, `by_principal`, `group_version`, `settled`: those of GroupLines.
     """
 
     __slots__ = ("_broker", "bucket", "by_principal", "group_asks", "group_version", "limit", "messages", "name",
-                 "others", "over", "portion", "seen", "settled", "side", "thresholds_ask")  # fmt: skip
+                 "others", "over", "portion", "seen", "settled", "side", "thresholds_ask", "vouched")  # fmt: skip
 
     def __init__(self, name: bytes, limit: float | None, broker: BrokerMeters) -> None:
         super().__init__()
@@ -91,6 +92,7 @@ class TopicMeter(Meter):
         self.messages = 0
         self.others = 0.0
         self.portion = 1.0
+        self.vouched = False
         self.bucket: Bucket | None = None
         self.seen = 0
         self.side: GroupSide | None = None
@@ -141,6 +143,7 @@ class BrokerMeters:
         "_listed",
         "_over",
         "_sharing",
+        "_strangers",
         "_thresholds",
         "_unlisted",
         "errors",
@@ -181,6 +184,7 @@ class BrokerMeters:
         self._internal = internal
         self._listed: frozenset[bytes] = frozenset()
         self._unlisted: set[bytes] = set()  # produced to, and not in metadata (yet)
+        self._strangers: set[bytes] = set()  # clients named them, and no broker has vouched for them (yet)
         self._over: list[TopicMeter] = []
         self._candidates: list[TopicMeter] | None = None
         self.pacer: Pacer | None = None
@@ -189,9 +193,9 @@ class BrokerMeters:
         self.apply(thresholds, factor, paces, now)
 
     def record(self, topic: bytes, size: int) -> bool:
-        """The seed's recordQuota: count `size` bytes and say True, or count them as throttled and say False.
+        """The seed's recordQuota: count `size` bytes that got in and say True, or count them as throttled and say False.
 
-        The hot path may do the same steps in place.
+        The hot path does the same steps in place, and vouches for the topic when its broker has.
         """
         meter = self.topics.get(topic) or self.add_topic(topic)
         if meter.thresholds_ask:
@@ -199,25 +203,42 @@ class BrokerMeters:
             return False
         meter.uncounted += size
         self.total.uncounted += size
+        self.vouch(topic)
         return True
 
     def add_topic(self, topic: bytes) -> TopicMeter:
-        """The meter of a topic that has none yet. One that metadata doesn't list yet counts for shares from now on."""
-        if topic not in self._listed:
-            if len(self._unlisted) >= MAX_UNLISTED:
-                topic = OTHER
-                if topic in self.topics:
-                    return self.topics[topic]
-            self._unlisted.add(topic)
-            if self._is_sharing(topic):
-                self._sharing += 1
-                self._lower_share()
+        """The meter of a topic that has none yet. One that metadata doesn't list is a stranger until `vouch`: it takes no
+        share from others, and is forgotten at the next tick.
+        """
+        if topic not in self._listed and len(self._strangers) >= MAX_UNLISTED:
+            topic = OTHER
+            if topic in self.topics:
+                return self.topics[topic]
+        return self._make(topic)
+
+    def _make(self, topic: bytes) -> TopicMeter:
         meter = self.topics[topic] = TopicMeter(topic, self._limit(topic), self)
+        meter.vouched = topic in self._listed
+        if not meter.vouched:
+            self._strangers.add(topic)
         meter.others = self.others.topics.get(topic, 0.0)
         meter.portion = 1.0 / self._fleet.members
         meter.ask_thresholds(self.pacer is not None)
         meter.ask_group(self._groups.exists)
         return meter
+
+    def vouch(self, topic: bytes) -> None:
+        """The broker has taken something for it, so there is such a topic; it counts for shares from now on."""
+        meter = self.topics.get(topic)
+        if len(self._unlisted) >= MAX_UNLISTED or (meter is not None and meter.vouched):
+            return
+        meter = meter or self._make(topic)
+        meter.vouched = True
+        self._strangers.discard(topic)
+        self._unlisted.add(topic)
+        if self._is_sharing(topic):
+            self._sharing += 1
+            self._lower_share()
 
     def retract(self, topic: bytes, size: int) -> None:
         """Bytes that were admitted and, as the answer says, didn't get into the log after all. Whoever calls gives them
@@ -268,6 +289,9 @@ class BrokerMeters:
             self.topics.pop(topic, None)
         self._listed = topics
         self._unlisted -= topics
+        self._strangers -= topics
+        for topic in topics & self.topics.keys():
+            self.topics[topic].vouched = True
         self._recount()
 
     def tick(self, ticks: int, now: float) -> None:
@@ -469,6 +493,9 @@ class BrokerMeters:
             meter.rate = rate if rate > 0.0 else 0.0
 
     def _forget_quiet(self) -> None:
+        for topic in self._strangers:  # one that is real is here again with its next request
+            del self.topics[topic]
+        self._strangers.clear()
         quiet = [topic for topic in self._unlisted if self.topics[topic].rate < QUIET]
         for topic in quiet:
             del self.topics[topic]
@@ -721,6 +748,7 @@ class Engine:
                 [
                     TopicRate(meter.name.decode(errors="replace"), meter.rate, meter.threshold, broker.limits(meter))
                     for meter in broker.topics.values()
+                    if meter.vouched
                 ],
             )
             for broker in self.brokers.values()

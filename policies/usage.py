@@ -48,10 +48,13 @@ REASONS: Final[dict[str, tuple[str, ...]]] = {
         "storage-pause",
         "fence",
         "protected-topic",
+        "unknown-topic-id",
     ),
     "dropped": (
         "connection-lost",  # acks=0 that waited for its limit when its connection ended
         "acks0-limit",  # acks=0 over its limit, where the operator wants it dropped
+        "protected-topic",  # acks=0 to a topic of the gateway's own: nobody can be told
+        "unknown-topic-id",  # acks=0 to a topic whose name nobody knows: likewise
     ),
     "delayed": ("topic-threshold", "client-quota", "resource-group", "storage-throttle", "storage-pause"),
     "would_reject": ("topic-threshold", "client-quota", "resource-group", "storage-throttle", "storage-pause"),

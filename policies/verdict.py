@@ -23,6 +23,7 @@ MAX_THROTTLE_MS: Final = 10_000  # franz-go gives a request up after 20 s: one w
 TOPIC_THRESHOLD: Final = "topic-threshold"
 FENCE: Final = "fence"
 PROTECTED_TOPIC: Final = "protected-topic"
+UNKNOWN_TOPIC_ID: Final = "unknown-topic-id"
 STORAGE_THROTTLE: Final = "storage-throttle"
 STORAGE_PAUSE: Final = "storage-pause"
 CLIENT_QUOTA: Final = "client-quota"
@@ -38,6 +39,8 @@ THROTTLING_QUOTA_EXCEEDED: Final = 89  # the true name of what happened (KIP-599
 
 # NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR: every client sends again.
 RETRIED_BY_ALL: Final = frozenset({6, 7, NOT_ENOUGH_REPLICAS, 56})
+# Only clients that name topics by id are ever told so, and each of them asks for metadata and sends again (KIP-516).
+NO_SUCH_ID: Final = 100
 
 # Software names in ApiVersions (KIP-511) and the lowest version known to retry 89; () = whatever it says.
 _KNOW_89: Final[dict[str, tuple[int, ...]]] = {"apache-kafka-java": (2, 7), "kgo": (), "kafka-python": (3,)}
@@ -173,6 +176,11 @@ def protected_topic(topic: str) -> Verdict:
     return Verdict(REJECT, PROTECTED_TOPIC, 0, f"topic {topic} is written by the gateway only")
 
 
+def unknown_topic_id(topic: str) -> Verdict:
+    """Rejected because nobody knows which topic that is, hence neither whether it is protected nor what limits it."""
+    return Verdict(REJECT, UNKNOWN_TOPIC_ID, 0, f"{topic}: no broker has told its name yet; retry")
+
+
 def reject_code(name: str | None, version: str | None, configured: int | None) -> int:
     """The error code for a rejection that the client should retry.
 
@@ -186,7 +194,7 @@ def reject_code(name: str | None, version: str | None, configured: int | None) -
 
 def is_retried(code: int, name: str | None, version: str | None) -> bool:
     """Whether that client is known to send the batch again after `code`: only then may there be a fence behind it."""
-    return code in RETRIED_BY_ALL or (code == THROTTLING_QUOTA_EXCEEDED and _knows_89(name, version))
+    return code in RETRIED_BY_ALL or code == NO_SUCH_ID or (code == THROTTLING_QUOTA_EXCEEDED and _knows_89(name, version))
 
 
 def whole_request(name: str | None) -> bool:

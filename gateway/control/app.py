@@ -89,6 +89,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         managed_apis=managed_apis(settings.client_quotas_api),
         observe=settings.mode == "observe",
         tls=settings.listener.tls,
+        upstream_sasl=settings.upstream.properties.get("security.protocol", "").upper().startswith("SASL"),
     )
 
 

@@ -1,16 +1,25 @@
 # The bound on the memory that a worker's connections hold, and the large buffers that are taken from it.
 #
-# Waiting connections are served in the order in which they asked, and a frame's whole size is asked for on its prefix:
-# many half-read frames that each wait for a little more would wait for ever. What can't be refused (an answer that was
-# read already and whose client is slow, input parked behind a mute) is charged without asking and makes others wait.
+#   Budget ── of the worker: `limit`, who waits for room, buffers to be used again
+#     └ Owner ── what the connections of one principal (before there is one: of one address) hold together
+#         └ Account ── what one connection holds; all that it keeps goes through it
+#
+# A frame's whole size is asked for on its prefix, and those who wait are served in order: many half-read frames that
+# each wait for a little more would wait for ever. No owner may have more than its share, so those who only announce
+# frames hold up nobody else; and memory is touched only where bytes have come. What can't be refused (input parked
+# behind a mute, the rest of an answer) is charged without asking and makes others wait; answers themselves wait when
+# the limit is far exceeded. Knows no clock: who holds memory without progress is ended by the reactor.
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
-from typing import Protocol
+from typing import Protocol, cast
 
 MIN_CLASS = 16  # buffers come in powers of two from 64 KiB on, so that they can be used again
 POOLED_BYTES = 32 * 2**20  # a new buffer costs a page fault and a memset per page: worth keeping some
+SHARE = 0.5  # of the limit, for one owner
+EXCESS = 1.25  # times the limit, beyond which no answer is taken from a broker that has to be kept whole
 
 
 class Waiter(Protocol):
@@ -21,14 +30,28 @@ class Waiter(Protocol):
 
 
 class Large:
-    """A buffer for one large frame: `view` is exactly as long as the frame."""
+    """A buffer for one large frame: `view` is exactly as long as the frame. `since`: for the reactor, when it was first
+    seen half full.
+    """
 
-    __slots__ = ("buffer", "size", "view")
+    __slots__ = ("buffer", "since", "size", "view")
 
     def __init__(self, buffer: bytearray, size: int) -> None:
         self.buffer = buffer
         self.size = size
+        self.since = 0.0
         self.view = memoryview(buffer)[:size]
+
+
+class Owner:
+    """`used`: bytes that all of its connections hold."""
+
+    __slots__ = ("connections", "used", "waiting")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.used = 0
+        self.waiting: deque[tuple[Account, Waiter, int]] = deque()
 
 
 class Budget:
@@ -36,74 +59,198 @@ class Budget:
 
     Attributes:
         used: bytes that connections hold just now.
+        owners: by name.
     """
 
-    __slots__ = ("_pool", "_pooled", "_waiting", "limit", "used")
+    __slots__ = ("_answers", "_owners", "_pool", "_pooled", "limit", "owners", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.owners: dict[str, Owner] = {}
         self._pool: dict[int, list[bytearray]] = {}
         self._pooled = 0
-        self._waiting: deque[tuple[Waiter, int]] = deque()
+        self._owners: deque[Owner] = deque()  # those with somebody waiting, in turn
+        self._answers: deque[tuple[Account, Waiter, int]] = deque()
 
     @property
     def is_wanted(self) -> bool:
         """Whether somebody waits for memory that others hold."""
-        return bool(self._waiting)
+        return bool(self._owners)
 
     @property
     def is_used_up(self) -> bool:
-        return self.used > self.limit or bool(self._waiting)
+        return self.used > self.limit or bool(self._owners)
 
-    def take(self, size: int, waiter: Waiter) -> Large | None:
-        """A buffer of `size` bytes, or None: then `waiter` is granted one later. A frame that is larger than the whole
-        budget passes alone."""
-        if self._waiting or (self.used and self.used + size > self.limit):
-            self._waiting.append((waiter, size))
+    @property
+    def room(self) -> int:
+        """Bytes that are left."""
+        return max(0, self.limit - self.used)
+
+    def _fits(self, owner: Owner, size: int) -> bool:
+        """Whether that owner may have so much more. It may always have as much again as it holds, if it is little: a
+        frame that is larger than its share has to pass as well.
+        """
+        return owner.used + size <= max(self.limit * SHARE, 2 * size)
+
+    def _take(self, account: Account, size: int, waiter: Waiter) -> Large | None:
+        owner = account.owner
+        is_short = self.used and self.used + size > self.limit
+        if is_short or owner.waiting or not self._fits(owner, size) or self._is_queued_for():
+            if not owner.waiting:
+                self._owners.append(owner)
+            owner.waiting.append((account, waiter, size))
             return None
-        return self._make(size)
+        return self._make(account, size)
 
-    def take_at_once(self, size: int) -> Large:
-        """A buffer whatever is left: for an answer. The request that holds the memory may wait for that very answer."""
-        return self._make(size)
+    def _is_queued_for(self) -> bool:
+        """Whether anybody waits who doesn't wait for its own connections."""
+        return any(self._fits(owner, owner.waiting[0][2]) for owner in self._owners)
 
-    def give(self, large: Large) -> None:
-        """Give a buffer back."""
+    def _take_answer(self, account: Account, size: int, waiter: Waiter) -> Large | None:
+        if self.used > self.limit * EXCESS:
+            self._answers.append((account, waiter, size))
+            return None
+        return self._make(account, size)
+
+    def _grant(self) -> None:
+        while self._answers and self.used <= self.limit * EXCESS:
+            account, waiter, size = self._answers.popleft()
+            waiter.granted(self._make(account, size))
+        looked_at = 0
+        while looked_at < len(self._owners):
+            owner = self._owners[0]
+            account, waiter, size = owner.waiting[0]
+            if not self._fits(owner, size):
+                self._owners.rotate(-1)
+                looked_at += 1
+                continue
+            if self.used and self.used + size > self.limit:
+                return
+            owner.waiting.popleft()
+            self._owners.popleft()
+            if owner.waiting:
+                self._owners.append(owner)
+            looked_at = 0
+            waiter.granted(self._make(account, size))
+
+    def _forget(self, owner: Owner, waiter: Waiter) -> None:
+        self._answers = deque(entry for entry in self._answers if entry[1] is not waiter)
+        if owner.waiting:
+            owner.waiting = deque(entry for entry in owner.waiting if entry[1] is not waiter)
+            if not owner.waiting:
+                self._owners.remove(owner)
+        self._grant()  # who stood behind it
+
+    def _give(self, large: Large) -> None:
         large.view.release()
         size = len(large.buffer)
         if self._pooled + size <= POOLED_BYTES:
             self._pool.setdefault(size, []).append(large.buffer)
             self._pooled += size
-        self.discharge(large.size)
 
-    def charge(self, size: int) -> None:
-        """Count bytes that are held already."""
-        self.used += size
-
-    def discharge(self, size: int) -> None:
-        """These bytes are held no longer; whoever waits gets its turn."""
-        self.used -= size
-        self._grant()
-
-    def _grant(self) -> None:
-        while self._waiting:
-            waiter, wanted = self._waiting[0]
-            if self.used and self.used + wanted > self.limit:
-                return
-            self._waiting.popleft()
-            waiter.granted(self._make(wanted))
-
-    def forget(self, waiter: Waiter) -> None:
-        """That connection is gone and waits for nothing."""
-        self._waiting = deque(entry for entry in self._waiting if entry[0] is not waiter)
-        self._grant()  # who stood behind it
-
-    def _make(self, size: int) -> Large:
+    def _make(self, account: Account, size: int) -> Large:
+        account.used += size
+        account.owner.used += size
         self.used += size
         capacity = 1 << max(MIN_CLASS, (size - 1).bit_length())
         free = self._pool.get(capacity)
         if free:
             self._pooled -= capacity
             return Large(free.pop(), size)
-        return Large(bytearray(capacity), size)
+        # As good as a bytearray that never changes its size, but for one thing: a page costs no memory before it is
+        # written to, so a frame that is announced and doesn't come costs none.
+        return Large(cast("bytearray", mmap.mmap(-1, capacity)), size)
+
+
+class Unaccounted:
+    """In place of an account, for a session without sockets."""
+
+    is_short = False
+
+    def charge(self, size: int) -> None:
+        """Nobody counts."""
+
+    def discharge(self, size: int) -> None:
+        """Nobody counts."""
+
+    def rename(self, name: str) -> None:
+        """Nobody asks whose it is."""
+
+
+class Account:
+    """What one connection holds of the budget: `used` bytes."""
+
+    __slots__ = ("_name", "budget", "owner", "used")
+
+    def __init__(self, budget: Budget, name: str) -> None:
+        """`name`: whose it is."""
+        self.budget = budget
+        self.used = 0
+        self._name = name
+        self.owner = self._enter(name)
+
+    def _enter(self, name: str) -> Owner:
+        owner = self.budget.owners.get(name)
+        if owner is None:
+            owner = self.budget.owners[name] = Owner()
+        owner.connections += 1
+        return owner
+
+    def _leave(self) -> None:
+        self.owner.connections -= 1
+        if not self.owner.connections:
+            del self.budget.owners[self._name]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether connections hold more than they may."""
+        return self.budget.used > self.budget.limit
+
+    def rename(self, name: str) -> None:
+        """It is known now whose it is. Nothing may be waited for."""
+        used, owner = self.used, self._enter(name)
+        self.owner.used -= used
+        self._leave()
+        self._name, self.owner = name, owner
+        owner.used += used
+
+    def take(self, size: int, waiter: Waiter) -> Large | None:
+        """A buffer of `size` bytes, or None: then `waiter` is granted one later. A frame that is larger than the whole
+        budget passes alone.
+        """
+        return self.budget._take(self, size, waiter)
+
+    def take_answer(self, size: int, waiter: Waiter) -> Large | None:
+        """The same for a broker's answer, for which others have to wait: the request that holds the memory may be
+        waiting for that very answer.
+        """
+        return self.budget._take_answer(self, size, waiter)
+
+    def give(self, large: Large) -> None:
+        """Give a buffer back."""
+        self.budget._give(large)
+        self.discharge(large.size)
+
+    def charge(self, size: int) -> None:
+        """Count bytes that are held already."""
+        self.used += size
+        self.owner.used += size
+        self.budget.used += size
+
+    def discharge(self, size: int) -> None:
+        """These bytes are held no longer; whoever waits gets its turn."""
+        self.used -= size
+        self.owner.used -= size
+        budget = self.budget
+        budget.used -= size
+        if budget._owners or budget._answers:
+            budget._grant()
+
+    def forget(self, waiter: Waiter) -> None:
+        """It waits for nothing any more."""
+        self.budget._forget(self.owner, waiter)
+
+    def close(self) -> None:
+        """The connection has ended and has given everything back."""
+        self._leave()

@@ -7,14 +7,15 @@
 
 from __future__ import annotations
 
+import re
 from base64 import urlsafe_b64encode
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.data.ledger import BYTES, DELAY, MESSAGES, REPEATS, REQUESTS, UNTOLD_BYTES, UNTOLD_MESSAGES
 from policies import verdict
+from policies.engine import OTHER
 from policies.fence import Fence
-from policies.meter import Meter
 from policies.quota_lines import NONE
 from policies.repeats import NO_EPOCH, sends_same_bytes
 from policies.usage import DELAYED, NOTES
@@ -32,9 +33,13 @@ if TYPE_CHECKING:
     from policies.repeats import Batch, Owner
     from protocol.produce_request import Partition
 
-MAX_NAMELESS = 1000  # topic ids without a name that one connection may make up
-MAX_CLIENT_ID = 256  # characters by which clients are told apart when a batch comes again: many may be remembered
-MAX_TOPIC = 249  # Kafka's; what is longer no broker takes
+# What a client calls itself is cut to so many characters before anything is looked up or counted by it.
+MAX_CLIENT_ID = 256
+MAX_PRINCIPAL = 256  # in what is counted; quotas and groups go by the whole of it
+_TOPIC = re.compile(rb"[a-zA-Z0-9._-]{1,249}")  # org.apache.kafka.common.internals.Topic: no broker takes another
+_UNNAMED = b"topic-id:"  # before an id whose name nobody knows
+_COUNTED = re.compile(rb"%s|topic-id:[\w-]{22}" % _TOPIC.pattern)
+INVALID_TOPIC = "<invalid>"  # what all others are counted under: no topic has this name
 ANONYMOUS = "User:ANONYMOUS"  # as Kafka calls a principal that has not authenticated
 
 
@@ -43,18 +48,6 @@ class Refusal(NamedTuple):
 
     code: int
     verdict: Verdict
-
-
-class Nameless(Meter):
-    """Stands for a topic whose name nobody knows: it has no threshold, takes no share of any and is in no group."""
-
-    __slots__ = ("messages", "settled")
-    over = thresholds_ask = group_asks = by_principal = False
-    side = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages = self.settled = 0
 
 
 Refusals = dict[tuple[bytes, int], Refusal]  # by (topic name or id as on the wire, partition index)
@@ -78,7 +71,8 @@ class Gate:
     """The policies' view of one connection to broker `node_id`.
 
     `meters` and `meters_by_id` are for the hot path: topic as the request calls it (name, or id from v13 on) -> meter,
-    only of topics that anybody may produce to. They are good as long as the ledger's epoch stays the same.
+    only of topics that anybody may produce to: what is in there passes without another look. They are good as long as
+    the ledger's epoch stays the same. `has_accepted`: the broker has taken something from this connection.
     """
 
     def __init__(self, world: World, node_id: int) -> None:
@@ -92,8 +86,9 @@ class Gate:
         self.software: tuple[str, str] | None = None
         self.exempt = False
         self.epoch = -1
-        self.meters: dict[bytes, TopicMeter | Nameless] = {}
-        self.meters_by_id: dict[bytes, TopicMeter | Nameless] = {}
+        self.meters: dict[bytes, TopicMeter] = {}
+        self.meters_by_id: dict[bytes, TopicMeter] = {}
+        self.has_accepted = False
         self._accepted: dict[bytes, Counts] = {}
         self._client = ""
         self._names = (ANONYMOUS, "")  # whose the batches without a producer id are
@@ -106,7 +101,6 @@ class Gate:
         self._sides: dict[bytes, GroupSide] = {}  # of topics (as on the wire) that the request in hand asked about
         self._spared: set[GroupSide] = set()  # of these, by which it would have been rejected: they are not charged
         self.timed = False  # there are some on time: tell `spend`
-        self._nameless: dict[bytes, bytes] = {}  # topic ids that nobody could tell the name of
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
@@ -120,7 +114,7 @@ class Gate:
     def identify(self, client_id: bytes | None) -> None:
         """Requests from here on come under this client id (a client may change it with every request)."""
         self.client_id = client_id
-        self._client = client_id.decode("utf-8", "replace") if client_id else ""
+        self._client = client_id.decode("utf-8", "replace")[:MAX_CLIENT_ID] if client_id else ""
         self._renamed()
 
     def authenticate(self, principal: str) -> None:
@@ -135,7 +129,7 @@ class Gate:
 
     def _renamed(self) -> None:
         self.exempt = self.world.is_internal(self.principal, self._client)
-        self._names = self.principal, self._client[:MAX_CLIENT_ID]
+        self._names = self.principal[:MAX_PRINCIPAL], self._client
         self._accepted = {}
         self.lines_version = -1
 
@@ -159,32 +153,25 @@ class Gate:
         """The topic's name, given what the request calls it."""
         if version < api.PRODUCE_TOPIC_IDS:
             return topic
-        return self.world.topic_ids.get(topic) or self._nameless.get(topic) or _unnamed(topic)
+        return self.world.topic_ids.get(topic) or _unnamed(topic)
 
     def nameless(self, parts: Iterable[Partition]) -> frozenset[bytes]:
         """Topic ids of a request (v13 on) whose names are not known yet."""
-        known, given_up = self.world.topic_ids, self._nameless
-        return frozenset(part[0] for part in parts if part[0] not in known and part[0] not in given_up)
+        known = self.world.topic_ids
+        return frozenset(part[0] for part in parts if part[0] not in known)
 
-    def give_up(self, topic_ids: Iterable[bytes]) -> None:
-        """Nobody could tell these names: forwarded without a limit, counted under the id as Kafka prints it."""
-        if len(self._nameless) > MAX_NAMELESS:
-            self._nameless.clear()
-        for topic_id in topic_ids:
-            self._nameless[topic_id] = _unnamed(topic_id)
-        self.world.ledger.count("topic_ids_unknown")
-
-    def _meter(self, topic: bytes, version: int) -> TopicMeter | Nameless:
-        by_id = version >= api.PRODUCE_TOPIC_IDS  # an id may have the bytes of some topic's name
-        meters = self.meters_by_id if by_id else self.meters
+    def _meter(self, topic: bytes, version: int) -> TopicMeter:
+        """The meter of a topic that `_standing` has nothing against."""
+        meters = self.meters_by_id if version >= api.PRODUCE_TOPIC_IDS else self.meters  # an id may look like a name
         meter = meters.get(topic)
         if meter is None:
-            if by_id and topic not in self.world.topic_ids:
-                meter = Nameless()
-            else:
-                name = self.name(topic, version)
-                meter = self.broker.topics.get(name) or self.broker.add_topic(name)
-            meters[topic] = meter
+            name = self.name(topic, version)
+            assert name not in self.world.protected_topics, "the hot path would let the next request pass"
+            if not _TOPIC.fullmatch(name):
+                name = OTHER
+            meter = self.broker.topics.get(name) or self.broker.add_topic(name)
+            if meter.vouched:  # names that clients make up must not fill a connection's memory
+                meters[topic] = meter
         return meter
 
     # --- deciding -----------------------------------------------------------------------------------------------------
@@ -202,22 +189,20 @@ class Gate:
         `wait_ms`: how long this connection is muted already. `may_delay`: False when its oldest request has waited as
         long as any may; what would have to wait is refused then.
         """
-        refused: Refusals = {}
         delay_ms = 0
         notes: list[Note] = []
-        decided: dict[bytes, Verdict | None] = {}
+        refused, open_to = self._refuse_standing(parts, version, now, wait_ms)
         pause = self.paused()
-        whole = [] if pause is not None else self._judge_whole(parts, now, may_delay)
-        grouped = self._judge_groups(parts, version, now, may_delay)
-        for part in parts:
-            name = self.name(part[0], version)
-            refusal = self._standing(part, name, now, wait_ms)
-            if refusal is None and pause is not None:  # nobody else is asked: who would only delay it lets it pass
+        whole = [] if pause is not None else self._judge_whole(open_to, now, may_delay)
+        grouped = self._judge_groups(open_to, version, now, may_delay)
+        decided = {} if pause is not None else self._judge_topics(open_to, version, now, may_delay)
+        for part in open_to:
+            refusal = None
+            if pause is not None:  # nobody else is asked: who would only delay it lets it pass
                 refusal = Refusal(self._code(), pause)
             if refusal is None:
-                if name not in decided:
-                    decided[name] = self._limited(parts, part, name, version, now, may_delay)
-                why = strictest((*whole, decided[name], grouped.get(part[0]), *self._asked(part, name, now)))
+                name = self.name(part[0], version)
+                why = strictest((*whole, decided[part[0]], grouped.get(part[0]), *self._asked(part, name, now)))
                 if why is None:
                     continue
                 if why.throttle_ms > verdict.MAX_THROTTLE_MS:  # clients obey it to the letter, and time out elsewhere
@@ -257,24 +242,46 @@ class Gate:
                     row[MESSAGES] += part[3]
                     row[REQUESTS] += 1
 
-    def _standing(self, part: Partition, name: bytes, now: float, wait_ms: int) -> Refusal | None:
-        """Refused whatever the limits say."""
-        _, index, _, _, pid, producer_epoch, sequence, _ = part
+    def _refuse_standing(
+        self, parts: Sequence[Partition], version: int, now: float, wait_ms: int
+    ) -> tuple[Refusals, list[Partition]]:
+        """What is refused whatever the limits say, and the partitions that these have to be asked about."""
+        refused: Refusals = {}
+        open_to = []
+        for part in parts:
+            refusal = self._standing(part, version, now, wait_ms)
+            if refusal is None:
+                open_to.append(part)
+            else:
+                refused[part[:2]] = refusal
+        return refused, open_to
+
+    def _standing(self, part: Partition, version: int, now: float, wait_ms: int) -> Refusal | None:
+        topic, index, _, _, pid, producer_epoch, sequence, _ = part
+        name = self.name(topic, version)
+        if version >= api.PRODUCE_TOPIC_IDS and topic not in self.world.topic_ids:  # which may be a protected one's
+            return Refusal(api.UNKNOWN_TOPIC_ID, verdict.unknown_topic_id(_text(name)))
         if name in self.world.protected_topics:
             return Refusal(api.TOPIC_AUTHORIZATION_FAILED, verdict.protected_topic(_text(name)))
         if pid >= 0 and self.fence.entries and self.fence.blocks(pid, producer_epoch, name, index, sequence, now):
             return Refusal(self._code(), verdict.behind_fence(_text(name), index, wait_ms))
         return None
 
-    def _limited(
-        self, parts: Sequence[Partition], part: Partition, name: bytes, version: int, now: float, may_delay: bool
-    ) -> Verdict | None:
-        """What the thresholds say about all that this request has for one topic."""
-        if self.exempt or not self._meter(part[0], version).thresholds_ask:
-            return None
-        size = sum(other[2] for other in parts if other[0] == part[0])
+    def _judge_topics(
+        self, parts: Sequence[Partition], version: int, now: float, may_delay: bool
+    ) -> dict[bytes, Verdict | None]:
+        """What the thresholds say, by topic as on the wire, about all that this request has for each of them."""
+        sizes: dict[bytes, int] = {}
+        for part in parts:
+            sizes[part[0]] = sizes.get(part[0], 0) + part[2]
         denied_s = now - self._denied_since if self._denied_since else 0.0
-        return self.world.engine.decide(self.node_id, name, size, now, may_delay=may_delay, denied_s=denied_s)
+        decide, name = self.world.engine.decide, self.name
+        return {
+            topic: None
+            if self.exempt or not self._meter(topic, version).thresholds_ask
+            else decide(self.node_id, name(topic, version), size, now, may_delay=may_delay, denied_s=denied_s)
+            for topic, size in sizes.items()
+        }
 
     def _judge_whole(self, parts: Sequence[Partition], now: float, may_delay: bool) -> list[Verdict | None]:
         """What policies say that don't care for topics: full disks and client quotas."""
@@ -328,10 +335,8 @@ class Gate:
     def _side(self, topic: bytes, version: int, now: float) -> GroupSide | None:
         """The group to ask about that topic; None also where it need not be asked, since it has credit enough."""
         meter = self._meter(topic, version)
-        if isinstance(meter, Nameless):
-            return None
         if meter.group_asks:
-            side = self.world.engine.groups.publish(meter, self.name(topic, version), now)
+            side = self.world.engine.groups.publish(meter, meter.name, now)
             if side is not None:
                 return side
         return self.group if meter.by_principal else None
@@ -393,10 +398,10 @@ class Gate:
             self.broker.throttled.uncounted += size
             tally.add(part, topic_name, "rejected", why.reason, why.throttle_ms)
             # Behind a code that its client doesn't retry the base never comes back, and a fence would stay shut.
-            if verdict.is_retried(code, name, version_of):
+            if verdict.is_retried(code, name, version_of) and _COUNTED.fullmatch(topic_name):
                 if pid >= 0:
                     self.fence.rejected(pid, producer_epoch, topic_name, index, sequence, now)
-                if sequence >= 0 and len(topic_name) <= MAX_TOPIC:
+                if sequence >= 0:
                     self.rejected.add(self._owner(pid), topic_name, index, _batch(part), now)
 
     # --- what comes again after it was rejected ---------------------------------------------------------------------
@@ -426,6 +431,13 @@ class Gate:
             row[REPEATS] += repeats
 
     # --- accounts -----------------------------------------------------------------------------------------------------
+
+    def retract(self, parts: Iterable[Partition], version: int) -> None:
+        """These were forwarded, and nothing says that they got into the log."""
+        for part in parts:
+            name = self.name(part[0], version)
+            self.broker.retract(name, part[2])
+            self._give_back(name, part)
 
     def count(
         self, parts: Iterable[Partition], version: int, outcome: str, reason: str = "", delay_ms: int = 0
@@ -480,6 +492,7 @@ class Gate:
         elif pid >= 0 and self.world.acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
             self._count_duplicate(part, name, tally)
         else:
+            self._vouch(name)
             tally.add(part, name, "accepted", "", delay_ms)
 
     def _count_duplicate(self, part: Partition, name: bytes, tally: _Tally) -> None:
@@ -499,15 +512,20 @@ class Gate:
                 side.give_back(part[2], part[3])
 
     def _accepted_row(self, name: bytes) -> Counts:
+        self._vouch(name)
         row = self._accepted[name] = self._row(name, "accepted", "")
         return row
+
+    def _vouch(self, name: bytes) -> None:
+        """The broker has taken something for that topic: it is no name that a client made up."""
+        self.has_accepted = True
+        self.broker.vouch(name)
 
     def _row(self, name: bytes, outcome: str, reason: str) -> Counts:
         return self.world.ledger.row(
             self.node_id,
             _text(name),
-            self.principal,
-            self._client,
+            *self._names,
             outcome,
             reason,
             self._group_of(name),
@@ -521,7 +539,7 @@ class Gate:
     def _group_of(self, name: bytes) -> str:
         """The resource group that what this client sends to a topic is charged to."""
         groups = self.world.engine.groups
-        if not groups.exists or self.exempt:
+        if not groups.exists or self.exempt or not _TOPIC.fullmatch(name):
             return ""
         if groups.depends_on_principal(name):
             return self.group.group if self.group is not None else ""
@@ -563,8 +581,9 @@ def _batch(part: Partition) -> Batch:
 
 def _unnamed(topic_id: bytes) -> bytes:
     """Stands for the name that nobody knows: the id as Kafka prints it."""
-    return b"topic-id:" + urlsafe_b64encode(topic_id).rstrip(b"=")
+    return _UNNAMED + urlsafe_b64encode(topic_id).rstrip(b"=")
 
 
 def _text(name: bytes) -> str:
-    return name.decode("utf-8", "replace")
+    """A topic's name as it is counted and shown: one of Kafka's, or the id of one that nobody knows."""
+    return name.decode("ascii") if _COUNTED.fullmatch(name) else INVALID_TOPIC

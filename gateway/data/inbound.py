@@ -3,8 +3,8 @@
 #
 # What is left of an incomplete frame is kept until its rest comes: a small one as bytes, put in front of what is read
 # next; a large one in a buffer of its own, as large as the frame, that the rest is read straight into (copying a
-# growing leftover on every read would be quadratic). Such a buffer is taken whole from the budget (budget.py) before
-# the body is read; while there is no room, the socket is not read.
+# growing leftover on every read would be quadratic). Such a buffer is taken whole from the connection's account
+# (budget.py) before the body is read; while there is no room, the socket is not read.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.data.budget import Budget, Large
+    from gateway.data.budget import Account, Large
 
 HEAD_ROOM = 32 * 1024  # what can be put in front of a read, so a leftover up to here needs no buffer of its own
 SHARED_BYTES = 256 * 1024  # one recv: more costs cache misses and fairness, less costs calls
@@ -39,17 +39,31 @@ class Inbound:
     before the shared buffer is used again. Where `large` is set, buf is a frame's own buffer, which a link may take.
     """
 
-    __slots__ = ("_budget", "_left", "_shared", "_size", "_wake", "buf", "drained", "end", "large", "start", "waiting")
+    __slots__ = (
+        "_account",
+        "_is_client",
+        "_left",
+        "_shared",
+        "_size",
+        "_wake",
+        "buf",
+        "drained",
+        "end",
+        "large",
+        "start",
+        "waiting",
+    )
 
-    def __init__(self, shared: Shared, budget: Budget, wake: Callable[[], None] | None = None) -> None:
-        """`wake` is called when reading, which had to wait for memory, may go on; without it, reading never waits."""
+    def __init__(self, shared: Shared, account: Account, wake: Callable[[], None], *, is_client: bool) -> None:
+        """`wake` is called when reading, which had to wait for memory, may go on."""
         self._shared = shared
-        self._budget = budget
+        self._account = account
         self._wake = wake
+        self._is_client = is_client
         self._left = b""
         self._size = 0  # bytes that are here of the frame in `large`
         self.large: Large | None = None
-        self.waiting = False  # for the budget: reading must stop until `adopt`
+        self.waiting = False  # for memory: reading must stop until `granted`
         self.drained = True  # the last read took all there was
         self.buf: bytearray = shared.buffer
         self.start = self.end = 0
@@ -58,11 +72,6 @@ class Inbound:
     def partial(self) -> int:
         """Bytes kept of a frame that is not complete."""
         return self._size if self.large is not None else len(self._left)
-
-    @property
-    def head(self) -> bytes:
-        """The first bytes of what is kept."""
-        return bytes(self.large.view[: min(64, self._size)]) if self.large is not None else self._left[:64]
 
     def receive(self, sock: socket.socket) -> int:
         """Read once. Returns how many bytes are there to be handled (0: none yet), or EOF.
@@ -94,8 +103,20 @@ class Inbound:
         self.buf, self.start, self.end = self._shared.buffer, HEAD_ROOM - len(left), HEAD_ROOM + n
         if left:
             self.buf[self.start : HEAD_ROOM] = left
-            self._left = b""
+            self._drop_left()
         return self.end - self.start
+
+    def begin(self, data: bytes) -> None:
+        """What was read before there was this: the beginning of the first frame."""
+        self._keep_left(data)
+
+    def _keep_left(self, data: bytes) -> None:
+        self._left = data
+        self._account.charge(len(data))
+
+    def _drop_left(self) -> None:
+        left, self._left = self._left, b""
+        self._account.discharge(len(left))
 
     def recv(self, sock: socket.socket, size: int) -> bytes:
         """Up to `size` bytes behind all that was received, past the shared buffer; b"": the end.
@@ -108,28 +129,29 @@ class Inbound:
     def keep(self, pos: int, frame_bytes: int) -> None:
         """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces)."""
         if self.large is not None:
-            self._budget.give(self.large)
+            self._account.give(self.large)
             self.large = None
         if pos == self.end:
             return
         rest = memoryview(self.buf)[pos : self.end]
         if frame_bytes <= HEAD_ROOM:
-            self._left = bytes(rest)
+            self._keep_left(bytes(rest))
             return
-        large = self._budget.take(frame_bytes, self) if self._wake else self._budget.take_at_once(frame_bytes)
+        take = self._account.take if self._is_client else self._account.take_answer
+        large = take(frame_bytes, self)
         if large is None:
-            self._left = bytes(rest)  # it was read already, so it has to stay somewhere; no more is read
+            self._keep_left(bytes(rest))  # it was read already, so it has to stay somewhere; no more is read
             self.waiting = True
             return
         self._adopt(large, rest)
 
     def granted(self, large: Large) -> None:
         """The buffer that `keep` asked for in vain."""
-        rest, self._left = self._left, b""
+        rest = self._left
+        self._drop_left()
         self.waiting = False
         self._adopt(large, rest)
-        if self._wake:
-            self._wake()
+        self._wake()
 
     def _adopt(self, large: Large, rest: bytes | memoryview) -> None:
         self._size = len(rest)
@@ -139,7 +161,9 @@ class Inbound:
     def close(self) -> None:
         if self.waiting:
             self.waiting = False
-            self._budget.forget(self)
+            self._account.forget(self)
+        if self._left:
+            self._drop_left()
         if self.large is not None:
-            self._budget.give(self.large)
+            self._account.give(self.large)
             self.large = None

@@ -16,6 +16,11 @@ from policies.usage import NOTES
 
 OTHER = "other"
 
+# Of one interval, about: it goes to control in one message, and is kept until that is on disk. Beyond it what happens
+# is counted without names.
+MAX_BYTES = 8 * 2**20
+_ROW_BYTES = 128  # of a row besides its names: numbers, outcome and reason
+
 # A row's counters, by their places; delay in milliseconds. UNTOLD are those of the bytes and messages of which nobody
 # can tell whether they are repeats (policies.repeats).
 BYTES, MESSAGES, REQUESTS, DELAY, REPEATS, UNTOLD_BYTES, UNTOLD_MESSAGES = range(7)
@@ -28,10 +33,11 @@ _Key = tuple[int, str, str, str, str, str, str, str]
 class Ledger:
     """Counts of one worker since the last `close`."""
 
-    __slots__ = ("_clients", "_max_names", "_rows", "_topics", "counts", "epoch")
+    __slots__ = ("_clients", "_max_names", "_rows", "_topics", "counts", "epoch", "size")
 
     def __init__(self, max_names: int = 10_000) -> None:
         self.epoch = 0
+        self.size = 0  # bytes, about
         self.counts: dict[str, int] = {}
         self._rows: dict[_Key, Counts] = {}
         self._clients: set[tuple[str, str, str]] = set()
@@ -52,9 +58,15 @@ class Ledger:
         """The counters of that key in the current interval, created at 0.
 
         Client ids and software names are free text, principals may be one per session, and topics need not exist:
-        beyond `max_names` clients or topics in one interval the rest is counted under `other`, so that a client can't
-        fill memory, disk and usage topic with names.
+        beyond `max_names` clients or topics in one interval, or MAX_BYTES of rows, the rest is counted under `other`,
+        so that a client can't fill memory, disk and usage topic with names. Whoever calls bounds the names' lengths.
         """
+        key = (broker, topic, principal, client_id, outcome, reason, group, software)
+        row = self._rows.get(key)
+        if row is not None:
+            return row
+        if self.size >= MAX_BYTES:
+            topic = principal = client_id = software = OTHER
         client = (principal, client_id, software)
         if client not in self._clients:
             if len(self._clients) >= self._max_names:
@@ -70,6 +82,7 @@ class Ledger:
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = list(_ZERO)
+            self.size += _ROW_BYTES + 2 * (len(topic) + len(principal) + len(client_id) + len(software))
         return row
 
     def count(self, name: str, n: int = 1) -> None:
@@ -84,7 +97,7 @@ class Ledger:
         """End the interval: everything counted since the last call, and begin anew."""
         rows = tuple(row for key, counts in self._rows.items() if any(counts) for row in _rows(key, counts))
         counts = self.counts
-        self._rows, self._clients, self._topics, self.counts = {}, set(), set(), {}
+        self._rows, self._clients, self._topics, self.counts, self.size = {}, set(), set(), {}, 0
         self.epoch += 1
         return rows, counts
 

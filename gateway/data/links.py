@@ -16,31 +16,35 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from gateway.data.budget import Account
 from gateway.data.inbound import EOF, Inbound
 from gateway.data.reactor import DEAF, ERR, HUP, IN, OUT, QUIET, RDHUP
-from gateway.data.session import MAX_PENDING, Session, UpstreamError
+from gateway.data.session import MAX_PENDING, Session, UpstreamError, close_reason
 from protocol.framing import check_answer_head, check_request_head
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    from gateway.data.budget import Budget, Large
+    from gateway.channel import Settings
+    from gateway.data.budget import Large
     from gateway.data.reactor import Reactor
 
 MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
 READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
 READ_ON_S = 0.05  # … and with so long between
+PATIENCE_S = 2.0  # where memory is short, with those who hold it and do nothing
 MAX_IOV = 512  # IOV_MAX is 1024 on Linux
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
 
 
 class Outbound:
-    """What a socket didn't take at once."""
+    """What a socket didn't take at once. `emptied`: how many times all of it had gone."""
 
-    __slots__ = ("_budget", "_charged", "_held", "pieces")
+    __slots__ = ("_account", "_charged", "_held", "emptied", "pieces")
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, account: Account) -> None:
+        self._account = account
         self._charged = 0
+        self.emptied = 0
         self._held: Large | None = None  # the buffer that pieces lie in: given back when all are sent
         self.pieces: deque[Any] = deque()
 
@@ -85,7 +89,7 @@ class Outbound:
             else:
                 self.pieces.append(memoryview(bytes(view)))
                 self._charged += len(view)
-                self._budget.charge(len(view))
+                self._account.charge(len(view))
 
     def flush(self, sock: socket.socket) -> None:
         """Send more of what was kept.
@@ -103,16 +107,17 @@ class Outbound:
                 pieces.popleft()
             else:
                 pieces[0] = pieces[0][sent:]
+        self.emptied += 1
         self.close()
 
     def close(self) -> None:
         self.pieces.clear()
         if self._held is not None:
             held, self._held = self._held, None
-            self._budget.give(held)
+            self._account.give(held)
         charged, self._charged = self._charged, 0
         if charged:
-            self._budget.discharge(charged)
+            self._account.discharge(charged)
 
 
 class Link:
@@ -121,9 +126,11 @@ class Link:
     Attributes:
         parked: read, but not to be handled before the session's `hold_until`: (buffer, from, to, its Large or None).
         finishing: nothing more is taken from the client; once all is answered, the close is counted under this name.
+        account: what all of this connection's memory is charged to.
     """
 
     __slots__ = (
+        "_began_at",
         "_behind",
         "_c_fd",
         "_c_idle",
@@ -131,14 +138,19 @@ class Link:
         "_c_rdhup",
         "_emptied_at",
         "_ended_at",
+        "_frame_at",
+        "_looked_at",
+        "_opened_at",
         "_plain",
         "_read_at",
         "_rounds",
+        "_taken",
         "_timer_at",
         "_u_fd",
         "_u_gone",
         "_u_mask",
         "_u_shut",
+        "account",
         "c_eof",
         "c_in",
         "c_out",
@@ -164,10 +176,11 @@ class Link:
         self.upstream = upstream
         self.peer = session.peer = peer
         session.wake = self._wake
-        self.c_in = Inbound(reactor.shared, reactor.budget, self._wake)
-        self.u_in = Inbound(reactor.shared, reactor.budget)
-        self.c_out = Outbound(reactor.budget)
-        self.u_out = Outbound(reactor.budget)
+        self.account = session.account = Account(reactor.budget, peer.rpartition(":")[0])
+        self.c_in = Inbound(reactor.shared, self.account, self._wake, is_client=True)
+        self.u_in = Inbound(reactor.shared, self.account, self._wake, is_client=False)
+        self.c_out = Outbound(self.account)
+        self.u_out = Outbound(self.account)
         self.parked: tuple[bytearray, int, int, Large | None] | None = None
         self.finishing = ""
         self.c_eof = self.u_eof = self.closed = False
@@ -177,7 +190,10 @@ class Link:
         self._plain = True  # nothing parked, no side has ended, nothing is finishing
         self._c_idle = True  # its socket was empty, and is being read: what comes now has not waited
         self._ended_at = 0.0  # since when there is nothing left but to send what is kept, and nothing of it went
-        self._read_at = session.drained_at
+        self._read_at = self._opened_at = self._looked_at = session.drained_at
+        self._frame_at = 0.0  # since when, while it was being read, no frame of the client's came to its end
+        self._began_at = 0.0  # since when its client takes nothing, or too little, of what it is sent …
+        self._taken = 0  # … namely while `c_out.emptied` is this
         self._timer_at = 0.0
         self._rounds = 0
         self._behind = 0  # of what was parked when the socket was last seen empty: bytes not handled yet …
@@ -189,7 +205,7 @@ class Link:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.session.drained_at = self._read_at = now
+        self.session.drained_at = self._read_at = self._opened_at = self._looked_at = now
         self.reactor.links.add(self)
         self.reactor.register(self.client, IN, self.on_client)
         self.reactor.register(self.upstream, IN, self.on_upstream)
@@ -282,7 +298,7 @@ class Link:
             self._give_back(large)  # behind a malformed frame
             return
         malformed = None
-        frame_bytes = 0
+        frame_bytes, start = 0, pos
         started = perf_counter() if session.gate.timed else 0.0
         try:
             pos = session.on_client(buf, pos, end, now)
@@ -290,6 +306,10 @@ class Link:
                 frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed = error
+        if pos != start:
+            self._frame_at = 0.0
+        if session.is_waiting:
+            self._plain = False  # `_update` has to look
         if session.to_upstream:
             try:
                 large = self.u_out.send(self.upstream, session.to_upstream, large)
@@ -301,24 +321,24 @@ class Link:
         if started:
             session.gate.spend(perf_counter() - started, now)
         if malformed is not None:
-            self._end_malformed(str(malformed), now)
+            self._end_malformed(malformed, now)
         elif pos < end and not self.closed:
-            if session.hold_until or len(session.pending.entries) >= MAX_PENDING:
+            if session.hold_until or session.is_full:
                 self._park(buf, pos, end, large)
                 return
             self.c_in.buf, self.c_in.end = buf, end
             self.c_in.keep(pos, frame_bytes)
         if large is not None:
-            self.reactor.budget.give(large)
+            self.account.give(large)
 
     def _give_back(self, large: Large | None) -> None:
         if large is not None:
-            self.reactor.budget.give(large)
+            self.account.give(large)
 
     def _park(self, buf: bytearray, pos: int, end: int, large: Large | None) -> None:
         if large is None:
             buf, pos, end = bytearray(memoryview(buf)[pos:end]), 0, end - pos
-            self.reactor.budget.charge(end)
+            self.account.charge(end)
         self.parked = (buf, pos, end, large)
         self._plain = False
 
@@ -327,7 +347,7 @@ class Link:
         buf, pos, end, large = self.parked
         self.parked = None
         if large is None:
-            self.reactor.budget.discharge(end)
+            self.account.discharge(end)
         return buf, pos, end, large
 
     def _resume(self, now: float) -> None:
@@ -342,7 +362,7 @@ class Link:
         session.memory_short = self.reactor.budget.is_wanted
         forwards = session.turn is None and not (session.paused_since and session.gate.paused())
         if session.hold_until and forwards and not self.c_in.partial:
-            more = self._read_on(MAX_READ_ON - (end - pos))
+            more = self._read_on(min(MAX_READ_ON, self.reactor.budget.room // 2) - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
                 self._give_back(large)
@@ -408,7 +428,7 @@ class Link:
             session.world.log("error", f"{self.peer}: broker {session.gate.node_id} sent {error}: connection closed")
             session.world.ledger.count("upstream_failed")
             self._send_client()
-            self.close("disconnects_upstream")
+            self.close(close_reason(error))
             return
         if session.to_client:
             self._send_client()
@@ -433,7 +453,7 @@ class Link:
         """After anything happened: resume, shut down, close, or change what is waited for."""
         if self._plain and self._c_mask == self._u_mask == IN:
             c_in = self.c_in
-            if not (self.c_out.pieces or self.u_out.pieces or c_in.waiting):
+            if not (self.c_out.pieces or self.u_out.pieces or c_in.waiting or self.u_in.waiting):
                 self._c_idle = c_in.drained
                 return  # nearly always: both sides are read, and nothing is left to send
         session = self.session
@@ -470,20 +490,21 @@ class Link:
             return session.turn_moves(now)
         if session.hold_until:
             return now >= session.hold_until
-        return len(session.pending.entries) < MAX_PENDING // 2
+        return len(session.pending.entries) < MAX_PENDING // 2 and not session.is_waiting
 
     def _update(self) -> None:
         """Tell epoll what is waited for, where it changed."""
         c_out, u_out = self.c_out.pieces, self.u_out.pieces
         ended = self.c_eof or self.u_eof or self._u_gone or self.finishing
-        self._plain = not ended and self.parked is None
-        read = not (c_out or u_out or ended or self.parked is not None or self.c_in.waiting)
+        waits = self.session.is_waiting
+        self._plain = not (ended or waits or self.parked is not None)
+        read = not (c_out or u_out or ended or waits or self.parked is not None or self.c_in.waiting)
         self._c_idle = read and self.c_in.drained
         mask = (IN if read else 0) | (OUT if c_out else 0) or (DEAF if self._c_rdhup else QUIET)
         if mask != self._c_mask:
             self._c_mask = mask
             self.reactor.modify(self._c_fd, mask)
-        mask = (0 if c_out or self.u_eof else IN) | (OUT if u_out else 0)
+        mask = (0 if c_out or self.u_eof or self.u_in.waiting else IN) | (OUT if u_out else 0)
         mask = mask or (DEAF if self._u_gone else QUIET)
         if mask != self._u_mask:
             self._u_mask = mask
@@ -492,16 +513,18 @@ class Link:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _log_malformed(self, what: str) -> None:
-        world = self.session.world
-        world.ledger.count("requests_malformed")
+        self.session.world.ledger.count("requests_malformed")
+        self._log_closed("malformed", what)
+
+    def _log_closed(self, kind: str, what: str) -> None:
         software = self.session.gate.software
         who = f"{self.peer} ({software[0]} {software[1]})" if software else self.peer
-        world.log("warning", f"{who}: connection closed: {what}")
+        self.session.world.complain(kind, f"{who}: connection closed: {what}")
 
-    def _end_malformed(self, what: str, now: float) -> None:
+    def _end_malformed(self, error: MalformedFrame, now: float) -> None:
         """Close this connection, but let the requests before the broken one be answered."""
-        self._log_malformed(what)
-        self.finishing, self._ended_at, self._plain = "disconnects_malformed", now, False
+        self._log_malformed(str(error))
+        self.finishing, self._ended_at, self._plain = close_reason(error), now, False
 
     def drain(self, now: float) -> None:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
@@ -514,16 +537,56 @@ class Link:
         if not self.closed:
             self._go_on(now)
 
-    def check_progress(self, now: float, timeout: float) -> None:
-        """End a connection that holds memory and makes no progress for so long: a half-sent request, or a client that
-        doesn't read the last answers of a broker that has gone."""
-        stuck = self.c_in.partial and not self.c_in.waiting and self._c_mask & IN
-        if stuck and now - self._read_at > timeout:
-            self._log_malformed(f"half a frame: {self.c_in.partial} bytes, then nothing for {timeout:.0f} s")
-            self.close("disconnects_timeout")
+    def check_progress(self, now: float, settings: Settings) -> None:
+        """End a connection that takes too long, whatever it does; to be called every few seconds."""
+        since, self._looked_at = now - self._looked_at, now
+        session = self.session
         ending = self.u_eof or self._u_gone or self.finishing
-        if ending and not self.closed and now - self._ended_at > timeout:
-            self.close("disconnects_timeout")  # its peer takes or says nothing more: it would never end
+        if ending:
+            if now - self._ended_at > settings.frame_timeout_s:  # its peer takes or says nothing more
+                self.close("disconnects_timeout")
+        elif session.world.wants_sasl and not session.authenticated:
+            if now - self._opened_at > settings.authentication_timeout_s:
+                self._end_late("unauthenticated", f"not authenticated within {settings.authentication_timeout_s:g} s")
+        elif self.c_out.pieces:
+            if self._taken != self.c_out.emptied or not self._began_at:
+                self._taken, self._began_at = self.c_out.emptied, now
+            elif now - self._began_at > settings.idle_timeout_s:
+                self._end_late("slow_reader", f"it did not read an answer within {settings.idle_timeout_s:g} s")
+        elif self.c_in.partial:
+            if not self._frame_at:
+                self._frame_at = now - min(since, now - self._read_at)
+            elif not self._c_mask & IN or self.c_in.waiting:
+                self._frame_at += since  # we don't read it
+            elif now - self._frame_at > settings.frame_timeout_s + self.c_in.partial / settings.min_bytes_per_s:
+                self._end_late("slow_request", f"{self.c_in.partial} bytes of a frame in {now - self._frame_at:.0f} s")
+        elif now - self._read_at > settings.idle_timeout_s and self.parked is None:
+            self.close("disconnects_idle")
+
+    def check_course(self, now: float, timeout_s: float) -> None:
+        """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
+        large = self.c_in.large
+        if large is None or self.c_in.waiting:
+            return
+        large.since = large.since or now
+        age = now - large.since
+        if age > PATIENCE_S and self.c_in.partial * timeout_s < large.size * age:
+            text = f"others wait for memory, and of {large.size} bytes {self.c_in.partial} came in {age:.1f} s"
+            self._end_late("slow_request", text)
+
+    def is_reading(self, now: float) -> bool:
+        """Whether its client takes what it is sent; False only where it has taken too little for a while."""
+        if not self.c_out.pieces or self._taken != self.c_out.emptied or not self._began_at:
+            self._taken, self._began_at = self.c_out.emptied, now
+        return now - self._began_at < PATIENCE_S
+
+    def _end_late(self, kind: str, what: str) -> None:
+        self._log_closed(kind, what)
+        self.close(f"disconnects_{kind}")
+
+    def shed(self) -> None:
+        """Memory is used up, and this connection's client doesn't read what it holds of it."""
+        self._end_late("slow_reader", f"memory is short, and it does not read the {self.account.used} bytes it asked for")
 
     def close(self, cause: str) -> None:
         """Close both sockets, settle the accounts, give all memory back."""
@@ -544,11 +607,13 @@ class Link:
                 self._give_back_parked(parked)
             for part in (self.c_in, self.u_in, self.c_out, self.u_out):
                 part.close()
+            self.account.close()
+            reactor.on_closed(self)
 
     def _give_back_parked(self, parked: tuple[bytearray, int, int, Large | None]) -> None:
         _, _, end, large = parked
         if large is None:
-            self.reactor.budget.discharge(end)
+            self.account.discharge(end)
         self._give_back(large)
 
 

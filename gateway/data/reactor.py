@@ -103,13 +103,20 @@ class Reactor:
         links: every open connection pair.
         shared, budget: where links read into, and the bound on what they hold.
         on_bug: called with a link and an exception that nobody expected; the link is closed already.
+        on_closed: called with a link that has ended.
     """
 
-    def __init__(self, max_buffered_bytes: int, on_bug: Callable[[Link, Exception], None]) -> None:
+    def __init__(
+        self,
+        max_buffered_bytes: int,
+        on_bug: Callable[[Link, Exception], None],
+        on_closed: Callable[[Link], None] = lambda link: None,
+    ) -> None:
         self.links: set[Link] = set()
         self.shared = Shared()
         self.budget = Budget(max_buffered_bytes)
         self.on_bug = on_bug
+        self.on_closed = on_closed
         self._poller = new_poller()
         self._handlers: dict[int, Callable[[int, float], None]] = {}
         self._ready: list[Link] = []
@@ -157,6 +164,20 @@ class Reactor:
             closing, self._closing = self._closing, []
             for sock in closing:
                 sock.close()
+
+    def relieve(self, now: float, frame_timeout_s: float) -> None:
+        """Where memory is short, end those who hold it without getting on; to be called a few times a second."""
+        budget = self.budget
+        if budget.is_wanted:
+            for link in list(self.links):
+                self.guard(link, link.check_course, now, frame_timeout_s)
+        if budget.used > budget.limit:
+            idle = [link for link in self.links if not link.is_reading(now)]
+            idle.sort(key=lambda link: link.account.used)
+            while idle and budget.used > budget.limit:
+                link = idle.pop()
+                self.guard(link, link.shed)
+        self.settle(now)
 
     def guard(self, link: Link, call: Callable[..., Any], *args: Any) -> None:
         """An unexpected error ends its own link, never the reactor."""

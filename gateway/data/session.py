@@ -15,26 +15,37 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.data import admin_turn
 from gateway.data.admin_turn import AdminTurn
+from gateway.data.budget import Unaccounted
 from gateway.data.fetches import Fetches
 from gateway.data.gate import Gate, Refusals
 from policies.usage import DELAYED
-from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE
+from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID
 from protocol import api, fetch_request, produce_request, produce_response, rewrite
 from protocol.fetch_response import FetchMeter
 from protocol.framing import ANSWER_HEAD, MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head
-from protocol.identity import Sasl, software
+from protocol.identity import UNKNOWN, AmbiguousIdentity, Claim, Sasl, accepted, software
 from protocol.pending import ADMIN, CAP, LOCAL, OURS, PASS, PRODUCE, REWRITE, SASL, STREAM, Entry, Pending
 from protocol.stream import EndpointHider, has_endpoints
-from protocol.wire import MalformedFrame
+from protocol.wire import MalformedFrame, int16
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.channel import Answer
+    from gateway.data.budget import Account
     from gateway.data.world import World
     from protocol.produce_request import Partition
 
 MAX_PENDING = 1000  # requests in flight on one connection before it is no longer read; clients send 1 to 5
+PARTITION_BYTES = 200  # what one partition of a request keeps until its answer, about
+FEW_PARTITIONS = 16  # so many are not worth counting
+MAX_UNAUTHENTICATED = 10  # the same before authentication: clients send one at a time
+# What a broker takes before authentication (SaslServerAuthenticator): ApiVersions and the two steps of SASL (KIP-152).
+BEFORE_AUTHENTICATION = frozenset({api.API_VERSIONS, api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE})
+# Errors in answers to SaslHandshake that only a broker gives that wants SASL: none, and UNSUPPORTED_SASL_MECHANISM. One
+# that doesn't says ILLEGAL_SASL_STATE.
+HANDSHAKE_ANSWERED = frozenset({0, 33})
+NEVER_PASSES = frozenset({PROTECTED_TOPIC, UNKNOWN_TOPIC_ID})  # however long it waits: acks=0 is not held for it
 MAX_MUTE_S = 10.0  # franz-go gives a request up after 20 s, others after 30 s (docs/clients.md) …
 MAX_WAIT_S = 15.0  # … so that no request waits longer than this in all, those queued before it included
 MIN_HOLD_S = 0.05
@@ -58,6 +69,34 @@ class UpstreamError(Exception):
     """The broker said something that can't be matched with what was asked: both sides are closed."""
 
 
+class IdentityChanged(UpstreamError):
+    """The broker accepted somebody else on a connection that it had accepted somebody on: it is closed."""
+
+
+class TooManyConnections(UpstreamError):
+    """Its principal has as many connections as one may have."""
+
+
+class Unauthenticated(MalformedFrame):
+    """A request that has to come behind authentication, or makes no sense before it."""
+
+
+def close_reason(error: Exception) -> str:
+    """What the end of a connection because of `error` is counted under: one of gateway.channel.COUNTS."""
+    for kind, reason in _CLOSE_REASONS.items():
+        if isinstance(error, kind):
+            return reason
+    return "disconnects_upstream" if isinstance(error, UpstreamError) else "disconnects_malformed"
+
+
+_CLOSE_REASONS: dict[type[Exception], str] = {
+    Unauthenticated: "disconnects_unauthenticated",
+    AmbiguousIdentity: "disconnects_identity",
+    IdentityChanged: "disconnects_identity",
+    TooManyConnections: "disconnects_principal_limit",
+}
+
+
 class Session:
     """One client connection, joined to one upstream connection of broker `node_id`.
 
@@ -72,7 +111,10 @@ class Session:
         memory_short: others wait for memory: what is held here without an end has to go.
         paused_since: 0.0, or since when the request at the head is held because a disk is full.
         turn: None, or the admin request at the head, which control answers.
-        peer, wake: the link's: the client's address, and what to call when a request needn't wait any longer.
+        authenticated: the broker has accepted who this is (SASL). Where brokers want that, nothing else passes before.
+        is_waiting: nothing more may be read before an answer: to a step of SASL, or, while memory is short, to a
+            request of many partitions.
+        account, peer, wake: the link's: what memory is charged to, the client's address, and what to call when a request needn't wait any longer.
     """
 
     __slots__ = (
@@ -88,12 +130,15 @@ class Session:
         "_stream_left",
         "_substitute",
         "_throttle_at",
+        "account",
+        "authenticated",
         "client_gone",
         "drained_at",
         "draining",
         "fetch_mute_until",
         "gate",
         "hold_until",
+        "is_waiting",
         "memory_short",
         "mute_until",
         "paused_since",
@@ -109,6 +154,9 @@ class Session:
 
     def __init__(self, world: World, node_id: int, now: float = 0.0) -> None:
         self.world = world
+        self.account: Account | Unaccounted = Unaccounted()
+        self.authenticated = False
+        self.is_waiting = False
         self.gate = Gate(world, node_id)
         self.pending = Pending()
         self.to_upstream: list[Any] = []
@@ -147,11 +195,15 @@ class Session:
             MalformedFrame: the connection must be closed. Requests before the broken one are handled, it isn't.
         """
         world, gate, entries = self.world, self.gate, self.pending.entries
+        if world.wants_sasl and not self.authenticated:
+            return self._before_authentication(buf, pos, end, now)
         if gate.epoch != world.ledger.epoch:
             gate.renew()
         if gate.lines_version != world.quotas.version:
             gate.find_lines(now)
         self.hold_until = 0.0
+        if self.is_waiting:
+            return pos
         muted = self.mute_until > now and not self.draining
         special = (
             gate.limited or self.client_gone or self.draining or world.engine.guards_storage or bool(world.plugins)
@@ -218,6 +270,8 @@ class Session:
                         run = pos
                         break
                 pos = stop
+                if self.is_waiting:
+                    break
             else:
                 check_request_head(buf, pos, end, max_bytes)
         finally:
@@ -225,6 +279,38 @@ class Session:
             if produced:
                 world.ledger.count("requests", produced)
         return pos
+
+    def _before_authentication(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        """Requests of a connection that the broker knows nobody behind: only those that lead there, one step at a time.
+
+        As SaslServerAuthenticator has it. None of them is metered, and none takes part in any limit.
+        """
+        max_bytes = self.world.settings.max_request_bytes
+        entries = self.pending.entries
+        run = pos
+        try:
+            while not self.is_waiting and len(entries) < MAX_UNAUTHENTICATED:
+                length = check_request_head(buf, pos, end, max_bytes)
+                if not length:
+                    break
+                _, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
+                if key not in BEFORE_AUTHENTICATION:
+                    raise Unauthenticated(f"{api.NAMES.get(key, key)} before authentication")
+                if pos + length > end:
+                    break
+                forwarded = self._on_other(buf, pos + 4, pos + length, key, version, correlation, now)
+                if not forwarded:
+                    self._cut(buf, run, pos)
+                    run = pos + length
+                pos += length
+        finally:
+            self._cut(buf, run, pos)
+        return pos
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing more may be taken from the client before something is answered."""
+        return self.is_waiting or len(self.pending.entries) >= MAX_PENDING
 
     def _cut(self, buf: bytearray, start: int, stop: int) -> None:
         if stop > start:
@@ -254,9 +340,13 @@ class Session:
             self.sasl = Sasl()
             if self.sasl.on_handshake(buf, start, stop) == 0:
                 raise MalformedFrame("SaslHandshake version 0: raw tokens would follow; this client must use version 1")
-        elif key == api.SASL_AUTHENTICATE and self.sasl is not None:
-            self.sasl.on_authenticate(buf, start, stop)
-            entry = (correlation, SASL, version)
+            entry = (correlation, SASL, version, None)
+            self.is_waiting = True
+        elif key == api.SASL_AUTHENTICATE:
+            if self.sasl is None:
+                raise Unauthenticated("SaslAuthenticate without a SaslHandshake before it")
+            entry = (correlation, SASL, version, self.sasl.claim(buf, start, stop))
+            self.is_waiting = True
         if key in FETCHES and (self.world.quotas.has_fetch_limits or self.world.engine.groups.has_dispatch_limits):
             charges = self._charge_fetch(buf, start, stop, key, version, now)
             if self.hold_until:
@@ -401,6 +491,7 @@ class Session:
             return False
         gate.admit(parts, version, now)
         if acks:
+            self._owe(parts)
             self.pending.entries.append((correlation, PRODUCE, version, parts, None, delay_ms))
         else:
             gate.count(parts, version, "unacknowledged", delay_ms=delay_ms)
@@ -445,9 +536,10 @@ class Session:
 
     def _delay_unacknowledged(self, refused: Refusals, now: float) -> Refusals:
         """acks=0 waits, unless the operator wants it dropped: every client reports success for what is lost, and none
-        times out on it. What is left refused (a topic that nobody may produce to) can't be told to anyone.
+        times out on it. What is left refused (a topic that nobody may produce to, or nobody knows) can't be told to
+        anyone.
         """
-        for_good = {key: why for key, why in refused.items() if why.verdict.reason == PROTECTED_TOPIC}
+        for_good = {key: why for key, why in refused.items() if why.verdict.reason in NEVER_PASSES}
         if self.world.settings.acks0 == "drop" or self.memory_short:
             return refused
         if self.client_gone or self.draining or len(for_good) == len(refused):
@@ -479,9 +571,12 @@ class Session:
         if acks:
             gate.refuse(stopped, version, refused, now)
         else:
-            for_good = [part for part in stopped if refused[part[:2]].verdict.reason == PROTECTED_TOPIC]
-            gate.count(for_good, version, "dropped", PROTECTED_TOPIC)  # nobody can be told
-            gate.count([part for part in stopped if part not in for_good], version, "dropped", ACKS0_LIMIT)
+            dropped: dict[str, list[Partition]] = {}  # nobody can be told
+            for part in stopped:
+                reason = refused[part[:2]].verdict.reason
+                dropped.setdefault(reason if reason in NEVER_PASSES else ACKS0_LIMIT, []).append(part)
+            for reason, some in dropped.items():
+                gate.count(some, version, "dropped", reason)
         rows = [(topic, index, code, why.text) for (topic, index), (code, why) in refused.items()]
         throttle_ms = max(delay_ms, *(why.throttle_ms for _, why in refused.values()))
         if throttle_ms and acks:
@@ -494,12 +589,24 @@ class Session:
             gate.admit(admitted, version, now)
             self._substitute = produce_request.strip(buf, start, stop, refused.keys())
             if acks:
+                self._owe(admitted)
                 self.pending.entries.append((correlation, PRODUCE, version, admitted, rows, throttle_ms))
                 self.world.ledger.count("answers_merged")
             else:
                 gate.count(admitted, version, "unacknowledged", delay_ms=delay_ms)
         elif acks:
             self._answer(produce_response.local(version, correlation, rows, throttle_ms))
+
+    def _owe(self, parts: list[Partition]) -> None:
+        """These wait for their answer, and keep memory meanwhile."""
+        if len(parts) > FEW_PARTITIONS:
+            self.account.charge(len(parts) * PARTITION_BYTES)
+            self.is_waiting = self.is_waiting or self.account.is_short
+
+    def _release(self, parts: list[Partition]) -> None:
+        if len(parts) > FEW_PARTITIONS:
+            self.account.discharge(len(parts) * PARTITION_BYTES)
+            self.is_waiting = self.is_waiting and any(entry[1] == SASL for entry in self.pending.entries)
 
     def _mute_until(self, until: float) -> None:
         """Hold later Produce requests until then; several reasons to mute do not add up, the longest wins."""
@@ -508,7 +615,9 @@ class Session:
             self.world.ledger.count("mutes")
 
     def _names_known(self, parts: list[Partition], now: float) -> bool:
-        """True when every topic id of the request has a name, or nobody could tell it in time."""
+        """True when every topic id of the request has a name, or no broker could tell it in time: then those without
+        are refused, since one may be a topic that nobody may produce to, and each may have a limit.
+        """
         missing = self.gate.nameless(parts)
         if not missing:
             self._lookup_deadline = 0.0
@@ -520,7 +629,7 @@ class Session:
             self._substitute = rewrite.metadata_by_id_request(self._lookup_id, LOOKUP_VERSION, sorted(missing))
             self.pending.entries.append((self._lookup_id, OURS, LOOKUP_VERSION))
         if now >= self._lookup_deadline:
-            self.gate.give_up(missing)
+            self.world.ledger.count("topic_ids_unknown")
             self._lookup_deadline = 0.0
             return True
         self.hold_until = self._lookup_deadline
@@ -579,6 +688,8 @@ class Session:
                     changed = entry[4] or entry[5] or endpoints
                     frame = self._produce_answer(buf, pos + 4, stop, entry, endpoints) if changed else None
                     gate.settle(entry[3], entry[2], rows, 0 if entry[4] else entry[5])  # only what the client will see
+                    if len(entry[3]) > FEW_PARTITIONS:
+                        self._release(entry[3])
                 else:
                     frame = self._other_answer(buf, pos, stop, entry)
                 entries.popleft()
@@ -657,16 +768,42 @@ class Session:
             return b""
         if kind == CAP:
             return rewrite.cap_api_versions(buf, pos + 4, stop, version, world.settings.unknown_apis == "hide")
-        if kind == SASL and self.sasl is not None:
-            principal = self.sasl.on_authenticated(buf, pos + 4, stop)
-            if principal is not None:
-                self.gate.authenticate(principal)
+        if kind == SASL:
+            self._on_sasl_answer(buf, pos + 4, stop, entry[3])
             return None
         rewrite.metadata(buf, pos + 4, stop, version, world.addresses, world.topic_ids)  # OURS: only to learn from
         if entry[0] == self._lookup_id and self._lookup_deadline:  # not a late answer to a lookup that was given up
             self._lookup_deadline = 1e-9  # what it didn't tell, nobody will: look once more
             self.hold_until = 0.0
         return b""
+
+    def _on_sasl_answer(self, buf: bytearray, start: int, stop: int, claim: Claim | None) -> None:
+        """`claim`: what the request named, None where it was a handshake."""
+        self.is_waiting = False
+        if claim is None:
+            error, _ = int16(buf, start + 4, stop)
+            if error in HANDSHAKE_ANSWERED:
+                self.world.wants_sasl = True
+            return
+        principal = accepted(buf, start, stop, claim)
+        if principal is None:
+            return
+        known = self.gate.principal
+        if not self.authenticated:
+            self._enter(principal)
+        elif principal != known and UNKNOWN not in (principal, known):
+            # No broker does that (KIP-368): one of us has read the name wrongly.
+            raise IdentityChanged(f"that {principal} is accepted on a connection of {known}")
+
+    def _enter(self, principal: str) -> None:
+        self.authenticated = True
+        self.gate.authenticate(principal)
+        self.account.rename(principal)
+        world = self.world
+        world.principals[principal] += 1
+        most = world.settings.max_connections_per_principal
+        if world.principals[principal] > most:
+            raise TooManyConnections(f"that {principal} is accepted, which has {most} connections already")
 
     def _stream(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Pass on what is here of an answer that is not kept whole."""
@@ -718,11 +855,19 @@ class Session:
             gate.renew()
         for entry in self.pending.entries:
             if entry[1] == PRODUCE:
+                self._release(entry[3])
                 gate.count(entry[3], entry[2], "unanswered")
+                if not gate.has_accepted:  # nothing of it ever got in: others must not pay for it
+                    gate.retract(entry[3], entry[2])
         self.pending.entries.clear()
         if self._fetches is not None:
             self._fetches.close()
         self._end_turn()
+        if self.authenticated:
+            left = self.world.principals[gate.principal] - 1
+            self.world.principals[gate.principal] = left
+            if not left:
+                del self.world.principals[gate.principal]
         if parked is not None:
             self._discard(*parked)
 
@@ -735,10 +880,6 @@ class Session:
                     _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, pos + length)
                     if client_id != self.gate.client_id:
                         self.gate.identify(client_id)
-                    if version >= api.PRODUCE_TOPIC_IDS:
-                        missing = self.gate.nameless(parts)
-                        if missing:
-                            self.gate.give_up(missing)
                     if self.gate.rejected.asks and self.gate.awaits(parts, version):
                         parts = _with_checksums(buf, pos + 4, pos + length, parts)
                     if acks:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from gateway.data.budget import Budget, Large
+    from gateway.data.budget import Account, Large
     from gateway.data.reactor import Reactor
     from gateway.data.session import Session
 
@@ -360,8 +360,8 @@ class TlsInbound(Inbound):
 
     __slots__ = ("_tls",)
 
-    def __init__(self, tls: Tls, shared: Shared, budget: Budget, wake: Callable[[], None]) -> None:
-        super().__init__(shared, budget, wake)
+    def __init__(self, tls: Tls, shared: Shared, account: Account, wake: Callable[[], None]) -> None:
+        super().__init__(shared, account, wake, is_client=True)
         self._tls = tls
 
     def receive(self, sock: socket.socket) -> int:
@@ -378,8 +378,8 @@ class TlsOutbound(Outbound):
 
     __slots__ = ("_tls",)
 
-    def __init__(self, tls: Tls, budget: Budget) -> None:
-        super().__init__(budget)
+    def __init__(self, tls: Tls, account: Account) -> None:
+        super().__init__(account)
         self._tls = tls
 
     def send(self, sock: socket.socket, parts: list[Any], large: Large | None) -> Large | None:
@@ -415,8 +415,8 @@ class TlsLink(Link):
     ) -> None:
         super().__init__(reactor, session, client, upstream, peer)
         self._tls = tls
-        self.c_in = TlsInbound(tls, reactor.shared, reactor.budget, self._wake)
-        self.c_out = TlsOutbound(tls, reactor.budget)
+        self.c_in = TlsInbound(tls, reactor.shared, self.account, self._wake)
+        self.c_out = TlsOutbound(tls, self.account)
 
     def open(self, now: float) -> None:
         super().open(now)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
@@ -39,7 +40,10 @@ class World:
         quotas: client quotas, and the lines of those who are under one.
         acknowledged, rejected: which batches come once more.
         plugins: policies of the operator's own; where there are any, every request is asked about.
+        wants_sasl: brokers want clients to authenticate: as the configuration says, or as a broker's answer has shown.
         log: called with a level ("info", "warning", "error") and one line.
+        complain: called with a kind and a line about a client: clients may cause many, so not all are logged.
+        principals: authenticated connections by principal.
         want_metadata: called when something newer than the snapshot was seen.
         managed: API keys of admin requests that control answers. asked: who waits for it, by the token of the question.
     """
@@ -51,17 +55,21 @@ class World:
         log: Log,
         want_metadata: Callable[[], None] = lambda: None,
         put: Callable[[Session], None] = lambda session: None,
+        complain: Callable[[str, str], None] | None = None,
     ) -> None:
         """`put` brings the question of a session's turn to control."""
         self.engine = engine
         self.quotas = QuotaLines(engine.fleet)
         self.plugins: list[TrafficPolicy] = []
         self._loaded: tuple[str, ...] = ()
+        self.wants_sasl = False
         self.configure(settings)
         self.ledger = Ledger(settings.max_client_keys)
         self.acknowledged = Acknowledged()
         self.rejected = Rejected()
         self.log = log
+        self.complain = complain or (lambda kind, text: log("warning", text))
+        self.principals: Counter[str] = Counter()
         self.want_metadata = want_metadata
         self.brokers: dict[int, Broker] = {}
         self.addresses: dict[int, tuple[bytes, int]] = {}
@@ -74,6 +82,7 @@ class World:
         self.settings = settings
         self.protected_topics = frozenset(name.encode() for name in settings.protected_topics)
         self.managed = frozenset(settings.managed_apis)
+        self.wants_sasl = self.wants_sasl or settings.upstream_sasl
         if settings.policies != self._loaded:
             self.plugins = [load(name) for name in settings.policies]
             self._loaded = settings.policies
