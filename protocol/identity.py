@@ -1,21 +1,21 @@
 # Who a client is, read from what passes by: its software (ApiVersions v3+, KIP-511) and its SASL principal.
 #
-# The gateway authenticates nobody. It reads the name a client claims and believes it when the broker has accepted it;
-# passwords, proofs and tokens are looked at for the name in them and never kept. What it can't read (GSSAPI, delegation
-# tokens, mechanisms of one's own) is the principal `unknown`, never a guess and never ANONYMOUS.
+# The gateway authenticates nobody. It reads the name a client claims, exactly as the broker reads it, and believes it
+# when the broker has accepted that very request; passwords, proofs and tokens are looked at for the name in them and
+# never kept. Where only the broker knows the name (GSSAPI, delegation tokens, mechanisms of one's own) the principal is
+# `unknown`, never a guess and never ANONYMOUS; where two readers could differ, the connection ends.
 #
-# Several SaslAuthenticate requests may be on their way at once (no honest client does that, but a second name sent
-# behind an accepted first must not rename the connection), so names wait in a FIFO for their answers.
+# Which request an answer belongs to is the session's to know: nothing here waits for answers.
 #
 # Specs: KIP-43, KIP-152 (SaslAuthenticate), KIP-368 (re-authentication); RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628
-# (OAUTHBEARER).
+# (OAUTHBEARER), RFC 7519 (JWT).
 
 from __future__ import annotations
 
 import json
 import re
-from base64 import urlsafe_b64decode
-from collections import deque
+from base64 import b64decode
+from typing import Any, NamedTuple
 
 from protocol import api
 from protocol.wire import (
@@ -35,9 +35,23 @@ UNKNOWN = "unknown"  # without "User:": it can't be mistaken for a user of that 
 _SOFTWARE = re.compile(rb"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")  # as the broker checks it (KIP-511)
 _MAX_SOFTWARE = 128  # goes into log lines and metric labels
 _MAX_NAME = 1024
-_MAX_TOKEN = 256 * 1024
+_MAX_TOKEN = 512 * 1024  # the default of the broker's sasl.server.max.receive.size
+_MAX_FIELDS = 64
 _REQUEST_HEAD = 8  # api key, api version, correlation id
 _SASL_FLEXIBLE = 2
+_SCRAM = frozenset((b"SCRAM-SHA-256", b"SCRAM-SHA-512"))
+_MECHANISMS = _SCRAM | {b"PLAIN", b"OAUTHBEARER", b"GSSAPI"}
+_SPECIAL = frozenset((b"auth", b"tokenauth"))  # keys that decide whom a message names
+_TRIMMED = "".join(map(chr, range(0x21)))  # what Java's String.trim takes away
+_URL_TO_BASE64 = bytes.maketrans(b"-_", b"+/")
+
+_NAME = rb"(?:[\x01-\x2B\x2D-\x3C\x3E-\x7F]++|=2C|=3D)++"  # anything but ',' and '='
+_SCRAM_FIRST = re.compile(
+    rb"n,(?:a=" + _NAME + rb")?,(m=[\x01-\x2B\x2D-\x7F]++,)?n=(" + _NAME + rb"),r=[\x21-\x2B\x2D-\x7E]++"
+    rb"((?:,[A-Za-z]++=[\x01-\x2B\x2D-\x7F]++)*+)"
+)
+_BEARER_FIRST = re.compile(rb"n,(?:a=" + _NAME + rb")?,\x01((?:[A-Za-z]++=[\x21-\x7E \t\r\n]++\x01)*+)\x01")
+_BEARER_AUTH = re.compile(rb"(?i:bearer) ++([-_~+/.a-zA-Z0-9]++=*+)")
 
 
 # --- software ---------------------------------------------------------------------------------------------------------
@@ -73,19 +87,29 @@ def _software_text(value: bytes | None) -> str:
 # --- SASL -------------------------------------------------------------------------------------------------------------
 
 
-class Sasl:
-    """Follows SaslHandshake and SaslAuthenticate of one connection, re-authentication included.
+class AmbiguousIdentity(MalformedFrame):
+    """A token that two readers could understand as two principals: the connection must be closed."""
 
-    Requests and answers must be shown in the order in which they pass. Names come from clients: at most 1,024
-    characters of them are taken, any character may be among them.
+
+class Claim(NamedTuple):
+    """Whom one SaslAuthenticate request claims to be; it belongs to the answer to that request, and to no other."""
+
+    version: int  # of the request, and so of its answer
+    mechanism: bytes  # as Kafka spells its own; empty for any other
+    principal: str  # User:alice, or `unknown`
+
+
+class Sasl:
+    """Follows SaslHandshake and SaslAuthenticate requests of one connection in order, re-authentication included.
+
+    Each handshake begins a new exchange. A claim is believed only when `accepted` says so of its answer.
     """
 
-    __slots__ = ("_claims", "_mechanism", "_scram_name")
+    __slots__ = ("_mechanism", "_scram_principal")
 
     def __init__(self) -> None:
-        self._mechanism = b""
-        self._scram_name: str = UNKNOWN
-        self._claims: deque[tuple[int, bytes, str]] = deque()  # (version, mechanism, principal) per unanswered request
+        self._mechanism: bytes | None = None  # None before the first handshake
+        self._scram_principal: str | None = None  # from the first message of this exchange; the final one names nobody
 
     def on_handshake(self, buf: Buffer, start: int, end: int) -> int:
         """A SaslHandshake request: its version, which decides what follows.
@@ -99,15 +123,23 @@ class Sasl:
         version, pos = _request_head(buf, start, end)
         mechanism, pos = string(buf, pos, end)
         at_end(pos, end)
-        self._mechanism = (mechanism or b"").upper()
-        self._scram_name = UNKNOWN
+        if mechanism is None:
+            raise MalformedFrame("a SaslHandshake request without a mechanism")
+        # Compared as the broker does: by its exact spelling. Nothing of another name is kept.
+        self._mechanism = mechanism if mechanism in _MECHANISMS else b""
+        self._scram_principal = None
         return version
 
-    def on_authenticate(self, buf: Buffer, start: int, end: int) -> None:
-        """A SaslAuthenticate request: remembers whom it claims to be, until its answer.
+    def claim(self, buf: Buffer, start: int, end: int) -> Claim:
+        """A SaslAuthenticate request: whom the broker will take its sender for, if it accepts it.
+
+        The principal is `unknown` where the broker alone knows it: delegation tokens, OAUTHBEARER tokens that aren't
+        JWTs, GSSAPI and mechanisms of one's own; also for messages that Kafka refuses. Else it is exactly the broker's,
+        with at most 1,024 characters, any of which may be among them.
 
         Raises:
-            MalformedFrame: it isn't a SaslAuthenticate request.
+            AmbiguousIdentity: it isn't certain whom the broker will see in it, or it is over 512 KiB long.
+            MalformedFrame: it isn't a SaslAuthenticate request, or no SaslHandshake came before it.
         """
         version, pos = _request_head(buf, start, end)
         if version >= _SASL_FLEXIBLE:
@@ -116,41 +148,40 @@ class Sasl:
         if version >= _SASL_FLEXIBLE:
             pos = skip_tags(buf, pos, end)
         at_end(pos, end)
-        self._claims.append((version, self._mechanism, self._claimed(token)))
+        if len(token) > _MAX_TOKEN:
+            raise AmbiguousIdentity(f"a SASL token of {len(token)} bytes")
+        mechanism = self._mechanism
+        if mechanism is None:
+            raise MalformedFrame("SaslAuthenticate without a SaslHandshake before it")
+        if mechanism not in _SCRAM:
+            return Claim(version, mechanism, _principal(mechanism, token))
+        if self._scram_principal is None:
+            self._scram_principal = _scram_principal(token)
+        return Claim(version, mechanism, self._scram_principal)
 
-    def on_authenticated(self, buf: Buffer, start: int, end: int) -> str | None:
-        """A SaslAuthenticate answer: the principal (`User:alice`, or `unknown`) if the broker has accepted it with this
-        answer, None if it was refused or if there are more steps.
 
-        Raises:
-            MalformedFrame: it isn't the answer to the oldest unanswered request.
-        """
-        if not self._claims:
-            raise MalformedFrame("a SaslAuthenticate answer that nobody asked for")
-        version, mechanism, principal = self._claims.popleft()
-        pos = skip(start, 4, end)
-        if version >= _SASL_FLEXIBLE:
-            pos = skip_tags(buf, pos, end)
-        error, pos = int16(buf, pos, end)
-        _, pos = compact_string(buf, pos, end) if version >= _SASL_FLEXIBLE else string(buf, pos, end)
-        token, pos = _token(buf, pos, end, version)
-        if version >= 1:
-            pos = skip(pos, 8, end)  # session lifetime
-        if version >= _SASL_FLEXIBLE:
-            pos = skip_tags(buf, pos, end)
-        at_end(pos, end)
-        return principal if error == 0 and _is_last_step(mechanism, token) else None
+def accepted(buf: Buffer, start: int, end: int, claim: Claim) -> str | None:
+    """The answer to the SaslAuthenticate request that made this claim: its principal if the broker has accepted it with
+    this answer, None if it was refused or if there are more steps.
 
-    def _claimed(self, token: bytes) -> str:
-        if self._mechanism == b"PLAIN":
-            return _plain_name(token)
-        if self._mechanism == b"OAUTHBEARER":
-            return _bearer_name(token)
-        if self._mechanism.startswith(b"SCRAM-SHA-"):
-            if not token.startswith(b"c="):  # the first message; the final one names nobody
-                self._scram_name = _scram_name(token)
-            return self._scram_name
-        return UNKNOWN
+    Of a mechanism that isn't Kafka's own the first answer without an error counts, as nobody else can tell its last.
+
+    Raises:
+        MalformedFrame: it isn't a SaslAuthenticate answer of that version.
+    """
+    version = claim.version
+    pos = skip(start, 4, end)
+    if version >= _SASL_FLEXIBLE:
+        pos = skip_tags(buf, pos, end)
+    error, pos = int16(buf, pos, end)
+    _, pos = compact_string(buf, pos, end) if version >= _SASL_FLEXIBLE else string(buf, pos, end)
+    token, pos = _token(buf, pos, end, version)
+    if version >= 1:
+        pos = skip(pos, 8, end)  # session lifetime
+    if version >= _SASL_FLEXIBLE:
+        pos = skip_tags(buf, pos, end)
+    at_end(pos, end)
+    return claim.principal if error == 0 and _is_last_step(claim.mechanism, token) else None
 
 
 def _request_head(buf: Buffer, start: int, end: int) -> tuple[int, int]:
@@ -170,57 +201,104 @@ def _token(buf: Buffer, pos: int, end: int, version: int) -> tuple[bytes, int]:
 
 
 def _is_last_step(mechanism: bytes, token: bytes) -> bool:
-    # A broker accepts PLAIN with an empty token. A SCRAM exchange is over with the server's signature ("v="); its first
-    # answer ("r=") has error code 0 as well. A refused OAUTHBEARER token is answered with error code 0 and a JSON text,
-    # the error comes a step later (RFC 7628, 3.2.2).
-    if mechanism.startswith(b"SCRAM-SHA-"):
+    # A SCRAM exchange is over with the server's signature ("v="); its first answer ("r=") has error code 0 as well. So
+    # have all steps of GSSAPI, and a refused OAUTHBEARER token: its answer is a JSON text, and the error comes a step
+    # later (RFC 7628, 3.2.2). Where Kafka accepts these or PLAIN, its answer is empty.
+    if mechanism in _SCRAM:
         return token.startswith(b"v=")
-    return mechanism not in (b"PLAIN", b"OAUTHBEARER") or not token
+    return not token or not mechanism
 
 
-def _principal(name: bytes) -> str:
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
+# --- whom a token names -----------------------------------------------------------------------------------------------
+#
+# As the classes of Kafka 4.3 read it; tests/integration/test_sasl_identity.py holds this to them. The grammars are from
+# ScramMessages and OAuthBearerClientInitialResponse, with possessive quantifiers: one pass over any text. Where these
+# classes take one of two, or drop or repair something, another reader may not: that is ambiguous.
+
+
+def _principal(mechanism: bytes, token: bytes) -> str:
+    if mechanism == b"PLAIN":
+        return _plain_principal(token)
+    return _bearer_principal(token) if mechanism == b"OAUTHBEARER" else UNKNOWN
+
+
+def _plain_principal(token: bytes) -> str:
+    # [authorization id] NUL user NUL password. The broker accepts no authorization id but the user itself.
+    parts = token.split(b"\0", 3)
+    return _user(parts[1]) if len(parts) == 3 else UNKNOWN
+
+
+def _scram_principal(token: bytes) -> str:
+    # ',' and '=' of a name are =2C and =3D. With the extension tokenauth=true the name is the id of a delegation token
+    # (KIP-48), and who owns it only the broker knows.
+    found = _SCRAM_FIRST.fullmatch(token)
+    if found is None:
         return UNKNOWN
-    return f"User:{text}" if 0 < len(text) <= _MAX_NAME else UNKNOWN
-
-
-def _plain_name(token: bytes) -> str:
-    parts = token.split(b"\0")  # [authorization id] NUL user NUL password; the broker wants the first empty or the same
-    return _principal(parts[1]) if len(parts) == 3 and parts[0] in (b"", parts[1]) else UNKNOWN
-
-
-def _scram_name(token: bytes) -> str:
-    # n,[a=authzid],n=user,r=nonce[,extensions]; ',' and '=' of a name are =2C and =3D. With the extension
-    # tokenauth=true "user" is the id of a delegation token (KIP-48), and who owns it only the broker knows.
-    fields = token.split(b",")
-    if len(fields) < 4 or not fields[2].startswith(b"n=") or b"tokenauth=true" in fields[4:]:
+    reserved, name, extensions = found.groups()
+    if reserved:
+        raise AmbiguousIdentity("a SCRAM message with m=, which RFC 5802 reserves")
+    if _fields(extensions[1:], b",").get(b"tokenauth", b"").lower() == b"true":
         return UNKNOWN
-    return _principal(fields[2][2:].replace(b"=2C", b",").replace(b"=3D", b"="))
+    return _user(name.replace(b"=2C", b",").replace(b"=3D", b"="))
 
 
-def _bearer_name(token: bytes) -> str:
-    # n,[a=authzid],\x01auth=Bearer <JWT>\x01...\x01; the name is the claim `sub`, the default of the broker's
-    # sasl.oauthbearer.sub.claim.name. The signature is the broker's business.
-    if len(token) > _MAX_TOKEN:
+def _bearer_principal(token: bytes) -> str:
+    found = _BEARER_FIRST.fullmatch(token)
+    if found is None:
         return UNKNOWN
-    for field in token.split(b"\x01"):
-        kind, _, value = field.partition(b" ")
-        if kind.lower() == b"auth=bearer":
-            return _subject(value.strip())
-    return UNKNOWN
+    auth = _BEARER_AUTH.fullmatch(_fields(found[1][:-1], b"\x01").get(b"auth", b""))
+    return _subject(auth[1]) if auth else UNKNOWN
+
+
+def _fields(text: bytes, separator: bytes) -> dict[bytes, bytes]:
+    """KEY=VALUE by key, where no two keys could be taken for one another."""
+    if not text:
+        return {}
+    parts = text.split(separator, _MAX_FIELDS)
+    fields = {key: value for key, _, value in (part.partition(b"=") for part in parts)}
+    folded = {key.lower() for key in fields}
+    if len(folded) < len(parts) or len(parts) > _MAX_FIELDS or not folded & _SPECIAL <= fields.keys():
+        raise AmbiguousIdentity("SASL extensions that repeat a key, or in other letters, or are too many")
+    return fields
 
 
 def _subject(jwt: bytes) -> str:
-    parts = jwt.split(b".")
+    # The claim `sub` is the default of the broker's sasl.oauthbearer.sub.claim.name. The signature is its business.
+    parts = jwt.split(b".", 3)
     if len(parts) != 3:
+        return UNKNOWN  # Kafka's validators take none but signed JWTs; somebody's own may
+    header, claims = _json_object(parts[0]), _json_object(parts[1])
+    subjects = [value for name, value in claims if name == "sub"]
+    if not subjects:
         return UNKNOWN
+    subject = subjects[0]
+    if len(subjects) > 1 or not isinstance(subject, str):
+        raise AmbiguousIdentity("a JWT whose sub is there twice, or is no string")  # one validator makes true "true"
+    if subject != subject.strip(_TRIMMED):
+        raise AmbiguousIdentity("a JWT whose sub begins or ends with a space")  # one validator trims it, the other not
+    if any(name == "cty" for name, _ in header):
+        raise AmbiguousIdentity("a JWT that may hold another one (RFC 7519, 5.2)")
+    return _user(subject.encode(errors="surrogatepass"))
+
+
+def _json_object(part: bytes) -> tuple[tuple[str, Any], ...]:
+    """Names and values of a part of a JWT, with repeated ones. Only what all decoders of base64 and JSON read alike."""
     try:
-        claims = json.loads(urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4)))
+        # Both alphabets are in use, and lenient decoders take either.
+        data = b64decode(part.translate(_URL_TO_BASE64) + b"=" * (-len(part) % 4), validate=True)
+        value = json.loads(data.decode(), object_pairs_hook=tuple)
     except (ValueError, RecursionError):
-        return UNKNOWN
-    subject = claims.get("sub") if isinstance(claims, dict) else None
-    if not isinstance(subject, str):
-        return UNKNOWN
-    return _principal(subject.encode(errors="replace"))
+        raise AmbiguousIdentity("a JWT that is not base64url of JSON in UTF-8") from None
+    if not isinstance(value, tuple):
+        raise AmbiguousIdentity("a JWT that is no JSON object")
+    return value
+
+
+def _user(name: bytes) -> str:
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        raise AmbiguousIdentity("a name that is not UTF-8") from None
+    if len(text) > _MAX_NAME:
+        raise AmbiguousIdentity(f"a name of {len(text)} characters")
+    return f"User:{text}" if text else UNKNOWN  # the broker refuses an empty one
