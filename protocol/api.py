@@ -49,6 +49,15 @@ CAPS: dict[int, int] = {
 # sake of old clients and refuse it below v3 nevertheless, and so does the gateway.
 FLOORS: dict[int, int] = {PRODUCE: 3, FETCH: 4, DESCRIBE_CONFIGS: 1, SHARE_FETCH: 1, SHARE_ACKNOWLEDGE: 1}
 
+# The largest requests in bytes, of all APIs but Produce, whose bound is the operator's. Far above what sane clients
+# send (a Fetch request for 100,000 partitions has 3 MB), far below what can be held for each connection.
+LARGEST: dict[int, int] = {
+    SASL_HANDSHAKE: 64 * 1024,
+    API_VERSIONS: 64 * 1024,
+    SASL_AUTHENTICATE: 512 * 1024,  # sasl.server.max.receive.size
+}
+LARGEST_OTHER = 16 * 1024 * 1024
+
 PRODUCE_FLEXIBLE = 9  # compact forms and tagged fields
 PRODUCE_LOG_START = 5  # answer: log_start_offset
 PRODUCE_ERROR_TEXT = 8  # answer: record_errors, error_message (KIP-467)

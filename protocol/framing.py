@@ -2,12 +2,14 @@
 #
 # A frame is a 4-byte size and that many bytes; a request begins with api key, api version, correlation id. What can't
 # be the head of a Kafka request is refused as soon as the first bytes are here, before a byte of memory is set aside
-# for it: a stray HTTP request or TLS hello reads as a frame of several hundred megabytes.
+# for it: a stray HTTP request or TLS hello reads as a frame of several hundred megabytes. Nor may a request be larger
+# than those of its API are: only Produce carries data.
 
 from __future__ import annotations
 
 from struct import Struct
 
+from protocol import api
 from protocol.describe import looks_like
 from protocol.wire import MalformedFrame
 
@@ -19,11 +21,21 @@ MAX_API_KEY = 255  # Apache Kafka 4.3 uses 0..93; far above it there is only noi
 MAX_API_VERSION = 63
 
 
+class TooLarge(MalformedFrame):
+    """A request larger than any of its API needs to be."""
+
+
+def largest(key: int, max_bytes: int) -> int:
+    """Bytes that a request of that API may have, without its size prefix: Produce `max_bytes`, others less."""
+    return max_bytes if key == api.PRODUCE else min(max_bytes, api.LARGEST.get(key, api.LARGEST_OTHER))
+
+
 def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, max_bytes: int) -> int:
     """The whole length (with its prefix) of the request that begins at `pos`, 0 if too few bytes are here to tell.
 
     Raises:
         MalformedFrame: this can't be a Kafka request, or it is larger than `max_bytes`; the message says what it is.
+        TooLarge: it is larger than the `largest` of its API.
     """
     if end - pos < 4:
         return 0
@@ -35,6 +47,10 @@ def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, 
     _, key, version, _ = REQUEST_HEAD.unpack_from(buf, pos)
     if not (0 <= key <= MAX_API_KEY and 0 <= version <= MAX_API_VERSION):
         raise MalformedFrame(f"no Kafka request: API key {key}, version {version}")
+    most = largest(key, max_bytes)
+    if size > most:
+        name = api.NAMES.get(key, f"a request with API key {key}")
+        raise TooLarge(f"{name} of {size} bytes (at most {most} bytes allowed)")
     return int(size) + 4
 
 

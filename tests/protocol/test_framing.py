@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.framing import MAX_API_KEY, check_answer_head, check_request_head
+from protocol import api
+from protocol.framing import MAX_API_KEY, TooLarge, check_answer_head, check_request_head, largest
 from protocol.wire import MalformedFrame
 
 LIMIT = 1_000_000
+MIB = 1024 * 1024
 
 
 def head(size: int = 100, key: int = 0, version: int = 9, correlation: int = 1) -> bytes:
@@ -20,8 +22,30 @@ def head(size: int = 100, key: int = 0, version: int = 9, correlation: int = 1) 
 
 @given(size=st.integers(8, LIMIT), key=st.integers(0, MAX_API_KEY), version=st.integers(0, 63))
 def test_the_length_of_a_request_is_known_from_its_head(size: int, key: int, version: int) -> None:
+    size = min(size, largest(key, LIMIT))
     data = b"xx" + head(size, key, version)
     assert check_request_head(data, 2, len(data), LIMIT) == size + 4
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "named"),
+    [
+        (api.PRODUCE, 100 * MIB, ""),
+        (api.SASL_HANDSHAKE, 65_536, "SaslHandshake of"),
+        (api.API_VERSIONS, 65_536, "ApiVersions of"),
+        (api.SASL_AUTHENTICATE, 524_288, "SaslAuthenticate of"),  # as a broker's sasl.server.max.receive.size
+        (api.FETCH, 16 * MIB, "Fetch of"),
+        (200, 16 * MIB, "API key 200"),
+    ],
+)
+def test_each_api_has_its_largest_request(key: int, most: int, named: str) -> None:
+    assert largest(key, 100 * MIB) == most
+    assert check_request_head(head(most, key), 0, 12, 100 * MIB) == most + 4
+    assert check_request_head(head(most + 1, key), 0, 11, 200 * MIB) == 0  # nobody knows yet which it is
+    if key != api.PRODUCE:
+        with pytest.raises(TooLarge, match=f"{named}.*at most {most} bytes allowed"):
+            check_request_head(head(most + 1, key), 0, 12, 100 * MIB)
+    assert largest(key, 1000) == 1000  # an operator's bound holds for all
 
 
 @pytest.mark.parametrize("here", range(12))
