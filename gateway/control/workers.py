@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import socket
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar, cast
 
-import msgspec
 import trio
 
 from gateway.channel import (
@@ -38,7 +36,6 @@ from gateway.channel import (
     Policy,
     Quotas,
     Rates,
-    Row,
     Settings,
     Spooled,
     Storage,
@@ -48,8 +45,9 @@ from gateway.channel import (
 from gateway.control import rates
 from gateway.control.metrics import Metrics
 from gateway.control.recent import Recent
+from gateway.control.traffic_lines import TrafficLines
 from gateway.control.usage_log import UsageLog
-from policies.usage import NOTES
+from policies.text import one_line
 
 log = logging.getLogger("gateway.workers")
 traffic_log = logging.getLogger("gateway.traffic")
@@ -58,10 +56,7 @@ T = TypeVar("T")
 HELLO_TIMEOUT_S: Final = 30.0
 MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
 MAX_PARTS_BACKLOG: Final = 40  # of the same, for what is said anew every second
-MAX_LINES: Final = 50  # of rejected and errored requests per interval: a log is read by people
-SAY_AGAIN_S: Final = 60.0
-MAX_SAID: Final = 10_000
-LOGGED: Final = frozenset({"rejected", "errored", "dropped", *NOTES})
+LOG_CHARS: Final = 1000  # of a worker's line; the names in it are cut by the worker
 _SNAPSHOTS: Final = (Settings, Brokers, Topics, Policy, Quotas, Groups, Storage)  # in the order a worker needs them
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -123,7 +118,7 @@ class Workers:
         self._adopt = adopt
         self._ask = ask
         self._recent = Recent() if recent is None else recent
-        self._said: dict[tuple[int, str, str, str], float] = {}  # when a delay was last in the log
+        self._lines = TrafficLines()
         self._unfinished: dict[int, str] = {}  # the boot of each worker that has not sent its last interval
         self._latest: dict[type, Any] = {}
         self._workers: dict[int, _Worker] = {}
@@ -243,7 +238,7 @@ class Workers:
                 if self.fleet is not None:
                     self.fleet.take_demand(worker.number, message)
             case Log(level, text):
-                traffic_log.log(_LEVELS.get(level, logging.ERROR), "%s", text)
+                traffic_log.log(_LEVELS.get(level, logging.ERROR), "%s", one_line(text, LOG_CHARS))
             case Want():
                 self._want()
             case Ask():
@@ -276,22 +271,11 @@ class Workers:
         if self._usage_log.put(interval, lambda: channel.post(Spooled(seq))):
             self._metrics.add_interval(interval)
             self._recent.add(interval, round(time.time() * 1000))
-            for line in describe(self._unsaid(interval)):
+            for line in self._lines.of(interval, trio.current_time()):
                 traffic_log.warning("%s", line)
         if interval.final:
             worker.final = True
             self._unfinished.pop(worker.number, None)
-
-    def _unsaid(self, interval: Interval) -> Interval:
-        """Without what policies delay all the time: that is told when it begins, and again once in a while."""
-        now = trio.current_time()
-        keys = {(row.broker, row.topic, row.outcome, row.reason) for row in interval.rows if row.outcome in NOTES}
-        told = {key for key in keys if now - self._said.get(key, -math.inf) < SAY_AGAIN_S}
-        if len(self._said) > MAX_SAID:
-            self._said.clear()
-        self._said.update(dict.fromkeys(keys - told, now))
-        rows = tuple(row for row in interval.rows if (row.broker, row.topic, row.outcome, row.reason) not in told)
-        return msgspec.structs.replace(interval, rows=rows)
 
     def _note_lost(self, number: int, boot: str) -> None:
         """The worker has this boot now: every earlier life of it that did not end in order is lost."""
@@ -323,31 +307,3 @@ class Workers:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
-
-
-def describe(interval: Interval) -> list[str]:
-    """A line for each (broker, topic, outcome, reason) that was not admitted or not accepted, for the log."""
-    found: dict[tuple[int, str, str, str], list[Row]] = defaultdict(list)
-    for row in interval.rows:
-        if row.outcome in LOGGED:
-            found[row.broker, row.topic, row.outcome, row.reason].append(row)
-    seconds = (interval.end_ms - interval.start_ms) / 1000
-    lines = [_line(key, rows, seconds) for key, rows in sorted(found.items())]
-    if len(lines) > MAX_LINES:
-        more = Counter(outcome for _, _, outcome, _ in sorted(found)[MAX_LINES:])
-        lines = [
-            *lines[:MAX_LINES],
-            f"and as much for {more.total()} more topics and reasons in this second: {dict(more)}",
-        ]
-    return lines
-
-
-def _line(key: tuple[int, str, str, str], rows: list[Row], seconds: float) -> str:
-    broker, topic, outcome, reason = key
-    clients = sorted({f"{row.principal} {row.client_id!r}" for row in rows})
-    named = ", ".join(clients[:3]) + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
-    size, messages, requests = (sum(getattr(row, name) for row in rows) for name in ("bytes", "messages", "requests"))
-    return (
-        f"{outcome.replace('_', ' ')}: topic {topic} on broker {broker}: {reason}: {size:,} bytes,"
-        f" {messages:,} messages in {requests:,} requests within {seconds:.1f} s, from {named}"
-    )

@@ -19,7 +19,7 @@ from gateway.policy.store import Store, StoreError, Written
 from policies.client_quotas import Alteration
 from policies.policy_set import Change, Op, PolicyError, PolicySet, Source, Values, value_text
 from policies.quota_names import QuotaError
-from policies.text import one_line
+from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.policy")
 audit_log = logging.getLogger("gateway.audit")
@@ -228,7 +228,8 @@ class PolicyService:
             by = _by(source)
             for change in written.changes:
                 old, new = value_text(change.key, change.old), value_text(change.key, change.new)
-                audit_log.info("policy version %d: %s: %s -> %s, %s", written.after.version, change.key, old, new, by)
+                key = one_line(str(change.key), ERROR_CHARS)
+                audit_log.info("policy version %d: %s: %s -> %s, %s", written.after.version, key, old, new, by)
         return written
 
     async def _ask(self, work: Callable[[], Any]) -> Any:
@@ -266,7 +267,7 @@ class PolicyService:
     def _warn(self) -> None:
         warnings = frozenset(self._told.warnings(self._gone()))
         for warning in sorted(warnings - self._warned):
-            log.warning("policies: %s", warning)
+            log.warning("policies: %s", one_line(warning, 2 * ERROR_CHARS))
         self._warned = warnings
 
 

@@ -413,7 +413,8 @@ class TopicStore:
         except InvalidRecord as error:
             self.invalid += 1
             if self.invalid <= MAX_COMPLAINTS:
-                log.warning("policies: topic %s, offset %s is left out: %s", self._topic, message.offset(), error)
+                why = one_line(str(error), ERROR_CHARS)
+                log.warning("policies: topic %s, offset %s is left out: %s", self._topic, message.offset(), why)
             return
         if isinstance(said, Entry):
             _put(self._log, said)

@@ -39,7 +39,7 @@ from gateway.channel import (
 )
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import Spool, UsageLog
-from gateway.control.workers import MAX_LINES, MAX_PARTS_BACKLOG, Workers, describe
+from gateway.control.workers import MAX_PARTS_BACKLOG, Workers
 from policies import usage
 
 SETTINGS = Settings(PROTOCOL, "gw")
@@ -464,22 +464,3 @@ async def test_what_a_worker_says_gets_where_it_belongs(control, caplog):
     assert control.wanted == [1]
     assert "it looks like HTTP" in caplog.text
     assert "rejected: topic t on broker 1: topic-threshold: 100 bytes, 2 messages in 1 requests" in caplog.text
-
-
-def test_a_line_per_topic_and_reason_with_its_clients():
-    rows = [row(f"app-{i}", "rejected", "topic-threshold") for i in range(5)]
-    rows += [row(outcome="errored", reason="MESSAGE_TOO_LARGE"), row()]
-    lines = describe(Interval("b", 0, 0, 0, 1500, tuple(rows)))
-    assert lines == [
-        "errored: topic t on broker 1: MESSAGE_TOO_LARGE: 100 bytes, 2 messages in 1 requests within 1.5 s,"
-        " from User:u 'app'",
-        "rejected: topic t on broker 1: topic-threshold: 500 bytes, 10 messages in 5 requests within 1.5 s,"
-        " from User:u 'app-0', User:u 'app-1', User:u 'app-2' and 2 more",
-    ]
-
-
-def test_the_log_is_bounded_and_says_what_it_left_out():
-    rows = [row(topic=f"t{i}", outcome="rejected", reason="topic-threshold") for i in range(MAX_LINES + 7)]
-    lines = describe(Interval("b", 0, 0, 0, 1000, tuple(rows)))
-    assert len(lines) == MAX_LINES + 1
-    assert "7 more topics" in lines[-1]
