@@ -232,6 +232,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     boot: str  # a new one at every start of a worker: together with seq it names an interval once and for all
     storage: Storage | None = None  # what it was told last: a new control goes on with it, not with the fallback
     members: int = 1  # likewise; 1: alone, or just started
+    addresses: dict[str, int] = {}  # clients' connections that it has, by address
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -356,6 +357,12 @@ class Gauges(msgspec.Struct, frozen=True, tag=True):
     taken: int = 0  # `Accepted` that came through this channel: what control gave and is missing here is on its way
 
 
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """Clients' connections that have ended since the last time, by address."""
+
+    addresses: dict[str, int]
+
+
 class Log(msgspec.Struct, frozen=True, tag=True):
     """A line for the gateway's log: workers write none themselves."""
 
@@ -409,6 +416,7 @@ COUNTS = (
     "disconnects_first_byte",  # nothing came, or no whole head of a request
     "disconnects_slow_request",  # a frame that did not come fast enough
     "disconnects_slow_reader",  # answers that the client did not read
+    "disconnects_memory",  # it waited for memory when that was far exceeded
     "disconnects_idle",
     "disconnects_principal_limit",  # more connections of one principal than limits.max_connections_per_principal
     "disconnects_drain",
@@ -429,7 +437,7 @@ Down = (
     | Spooled
     | Drain
 )
-Up = Hello | Interval | Rates | Demand | Gauges | Log | Want | Ask
+Up = Hello | Interval | Rates | Demand | Gauges | Ended | Log | Want | Ask
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_down = msgspec.msgpack.Decoder(Down).decode
@@ -457,6 +465,9 @@ class Channel:
     def post(self, message: msgspec.Struct, fd: int = -1) -> None:
         """Queue a message; a descriptor given with it is owned by the channel from here on and closed once sent."""
         body = _encode(message)
+        if len(body) > MAX_MESSAGE:
+            # Whoever receives it would end the channel, and be sent the same again.
+            raise ValueError(f"{type(message).__name__} of {len(body)} bytes, at most {MAX_MESSAGE} are allowed")
         self._out.append((_LENGTH.pack(len(body) | (_HAS_FD if fd >= 0 else 0)) + body, fd))
         self._idle = trio.Event() if self._idle.is_set() else self._idle
         self._wake.set()

@@ -193,7 +193,7 @@ class BrokerMeters:
         self.apply(thresholds, factor, paces, now)
 
     def record(self, topic: bytes, size: int) -> bool:
-        """The seed's recordQuota: count `size` bytes that got in and say True, or count them as throttled and say False.
+        """The seed's recordQuota: count `size` bytes that got in and say True, or count them as throttled: False.
 
         The hot path does the same steps in place, and vouches for the topic when its broker has.
         """
@@ -207,10 +207,10 @@ class BrokerMeters:
         return True
 
     def add_topic(self, topic: bytes) -> TopicMeter:
-        """The meter of a topic that has none yet. One that metadata doesn't list is a stranger until `vouch`: it takes no
-        share from others, and is forgotten at the next tick.
+        """The meter of a topic that has none yet. One that metadata doesn't list is a stranger until `vouch`: it takes
+        no share from others, and is forgotten at the next tick.
         """
-        if topic not in self._listed and len(self._strangers) >= MAX_UNLISTED:
+        if topic not in self._listed and len(self._strangers) + len(self._unlisted) >= MAX_UNLISTED:
             topic = OTHER
             if topic in self.topics:
                 return self.topics[topic]
@@ -230,9 +230,12 @@ class BrokerMeters:
     def vouch(self, topic: bytes) -> None:
         """The broker has taken something for it, so there is such a topic; it counts for shares from now on."""
         meter = self.topics.get(topic)
-        if len(self._unlisted) >= MAX_UNLISTED or (meter is not None and meter.vouched):
+        if meter is None:
+            if len(self._unlisted) >= MAX_UNLISTED and topic not in self._listed:
+                topic = OTHER
+            meter = self.topics.get(topic) or self._make(topic)
+        if meter.vouched:
             return
-        meter = meter or self._make(topic)
         meter.vouched = True
         self._strangers.discard(topic)
         self._unlisted.add(topic)

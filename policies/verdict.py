@@ -194,7 +194,9 @@ def reject_code(name: str | None, version: str | None, configured: int | None) -
 
 def is_retried(code: int, name: str | None, version: str | None) -> bool:
     """Whether that client is known to send the batch again after `code`: only then may there be a fence behind it."""
-    return code in RETRIED_BY_ALL or code == NO_SUCH_ID or (code == THROTTLING_QUOTA_EXCEEDED and _knows_89(name, version))
+    if code == THROTTLING_QUOTA_EXCEEDED:
+        return _knows_89(name, version)
+    return code in RETRIED_BY_ALL or code == NO_SUCH_ID
 
 
 def whole_request(name: str | None) -> bool:

@@ -30,27 +30,28 @@ class Waiter(Protocol):
 
 
 class Large:
-    """A buffer for one large frame: `view` is exactly as long as the frame. `since`: for the reactor, when it was first
-    seen half full.
+    """A buffer for one large frame: `view` is exactly as long as the frame. `reserved`: a request's. `since`: for the
+    reactor, when it was first seen half full.
     """
 
-    __slots__ = ("buffer", "since", "size", "view")
+    __slots__ = ("buffer", "reserved", "since", "size", "view")
 
-    def __init__(self, buffer: bytearray, size: int) -> None:
+    def __init__(self, buffer: bytearray, size: int, *, reserved: bool) -> None:
         self.buffer = buffer
         self.size = size
+        self.reserved = reserved
         self.since = 0.0
         self.view = memoryview(buffer)[:size]
 
 
 class Owner:
-    """`used`: bytes that all of its connections hold."""
+    """`used`: bytes that all of its connections hold; `reserved`: of these, in buffers for requests."""
 
-    __slots__ = ("connections", "used", "waiting")
+    __slots__ = ("connections", "reserved", "used", "waiting")
 
     def __init__(self) -> None:
         self.connections = 0
-        self.used = 0
+        self.used = self.reserved = 0
         self.waiting: deque[tuple[Account, Waiter, int]] = deque()
 
 
@@ -58,15 +59,15 @@ class Budget:
     """Bytes in use against `limit`.
 
     Attributes:
-        used: bytes that connections hold just now.
+        used: bytes that connections hold just now; `reserved`: of these, in buffers for requests.
         owners: by name.
     """
 
-    __slots__ = ("_answers", "_owners", "_pool", "_pooled", "limit", "owners", "used")
+    __slots__ = ("_answers", "_owners", "_pool", "_pooled", "limit", "owners", "reserved", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.used = 0
+        self.used = self.reserved = 0
         self.owners: dict[str, Owner] = {}
         self._pool: dict[int, list[bytearray]] = {}
         self._pooled = 0
@@ -87,52 +88,56 @@ class Budget:
         """Bytes that are left."""
         return max(0, self.limit - self.used)
 
-    def _fits(self, owner: Owner, size: int) -> bool:
-        """Whether that owner may have so much more. It may always have as much again as it holds, if it is little: a
-        frame that is larger than its share has to pass as well.
-        """
-        return owner.used + size <= max(self.limit * SHARE, 2 * size)
+    # Where no request has a buffer there is none to wait for: then the next one gets its own, whatever is in use. So
+    # one that is larger than the limit passes alone; and those who wait hold something themselves, which they keep.
+
+    def _may_have(self, owner: Owner, size: int) -> bool:
+        return not owner.reserved or owner.used + size <= self.limit * SHARE
+
+    def _has_room(self, size: int) -> bool:
+        return not self.reserved or self.used + size <= self.limit
 
     def _take(self, account: Account, size: int, waiter: Waiter) -> Large | None:
         owner = account.owner
-        is_short = self.used and self.used + size > self.limit
-        if is_short or owner.waiting or not self._fits(owner, size) or self._is_queued_for():
+        passes = self._has_room(size) and self._may_have(owner, size)
+        if not passes or owner.waiting or self._is_queued_for():
             if not owner.waiting:
                 self._owners.append(owner)
             owner.waiting.append((account, waiter, size))
             return None
-        return self._make(account, size)
+        return self._make(account, size, reserved=True)
 
     def _is_queued_for(self) -> bool:
         """Whether anybody waits who doesn't wait for its own connections."""
-        return any(self._fits(owner, owner.waiting[0][2]) for owner in self._owners)
+        return any(self._may_have(owner, owner.waiting[0][2]) for owner in self._owners)
 
     def _take_answer(self, account: Account, size: int, waiter: Waiter) -> Large | None:
-        if self.used > self.limit * EXCESS:
+        # What its connection holds may be a request that its broker takes no more of before that answer is read.
+        if self.used > self.limit * EXCESS and not account.used:
             self._answers.append((account, waiter, size))
             return None
-        return self._make(account, size)
+        return self._make(account, size, reserved=False)
 
     def _grant(self) -> None:
         while self._answers and self.used <= self.limit * EXCESS:
             account, waiter, size = self._answers.popleft()
-            waiter.granted(self._make(account, size))
+            waiter.granted(self._make(account, size, reserved=False))
         looked_at = 0
         while looked_at < len(self._owners):
             owner = self._owners[0]
             account, waiter, size = owner.waiting[0]
-            if not self._fits(owner, size):
+            if not self._may_have(owner, size):
                 self._owners.rotate(-1)
                 looked_at += 1
                 continue
-            if self.used and self.used + size > self.limit:
+            if not self._has_room(size):
                 return
             owner.waiting.popleft()
             self._owners.popleft()
             if owner.waiting:
                 self._owners.append(owner)
             looked_at = 0
-            waiter.granted(self._make(account, size))
+            waiter.granted(self._make(account, size, reserved=True))
 
     def _forget(self, owner: Owner, waiter: Waiter) -> None:
         self._answers = deque(entry for entry in self._answers if entry[1] is not waiter)
@@ -149,18 +154,20 @@ class Budget:
             self._pool.setdefault(size, []).append(large.buffer)
             self._pooled += size
 
-    def _make(self, account: Account, size: int) -> Large:
-        account.used += size
-        account.owner.used += size
-        self.used += size
+    def _make(self, account: Account, size: int, *, reserved: bool) -> Large:
+        account.charge(size)
+        if reserved:
+            account.reserved += size
+            account.owner.reserved += size
+            self.reserved += size
         capacity = 1 << max(MIN_CLASS, (size - 1).bit_length())
         free = self._pool.get(capacity)
         if free:
             self._pooled -= capacity
-            return Large(free.pop(), size)
+            return Large(free.pop(), size, reserved=reserved)
         # As good as a bytearray that never changes its size, but for one thing: a page costs no memory before it is
         # written to, so a frame that is announced and doesn't come costs none.
-        return Large(cast("bytearray", mmap.mmap(-1, capacity)), size)
+        return Large(cast("bytearray", mmap.mmap(-1, capacity)), size, reserved=reserved)
 
 
 class Unaccounted:
@@ -179,14 +186,14 @@ class Unaccounted:
 
 
 class Account:
-    """What one connection holds of the budget: `used` bytes."""
+    """What one connection holds of the budget: `used` bytes; `reserved`: of these, in buffers for requests."""
 
-    __slots__ = ("_name", "budget", "owner", "used")
+    __slots__ = ("_name", "budget", "owner", "reserved", "used")
 
     def __init__(self, budget: Budget, name: str) -> None:
         """`name`: whose it is."""
         self.budget = budget
-        self.used = 0
+        self.used = self.reserved = 0
         self._name = name
         self.owner = self._enter(name)
 
@@ -209,11 +216,13 @@ class Account:
 
     def rename(self, name: str) -> None:
         """It is known now whose it is. Nothing may be waited for."""
-        used, owner = self.used, self._enter(name)
-        self.owner.used -= used
+        before, owner = self.owner, self._enter(name)
+        before.used -= self.used
+        before.reserved -= self.reserved
         self._leave()
         self._name, self.owner = name, owner
-        owner.used += used
+        owner.used += self.used
+        owner.reserved += self.reserved
 
     def take(self, size: int, waiter: Waiter) -> Large | None:
         """A buffer of `size` bytes, or None: then `waiter` is granted one later. A frame that is larger than the whole
@@ -222,14 +231,16 @@ class Account:
         return self.budget._take(self, size, waiter)
 
     def take_answer(self, size: int, waiter: Waiter) -> Large | None:
-        """The same for a broker's answer, for which others have to wait: the request that holds the memory may be
-        waiting for that very answer.
-        """
+        """The same for a broker's answer: it waits only where memory is far exceeded."""
         return self.budget._take_answer(self, size, waiter)
 
     def give(self, large: Large) -> None:
         """Give a buffer back."""
         self.budget._give(large)
+        if large.reserved:
+            self.reserved -= large.size
+            self.owner.reserved -= large.size
+            self.budget.reserved -= large.size
         self.discharge(large.size)
 
     def charge(self, size: int) -> None:

@@ -263,7 +263,7 @@ class Gate:
             return Refusal(api.UNKNOWN_TOPIC_ID, verdict.unknown_topic_id(_text(name)))
         if name in self.world.protected_topics:
             return Refusal(api.TOPIC_AUTHORIZATION_FAILED, verdict.protected_topic(_text(name)))
-        if pid >= 0 and self.fence.entries and self.fence.blocks(pid, producer_epoch, name, index, sequence, now):
+        if pid >= 0 and self.fence.entries and self.fence.blocks(pid, producer_epoch, topic, index, sequence, now):
             return Refusal(self._code(), verdict.behind_fence(_text(name), index, wait_ms))
         return None
 
@@ -384,7 +384,7 @@ class Gate:
             else:
                 meter.messages += messages
             if fence.entries and pid >= 0:
-                fence.admitted(pid, producer_epoch, self.name(topic, version), index)
+                fence.admitted(pid, producer_epoch, topic, index)
 
     def refuse(self, parts: Iterable[Partition], version: int, refused: Refusals, now: float) -> None:
         """Count the rejected partitions and fence what their producers may have in flight behind them."""
@@ -400,7 +400,7 @@ class Gate:
             # Behind a code that its client doesn't retry the base never comes back, and a fence would stay shut.
             if verdict.is_retried(code, name, version_of) and _COUNTED.fullmatch(topic_name):
                 if pid >= 0:
-                    self.fence.rejected(pid, producer_epoch, topic_name, index, sequence, now)
+                    self.fence.rejected(pid, producer_epoch, topic, index, sequence, now)
                 if sequence >= 0:
                     self.rejected.add(self._owner(pid), topic_name, index, _batch(part), now)
 

@@ -25,11 +25,15 @@ EOF = -1
 class Shared:
     """The buffer that sockets are read into, and the view of its part behind the head room."""
 
-    __slots__ = ("buffer", "room")
+    __slots__ = ("_room", "buffer", "room")
 
     def __init__(self) -> None:
         self.buffer = bytearray(HEAD_ROOM + SHARED_BYTES)
-        self.room = memoryview(self.buffer)[HEAD_ROOM:]
+        self.room = self._room = memoryview(self.buffer)[HEAD_ROOM:]
+
+    def bound(self, is_short: bool) -> None:
+        """While memory is short no more is read at once than can be kept where it can't be handled."""
+        self.room = self._room[:HEAD_ROOM] if is_short else self._room
 
 
 class Inbound:
@@ -82,8 +86,9 @@ class Inbound:
         large = self.large
         try:
             if large is None:
-                n = sock.recv_into(self._shared.room)
-                self.drained = n < SHARED_BYTES
+                room = self._shared.room
+                n = sock.recv_into(room)
+                self.drained = n < len(room)
             else:
                 wanted = large.size - self._size
                 n = sock.recv_into(large.view[self._size :])

@@ -176,7 +176,8 @@ class Link:
         self.upstream = upstream
         self.peer = session.peer = peer
         session.wake = self._wake
-        self.account = session.account = Account(reactor.budget, peer.rpartition(":")[0])
+        account = Account(reactor.budget, address_of(peer))
+        self.account = session.account = account
         self.c_in = Inbound(reactor.shared, self.account, self._wake, is_client=True)
         self.u_in = Inbound(reactor.shared, self.account, self._wake, is_client=False)
         self.c_out = Outbound(self.account)
@@ -584,9 +585,15 @@ class Link:
         self._log_closed(kind, what)
         self.close(f"disconnects_{kind}")
 
+    def give_up(self) -> None:
+        """Memory is far exceeded, and this connection waits for more of it."""
+        self._end_late("memory", f"memory is used up, and it waits for more of it with {self.account.used} bytes")
+
     def shed(self) -> None:
         """Memory is used up, and this connection's client doesn't read what it holds of it."""
-        self._end_late("slow_reader", f"memory is short, and it does not read the {self.account.used} bytes it asked for")
+        self._end_late(
+            "slow_reader", f"memory is short, and it does not read the {self.account.used} bytes it asked for"
+        )
 
     def close(self, cause: str) -> None:
         """Close both sockets, settle the accounts, give all memory back."""
@@ -615,6 +622,11 @@ class Link:
         if large is None:
             self.account.discharge(end)
         self._give_back(large)
+
+
+def address_of(peer: str) -> str:
+    """The address of a peer "address:port"."""
+    return peer.rpartition(":")[0]
 
 
 def _in_close_wait(sock: socket.socket) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from gateway.data.budget import Budget
+from gateway.data.budget import EXCESS, Budget
 from gateway.data.inbound import Shared
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ class Reactor:
     def relieve(self, now: float, frame_timeout_s: float) -> None:
         """Where memory is short, end those who hold it without getting on; to be called a few times a second."""
         budget = self.budget
+        self.shared.bound(budget.is_wanted)
         if budget.is_wanted:
             for link in list(self.links):
                 self.guard(link, link.check_course, now, frame_timeout_s)
@@ -177,6 +178,12 @@ class Reactor:
             while idle and budget.used > budget.limit:
                 link = idle.pop()
                 self.guard(link, link.shed)
+        if budget.used > budget.limit * EXCESS:
+            waiting = [link for link in self.links if link.c_in.waiting]
+            waiting.sort(key=lambda link: (link.account.owner.used, link.account.used))
+            while waiting and budget.used > budget.limit * EXCESS:
+                link = waiting.pop()
+                self.guard(link, link.give_up)
         self.settle(now)
 
     def guard(self, link: Link, call: Callable[..., Any], *args: Any) -> None:

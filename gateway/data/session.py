@@ -111,10 +111,11 @@ class Session:
         memory_short: others wait for memory: what is held here without an end has to go.
         paused_since: 0.0, or since when the request at the head is held because a disk is full.
         turn: None, or the admin request at the head, which control answers.
+        account: the link's: what memory is charged to.
         authenticated: the broker has accepted who this is (SASL). Where brokers want that, nothing else passes before.
         is_waiting: nothing more may be read before an answer: to a step of SASL, or, while memory is short, to a
             request of many partitions.
-        account, peer, wake: the link's: what memory is charged to, the client's address, and what to call when a request needn't wait any longer.
+        peer, wake: the link's: the client's address, and what to call when a request needn't wait any longer.
     """
 
     __slots__ = (

@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -31,6 +31,7 @@ from gateway.channel import (
     Channel,
     ChannelClosed,
     Drain,
+    Ended,
     Gauges,
     GroupRate,
     Groups,
@@ -50,12 +51,14 @@ from gateway.channel import (
     Topics,
     Want,
 )
+from gateway.data.complaints import Complaints
 from gateway.data.fleet import FleetDesk
 from gateway.data.inbound import SHARED_BYTES
-from gateway.data.links import Link
+from gateway.data.links import Link, address_of
 from gateway.data.lowest_factor import LowestFactor
+from gateway.data.opening import receive_head
 from gateway.data.reactor import Reactor
-from gateway.data.session import Session
+from gateway.data.session import Session, close_reason
 from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, HandshakeError, Tls, TlsLink, shake_hands
 from gateway.data.world import World
 from policies.client_quotas import QuotaStore
@@ -65,6 +68,8 @@ from policies.pacing import PACE_S
 from policies.quota_lines import ALL_BROKERS, DEAL_S, QuotaLine
 from policies.quota_names import Default, Entity, QuotaKey
 from policies.quota_text import entity_text
+from policies.text import one_line
+from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
     from gateway.supervisor import ParentLink
@@ -78,7 +83,9 @@ WANT_S = 0.2  # many sessions see the same new broker at once: ask once
 MAX_UNSPOOLED = 120  # intervals kept for control; beyond it the current one simply lasts longer, nothing is lost
 MAX_BACKLOG = 500  # messages that control has not read
 MAX_LOG_LINES = 1000  # kept while there is no control
-REPEAT_S = 10.0  # the same complaint about a broker is logged once in so long
+MAX_UNSPOOLED_ROWS = 250_000  # of these intervals, likewise
+MAX_LINE = 1000  # characters of a line for the log
+CLOCK_SLACK_S = 0.5  # by which the wall clock and the monotonic one may differ over an interval before it was set
 DRAIN_SHARE = 0.8  # of the time to stop: connections; the rest is for handing the last counts over
 BUFFERED_BYTES = 2**30  # until control has said better
 
@@ -91,18 +98,21 @@ class Worker:
         self._number = number
         self._boot = uuid.uuid4().hex
         self._world: World | None = None
-        self._reactor = Reactor(BUFFERED_BYTES, self._report_bug)
+        self._reactor = Reactor(BUFFERED_BYTES, self._report_bug, self._count_closed)
         self._channel: Channel | None = None
         self._engine = Engine(trio.current_time())
         self._bootstrap: tuple[tuple[str, int], ...] = ()
         self._turn = itertools.count()
         self._seq = itertools.count()
-        self._interval_start = time.time()
+        self._interval_began = trio.current_time()
+        self._interval_start_ms = _wall_ms()
         self._second_ended = trio.current_time()
         self._unspooled: deque[Interval] = deque()
         self._spooled = trio.Event()
         self._lines: deque[Log] = deque(maxlen=MAX_LOG_LINES)
-        self._complaints: dict[str, float] = {}
+        self._complaints = Complaints(self._log)
+        self._addresses: Counter[str] = Counter()  # of clients' connections
+        self._ended: Counter[str] = Counter()  # likewise, those that control has not been told of
         self._wanted_at = 0.0
         self._paces = trio.Event()
         self._engine.groups.wake = self._start_pacing
@@ -114,7 +124,7 @@ class Worker:
         self._has_shares = trio.Event()
         self._certificates: Certificates | None = None  # None: listeners are plain
         self._ciphertext = memoryview(b"")  # where connections with TLS receive
-        self._handshakes: set[trio.CancelScope] = set()
+        self._openings: set[trio.CancelScope] = set()  # connections that have not sent a request yet
         self._handshake_turn = trio.Lock()
         self._draining = False
         self._dialling = 0
@@ -151,7 +161,9 @@ class Worker:
         self._taken = 0
         self._fleet.begin()
         members = self._engine.fleet.members
-        channel.post(Hello(PROTOCOL, self._number, os.getpid(), self._boot, self._storage, members))
+        addresses = dict(self._addresses)
+        self._ended.clear()
+        channel.post(Hello(PROTOCOL, self._number, os.getpid(), self._boot, self._storage, members, addresses))
         for session in [] if self._world is None else self._world.asked.values():
             self._ask(session)  # the former control took the question with it
         for interval in self._unspooled:
@@ -222,7 +234,9 @@ class Worker:
             self._certificates.context(trio.current_time())  # so that what is wrong is said before somebody comes
             self._ciphertext = memoryview(bytearray(SHARED_BYTES))
         if self._world is None:
-            self._world = World(settings, self._engine, self._log, self._want_metadata, self._ask)
+            self._world = World(
+                settings, self._engine, self._log, self._want_metadata, self._ask, self._complain_of_client
+            )
         else:
             self._world.configure(settings)
             self._world.ledger.renew()  # which topics are protected, and who is internal, may have changed
@@ -290,18 +304,18 @@ class Worker:
         return is_heard
 
     def _log(self, level: str, text: str) -> None:
-        line = Log(level, text)
+        line = Log(level, one_line(text, MAX_LINE))
         if self._channel is None:
             self._lines.append(line)
         else:
             self._channel.post(line)
 
     def _complain(self, about: str, text: str) -> None:
-        """Log, but the same complaint not with every connection."""
-        now = trio.current_time()
-        if now - self._complaints.get(about, -REPEAT_S) >= REPEAT_S:
-            self._complaints[about] = now
-            self._log("warning", text)
+        """Log what is the same for everybody: not with every connection."""
+        self._complaints.say(about, text, trio.current_time(), burst=1)
+
+    def _complain_of_client(self, kind: str, text: str) -> None:
+        self._complaints.say(kind, text, trio.current_time())
 
     def _want_metadata(self) -> None:
         now = trio.current_time()
@@ -334,24 +348,77 @@ class Worker:
             self._complain("fd", "a connection was lost: this worker has too many open files (raise LimitNOFILE)")
             return
         client = socket.socket(fileno=fd)
+        self._addresses[address_of(accepted.peer)] += 1
         if self._draining or self._world is None:
             _refuse(client)
+            self._count_ended(accepted.peer)
             return
         self._world.ledger.count("connections_accepted")
         nursery.start_soon(self._connect, accepted, client)
 
     async def _connect(self, accepted: Accepted, client: socket.socket) -> None:
-        """Dial the broker that this connection is for, and put the pair into the reactor."""
-        world = self._known_world
-        tls = None
-        if self._certificates is not None:  # first: who comes without TLS costs no broker a connection
+        """Make a link of a client's connection once it has begun a request."""
+        link = None
+        try:
+            opened = await self._open(accepted.peer, client)
+            if opened is not None:
+                link = await self._join(accepted, client, *opened)
+        finally:
+            if link is None:
+                client.close()
+                self._count_ended(accepted.peer)
+
+    def _count_closed(self, link: Link) -> None:
+        self._count_ended(link.peer)
+
+    def _count_ended(self, peer: str) -> None:
+        address = address_of(peer)
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+        self._ended[address] += 1
+
+    async def _open(self, peer: str, client: socket.socket) -> tuple[Tls | None, bytes] | None:
+        """TLS, and the head of the first request. None: it came to nothing; it has been counted and said."""
+        client.setblocking(False)
+        with trio.CancelScope() as scope:
+            self._openings.add(scope)
             try:
-                tls = await self._shake_hands(self._certificates, accepted.peer, client)
+                tls = None
+                if self._certificates is not None:
+                    tls = await self._shake_hands(self._certificates, peer, client)
+                    if tls is None:
+                        return None
+                head = await self._receive_head(peer, client, tls)
+                return (tls, head) if head else None
             finally:
-                if tls is None:
-                    client.close()
-            if tls is None:
-                return
+                self._openings.discard(scope)
+        return None  # the worker ends
+
+    async def _receive_head(self, peer: str, client: socket.socket, tls: Tls | None) -> bytes:
+        world = self._known_world
+        settings = world.settings
+        reason = "disconnects_first_byte"
+        with trio.move_on_after(settings.first_byte_timeout_s):
+            try:
+                head = await receive_head(
+                    client if tls is None else tls, client, settings.max_request_bytes, wants_sasl=world.wants_sasl
+                )
+                if head:
+                    return head
+                reason = "disconnects_client"
+            except OSError:
+                reason = "disconnects_client"
+            except MalformedFrame as error:
+                reason = close_reason(error)
+                world.ledger.count("requests_malformed")
+                self._complain_of_client("malformed", f"{peer}: connection closed: {error}")
+        world.ledger.count(reason)
+        return b""
+
+    async def _join(self, accepted: Accepted, client: socket.socket, tls: Tls | None, head: bytes) -> Link | None:
+        """Dial the broker that this connection is for, and put the pair into the reactor. `head`: read already."""
+        world = self._known_world
         self._dialling += 1
         upstream = None
         try:
@@ -365,22 +432,24 @@ class Worker:
                 _refuse(client)
         if upstream is None:
             world.ledger.count("upstream_failed")
-            return
+            return None
         if self._draining:
             upstream.close()
             _refuse(client)
-            return
+            return None
         now = trio.current_time()
         session = Session(world, node_id, now)
         if tls is None:
             link = Link(self._reactor, session, client, upstream, accepted.peer)
         else:
             link = TlsLink(self._reactor, session, client, upstream, accepted.peer, tls)
+        link.c_in.begin(head)
         try:
             link.open(now)
         except OSError:  # the client is gone already
             link.close("disconnects_client")
         self._reactor.settle(now)
+        return link
 
     async def _shake_hands(self, certificates: Certificates, peer: str, client: socket.socket) -> Tls | None:
         """None: with this client there is no TLS; it has been counted and said."""
@@ -388,11 +457,9 @@ class Worker:
         if context is None:
             self._refuse_tls(peer, certificates.problem, "certificate")
             return None
-        client.setblocking(False)
         tls = Tls(context, client, self._ciphertext)
         why = kind = f"the client did not complete it within {HANDSHAKE_TIMEOUT_S:g} s"
-        with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as scope:
-            self._handshakes.add(scope)
+        with trio.move_on_after(HANDSHAKE_TIMEOUT_S):
             try:
                 await shake_hands(tls, client, self._handshake_turn)
                 return tls
@@ -400,8 +467,6 @@ class Worker:
                 why, kind = str(error), error.kind
             except OSError as error:
                 why = kind = error.strerror or str(error)
-            finally:
-                self._handshakes.discard(scope)
         if kind != PROBE and not self._draining:
             self._refuse_tls(peer, why, kind)
         return None
@@ -451,8 +516,9 @@ class Worker:
             self._world.ledger.renew()  # meters of topics that went quiet are gone
             self._tell_rates()
             for link in list(self._reactor.links):
-                self._reactor.guard(link, link.check_progress, now, self._world.settings.frame_timeout_s)
+                self._reactor.guard(link, link.check_progress, now, self._world.settings)
             self._reactor.settle(now)
+            self._complaints.tell(now)
 
     async def _pace(self) -> None:
         """Keep the buckets of thresholds that delay and of resource groups up to date, while there are any."""
@@ -551,7 +617,9 @@ class Worker:
 
     def _end_second(self) -> None:
         now = trio.current_time()
-        if now - self._second_ended > INTERVAL_S / 2 and len(self._unspooled) < MAX_UNSPOOLED:
+        kept = sum(len(interval.rows) for interval in self._unspooled)
+        has_room = len(self._unspooled) < MAX_UNSPOOLED and kept < MAX_UNSPOOLED_ROWS
+        if now - self._second_ended > INTERVAL_S / 2 and has_room:
             self._second_ended = now
             self._close_interval(final=False)
 
@@ -559,8 +627,7 @@ class Worker:
         if self._world is None:
             return
         rows, counts = self._world.ledger.close()
-        start, self._interval_start = self._interval_start, time.time()
-        start_ms, end_ms = round(start * 1000), round(self._interval_start * 1000)
+        start_ms, end_ms = self._pass_interval()
         factor = self._factor.take()
         if rows or final:
             interval = Interval(
@@ -574,16 +641,31 @@ class Worker:
         else:
             self._world.ledger.counts = counts  # for a control that comes later
 
+    def _pass_interval(self) -> tuple[int, int]:
+        """Begin a new interval; start and end of the one before, Unix milliseconds. It never ends before its start."""
+        now = trio.current_time()
+        began, self._interval_began = self._interval_began, now
+        start_ms, end_ms = self._interval_start_ms, _wall_ms()
+        self._interval_start_ms = end_ms
+        lasted_ms = round((now - began) * 1000)
+        if end_ms < start_ms or abs(end_ms - start_ms - lasted_ms) > CLOCK_SLACK_S * 1000:
+            start_ms = end_ms - lasted_ms  # the clock was set: how long it lasted is still known
+        return start_ms, end_ms
+
     async def _tell_gauges(self) -> None:
         told: Gauges | None = None
         while True:
             links = self._reactor.links
             muted = sum(link.muted for link in links)
-            opening = self._dialling + len(self._handshakes)
+            opening = self._dialling + len(self._openings)
             gauges = Gauges(len(links), muted, self._reactor.budget.used, opening, self._taken)
             if gauges != told:
                 told = gauges
                 self._post_if_heard(gauges)
+            if self._ended and self._post_if_heard(Ended(dict(self._ended))):
+                self._ended.clear()
+            if self._world is not None:
+                self._reactor.relieve(trio.current_time(), self._world.settings.frame_timeout_s)
             await trio.sleep(GAUGES_S)
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -594,13 +676,13 @@ class Worker:
         reactor = self._reactor
         now = trio.current_time()
         end = now + timeout_s
-        for handshake in self._handshakes:
-            handshake.cancel()
+        for opening in self._openings:
+            opening.cancel()
         for link in list(reactor.links):
             reactor.guard(link, link.drain, now)
         reactor.settle(now)
         with trio.move_on_at(now + timeout_s * DRAIN_SHARE):
-            while reactor.links or self._dialling:  # noqa: ASYNC110 - links close in plain calls that can't wake us
+            while reactor.links or self._dialling or self._openings:  # noqa: ASYNC110 - links close in plain calls that can't wake us
                 await trio.sleep(0.02)
         for link in list(reactor.links):
             reactor.guard(link, link.close, "disconnects_drain")
@@ -609,6 +691,10 @@ class Worker:
         with trio.move_on_at(end):
             while self._unspooled:
                 await self._spooled.wait()
+
+
+def _wall_ms() -> int:
+    return round(time.time() * 1000)
 
 
 _AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: nothing is sent any more, the other side sees a reset

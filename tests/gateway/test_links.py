@@ -246,9 +246,10 @@ async def test_a_half_sent_frame_without_progress_is_closed_after_the_deadline()
         await client.send_all(request(1)[:40])
         await stage.until(lambda: link.c_in.partial == 40)
         now = trio.current_time()
-        link.check_progress(now, 60.0)
+        settings = stage.play.world.settings
+        link.check_progress(now, settings)
         assert not link.closed
-        link.check_progress(now + 61, 60.0)
+        link.check_progress(now + 61, settings)
         assert link.closed
 
 

@@ -237,7 +237,7 @@ async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_m
         data = client.encrypt(bytes(50_000))
         await client.stream.send_all(data)
         await stage.until(lambda: len(near.recv(len(data), socket.MSG_PEEK)) == len(data))
-        c_in.large = stage.reactor.budget.take_at_once(25_000)
+        c_in.large = link.account.take(25_000, c_in)
         assert c_in.receive(near) == 0
         assert c_in.partial < 25_000
         assert not c_in.drained, "the kernel has more"

@@ -18,7 +18,7 @@ import trio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.data.budget import Budget, Large
+from gateway.data.budget import Account, Budget, Large
 from gateway.data.links import Link
 from gateway.data.reactor import IN
 from protocol import api
@@ -435,7 +435,7 @@ async def test_a_large_frame_that_comes_slowly_makes_progress() -> None:
         link._read_at -= 50
         await client.send_all(frame[50_000:60_000])
         await stage.until(lambda: link.c_in.partial == 60_000)
-        link.check_progress(trio.current_time() + 20, 60.0)
+        link.check_progress(trio.current_time() + 20, stage.play.world.settings)
         assert not link.closed
 
 
@@ -486,7 +486,7 @@ async def test_a_client_that_never_reads_does_not_outlive_its_broker_for_ever() 
         for _ in range(50):
             await trio.lowlevel.checkpoint()
         assert not link.closed
-        link.check_progress(trio.current_time() + 61, 60.0)
+        link.check_progress(trio.current_time() + 61, stage.play.world.settings)
         assert link.closed
         nursery.cancel_scope.cancel()
 
@@ -518,12 +518,13 @@ class Waiting:
 
 def test_who_waits_behind_one_that_has_gone_gets_its_turn() -> None:
     budget = Budget(1000)
-    first = budget.take(600, Waiting())
+    one, two, three = (Account(budget, name) for name in "abc")
+    first = one.take(600, Waiting())
     large, small = Waiting(), Waiting()
     assert first is not None
-    assert budget.take(900, large) is None
-    assert budget.take(300, small) is None
-    budget.forget(large)
+    assert two.take(900, large) is None
+    assert three.take(300, small) is None
+    two.forget(large)
     assert small.large is not None
 
 
@@ -583,7 +584,7 @@ async def test_a_link_that_drains_has_its_whole_time_for_the_answers() -> None:
         await receive_exactly(broker, len(request(1)))
         now = trio.current_time()
         link.drain(now)
-        link.check_progress(now + 5, 60.0)
+        link.check_progress(now + 5, stage.play.world.settings)
         assert not link.closed
         await broker.send_all(answer(1))
         assert await receive_exactly(client, len(answer(1))) == answer(1)

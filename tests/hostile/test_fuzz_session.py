@@ -466,7 +466,7 @@ def test_the_late_answer_to_one_lookup_does_not_end_the_next() -> None:
     play = Play()
     first = play.client(request(1, version=13))[0]
     play.now = play.session.hold_until
-    assert play.again()[0] == request(1, version=13)
+    assert play.again()[0] == b""
     second = play.client(request(2, version=13, topic_id=IDS["calm"]))[0]
     assert struct.unpack_from(">hh", second, 4) == (api.METADATA, 12)
     late = metadata_by_id(Random(0), struct.unpack_from(">i", first, 8)[0], b"")

@@ -56,7 +56,8 @@ class Producer:
 def send(engine: Engine, producer: Producer, now: float) -> Verdict | None:
     """One request's way through a gate."""
     broker, name, size, messages = engine.broker(producer.node_id), producer.topic, producer.size, producer.messages
-    meter = broker.topics.get(name) or broker.add_topic(name)
+    broker.vouch(name)
+    meter = broker.topics[name]
     side = why = None
     if meter.over:
         producer.asked += 1

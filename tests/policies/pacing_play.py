@@ -80,7 +80,8 @@ class Loop:
         if now >= c.stop:
             return None
         broker = self.engine.broker(c.node_id)
-        meter = broker.topics.get(c.topic) or broker.add_topic(c.topic)
+        broker.vouch(c.topic)
+        meter = broker.topics[c.topic]
         denied_s = 0.0 if c.denied_at is None else now - c.denied_at
         verdict = (
             self.engine.decide(c.node_id, c.topic, c.size, now, denied_s=denied_s if self.ages else 0.0)

@@ -172,6 +172,30 @@ def test_a_name_that_the_broker_refused_is_forgotten_at_the_next_tick() -> None:
     assert list(made.broker(1).topics) == []
 
 
+def test_a_name_that_no_broker_vouched_for_takes_no_share_and_lasts_for_a_tick() -> None:
+    made = engine(total=20 * MB)
+    made.set_topics(1, ["a"])
+    broker = made.broker(1)
+    for n in range(9990):
+        broker.add_topic(b"made-up-%d" % n).uncounted += 82
+    assert broker.share == 20 * MB
+    assert [topic.topic for topic in made.rates()[0].topics] == []
+    broker.vouch(b"made-up-7")
+    assert broker.share == 10 * MB
+    made.tick(made.due)
+    assert list(broker.topics) == [b"made-up-7"]
+
+
+def test_a_name_that_a_broker_vouched_for_has_a_meter_of_its_own_whatever_strangers_make_up() -> None:
+    made = engine(total=20 * MB)
+    broker = made.broker(1)
+    for n in range(2 * engine_module.MAX_UNLISTED):
+        broker.add_topic(b"made-up-%d" % n)
+    assert len(broker.topics) == engine_module.MAX_UNLISTED + 1
+    broker.vouch(b"real")
+    assert broker.topics[b"real"].vouched
+
+
 def test_made_up_names_beyond_the_bound_share_one_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "MAX_UNLISTED", 3)
     made = engine(total=10 * MB)
@@ -192,7 +216,7 @@ def test_made_up_names_beyond_the_bound_share_one_meter(monkeypatch: pytest.Monk
 def test_a_rate_equal_to_a_share_that_a_new_topic_lowered_does_not_exceed_it() -> None:
     made = engine(total=10 * MB, big=4 * MB)
     fill(made, big=9 * MB, a=3 * MB)
-    made.broker(1).add_topic(b"b")
+    made.broker(1).vouch(b"b")
     assert made.broker(1).share == 3 * MB
     assert made.broker(1).record(b"a", 1) is True
 
@@ -200,10 +224,10 @@ def test_a_rate_equal_to_a_share_that_a_new_topic_lowered_does_not_exceed_it() -
 def test_a_share_is_lowered_for_the_rates_of_the_last_tick_not_of_an_earlier_one() -> None:
     made = engine(total=10 * MB, big=4 * MB)
     fill(made, big=90 * MB, a=1.1 * MB)
-    made.broker(1).add_topic(b"b")  # share 3 MB/s
+    made.broker(1).vouch(b"b")  # share 3 MB/s
     fill(made, big=90 * MB, b=2.2 * MB)
     assert made.broker(1).topics[b"b"].over is False
-    made.broker(1).add_topic(b"c")  # share 2 MB/s
+    made.broker(1).vouch(b"c")  # share 2 MB/s
     assert made.broker(1).topics[b"b"].over is True
 
 

@@ -31,7 +31,8 @@ def producer(topic: str, size: int = 100_000, connections: int = 4, start: float
 
 
 def topic(broker: BrokerMeters, name: bytes) -> TopicMeter:
-    return broker.topics.get(name) or broker.add_topic(name)
+    broker.vouch(name)
+    return broker.topics[name]
 
 
 def send(made: Engine, name: bytes, size: int, now: float, may_delay: bool = True) -> Verdict | None:

@@ -23,6 +23,7 @@ from policies.verdict import (
     storage_pause,
     storage_throttle,
     strictest,
+    unknown_topic_id,
     used_up_threshold,
     whole_request,
 )
@@ -109,6 +110,7 @@ def test_every_rejection_has_a_reason_that_metrics_know() -> None:
         storage_pause("broker 2 volume /data is full"),
         behind_fence("t", 3, 100),
         protected_topic("__produce_gateway_usage"),
+        unknown_topic_id("topic-id:AAECAwQFBgcICQoLDA0ODw"),
     ]
     assert [verdict.reason for verdict in verdicts] == list(REASONS["rejected"])
     assert "{user=alice}" in verdicts[1].text
