@@ -5,6 +5,9 @@
 # the broker shall say so itself. The same partition twice in one request is one (a broker appends only the last). It
 # refuses to know what the numbers are for: no meters, no verdicts, and records are never decompressed or copied.
 #
+# What a request costs is bounded before anything is made of it: a caller's bound on its partitions, and no more of them
+# than the frame has bytes for batches. An honest partition has a batch, so nobody gets one for the six bytes of a null.
+#
 # `skim` runs once per request and decides what the gateway costs. It reads what nearly all requests look like, a whole
 # run of fields per unpack, and trusts nothing of it until it has come out at exactly the frame's end; whatever doesn't
 # fit is read once more by `_walk`, which goes step by step, knows every form and is the one to say what is wrong.
@@ -14,6 +17,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Set
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -27,10 +31,12 @@ Partition: TypeAlias = tuple[bytes, int, int, int, int, int, int, int]
 Skimmed: TypeAlias = tuple[int, int, bytes | None, bytes | None, list[Partition]]
 _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
 
+MAX_PARTITIONS = 10_000  # of one request, if its reader says nothing else
 BATCH_HEADER = 61  # bytes of a v2 batch before its first record
 _BATCH_PREFIX = 12  # baseOffset and batchLength, which batchLength doesn't count
 _MIN_BATCH_LENGTH = BATCH_HEADER - _BATCH_PREFIX
 _MAGIC = 2
+_MAX_EMPTY = 64  # partitions without a batch, and topics without partitions, in one request: honest clients send none
 
 _MIN = FLOORS[PRODUCE]
 _MAX = CAPS[PRODUCE]
@@ -47,6 +53,10 @@ _flexible_partition: _Unpack = struct.Struct(">iBBBB").unpack_from
 _plain_partition: _Unpack = struct.Struct(">ii").unpack_from
 
 _topic_and_index = itemgetter(0, 1)
+
+
+class TooManyPartitions(MalformedFrame):
+    """A request for more partitions than its reader allows, or than its bytes can have batches for."""
 
 
 def _layouts(form: str) -> tuple[_Unpack, ...]:
@@ -66,18 +76,19 @@ _flexible_topic = (_null, *_layouts(">{}sBiBBBB"))
 _plain_topic = _layouts(">{}siii")
 
 
-def skim(buf: Buffer, start: int, end: int) -> Skimmed:
-    """What the Produce request in buf[start:end] (without size prefix) carries.
+def skim(buf: Buffer, start: int, end: int, most: int = MAX_PARTITIONS) -> Skimmed:
+    """What the Produce request in buf[start:end] (without size prefix) carries, for at most `most` partitions.
 
     Returns (version, acks, client id, transactional id, partitions); of each partition (topic, index, size, messages,
     producer id, producer epoch, base sequence, trailing), where `topic` is the name or, from v13 on, the 16-byte id,
     `size` the bytes of its batch and `trailing` those behind it. No records: size 0; no v2 batch: size of `records`;
-    both with 0 messages and producer id, epoch and sequence -1. Raises MalformedFrame, and nothing else.
+    both with 0 messages and producer id, epoch and sequence -1. Raises MalformedFrame (TooManyPartitions is one), and
+    nothing else.
     """
     try:
         version, size = _version_and_client(buf, start)
         if not PRODUCE_FLEXIBLE <= version <= _MAX:
-            return _skim_plain(buf, start, end, version, size)
+            return _skim_plain(buf, start, end, version, size, most)
         client_id: bytes | None
         if size >= 0:
             client_id, header_tags, transactional, acks, topics = _flexible_head[size](buf, start + 10)
@@ -94,7 +105,7 @@ def skim(buf: Buffer, start: int, end: int) -> Skimmed:
             acks, topics = _acks_and_topics(buf, pos - 7)
             header_tags |= transactional & 0x80  # no length of one byte
         if header_tags or not 0 < topics < 0x80:
-            return _skim_any(buf, start, end)
+            return _skim_any(buf, start, end, most)
         partitions: list[Partition] = []
         while topics > 1:
             topics -= 1
@@ -106,7 +117,7 @@ def skim(buf: Buffer, start: int, end: int) -> Skimmed:
                 topic, count, index, a, b, c, d = _flexible_topic[_ID](buf, pos)
                 pos += 21
             if not 1 < count < 0x80:
-                return _skim_any(buf, start, end)
+                return _skim_any(buf, start, end, most)
             while True:
                 if b < 0x80 <= a:
                     size = (a & 0x7F | b << 7) - 1
@@ -121,15 +132,15 @@ def skim(buf: Buffer, start: int, end: int) -> Skimmed:
                     size = (a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21) - 1
                     pos += 4
                 else:
-                    return _skim_any(buf, start, end)
+                    return _skim_any(buf, start, end, most)
                 length, magic, producer, epoch, sequence, messages = _batch(buf, pos)
                 trailing = size - 12 - length
                 if trailing < 0 or length < _MIN_BATCH_LENGTH or magic != _MAGIC or messages < 0:
-                    return _skim_any(buf, start, end)
+                    return _skim_any(buf, start, end, most)
                 partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
                 pos += size
                 if buf[pos]:  # tagged fields
-                    return _skim_any(buf, start, end)
+                    return _skim_any(buf, start, end, most)
                 pos += 1
                 if count == 2:
                     break
@@ -137,38 +148,40 @@ def skim(buf: Buffer, start: int, end: int) -> Skimmed:
                 index, a, b, c, d = _flexible_partition(buf, pos)
                 pos += 4
             if buf[pos]:
-                return _skim_any(buf, start, end)
+                return _skim_any(buf, start, end, most)
             pos += 1
-        if pos + 1 != end or buf[pos] or (len(partitions) > 1 and _twice(partitions)):
-            return _skim_any(buf, start, end)
+        if pos + 1 != end or buf[pos] or (len(partitions) > 1 and (len(partitions) > most or _twice(partitions))):
+            return _skim_any(buf, start, end, most)
         return version, acks, client_id, transactional_id, partitions
     except (struct.error, IndexError):
-        return _skim_any(buf, start, end)
+        return _skim_any(buf, start, end, most)
 
 
-def _skim_plain(buf: Buffer, start: int, end: int, version: int, size: int) -> Skimmed:
+def _skim_plain(buf: Buffer, start: int, end: int, version: int, size: int, most: int) -> Skimmed:
     # v3 … v8: no compact forms, no tagged fields. Called by skim, which catches what unpacking raises.
     if not _MIN <= version < PRODUCE_FLEXIBLE or size < 0:
-        return _skim_any(buf, start, end)
+        return _skim_any(buf, start, end, most)
     client_id, transactional, acks, topics = _plain_head[size](buf, start + 10)
     pos = start + 22 + size
     partitions: list[Partition] = []
+    room = most
     if transactional != -1 or topics < 0:
-        return _skim_any(buf, start, end)
+        return _skim_any(buf, start, end, most)
     while topics:
         topics -= 1
         (size,) = _name_size(buf, pos)
         if size < 0:
-            return _skim_any(buf, start, end)
+            return _skim_any(buf, start, end, most)
         topic, count, index, records = _plain_topic[size](buf, pos + 2)
         pos += size + 14
-        if count < 1:
-            return _skim_any(buf, start, end)
+        room -= count
+        if count < 1 or room < 0:
+            return _skim_any(buf, start, end, most)
         while True:
             length, magic, producer, epoch, sequence, messages = _batch(buf, pos)
             trailing = records - 12 - length
             if trailing < 0 or length < _MIN_BATCH_LENGTH or magic != _MAGIC or messages < 0:
-                return _skim_any(buf, start, end)
+                return _skim_any(buf, start, end, most)
             partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
             pos += records
             count -= 1
@@ -177,7 +190,7 @@ def _skim_plain(buf: Buffer, start: int, end: int, version: int, size: int) -> S
             index, records = _plain_partition(buf, pos)
             pos += 8
     if pos != end or end > len(buf) or (len(partitions) > 1 and _twice(partitions)):
-        return _skim_any(buf, start, end)
+        return _skim_any(buf, start, end, most)
     return version, acks, client_id, None, partitions
 
 
@@ -274,8 +287,8 @@ class _Walked(NamedTuple):
     tags_at: int
 
 
-def _skim_any(buf: Buffer, start: int, end: int) -> Skimmed:
-    walked = _walk(buf, start, end)
+def _skim_any(buf: Buffer, start: int, end: int, most: int) -> Skimmed:
+    walked = _walk(buf, start, end, most)
     partitions = [
         (topic.key, partition.number, *_read_batch(buf, partition.records_at, partition.size))
         for topic in walked.topics
@@ -297,7 +310,7 @@ def _is_batch(buf: Buffer, pos: int, size: int) -> bool:
     return _read_batch(buf, pos, size)[1:] != _NO_BATCH
 
 
-def _walk(buf: Buffer, start: int, end: int) -> _Walked:
+def _walk(buf: Buffer, start: int, end: int, most: int = sys.maxsize) -> _Walked:
     if end > len(buf):
         raise MalformedFrame(f"the frame ends {end - len(buf)} bytes behind the buffer")
     version, _ = wire.int16(buf, start + 2, end)
@@ -311,23 +324,26 @@ def _walk(buf: Buffer, start: int, end: int) -> _Walked:
     acks, pos = wire.int16(buf, pos, end)
     count = wire.skip(pos, 4, end)  # the timeout
     left, first = _array(buf, count, end, flexible)
+    room = min(most, (end - start) // BATCH_HEADER + _MAX_EMPTY)
     pos = first
     topics: list[_Topic] = []
-    seen: set[tuple[bytes, int]] = set()
+    seen: dict[bytes, set[int]] = {}
     for _ in range(left):
-        topic = _walk_topic(buf, pos, end, version)
+        topic = _walk_topic(buf, pos, end, version, room)
+        numbers = seen.setdefault(topic.key, set())
         for partition in topic.partitions:
-            if (topic.key, partition.number) in seen:
-                raise MalformedFrame(f"partition {partition.number} of {topic.key!r} twice in one request")
-            seen.add((topic.key, partition.number))
+            if partition.number in numbers:
+                raise MalformedFrame(f"partition {partition.number} of {wire.quoted(topic.key)} twice in one request")
+            numbers.add(partition.number)
         topics.append(topic)
+        room -= len(topic.partitions) or 1
         pos = topic.end
     after = wire.skip_tags(buf, pos, end) if flexible else pos
     wire.at_end(after, end)
     return _Walked(version, acks, client_id, transactional_id, count, first, topics, pos)
 
 
-def _walk_topic(buf: Buffer, start: int, end: int, version: int) -> _Topic:
+def _walk_topic(buf: Buffer, start: int, end: int, version: int, room: int) -> _Topic:
     flexible = version >= PRODUCE_FLEXIBLE
     key: bytes | None
     if version >= PRODUCE_TOPIC_IDS:
@@ -337,6 +353,8 @@ def _walk_topic(buf: Buffer, start: int, end: int, version: int) -> _Topic:
     if key is None:
         raise MalformedFrame("a topic without a name")
     left, pos = _array(buf, count, end, flexible)
+    if (left or 1) > room:
+        raise TooManyPartitions(f"{left} partitions, {room} are left of what a request of its size may have")
     partitions = []
     for _ in range(left):
         partition = _walk_partition(buf, pos, end, flexible)

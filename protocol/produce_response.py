@@ -167,7 +167,7 @@ def merge(buf: Buffer, start: int, end: int, version: int, rows: Sequence[Row], 
     for topic in walked.topics:
         indexes = {row[1] for row in ours.get(topic.key, ())}
         if indexes and not indexes.isdisjoint([number for number, _, _ in topic.partitions]):
-            raise MalformedFrame(f"the broker answers for a partition of {topic.key!r} that it was not sent")
+            raise MalformedFrame(f"the broker answers for a partition of {wire.quoted(topic.key)} that it was not sent")
     flexible = version >= PRODUCE_FLEXIBLE
     view = memoryview(buf)
     topics: list[Buffer] = []

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from protocol import api
 from protocol.wire import (
+    MAX_TAGS,
     UUID_SIZE,
     Buffer,
     MalformedFrame,
@@ -278,7 +279,7 @@ class EndpointHider:
                 pos += number
             elif kind in (_ARRAY, _COUNT):
                 number -= kind == _ARRAY
-                if number > frame_end - pos:
+                if number > (frame_end - pos if kind == _ARRAY else MAX_TAGS):
                     followed = False
                     break
                 if number > 0:

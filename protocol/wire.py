@@ -20,11 +20,25 @@ INT64 = struct.Struct(">q")
 
 UUID_SIZE = 16
 NO_TAGS = b"\0"  # an empty tagged-field section
+MAX_TAGS = 64  # tagged fields in one section: Kafka's messages have fewer than ten, two bytes each cost a peer nothing
 _MAX_UVARINT = 0xFFFFFFFF  # Kafka's varints of lengths, counts and tags are 32 bits wide
+_MAX_QUOTED = 64
 
 
 class MalformedFrame(Exception):
-    """The bytes of a frame are not the message that its header promises. Ends that connection and no other."""
+    """The bytes of a frame are not the message that its header promises. Ends that connection and no other.
+
+    Its text goes into logs: foreign bytes are in it only as `quoted` gives them.
+    """
+
+
+class TooManyTags(MalformedFrame):
+    """A section of more than MAX_TAGS tagged fields."""
+
+
+def quoted(data: bytes) -> str:
+    """Foreign bytes for a text: printable, and no more than the first 64 of them."""
+    return repr(data) if len(data) <= _MAX_QUOTED else f"{data[:_MAX_QUOTED]!r}..."
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -123,7 +137,7 @@ def compact_array(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
 
 def tags(buf: Buffer, pos: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
     """A section of tagged fields as [(tag, start of its value, end of its value)], in the order of the wire."""
-    count, pos = uvarint(buf, pos, end)
+    count, pos = _tag_count(buf, pos, end)
     fields = []
     for _ in range(count):
         tag, pos = uvarint(buf, pos, end)
@@ -138,12 +152,32 @@ def skip_tags(buf: Buffer, pos: int, end: int) -> int:
     """The position behind a section of tagged fields, whatever they are."""
     if pos < end and buf[pos] == 0:  # nearly always
         return pos + 1
-    count, pos = uvarint(buf, pos, end)
-    for _ in range(count):
-        _, pos = uvarint(buf, pos, end)
-        size, pos = uvarint(buf, pos, end)
-        pos = skip(pos, size, end)
+    count, pos = _tag_count(buf, pos, end)
+    try:  # what costs its sender two or three bytes is read without a call, and compared with `end` but once
+        for _ in range(count):
+            first = pos
+            while buf[pos] >= 0x80:  # the tag, whichever it is
+                pos += 1
+            if pos - first > 4:
+                raise MalformedFrame("a varint of more than 32 bits")
+            size = buf[pos + 1]
+            if size < 0x80:
+                pos += 2 + size
+            else:
+                size, pos = uvarint(buf, pos + 1, end)
+                pos += size
+    except IndexError:
+        pos = end + 1
+    if pos > end:
+        raise MalformedFrame("the frame ends within its tagged fields")
     return pos
+
+
+def _tag_count(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    count, pos = uvarint(buf, pos, end)
+    if count > MAX_TAGS:
+        raise TooManyTags(f"{count} tagged fields in one section, at most {MAX_TAGS} are allowed")
+    return count, pos
 
 
 def at_end(pos: int, end: int) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from kio.serial.errors import SerialError
 
 from protocol import produce_request
-from protocol.wire import MalformedFrame
+from protocol.produce_request import MAX_PARTITIONS, TooManyPartitions
+from protocol.wire import MalformedFrame, TooManyTags
 from tests.protocol import batches
 from tests.protocol import produce_cases as cases
 from tests.protocol.produce_cases import Batch, Request, Topic
@@ -146,6 +147,53 @@ def test_hundreds_of_partitions_and_of_topics(version: int) -> None:
         assert skim(cases.encode(request)) == expected(request)
 
 
+SMALLEST = Batch(_opaque(61).records, _opaque(61).read)
+
+
+def _spread(topics: int, each: int) -> list[Topic]:
+    return [Topic(f"t{n}", n.to_bytes(16, "big"), [(i, SMALLEST) for i in range(each)]) for n in range(topics)]
+
+
+@VERSIONS
+@pytest.mark.parametrize(("topics", "each"), [(1, 6), (6, 1), (2, 3), (1, 150), (150, 1), (10, 15)])
+def test_a_request_for_more_partitions_than_its_reader_allows_is_malformed(
+    version: int, topics: int, each: int
+) -> None:
+    # Few of them are counted by the fast reading, more than 127 and tagged fields by the careful one.
+    request = one(version)._replace(topics=_spread(topics, each))
+    for tags in (cases.NO_TAGS, cases.UNKNOWN):
+        content = cases.encode(request, tags)
+        most = topics * each
+        assert produce_request.skim(content, 0, len(content), most) == expected(request)
+        with pytest.raises(TooManyPartitions):
+            produce_request.skim(content, 0, len(content), most - 1)
+
+
+@VERSIONS
+def test_without_a_word_from_the_reader_the_bound_is_the_default(version: int) -> None:
+    content = cases.encode(one(version)._replace(topics=_spread(1, MAX_PARTITIONS + 1)))
+    with pytest.raises(TooManyPartitions):
+        skim(content)
+    # whoever passes a larger bound to skim may strip it
+    assert produce_request.strip(content, 0, len(content), set()) == cases.framed(content)
+
+
+@VERSIONS
+@pytest.mark.parametrize(("topics", "each"), [(1, 150), (150, 1), (150, 0)], ids=["partitions", "both", "topics"])
+def test_there_are_no_more_partitions_without_a_batch_than_the_bytes_of_batches_allow(
+    version: int, topics: int, each: int
+) -> None:
+    none = [topic._replace(partitions=[(i, cases.strange(None)) for i in range(each)]) for topic in _spread(topics, 0)]
+    request = one(version)._replace(topics=none)
+    with pytest.raises(TooManyPartitions):
+        skim(cases.encode(request))
+    paid = [*none, Topic("paid", VIEWS, [(0, _opaque(61 * 150))])]
+    assert skim(cases.encode(one(version)._replace(topics=paid))) == expected(one(version)._replace(topics=paid))
+    few = one(version)._replace(topics=none[:1] if each == 150 else none[:60])
+    few = few._replace(topics=[topic._replace(partitions=topic.partitions[:64]) for topic in few.topics])
+    assert skim(cases.encode(few)) == expected(few)
+
+
 @VERSIONS
 def test_bytes_behind_the_batch_are_trailing(version: int) -> None:
     for trailing in (b"?", BATCH, b"\0" * 100):
@@ -248,6 +296,19 @@ def test_unknown_tagged_fields_are_skipped(version: int) -> None:
             content = cases.encode(request, cases.NO_TAGS._replace(**{place: tags}))
             assert skim(content) == expected(request)
         assert skim(cases.encode(request, cases.UNKNOWN)) == expected(request)
+
+
+@FLEXIBLE
+@pytest.mark.parametrize("place", ["header", "partition", "topic", "body"])
+def test_more_tagged_fields_than_anybody_has_are_malformed(version: int, place: str) -> None:
+    for count in (64, 65):
+        tags = cases.uvarint(count) + b"\x5a\x00" * count
+        content = cases.encode(one(version), cases.NO_TAGS._replace(**{place: tags}))
+        if count == 64:
+            assert skim(content) == expected(one(version))
+        else:
+            with pytest.raises(TooManyTags):
+                skim(content)
 
 
 # --- what is malformed ------------------------------------------------------------------------------------------------
@@ -393,7 +454,7 @@ def test_a_mutated_frame_gives_a_value_or_malformed_frame(version: int, seed: in
                 except MalformedFrame:
                     _kio_refuses(broken)
                     continue
-                assert read == produce_request._skim_any(broken, 0, len(broken))
+                assert read == produce_request._skim_any(broken, 0, len(broken), 10_000)
                 # also with something else behind it
                 assert produce_request.skim(broken + content, 0, len(broken)) == read
                 assert produce_request.strip(broken, 0, len(broken), set()) in (None, cases.framed(broken))

@@ -11,7 +11,7 @@ from kio.serial import writers
 from kio.static.primitive import i16, i32, i64
 
 from protocol import wire
-from protocol.wire import MalformedFrame
+from protocol.wire import MalformedFrame, TooManyTags
 from tests.protocol import batches
 from tests.protocol.produce_cases import uvarint
 
@@ -94,6 +94,35 @@ def test_skipping_tags_ends_where_reading_them_does() -> None:
         for end in range(len(data)):
             with pytest.raises(MalformedFrame):
                 wire.skip_tags(data, 0, end)
+
+
+@pytest.mark.parametrize("step", [wire.tags, wire.skip_tags])
+def test_a_section_has_as_many_tagged_fields_as_anybody_needs(step: Callable[..., Any]) -> None:
+    full = b"\x40" + b"\x01\x00" * 64
+    step(full, 0, len(full))
+    for count in (b"\x41", b"\xff\x7f", b"\xff\xff\xff\xff\x0f"):
+        with pytest.raises(TooManyTags):
+            step(count + b"\x01\x00" * 16_383, 0, 40_000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=3) | st.just(b"x" * 200)), max_size=5))
+def test_every_form_of_a_tag_is_skipped(fields: list[tuple[int, bytes]]) -> None:
+    for data in (wire.put_tags(fields), b"\x01\x80\x80\x00\x81\x80\x00?"):  # and one that is longer than it must be
+        assert wire.skip_tags(data + b"\xff" * 8, 0, len(data) + 8) == len(data)
+        for end in range(len(data)):
+            with pytest.raises(MalformedFrame):
+                wire.skip_tags(data, 0, end)
+            with pytest.raises(MalformedFrame):
+                wire.skip_tags(data[:end], 0, end)
+    with pytest.raises(MalformedFrame):
+        wire.skip_tags(b"\x01\x80\x80\x80\x80\x80\x00\x00", 0, 8)
+
+
+def test_foreign_bytes_in_a_text_are_few_and_printable() -> None:
+    assert wire.quoted(b"clicks") == "b'clicks'"
+    for data in (b"\x00" * 65, b"\x1b[31m\n" * 100_000):
+        assert len(wire.quoted(data)) <= 4 * 64 + 6
+        assert wire.quoted(data).isprintable()
 
 
 def test_a_position_behind_the_end_is_malformed() -> None:
