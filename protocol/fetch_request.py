@@ -18,6 +18,7 @@ _SESSIONS: Final = 7
 _LOG_START: Final = 5
 _LEADER_EPOCH: Final = 9
 _NO_REPLICA: Final = 15  # from this version on the replica id, which came first, is a tagged field
+_MAX_EMPTY: Final = 64  # topics without partitions: honest clients list none
 _BYTES: Final = struct.Struct(">ii")  # min_bytes, max_bytes
 
 
@@ -51,7 +52,7 @@ def topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
     Within a session (KIP-227) only those that are new to it or have changed are listed.
 
     Raises:
-        MalformedFrame: it is no such request.
+        MalformedFrame: it is no such request, or lists more topics than its bytes can have partitions for.
     """
     flexible = version >= _FLEXIBLE
     read_array = wire.compact_array if flexible else wire.array
@@ -61,6 +62,8 @@ def topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
     row += (8 if version >= _LOG_START else 0) + (4 if version >= _LEADER_EPOCH else 0) + (4 if flexible else 0)
     found = []
     count, pos = read_array(buf, pos, end)
+    if count > (end - pos) // row + _MAX_EMPTY:  # before they are a hundred thousand of three bytes each
+        raise MalformedFrame(f"Fetch v{version} request: {count} topics in {end - pos} bytes, most of them empty")
     for _ in range(count):
         if version >= api.FETCH_TOPIC_IDS:
             topic, pos = wire.uuid(buf, pos, end)

@@ -327,14 +327,13 @@ def _walk(buf: Buffer, start: int, end: int, most: int = sys.maxsize) -> _Walked
     room = min(most, (end - start) // BATCH_HEADER + _MAX_EMPTY)
     pos = first
     topics: list[_Topic] = []
-    seen: dict[bytes, set[int]] = {}
+    seen: set[tuple[bytes, int]] = set()
     for _ in range(left):
         topic = _walk_topic(buf, pos, end, version, room)
-        numbers = seen.setdefault(topic.key, set())
         for partition in topic.partitions:
-            if partition.number in numbers:
+            if (topic.key, partition.number) in seen:
                 raise MalformedFrame(f"partition {partition.number} of {wire.quoted(topic.key)} twice in one request")
-            numbers.add(partition.number)
+            seen.add((topic.key, partition.number))
         topics.append(topic)
         room -= len(topic.partitions) or 1
         pos = topic.end

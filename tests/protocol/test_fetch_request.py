@@ -97,6 +97,22 @@ def test_one_that_ends_before_its_topics_do_is_malformed(version: int) -> None:
             fetch_request.topics(bytes(buf[:end]), 0, end, version)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_more_empty_topics_than_anybody_lists_are_malformed(version: int) -> None:
+    cls = kio_messages.request_class(FETCH, version)
+    element = kio_messages.element(cls, "topics")
+    for count, is_malformed in ((64, False), (200, True)):
+        name = (lambda i: {"topic_id": uuid.UUID(int=i)}) if version >= 13 else (lambda i: {"topic": f"t{i}"})
+        rows = tuple(kio_messages.filled(element, partitions=(), **name(i)) for i in range(count))
+        buf, body = request(version)
+        buf[body:] = kio_messages.kio_encode(kio_messages.filled(cls, topics=rows))
+        if is_malformed:
+            with pytest.raises(MalformedFrame, match="empty"):
+                fetch_request.topics(buf, 0, len(buf), version)
+        else:
+            assert len(fetch_request.topics(buf, 0, len(buf), version)) == count
+
+
 # --- ShareFetch -------------------------------------------------------------------------------------------------------
 
 
