@@ -325,6 +325,8 @@ def _walk(buf: Buffer, start: int, end: int, most: int = sys.maxsize) -> _Walked
     count = wire.skip(pos, 4, end)  # the timeout
     left, first = _array(buf, count, end, flexible)
     room = min(most, (end - start) // BATCH_HEADER + _MAX_EMPTY)
+    if left > room:
+        raise _too_many(left, room)
     pos = first
     topics: list[_Topic] = []
     seen: set[tuple[bytes, int]] = set()
@@ -342,6 +344,10 @@ def _walk(buf: Buffer, start: int, end: int, most: int = sys.maxsize) -> _Walked
     return _Walked(version, acks, client_id, transactional_id, count, first, topics, pos)
 
 
+def _too_many(count: int, room: int) -> TooManyPartitions:
+    return TooManyPartitions(f"{count} topics or partitions, where a request of this size may have {room} more")
+
+
 def _walk_topic(buf: Buffer, start: int, end: int, version: int, room: int) -> _Topic:
     flexible = version >= PRODUCE_FLEXIBLE
     key: bytes | None
@@ -353,7 +359,7 @@ def _walk_topic(buf: Buffer, start: int, end: int, version: int, room: int) -> _
         raise MalformedFrame("a topic without a name")
     left, pos = _array(buf, count, end, flexible)
     if (left or 1) > room:
-        raise TooManyPartitions(f"{left} partitions, {room} are left of what a request of its size may have")
+        raise _too_many(left, room)
     partitions = []
     for _ in range(left):
         partition = _walk_partition(buf, pos, end, flexible)
