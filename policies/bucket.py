@@ -18,7 +18,8 @@ class Bucket:
     """One limit, shared by all who are under it.
 
     `rate`: bytes per second. `burst`: bytes that idle time may save up. `max_debt`: bytes that can be owed
-    at most. Both grow with the rate: they are `burst_s` and `debt_s` seconds of it.
+    at most. Both grow with the rate: they are `burst_s` and `debt_s` seconds of it; `max_debt` of the whole rate, where
+    this is told to be a part of one.
     """
 
     __slots__ = ("_burst_s", "_debt_s", "_level", "_then", "burst", "max_debt", "rate")
@@ -36,7 +37,7 @@ class Bucket:
         self._level = 0.0
         self._then = now
         self.rate = self.burst = self.max_debt = 0.0
-        self._rerate(rate)
+        self._rerate(rate, rate)
 
     def take(self, size: float, now: float) -> float:
         """Take `size` bytes at once, whatever is left; return for how many seconds the taker has to wait, 0.0 for none.
@@ -75,28 +76,32 @@ class Bucket:
         """Leave at most `debt` bytes of the debt."""
         self._level = max(self._level, -debt)
 
-    def set_rate(self, rate: float, now: float) -> None:
+    def set_rate(self, rate: float, now: float, whole: float | None = None) -> None:
         """Go on with another rate. The debt stays the same number of bytes, within the new rate's bound.
+
+        `whole`: what the bound goes by, where `rate` is the part of it that is ours just now. A part comes and goes
+        with its use, and would take the debt along.
 
         Raises:
             ValueError: a rate that never pays a debt.
         """
         self._refill(now)
-        self._rerate(rate)
+        self._rerate(rate, rate if whole is None else whole)
 
     def set_burst(self, burst_s: float, now: float) -> None:
         """From now on save up at most so many seconds of the rate."""
         if burst_s != self._burst_s:
             self._refill(now)
             self._burst_s = burst_s
-            self._rerate(self.rate)
+            self.burst = self.rate * burst_s
+            self._clip(self._level)
 
-    def _rerate(self, rate: float) -> None:
+    def _rerate(self, rate: float, whole: float) -> None:
         if not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"a bucket with a rate of {rate} bytes/s")
         self.rate = rate
         self.burst = rate * self._burst_s
-        self.max_debt = rate * self._debt_s
+        self.max_debt = whole * self._debt_s
         self._clip(self._level)
 
     def _refill(self, now: float) -> None:

@@ -375,7 +375,7 @@ class BrokerMeters:
         self.note = note
         if total is None:
             self.storage = None
-        elif self.storage is None:
+        elif self.storage is None:  # shared by strangers: none of them shall stall all others for longer than DEBT_S
             self.storage = FleetLine(self._fleet, total_key(self.node_id), total, factor, now)
         else:
             self.storage.set_limit(total, factor, now)

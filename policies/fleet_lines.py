@@ -108,15 +108,26 @@ class FleetLine(Line):
     `limit`: the whole one, as configured; times `factor` it is in force. `spent`: of it since ever, in the unit of
     `bucket`. `hungry`: somebody had to wait for it or was turned away since somebody set this to False. `key` "": its
     rate is not a fleet's. `topics`: with traffic. `noted`: for whoever looks at `spent`.
+
+    Debts are bytes: our part and the factor change, what is owed doesn't. A limit that is cut takes effect at once: a
+    debt of some seconds is one of as many at the new rate, not of a multiple.
     """
 
     __slots__ = ("__weakref__", "_least", "_settled", "_used", "factor", "fleet", "hungry", "key", "limit", "noted",
                  "spent", "topics")  # fmt: skip
 
     def __init__(
-        self, fleet: Fleet, key: FleetKey, limit: float, factor: float, now: float, least: float = LOWEST
+        self,
+        fleet: Fleet,
+        key: FleetKey,
+        limit: float,
+        factor: float,
+        now: float,
+        least: float = LOWEST,
+        *,
+        own: bool = False,
     ) -> None:
-        super().__init__(max(least, limit * factor), now)
+        super().__init__(max(least, limit * factor), now, own=own)
         self.fleet = fleet
         self.key = key
         self.limit = limit
@@ -168,6 +179,8 @@ class FleetLine(Line):
 
     def set_limit(self, limit: float, factor: float, now: float) -> None:
         """Another limit, or another factor."""
+        if limit < self.limit:
+            self.bucket.forgive(max(0.0, -self.bucket.level(now)) * limit / self.limit)
         self.limit = limit
         self.factor = factor
         self.retune(now)
@@ -176,5 +189,5 @@ class FleetLine(Line):
         """Go by our part as it is now."""
         self.bucket.set_burst(SHARED_BURST_S if self.fleet.members > 1 else BURST_S, now)
         rate = max(self._least, self.fleet.share(self.key, self.limit) * self.factor)
-        if rate != self.bucket.rate:
-            self.bucket.set_rate(rate, now)
+        # The bound of an entity's debt goes by the whole limit, since a part goes when it isn't used.
+        self.bucket.set_rate(rate, now, max(self._least, self.limit) if self.own else rate)

@@ -321,6 +321,7 @@ class GroupLines:
         if limit is None:
             return None
         if line is None:
+            # A group's tenants are strangers to each other: what one of them takes at once must not stall the others.
             least = LOWEST if unit == "bytes" else LEAST_MSGS
             return FleetLine(self.fleet, group_key(side.group, side.direction, unit), limit, factor, now, least)
         if (limit, factor) != (line.limit, line.factor):

@@ -9,6 +9,8 @@
 # reached before the next `pace`: for a topic that was quiet, as nobody knows how much comes, and where there is little
 # credit left. What was counted without asking, `pace` moves into the buckets.
 #
+# Strangers share both, so what one of them takes at once is forgiven beyond DEBT_S (line.py).
+#
 # In a fleet the total's bucket has our part of it, and a topic's our portion of its threshold. Knows no request and no
 # clock.
 

@@ -4,7 +4,8 @@
 # Rates: `bps` holds over all brokers, `broker_bps` and `percent` on each, and `shares` are parts of
 # what the broker's total leaves to those who have some, dealt out anew a few times a second by who wants how much
 # (max-min fair, weighted). Produce limits are multiplied by the storage factor. A line lives as long as a connection
-# uses it or it is not full again: who reconnects finds his debt.
+# uses it or it is not full again: who reconnects finds his debt. It is one entity's own, so the debt is kept (line.py);
+# but for the line that strangers share where there are too many of them.
 #
 # All of them hold over the whole fleet, so a line goes by our part (fleet_lines.py), and shares are parts of our part
 # of the total. Knows no session and no clock. Source: KIP-546.
@@ -49,13 +50,17 @@ class QuotaLine(FleetLine):
     """The line of one bucket. `rate` in bytes per second, or seconds per second for `percent`.
 
     `node_id`: of the broker it is for, ALL_BROKERS for all. `quota`: what was configured. `meter`: what was taken.
+    `kept`: where it is from when something is taken until it is found full again.
     """
 
-    __slots__ = ("demand", "last", "meter", "node_id", "quota", "taken")
+    __slots__ = ("_kept", "demand", "last", "meter", "node_id", "quota", "taken")
 
-    def __init__(self, fleet: Fleet, now: float, node_id: int, quota: Limit, factor: float) -> None:
+    def __init__(
+        self, fleet: Fleet, now: float, node_id: int, quota: Limit, factor: float, kept: set[QuotaLine], *, own: bool
+    ) -> None:
         least = LEAST_TIME if quota.unit == "percent" else LOWEST
-        super().__init__(fleet, _key(quota, node_id), _rate(quota), factor, now, least)
+        super().__init__(fleet, _key(quota, node_id), _rate(quota), factor, now, least, own=own)
+        self._kept = kept
         self.node_id = node_id
         self.quota = quota
         self.meter = Meter()
@@ -74,6 +79,7 @@ class QuotaLine(FleetLine):
         self.note_use(size, now)
         self.taken += size
         self.last = now
+        self._kept.add(self)
 
 
 class Lines(NamedTuple):
@@ -172,9 +178,7 @@ class QuotaLines:
         """Close the meters' tick, and forget lines that nobody uses and nobody owes."""
         for line in list(self._lines.values()):
             line.meter.tick(ticks)
-            if line.bucket.level(now) < line.bucket.burst:
-                self._kept.add(line)
-            else:
+            if line.bucket.level(now) >= line.bucket.burst:
                 self._kept.discard(line)
 
     def deal(self, totals: Mapping[int, tuple[float | None, float]], now: float) -> None:
@@ -214,14 +218,18 @@ class QuotaLines:
         node_id = ALL_BROKERS if limit.unit == "bps" else node_id
         key = (limit.bucket, node_id)
         line = self._lines.get(key)
+        own = True
         if line is None and len(self._lines) >= self.max_lines:
             bucket = limit.bucket  # a client may make names up: the rest shares one line per limit
+            own = False
             user, client_id = (None if name is None else OTHER for name in (bucket.user, bucket.client_id))
             limit = limit._replace(bucket=BucketKey(bucket.key, user, client_id))
             key = (limit.bucket, node_id)
             line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = QuotaLine(self.fleet, now, node_id, limit, self._factor_of(limit))
+            line = self._lines[key] = QuotaLine(
+                self.fleet, now, node_id, limit, self._factor_of(limit), self._kept, own=own
+            )
             if not line.key:
                 line.bucket.set_rate(self._left.get(node_id, UNDEALT), now)
             self._kept.add(line)

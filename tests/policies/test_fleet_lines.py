@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.fleet_lines import SHARED_BURST_S, Fleet, FleetLine
-from policies.line import MAX_WAIT_S, Line
+from policies.line import DEBT_S, MAX_WAIT_S, Line
 from policies.shares import FLOORS
 
 KEY = '["t",1]'
@@ -111,6 +111,42 @@ def test_the_debt_stays_the_same_bytes_when_the_part_changes() -> None:
     one.take(4000, 0.0)
     made.tell({KEY: (800.0, 400.0)}, 3, SETTLE_S, 0.0)
     assert one.bucket.level(0.0) == -4000
+
+
+def test_an_entity_keeps_its_debt_when_its_part_has_gone_for_a_while() -> None:
+    # It sends where it is idle meanwhile, and would come back to nothing owed.
+    made = fleet(3)
+    one, strangers = FleetLine(made, KEY, LIMIT, 1.0, 0.0, own=True), FleetLine(made, "other", LIMIT, 1.0, 0.0)
+    for each in (one, strangers):
+        each.take(100 * LIMIT, 0.0)
+    made.tell({KEY: (1.0, 1.0), "other": (1.0, 1.0)}, 3, SETTLE_S, 0.0)
+    made.tell({KEY: (LIMIT, LIMIT), "other": (LIMIT, LIMIT)}, 3, SETTLE_S, 0.0)
+    assert one.bucket.level(0.0) == -100 * LIMIT
+    assert strangers.bucket.level(0.0) == -DEBT_S
+
+
+def test_an_entity_keeps_its_debt_when_the_factor_falls() -> None:
+    one = FleetLine(Fleet(), KEY, LIMIT, 1.0, 0.0, own=True)
+    one.take(100 * LIMIT, 0.0)
+    one.set_limit(LIMIT, 0.01, 0.0)
+    assert one.bucket.level(0.0) == -100 * LIMIT
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_limit_that_is_cut_asks_for_as_many_seconds_and_one_that_is_raised_for_as_many_bytes(own: bool) -> None:
+    one = FleetLine(Fleet(), KEY, LIMIT, 1.0, 0.0, own=own)
+    one.take(8 * LIMIT, 0.0)
+    one.set_limit(LIMIT / 100, 1.0, 3.0)
+    assert one.bucket.wait(3.0) == pytest.approx(5.0)
+    assert one.bucket.rate == LIMIT / 100
+    one.set_limit(LIMIT, 1.0, 3.0)
+    assert one.bucket.wait(3.0) == pytest.approx(0.05)
+
+
+def test_a_limit_that_is_cut_leaves_credit_within_the_new_burst() -> None:
+    one = line(Fleet())
+    one.set_limit(LIMIT / 100, 1.0, 60.0)
+    assert one.bucket.level(60.0) == LIMIT / 100
 
 
 def test_lines_that_nobody_uses_any_more_are_forgotten() -> None:

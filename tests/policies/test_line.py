@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.line import AT_ONCE, DEBT_S, HALF_PATIENCE_S, MAX_PATIENCE_S, MAX_WAIT_S, MIN_WAIT_S, Answer, Door, Line
+from policies.line import (
+    AT_ONCE,
+    BURST_S,
+    DEBT_S,
+    HALF_PATIENCE_S,
+    MAX_PATIENCE_S,
+    MAX_WAIT_S,
+    MIN_WAIT_S,
+    OWN_DEBT_S,
+    Answer,
+    Door,
+    Line,
+)
 
 RATE = 1000.0
 
@@ -82,6 +94,47 @@ def test_what_passes_never_exceeds_the_rate_by_more_than_the_burst_and_the_room(
             passed += size
     largest = max(size for size, _ in steps)
     assert passed <= RATE * (now + 1.0 + MAX_WAIT_S) + largest
+
+
+def admitted(one: Line, size: int, seconds: int) -> int:
+    """Bytes that pass when somebody who obeys no wait sends such requests over any number of connections."""
+    passed = 0
+    for tenth in range(10 * seconds):
+        now = tenth / 10
+        while one.ask(size, now, True, 0.0).admitted:
+            one.take(size, now)
+            passed += size
+    return passed
+
+
+@pytest.mark.parametrize("of_a_second", [0.001, 0.01, 0.1, 0.5, 1.0, 3.0, 10.0, 31.0, 64.0, 640.0, 10_000.0])
+def test_requests_of_no_size_evade_an_entitys_limit(of_a_second: float) -> None:
+    size = round(of_a_second * RATE)
+    assert admitted(Line(RATE, 0.0, own=True), size, 120) <= 1.1 * RATE * 120 + RATE * BURST_S + size
+
+
+@pytest.mark.parametrize("of_a_second", [31.0, 64.0, 300.0, 599.0])
+def test_in_the_long_run_an_entity_pays_for_every_byte(of_a_second: float) -> None:
+    size = round(of_a_second * RATE)
+    assert admitted(Line(RATE, 0.0, own=True), size, 3600) <= RATE * (3600 + MAX_WAIT_S) + size
+
+
+def test_of_requests_that_take_an_entity_longer_than_the_bound_one_passes_in_that_time() -> None:
+    size = round(2 * OWN_DEBT_S * RATE)
+    assert admitted(Line(RATE, 0.0, own=True), size, 3599) == size * 3600 / OWN_DEBT_S
+    one = Line(RATE, 0.0, own=True)
+    assert one.ask(size, 0.0, True, 0.0) == Answer(True, OWN_DEBT_S)
+
+
+def test_strangers_wait_no_longer_for_one_of_them_than_the_bound() -> None:
+    one = line()
+    one.take(round(100 * DEBT_S * RATE), 0.0)
+    assert not one.ask(1, DEBT_S - MAX_WAIT_S - 0.1, True, 0.0).admitted
+    assert one.ask(1, DEBT_S - MAX_WAIT_S + 0.1, True, 0.0).admitted
+    own = Line(RATE, 0.0, own=True)
+    own.take(round(100 * DEBT_S * RATE), 0.0)
+    assert not own.ask(1, OWN_DEBT_S - MAX_WAIT_S - 0.1, True, 0.0).admitted
+    assert own.ask(1, OWN_DEBT_S - MAX_WAIT_S + 0.1, True, 0.0).admitted
 
 
 def test_a_door_knows_no_rate() -> None:

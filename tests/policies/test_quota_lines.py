@@ -93,6 +93,49 @@ def test_who_reconnects_finds_his_debt() -> None:
     assert made.of(1, "alice", "", 5.0).produce[0].bucket.level(5.0) == -15_000
 
 
+def test_who_closes_right_after_a_large_request_finds_his_debt_as_well() -> None:
+    # The line was full at the last tick, and the connection was all that kept it.
+    made = quotas((ALICE, "producer_byte_rate", 1000))
+    lines = made.of(1, "alice", "", 0.0)
+    made.tick(1, 5.0)
+    lines.produce[0].take(64_000, 6.0)
+    del lines
+    gc.collect()
+    assert made.of(1, "alice", "", 6.0).produce[0].bucket.level(6.0) == -63_000
+    made.tick(1, 10.0)
+    gc.collect()
+    assert made.of(1, "alice", "", 10.0).produce[0].bucket.level(10.0) == -59_000
+
+
+@pytest.mark.parametrize("size", [10, 100, 1_000, 10_000, 64_000, 640_000])
+def test_requests_of_no_size_over_new_connections_evade_a_quota(size: int) -> None:
+    made = quotas((ALICE, "producer_byte_rate", 1000))
+    passed = 0
+    for now in range(120):
+        while True:
+            lines = made.of(1, "alice", "", now)
+            found = judge(made, lines, size, now)
+            if found is not None and found[0] == REJECT:
+                break
+            lines.produce[0].take(size, now)
+            passed += size
+        del lines
+        if now % 5 == 0:
+            made.tick(1, now)
+        gc.collect(0)
+    assert passed <= 1.1 * 1000 * 120 + 1000 * BURST_S + size
+
+
+def test_the_line_of_those_who_are_too_many_forgives_as_strangers_share_it() -> None:
+    made = quotas((Entity(None, DEFAULT), "producer_byte_rate", 1000))
+    made.max_lines = 1
+    own, shared = (made.of(1, "bob", name, 0.0).produce[0] for name in ("first", "second"))
+    for line in (own, shared):
+        line.take(1000 * 100, 0.0)
+    assert own.bucket.level(0.0) == -1000 * 100
+    assert shared.bucket.level(0.0) == -1000 * DEBT_S
+
+
 def test_lines_that_nobody_uses_and_nobody_owes_are_forgotten() -> None:
     made = quotas((EVERYBODY, "producer_byte_rate", 1000))
     for i in range(100):
