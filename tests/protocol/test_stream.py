@@ -311,6 +311,16 @@ def test_a_varint_of_more_than_32_bits_or_five_bytes_is_the_end_of_following(var
     assert hider.lost
 
 
+@pytest.mark.parametrize("count", [64, 65])
+def test_more_tagged_fields_than_anybody_has_are_the_end_of_following(count: int) -> None:
+    cls = answer_class(api.FETCH, 17)
+    header = answer_header(cls, 1, uvarint(count) + b"\x5a\x00" * count)
+    content = header + encode(filled(cls, node_endpoints=()))
+    hider = EndpointHider(api.FETCH, 17, len(content))
+    assert stream(hider, content, range(1, len(content))) == content
+    assert hider.lost == (count > 64)
+
+
 @pytest.mark.parametrize("case", [(api.FETCH, 15), (api.FETCH, 19), (api.SHARE_FETCH, 0), (api.METADATA, 12)])
 def test_an_answer_of_another_kind_is_passed_and_reported(case: tuple[int, int]) -> None:
     assert not has_endpoints(*case)
