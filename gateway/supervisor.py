@@ -33,8 +33,8 @@ log = logging.getLogger("gateway.supervisor")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 BACKLOG = 1024  # connections that wait while control restarts
-BACKOFF_S = (0.1, 10.0)  # first and longest pause before a dead child is started again
-STEADY_S = 30.0  # a child that lived so long starts at the first pause again
+BACKOFF_S = (0.1, 10.0)  # first and longest pause before a dead child is started again, or a broken channel replaced
+STEADY_S = 30.0  # what lived so long starts at the first pause again
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _CHILD_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -54,9 +54,13 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """To control, after the sockets that were open already: the validated configuration, as JSON."""
+    """To control, after the sockets that were open already: the validated configuration, as JSON.
+
+    `was_up`: an earlier control had everything up (`WasUp`), so clients may be at work.
+    """
 
     settings: bytes
+    was_up: bool = False
 
 
 class NewChannel(msgspec.Struct, frozen=True, tag=True):
@@ -91,14 +95,20 @@ class Reconnect(msgspec.Struct, frozen=True, tag=True):
     worker: int
 
 
+class WasUp(msgspec.Struct, frozen=True, tag=True):
+    """Control: connections are accepted. From now on nothing that control lacks ends the gateway."""
+
+
 class GiveUp(msgspec.Struct, frozen=True, tag=True):
-    """It makes no sense to start this child again: the parent prints why, ends everything and exits with 1."""
+    """It makes no sense to start this child again: the parent prints why, ends everything and exits with 1. After
+    `WasUp` only the child ends, and is started again.
+    """
 
     text: str
 
 
 _decode_for_child = msgspec.msgpack.Decoder(Listening | Start | NewChannel | Stop).decode
-_decode_for_parent = msgspec.msgpack.Decoder(Listen | Unlisten | Reconnect | GiveUp).decode
+_decode_for_parent = msgspec.msgpack.Decoder(Listen | Unlisten | Reconnect | WasUp | GiveUp).decode
 
 
 class ParentGone(Exception):
@@ -128,6 +138,7 @@ class ParentLink:
     Attributes:
         stopping: set when the parent asks this child to finish within `drain_timeout_s` seconds.
         settings: control only, set once `started` is: the configuration as JSON.
+        was_up: control only, likewise: an earlier control had everything up.
         inherited: control only: (host, port, socket) by name of what was open before this process.
     """
 
@@ -140,6 +151,7 @@ class ParentLink:
         self.drain_timeout_s = 0.0
         self.started = trio.Event()
         self.settings = b""
+        self.was_up = False
         self.inherited: dict[str, tuple[str, int, socket.socket]] = {}
 
     async def run(self) -> None:
@@ -191,8 +203,13 @@ class ParentLink:
         self._line.post(Unlisten(name))
 
     def reconnect(self, worker: int) -> None:
-        """Control: ask for a new channel to that worker."""
+        """Control: ask for a new channel to that worker; the parent may take its time."""
         self._line.post(Reconnect(worker))
+
+    def note_up(self) -> None:
+        """Control: everything is up; this and every later control goes on without what it can't have."""
+        self.was_up = True
+        self._line.post(WasUp())
 
     async def give_up(self, text: str) -> None:
         """Ask the parent to end the whole gateway with this message; returns when it knows."""
@@ -209,7 +226,7 @@ class ParentLink:
             case NewChannel() if fd >= 0:
                 self._channels.send_nowait((message, socket.socket(fileno=fd)))
             case Start():
-                self.settings = message.settings
+                self.settings, self.was_up = message.settings, message.was_up
                 self.started.set()
             case Stop():
                 self.drain_timeout_s = message.timeout_s
@@ -271,6 +288,19 @@ def run(
     return trio.run(family.run)
 
 
+class Backoff:
+    """Pauses between attempts, in seconds: longer each time, until one lived for STEADY_S."""
+
+    def __init__(self) -> None:
+        self._pause = BACKOFF_S[0]
+
+    def next(self, lived_s: float) -> float:
+        """The pause behind an attempt that lived so long."""
+        pause = BACKOFF_S[0] if lived_s >= STEADY_S else self._pause
+        self._pause = min(2 * pause, BACKOFF_S[1])
+        return pause
+
+
 class _Child:
     def __init__(self, number: int) -> None:
         self.number = number
@@ -278,6 +308,8 @@ class _Child:
         self.line: Channel | None = None  # None while it isn't running
         self.process: subprocess.Popen[bytes] | None = None
         self.restarts = -1
+        self.connected_at = -math.inf  # when a worker got its last channel to control
+        self.reconnects = Backoff()
 
     def spawn(self, program: Program) -> Channel:
         ours, theirs = socket.socketpair()
@@ -311,6 +343,7 @@ class _Family:
         self._workers = [_Child(number) for number in range(workers)]
         self._listening: dict[str, tuple[str, int, socket.socket]] = {}
         self._stopping = trio.Event()
+        self._was_up = False
         self._exit_code = 0
 
     def open(self, name: str, host: str, port: int) -> socket.socket:
@@ -374,18 +407,16 @@ class _Family:
                 child.kill()
 
     async def _keep(self, child: _Child) -> None:
-        pause = BACKOFF_S[0]
+        pauses = Backoff()
         while not self._stopping.is_set():
             since = trio.current_time()
             code = await self._live(child)
             if self._stopping.is_set():
                 return
-            if trio.current_time() - since >= STEADY_S:
-                pause = BACKOFF_S[0]
+            pause = pauses.next(trio.current_time() - since)
             log.error("%s ended (%s) and is started again in %g s", child.name, _describe(code), pause)
             with trio.move_on_after(pause):
                 await self._stopping.wait()
-            pause = min(2 * pause, BACKOFF_S[1])
 
     async def _live(self, child: _Child) -> int:
         """One life of a child, from its start to its exit code."""
@@ -408,7 +439,7 @@ class _Family:
         if child is self._control:
             for name, (host, port, sock) in self._listening.items():
                 child.line.post(Listening(name, host, port), os.dup(sock.fileno()))
-            child.line.post(Start(self._settings))
+            child.line.post(Start(self._settings, self._was_up))
         for worker in self._workers if child is self._control else [child]:
             self._connect(worker)
 
@@ -419,6 +450,16 @@ class _Family:
         message = NewChannel(worker.number, worker.restarts)
         self._control.line.post(message, control_end.detach())
         worker.line.post(message, worker_end.detach())
+        worker.connected_at = trio.current_time()
+
+    async def _reconnect(self, worker: _Child) -> None:
+        """Not at once again and again: a channel may break of what is said on it, and is said again on the next."""
+        broken = worker.connected_at
+        pause = worker.reconnects.next(trio.current_time() - broken)
+        log.warning("%s and control lost their channel: a new one in %g s", worker.name, pause)
+        await trio.sleep(pause)
+        if worker.connected_at == broken:  # else one of them was started again, and both have one
+            self._connect(worker)
 
     async def _converse(self, child: _Child, line: Channel) -> None:
         try:
@@ -426,7 +467,10 @@ class _Family:
                 nursery.start_soon(line.run)
                 while True:
                     message, _ = await line.receive()
-                    self._obey(line, message)
+                    if isinstance(message, Reconnect):
+                        nursery.start_soon(self._reconnect, self._workers[message.worker])
+                    else:
+                        self._obey(line, message)
         except* ChannelClosed:
             pass  # it is ending; its exit code tells more
 
@@ -444,13 +488,14 @@ class _Family:
                     line.post(Listening(name, host, port), fd)
             case Unlisten(name):
                 self.close(name)
-            case Reconnect(number):
-                self._connect(self._workers[number])
+            case WasUp():
+                self._was_up = True
             case GiveUp(text):
                 log.error("%s", text)
-                self._exit_code = 1
-                if not self._stopping.is_set():
-                    self._stop()
+                if not self._was_up:
+                    self._exit_code = 1
+                    if not self._stopping.is_set():
+                        self._stop()
 
 
 def _raise_file_limit() -> None:

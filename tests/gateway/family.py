@@ -43,9 +43,16 @@ async def control(link: supervisor.ParentLink) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         await link.started.wait()
-        tell("control", "started", settings=link.settings.decode(), inherited=sorted(link.inherited))
-        if MOOD == "give-up":
+        tell(
+            "control", "started",
+            settings=link.settings.decode(), inherited=sorted(link.inherited), was_up=link.was_up,
+        )  # fmt: skip
+        if MOOD == "give-up" or (MOOD == "give-up-later" and link.was_up):
             await link.give_up("no spool to write to")
+            if link.was_up:
+                nursery.cancel_scope.cancel()
+                return
+        link.note_up()
         for name, port in (("bootstrap", int(os.environ["FAMILY_BOOT"])), ("broker 1", int(os.environ["FAMILY_PORT"]))):
             try:
                 sock = await link.listen(name, "127.0.0.1", port)
@@ -71,13 +78,17 @@ async def accept(name: str, sock: object) -> None:
 async def follow(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
     while True:
         message, sock = await link.next_worker()
-        nursery.start_soon(greet, message.restarts, Channel(sock, "control"))
+        nursery.start_soon(greet, link, message.restarts, Channel(sock, "control"))
 
 
-async def greet(restarts: int, channel: Channel) -> None:
+async def greet(link: supervisor.ParentLink, restarts: int, channel: Channel) -> None:
     try:
         hello, _ = await channel.receive()
         tell("control", "hello", worker_pid=hello.pid, restarts=restarts)
+        if MOOD == "break":
+            channel.close()
+            link.reconnect(0)
+            return
         await channel.receive()
     except ChannelClosed:
         tell("control", "channel closed")

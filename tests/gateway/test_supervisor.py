@@ -246,6 +246,34 @@ def test_control_can_give_up_for_all(start):
     assert "started again" not in log
 
 
+def test_once_all_was_up_no_control_ends_the_gateway(start):
+    family = start("give-up-later")
+    control, worker = family.running()
+    os.kill(control, signal.SIGKILL)
+    later = family.wait_for("control", "started", count=3, was_up=True)  # the second one gave up, and ended
+    assert later["pid"] != control
+    assert is_alive(worker)
+    family.process.terminate()
+    code, log = family.end()
+    assert code == 0
+    assert "no spool to write to" in log
+
+
+def test_a_channel_that_breaks_again_and_again_is_replaced_at_longer_and_longer_intervals(start):
+    family = start("break")
+    family.wait_for("control", "hello", count=4)
+    family.process.terminate()
+    log = family.end()[1]
+    pauses = [line.rpartition(" in ")[2] for line in log.splitlines() if line.startswith("worker 0 and control lost")]
+    assert pauses[:3] == ["0.1 s", "0.2 s", "0.4 s"]
+
+
+def test_pauses_grow_to_a_bound_and_begin_anew_after_what_lived_long():
+    backoff = supervisor.Backoff()
+    assert [backoff.next(0.0) for _ in range(9)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10])
+    assert [backoff.next(lived) for lived in (supervisor.STEADY_S, 0.0)] == [0.1, 0.2]
+
+
 @pytest.mark.parametrize(
     ("host", "port", "why"),
     [
