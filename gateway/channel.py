@@ -232,6 +232,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     boot: str  # a new one at every start of a worker: together with seq it names an interval once and for all
     storage: Storage | None = None  # what it was told last: a new control goes on with it, not with the fallback
     members: int = 1  # likewise; 1: alone, or just started
+    informed: bool = False  # it has had all snapshots, so until a new control knows better they hold
     addresses: dict[str, int] = {}  # clients' connections that it has, by address
 
 

@@ -29,8 +29,11 @@ def make_application(
     find_problems: Callable[[], list[str]],
     views: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
     api: Application | None = None,
+    *,
+    find_lacking: Callable[[], list[str]] = list,
 ) -> Application:
-    """`metrics` renders the exposition (called in a thread); `find_problems` says why the gateway isn't ready.
+    """`metrics` renders the exposition (called in a thread); `find_problems` says why the gateway isn't ready, and
+    `find_lacking` what it goes on without, ready all the same.
 
     `views`: more paths, each with what gives the JSON value shown there. `api`: has all other paths of API_PATHS.
     """
@@ -43,7 +46,8 @@ def make_application(
 
     async def show_readiness() -> Answer:
         problems = find_problems()
-        return as_json({"ready": not problems, "problems": problems}, 503 if problems else 200)
+        said = {"ready": not problems, "problems": problems, "lacking": find_lacking()}
+        return as_json(said, 503 if problems else 200)
 
     def show(view: Callable[[], Any]) -> Route:
         async def answer() -> Answer:

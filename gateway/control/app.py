@@ -22,24 +22,23 @@ from gateway.control import admin, rest
 from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import Metrics
+from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable
 from gateway.control.quota_source import QuotaFeed
 from gateway.control.recent import Recent
 from gateway.control.rights import Rights
-from gateway.control.usage_log import Publisher, Spool, SpoolInUse, UsageLog
+from gateway.control.usage_log import Publisher, Spool, UsageLog
 from gateway.control.workers import Workers
 from gateway.fleet.exchange import DROPPED, Exchange
-from gateway.plugins import PluginError
 from gateway.policy.door import Door, managed_apis
 from gateway.policy.parts import groups_of, make_store, quotas_of, thresholds_of
 from gateway.policy.service import PolicyService
 from gateway.policy.store import StoreError
-from gateway.storage import plugins
-from gateway.storage.build import StorageError, make_eye
 from gateway.storage.control import StorageControl, make_status
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
 from policies.fleet_keys import FleetKey, Unit, group_key
 from policies.policy_set import PolicySet
+from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.control")
 
@@ -99,44 +98,34 @@ async def run(link: ParentLink) -> None:
         nursery.start_soon(link.run)
         await link.started.wait()
         settings = Settings.model_validate_json(link.settings)
+        parts = Parts(settings)
         try:
-            spool = await trio.to_thread.run_sync(_open_spool, settings)
-        except SpoolInUse as error:
+            await parts.make(patient=link.was_up)
+            control = _Control(settings, link, parts)
+        except (Unusable, StoreError) as error:
             await link.give_up(str(error))
-        except OSError as error:
-            await link.give_up(f"usage_log.spool_dir {settings.usage_log.spool_dir}: {error.strerror or error}")
         else:
-            try:
-                control = _Control(settings, link, spool)
-            except (StorageError, StoreError, PluginError) as error:
-                await link.give_up(str(error))
-            else:
-                await control.run()
+            await control.run()
         nursery.cancel_scope.cancel()
 
 
-def _open_spool(settings: Settings) -> Spool:
-    log_settings = settings.usage_log
-    publishes = settings.internal_topics == "kafka"
-    return Spool(log_settings.spool_dir, log_settings.max_spool_bytes, log_settings.retention, published_only=publishes)
-
-
 class _Control:
-    def __init__(self, settings: Settings, link: ParentLink, spool: Spool) -> None:
+    def __init__(self, settings: Settings, link: ParentLink, parts: Parts) -> None:
         self._settings = settings
         self._link = link
-        self._spool = spool
+        self._parts = parts
+        self._spool: Spool | None = None
+        self._publisher: Publisher | None = None
+        self._storage: StorageControl | None = None
+        self._heard = False  # a worker, while there was no _storage to ask …
+        self._held: Storage | None = None  # … and what factor it holds
         self._metrics = Metrics(settings.limits.max_client_metrics, settings.limits.max_topic_metrics)
-        self._usage_log = UsageLog(spool, settings.gateway, self._metrics)
+        self._usage_log = UsageLog(None, settings.gateway, self._metrics)
         client = client_properties(settings)
         publishes = settings.internal_topics == "kafka"
-        topic = settings.usage_log.topic
-        self._publisher: Publisher | None = None
-        if publishes:
-            partitions, replication = settings.usage_log.partitions, settings.usage_log.replication
-            self._publisher = Publisher(spool, client, topic, partitions, replication, self._metrics)
         self._recent = Recent()
-        self._was_complete = any(name.startswith("broker ") for name in link.inherited)  # before a restart of control
+        self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
+        self._was_complete = link.was_up
         self._workers = Workers(
             self._usage_log, self._metrics, self._want_metadata, link.reconnect, self._adopt, self._ask, self._recent
         )
@@ -150,10 +139,9 @@ class _Control:
         self._workers.fleet = self._fleet
         self._exchange = self._make_exchange(client) if settings.exchanges else None
         self._deleted = DeletedTopics()
-        self._policies = PolicyService(make_store(settings, client), self._metrics, self._tell_policies, self._deleted)
+        store = make_store(settings, client, patient=self._restarted)
+        self._policies = PolicyService(store, self._metrics, self._tell_policies, self._deleted)
         self._door = Door(self._policies)
-        self._feed = self._make_feed()
-        self._storage = self._make_storage()
         self._cluster = Cluster(
             AdminSource(client, settings.own_topics, topic_ids=publishes),
             settings.upstream.addresses(),
@@ -178,20 +166,20 @@ class _Control:
         try:
             async with trio.open_nursery() as outer:
                 outer.start_soon(self._usage_log.run)
+                outer.start_soon(self._keep_spool)
                 outer.start_soon(self._follow_channels, outer)
-                outer.start_soon(self._watch_spool)
+                outer.start_soon(self._watch)
                 outer.start_soon(self._serve_admin)
-                if self._storage is not None:
-                    outer.start_soon(self._storage.run)
+                if STORAGE in self._parts:
+                    outer.start_soon(self._protect_storage)
                 outer.start_soon(self._fleet.run)
                 if self._exchange is not None:
                     outer.start_soon(self._exchange.run)
                 outer.start_soon(self._policies.run)
+                outer.start_soon(self._tell_loaded)
                 outer.start_soon(self._door.run)
-                if self._feed is not None:
-                    outer.start_soon(self._feed.run)
-                if self._publisher is not None:
-                    outer.start_soon(self._publisher.run, self._usage_log)
+                if SOURCE in self._parts:
+                    outer.start_soon(self._feed_thresholds)
                 async with trio.open_nursery() as inner:
                     inner.start_soon(self._open, inner)
                     await self._link.stopping.wait()
@@ -199,14 +187,45 @@ class _Control:
                 await self._finish(self._link.drain_timeout_s)
                 outer.cancel_scope.cancel()
         finally:
-            self._spool.close()
+            if self._spool is not None:
+                self._spool.close()
+
+    async def _keep_spool(self) -> None:
+        self._spool = spool = await self._parts.obtain(SPOOL)
+        self._usage_log.open(spool)
+        if self._settings.internal_topics == "kafka":
+            kept, client = self._settings.usage_log, client_properties(self._settings)
+            publisher = Publisher(spool, client, kept.topic, kept.partitions, kept.replication, self._metrics)
+            self._publisher = publisher
+            await publisher.run(self._usage_log)
+
+    async def _protect_storage(self) -> None:
+        """Workers are told the state before the first look at once, so that none is without one."""
+        settings = self._settings
+        assert settings.storage is not None
+        eye = await self._parts.obtain(STORAGE)
+        self._storage = StorageControl(
+            settings.storage,
+            eye,
+            self._metrics.show_storage(),
+            tell=self._workers.tell,
+            observe=settings.mode == "observe",
+            has_limits=lambda: limits_production(self._policies.policies.effective()),
+            restarted=self._restarted and not self._heard,
+            held=self._held,
+        )
+        await self._storage.run()
+
+    async def _feed_thresholds(self) -> None:
+        """Keep thresholds in step with a source of the operator's own."""
+        source = await self._parts.obtain(SOURCE)
+        await QuotaFeed(source, self._settings.thresholds.interval, self._rebase).run()
 
     async def _open(self, inner: trio.Nursery) -> None:
         """Listeners of an earlier control at once; the bootstrap listener when there is something to say."""
-        restarted = any(name.startswith("broker ") for name in self._link.inherited)
         await self._cluster.adopt(inner, list(self._link.inherited))
         inner.start_soon(self._cluster.run, inner)
-        if not restarted:
+        if not self._restarted:
             await self._cluster.asked.wait()
         with trio.move_on_after(POLICIES_S):  # before, only the file's would hold
             await self._policies.loaded.wait()
@@ -216,6 +235,7 @@ class _Control:
         sock = await self._link.listen("bootstrap", listener.host, listener.port)
         inner.start_soon(self._accept, None, sock)
         self._bootstrap_open = True
+        self._link.note_up()
 
     async def _finish(self, timeout_s: float) -> None:
         """Workers first, then what they reported to disk, then to the topic, all within the time."""
@@ -231,21 +251,6 @@ class _Control:
                     await self._publisher.caught_up()
         if self._publisher is not None:
             self._publisher.stop()
-
-    def _make_storage(self) -> StorageControl | None:
-        """Tells workers the state before the first look at once, so that none is without one."""
-        settings = self._settings
-        if settings.storage is None or settings.storage.off:
-            return None
-        return StorageControl(
-            settings.storage,
-            make_eye(settings, settings.storage),
-            self._metrics.show_storage(),
-            tell=self._workers.tell,
-            observe=settings.mode == "observe",
-            has_limits=lambda: limits_production(self._policies.policies.effective()),
-            restarted=self._was_complete,
-        )
 
     def _make_exchange(self, client: dict[str, Any]) -> Exchange:
         settings, fleet = self._settings, self._fleet
@@ -265,26 +270,25 @@ class _Control:
         fleet.connect(exchange)
         return exchange
 
-    def _make_feed(self) -> QuotaFeed | None:
-        """What keeps thresholds in step with a source of the operator's own, if there is one."""
-        thresholds = self._settings.thresholds
-        if not thresholds.source:
-            return None
-        source = plugins.load(plugins.QUOTA_SOURCES, thresholds.source, thresholds.options)
-        return QuotaFeed(source, thresholds.interval, self._rebase)
-
     async def _rebase(self, total: float | None, topics: dict[str, float]) -> None:
         """The operator's own source stands in the place of the file's thresholds."""
         await self._policies.rebase(self._settings.base_with(total, topics))
 
+    async def _tell_loaded(self) -> None:
+        await self._policies.loaded.wait()
+        self._tell_policies(self._policies.policies)
+
     def _tell_policies(self, policies: PolicySet) -> None:
-        self._workers.tell(thresholds_of(policies, self._settings))
+        """Until it is known what was changed at run time, what workers were told by an earlier control is better."""
+        knows_all = self._policies.loaded.is_set() or not self._restarted
+        tell = self._workers.tell if knows_all else self._workers.suggest
+        tell(thresholds_of(policies, self._settings))
         quotas, told = quotas_of(policies, self._settings), self._workers.latest(Quotas)
         if told is None or told.entries != quotas.entries:  # there may be many, and workers read them between requests
-            self._workers.tell(quotas)
+            tell(quotas)
         groups, known = groups_of(policies, self._settings), self._workers.latest(Groups)
         if known is None or msgspec.structs.replace(known, version=groups.version) != groups:
-            self._workers.tell(groups)
+            tell(groups)
         self._fleet.set_policies(policies)
 
     def _tell_cluster(self, message: Brokers | Topics) -> None:
@@ -298,6 +302,8 @@ class _Control:
     def _adopt(self, held: Storage | None) -> None:
         if self._storage is not None:
             self._storage.adopt(held)
+        else:
+            self._heard, self._held = True, held or self._held
 
     def _want_metadata(self) -> None:
         self._cluster.want()
@@ -335,9 +341,12 @@ class _Control:
             log.warning("no connections can be accepted just now: %s", error.strerror or error)
         await trio.sleep(PAUSE_S)
 
+    def _show_storage(self) -> Mapping[str, Any]:
+        return make_status(self._storage)()
+
     async def _serve_admin(self) -> None:
         sock = await self._link.listen("admin", self._settings.admin.host, self._settings.admin.port)
-        views = {"/v1/storage": make_status(self._storage)}
+        views = {"/v1/storage": self._show_storage}
         source = self._settings.thresholds.source
         api = rest.make_api(
             self._policies,
@@ -349,7 +358,10 @@ class _Control:
             rights=Rights(self._settings.admin.tokens, self._settings.admin.token_file),
             fleet=self._fleet.uses,
         )
-        await admin.serve(sock, admin.make_application(self._metrics_text, self._find_problems, views, api))
+        application = admin.make_application(
+            self._metrics_text, self._find_problems, views, api, find_lacking=self._find_lacking
+        )
+        await admin.serve(sock, application)
 
     def _metrics_text(self) -> bytes:
         """In a thread."""
@@ -378,19 +390,35 @@ class _Control:
             problems.append("the bootstrap listener is not accepting yet")
         return problems
 
-    async def _watch_spool(self) -> None:
+    def _lacking(self) -> dict[str, str]:
+        """Parts without which the gateway goes on: why each is lacking, "" where it is not."""
+        lacking = dict(self._parts.lacking)
+        lacking[SPOOL] = lacking[SPOOL] or self._usage_log.problem
+        lacking["policies"] = self._policies.problem
+        if self._settings.internal_topics == "kafka":
+            lacking["usage_log.topic"] = "" if self._publisher is None else self._publisher.problem
+        if self._exchange is not None:
+            lacking["exchange"] = self._exchange.problem
+        return lacking
+
+    def _find_lacking(self) -> list[str]:
+        return [f"{part}: {one_line(why, ERROR_CHARS)}" for part, why in self._lacking().items() if why]
+
+    async def _watch(self) -> None:
         next_prune = trio.current_time()
         while True:
-            self._metrics.spool_bytes.set(self._spool.total_bytes)
-            self._metrics.usage_backlog.set(self._spool.backlog_bytes if self._publisher is not None else 0)
+            self._metrics.show_lacking(self._lacking())
             self._metrics.usage_queued.set(self._usage_log.queued)
-            if trio.current_time() >= next_prune:
-                await trio.to_thread.run_sync(self._prune)
-                next_prune = trio.current_time() + PRUNE_S
+            if self._spool is not None:
+                self._metrics.spool_bytes.set(self._spool.total_bytes)
+                self._metrics.usage_backlog.set(self._spool.backlog_bytes if self._publisher is not None else 0)
+                if trio.current_time() >= next_prune:
+                    await trio.to_thread.run_sync(self._prune, self._spool)
+                    next_prune = trio.current_time() + PRUNE_S
             await trio.sleep(GAUGE_S)
 
-    def _prune(self) -> None:
+    def _prune(self, spool: Spool) -> None:
         try:
-            self._spool.prune()
+            spool.prune()
         except OSError as error:
             log.warning("usage log: can't delete old spool files: %s", error)

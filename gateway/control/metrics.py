@@ -90,7 +90,7 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "usage_log_records_published": ((), "Usage records acknowledged by the usage topic."),
     "usage_log_dropped": (
         ("reason",),
-        "Usage data given up: intervals while the spool took none (spool-full), records the broker refused (refused).",
+        "Usage data given up: records that the broker refused for good (refused).",
     ),
     "usage_log_spool_errors": ((), "Failed attempts to write to the spool; the data waits."),
 }
@@ -107,6 +107,7 @@ GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "usage_log_backlog_bytes": ((), "Bytes in the spool that the usage topic has not acknowledged."),
     "usage_log_spool_bytes": ((), "Bytes in the spool in all."),
     "usage_log_queued_intervals": ((), "Intervals received and not yet in the spool."),
+    "lacking": (("part",), "1 while the gateway goes on without this part of it; /readyz says why."),
     "build_info": (("version", "python"), "Always 1."),
     "config_info": (("gateway", "upstream", "internal_topics", "usage_topic"), "Always 1."),
 }
@@ -330,8 +331,7 @@ class Metrics:
             self.metadata_refreshes.labels(outcome)
         for outcome in ("accepted", "unchanged", "refused", "failed"):
             self._counters["policy_changes"].labels(outcome)
-        for reason in ("spool-full", "refused"):
-            self.usage_dropped.labels(reason)
+        self.usage_dropped.labels("refused")
         for name in COUNTS:
             self._count(name, 0)
         self._gauges["build_info"].labels(version("produce-gateway"), platform.python_version()).set(1)
@@ -359,6 +359,11 @@ class Metrics:
 
     def show_config(self, gateway: str, upstream: str, internal_topics: str, usage_topic: str) -> None:
         self._gauges["config_info"].labels(gateway, upstream, internal_topics, usage_topic).set(1)
+
+    def show_lacking(self, parts: Mapping[str, str]) -> None:
+        """All parts that may be lacking, with why they are; "" for those that are not."""
+        for part, why in parts.items():
+            self._gauges["lacking"].labels(part).set(bool(why))
 
     def show_worker(self, worker: int) -> None:
         """Create a worker's series."""

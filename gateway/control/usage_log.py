@@ -2,9 +2,10 @@
 #
 # A worker keeps an interval until it is in the spool, and the spool keeps it until the topic has acknowledged it, so
 # whatever dies, nothing goes missing; what can come twice (a crash between the two steps) is told apart by its boot and
-# sequence number. Where something is given up after all (a full spool for minutes) it is counted, logged, and a gap in
-# the numbers. What a record holds is policies/usage.py's. Files: `usage-<number>-<boot>.jsonl`, written by one process,
-# synced to disk with every write (one a second); `published.json` says up to where the topic has them; `lock`.
+# sequence number. While the spool takes nothing, or can't be opened by a control that was started again, intervals wait
+# here as long as there is room, then in the workers. What a record holds is policies/usage.py's. Files:
+# `usage-<number>-<boot>.jsonl`, written by one process, synced to disk with every write (one a second);
+# `published.json` says up to where the topic has them; `lock`.
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from policies import usage
 
 log = logging.getLogger("gateway.usage")
 
-MAX_QUEUED: Final = 600  # intervals that wait for a disk with room: ten minutes of one worker
+MAX_QUEUED: Final = 600  # intervals that wait here for a disk with room: ten minutes of one worker …
+MAX_QUEUED_ROWS: Final = 200_000  # … or so many rows, about 100 MB
 RETRY_S: Final = 1.0
 SEGMENT_BYTES: Final = 64 * 2**20
 SEGMENT_AGE_S: Final = 3600.0  # files go as wholes, so retention needs them to end
@@ -266,10 +268,15 @@ class Spool:
 
 
 class UsageLog:
-    """Takes intervals, puts them into the spool in their order, and confirms them."""
+    """Takes intervals, puts them into the spool in their order, and confirms them.
 
-    def __init__(self, spool: Spool, gateway: str, metrics: Metrics) -> None:
-        self._spool = spool
+    `spool`: None: it can't be used yet, see `open`. `problem`: why nothing can be written just now, one line; "" for
+    none.
+    """
+
+    def __init__(self, spool: Spool | None, gateway: str, metrics: Metrics) -> None:
+        self.problem = ""
+        self._spool: Spool | None = None
         self._gateway = gateway
         self._metrics = metrics
         self._queue: deque[tuple[Interval | bytes, Callable[[], None]]] = deque()
@@ -278,11 +285,28 @@ class UsageLog:
         self._idle.set()
         self.written = trio.Event()  # set with every write: the publisher waits for it
         self._seen: dict[str, int] = {}
-        self._troubled = False
+        self._rows = 0  # in the queue
+        self._boots: dict[int, str] = {}  # of workers that came before the spool
+        self._opened = trio.Event()
+        if spool is not None:
+            self.open(spool)
+
+    def open(self, spool: Spool) -> None:
+        """From now on this is where intervals go, those that wait first."""
+        self._spool = spool
+        for worker, boot in self._boots.items():
+            self._metrics.workers_lost.inc(len(self.put_lost_before(worker, boot)))
+        self._opened.set()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another interval may be put; one that may not has to stay where it is."""
+        return len(self._queue) < MAX_QUEUED and self._rows < MAX_QUEUED_ROWS
 
     def put(self, interval: Interval, confirm: Callable[[], None]) -> bool:
         """Queue an interval; False when it is a copy of one that came before (it is confirmed in its turn)."""
-        last = max(self._seen.get(interval.boot, -1), self._spool.last_seq(interval.boot))
+        on_disk = -1 if self._spool is None else self._spool.last_seq(interval.boot)
+        last = max(self._seen.get(interval.boot, -1), on_disk)
         fresh = interval.seq > last
         self._seen[interval.boot] = max(last, interval.seq)
         self._enqueue(interval if fresh else b"", confirm)
@@ -294,7 +318,12 @@ class UsageLog:
         self._enqueue(usage.encode_lost(gateway or self._gateway, boot, worker, seq, time.time_ns() // 10**6), _nothing)
 
     def put_lost_before(self, worker: int, boot: str) -> list[str]:
-        """Note every life of that worker in the spool that has no end, but this one. Returns their boots."""
+        """Note every life of that worker in the spool that has no end, but this one. Returns their boots: none while
+        there is no spool, then they are counted when it is opened.
+        """
+        if self._spool is None:
+            self._boots[worker] = boot
+            return []
         lost = [life for life in self._spool.unfinished(worker) if life[1] != boot]
         for gateway, old, seq in lost:
             self.put_lost(worker, old, gateway, seq)
@@ -311,6 +340,7 @@ class UsageLog:
             await self._idle.wait()
 
     async def run(self) -> None:
+        await self._opened.wait()
         while True:
             while self._queue:
                 await self._write()
@@ -320,9 +350,7 @@ class UsageLog:
 
     def _enqueue(self, item: Interval | bytes, confirm: Callable[[], None]) -> None:
         self._queue.append((item, confirm))
-        if len(self._queue) > MAX_QUEUED:
-            self._queue.popleft()
-            self._metrics.usage_dropped.labels("spool-full").inc()
+        self._rows += _count_rows(item)
         if self._idle.is_set():
             self._idle = trio.Event()
         self._wake.set()
@@ -333,26 +361,29 @@ class UsageLog:
             records = await trio.to_thread.run_sync(self._append, [item for item, _ in batch])
         except OSError as error:
             self._metrics.spool_errors.inc()
-            if not self._troubled:
+            if not self.problem:
                 log.error("usage log: can't write to the spool (%s); intervals wait in memory", error)
-            self._troubled = True
+            self.problem = f"can't write to the spool ({error})"
             await trio.sleep(RETRY_S)
             return
-        if self._troubled:
+        if self.problem:
             log.warning("usage log: the spool can be written again")
-            self._troubled = False
+            self.problem = ""
         self._metrics.usage_written.inc(records)
-        for entry in batch:
-            if self._queue and self._queue[0] is entry:  # else it was dropped meanwhile, and written all the same
-                self._queue.popleft()
-            entry[1]()
+        for item, confirm in batch:
+            self._queue.popleft()
+            self._rows -= _count_rows(item)
+            confirm()
         self.written.set()
         self.written = trio.Event()
 
     def _append(self, items: list[Interval | bytes]) -> int:
+        assert self._spool is not None
         lines: list[bytes] = []
         for item in items:
             if isinstance(item, Interval):
+                if item.seq <= self._spool.last_seq(item.boot):
+                    continue  # it came before the spool, which has it from an earlier control
                 lines += usage.encode_interval(
                     self._gateway, item.boot, item.worker, item.seq, item.rows,
                     start_ms=item.start_ms, end_ms=item.end_ms, final=item.final, storage_factor=item.storage_factor,
@@ -385,7 +416,7 @@ class Publisher:
         self._producer: Producer | None = None
         self._ready = False
         self._ending = False
-        self._troubled = False
+        self.problem = ""  # why the topic doesn't take records just now, one line; "" for none
         self._progress = trio.Event()
 
     async def caught_up(self) -> None:
@@ -402,18 +433,18 @@ class Publisher:
                 # Abandoned at the end: a cluster that doesn't answer must not hold up a stop.
                 published = await trio.to_thread.run_sync(self.publish, abandon_on_cancel=True)
             except (PublishError, OSError) as error:
-                if not self._troubled:
+                if not self.problem:
                     log.warning("usage log: %s; records stay in the spool and are tried again", error)
-                self._troubled = True
+                self.problem = str(error)
                 await trio.sleep(pause)
                 pause = min(2 * pause, PUBLISH_BACKOFF_S[1])
                 continue
             pause = PUBLISH_BACKOFF_S[0]
             self._progress.set()
             self._progress = trio.Event()
-            if published and self._troubled:
+            if published and self.problem:
                 log.info("usage log: the topic takes records again")
-                self._troubled = False
+                self.problem = ""
             if not published:
                 await written.wait()
 
@@ -524,6 +555,10 @@ class Publisher:
 
 def _is_final(error: KafkaError) -> bool:
     return error.code() in _FINAL
+
+
+def _count_rows(item: Interval | bytes) -> int:
+    return len(item.rows) if isinstance(item, Interval) else 0
 
 
 def _nothing() -> None:

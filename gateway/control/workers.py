@@ -85,6 +85,7 @@ class _Worker:
         self.kinds: Counter[int | None] = Counter()  # given, by listener
         self.rates: Rates | None = None
         self.final = False
+        self.behind = False  # it keeps intervals that the usage log had no room for
 
     @property
     def load(self) -> int:
@@ -121,6 +122,7 @@ class Workers:
         self._lines = TrafficLines()
         self._unfinished: dict[int, str] = {}  # the boot of each worker that has not sent its last interval
         self._latest: dict[type, Any] = {}
+        self._suggested: dict[type, Any] = {}
         self._workers: dict[int, _Worker] = {}
         self._changed = trio.Event()
         self._drain: Drain | None = None
@@ -138,6 +140,10 @@ class Workers:
         for worker in self._workers.values():
             if worker.boot:
                 worker.channel.post(message)
+
+    def suggest(self, message: Policy | Quotas | Groups) -> None:
+        """A snapshot for workers that have none of an earlier control, until one of its type is told."""
+        self._suggested[type(message)] = message
 
     def post(self, number: int, message: Parts | Others) -> bool:
         """For this one alone, unless it isn't there, or doesn't read (its backlog must not fill our memory): False."""
@@ -209,9 +215,10 @@ class Workers:
                 raise ChannelClosed(f"it is of another release, restart the gateway: {hello}")
             self._note_lost(worker.number, hello.boot)
             self._adopt(hello.storage)
+            known = self._latest if hello.informed else {**self._suggested, **self._latest}
             for kind in _SNAPSHOTS:
-                if kind in self._latest:
-                    worker.channel.post(self._latest[kind])
+                if kind in known:
+                    worker.channel.post(known[kind])
             if self._drain is not None:
                 worker.channel.post(self._drain)
             worker.boot = hello.boot
@@ -223,6 +230,8 @@ class Workers:
         raise ChannelClosed(f"it said nothing within {HELLO_TIMEOUT_S:g} s")
 
     def _take(self, worker: _Worker, message: Any) -> None:
+        if worker.behind and not self._usage_log.queued:
+            raise ChannelClosed("the usage log has room again: it has to say its intervals once more")
         match message:
             case Interval():
                 self._take_interval(worker, message)
@@ -268,6 +277,9 @@ class Workers:
         if seq < 0:  # counts without rows: nothing for the accounts
             self._metrics.add_counts(interval.counts)
             return
+        worker.behind |= not self._usage_log.has_room
+        if worker.behind:
+            return  # it keeps this one and those behind it, and says them again on a new channel
         if self._usage_log.put(interval, lambda: channel.post(Spooled(seq))):
             self._metrics.add_interval(interval)
             self._recent.add(interval, round(time.time() * 1000))

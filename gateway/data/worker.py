@@ -161,9 +161,12 @@ class Worker:
         self._taken = 0
         self._fleet.begin()
         members = self._engine.fleet.members
+        informed = self._world is not None
         addresses = dict(self._addresses)
         self._ended.clear()
-        channel.post(Hello(PROTOCOL, self._number, os.getpid(), self._boot, self._storage, members, addresses))
+        channel.post(
+            Hello(PROTOCOL, self._number, os.getpid(), self._boot, self._storage, members, informed, addresses)
+        )
         for session in [] if self._world is None else self._world.asked.values():
             self._ask(session)  # the former control took the question with it
         for interval in self._unspooled:

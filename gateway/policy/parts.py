@@ -8,20 +8,22 @@ from typing import Any, Literal
 
 from gateway.channel import GroupLimit, Groups, Policy, Quotas
 from gateway.config import Settings
-from gateway.policy.store import FileStore, Store, TopicStore
+from gateway.policy.store import FileStore, RetriedStore, Store, TopicStore
 from policies.group_names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.policy_set import PolicySet
 
 
-def make_store(settings: Settings, client: Mapping[str, Any]) -> Store:
-    """Where policies changed at run time are kept. `client`: librdkafka's properties.
+def make_store(settings: Settings, client: Mapping[str, Any], *, patient: bool = False) -> Store:
+    """Where policies changed at run time are kept. `client`: librdkafka's properties; `patient`: a file that can't be
+    used is tried again.
 
     Raises:
-        StoreError: the file can't be used.
+        StoreError: the file can't be used, and nobody is patient.
     """
     kept, base = settings.policies_store, settings.policy_values()
     if settings.internal_topics == "none":
-        return FileStore(settings.policies_file, base)
+        path = settings.policies_file
+        return RetriedStore(lambda: FileStore(path, base), base) if patient else FileStore(path, base)
     return TopicStore(client, kept.topic, base, replication=kept.replication, member=settings.gateway)
 
 

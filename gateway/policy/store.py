@@ -91,6 +91,7 @@ HOPELESS: Final = frozenset(
         KafkaError._UNSUPPORTED_FEATURE,
     }
 )
+OPEN_BACKOFF_S: Final = (0.5, 30.0)
 # A removal must outlast any gateway that doesn't see it: a week. Few records: segments end early, or nothing would ever
 # be compacted.
 TOPIC_CONFIG: Final = {
@@ -125,10 +126,17 @@ class Store(Protocol):
         follows: others write as well, so `poll` must be called all the time.
     """
 
-    policies: PolicySet
-    loaded: bool
-    problem: str
-    follows: bool
+    @property
+    def policies(self) -> PolicySet: ...
+
+    @property
+    def loaded(self) -> bool: ...
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def follows(self) -> bool: ...
 
     def poll(self, timeout_s: float) -> None:
         """Take over what others wrote; return when there was something, or after that time."""
@@ -147,6 +155,75 @@ class Store(Protocol):
         """Keep the changes over another base."""
 
     def close(self) -> None: ...
+
+
+class RetriedStore:
+    """A store that can't be opened yet: tried again with growing pauses, and that store once it could be.
+
+    For a gateway that is at work: what it lacks is told as `problem`, and ends nothing.
+    """
+
+    def __init__(self, make: Callable[[], Store], base: Values) -> None:
+        self._make = make
+        self._store: Store | None = None
+        self._unopened = PolicySet(base)
+        self._pause_s = OPEN_BACKOFF_S[0]
+        self._next_try = 0.0
+        self._problem = ""
+        self._try()
+
+    @property
+    def policies(self) -> PolicySet:
+        return self._unopened if self._store is None else self._store.policies
+
+    @property
+    def loaded(self) -> bool:
+        return self._store is not None and self._store.loaded
+
+    @property
+    def problem(self) -> str:
+        return self._problem if self._store is None else self._store.problem
+
+    @property
+    def follows(self) -> bool:
+        return self._store is None or self._store.follows
+
+    def poll(self, timeout_s: float) -> None:
+        if self._store is not None:
+            self._store.poll(timeout_s)
+        elif time.monotonic() >= self._next_try:
+            self._try()
+        else:
+            time.sleep(timeout_s)
+
+    def write(self, decide: Decide, source: Source) -> Written:
+        if self._store is None:
+            raise StoreError(self._problem)
+        return self._store.write(decide, source)
+
+    def rebase(self, base: Values) -> None:
+        self._unopened = self._unopened.rebased(base)
+        if self._store is not None:
+            self._store.rebase(base)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _try(self) -> None:
+        try:
+            store = self._make()
+        except StoreError as error:
+            if not self._problem:
+                log.error("policies: %s; going on without", error)
+            self._problem = one_line(str(error), ERROR_CHARS)
+            self._next_try = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, OPEN_BACKOFF_S[1])
+        else:
+            store.rebase(self._unopened.base)
+            if self._problem:
+                log.info("policies: can be read and written again")
+            self._store = store
 
 
 class _Again(Exception):

@@ -45,6 +45,7 @@ class StorageControl:
         has_limits: whether there is a produce limit that a factor between 0 and 1 can lower.
         restarted: workers may hold a factor from before. Until the first of them has said (`adopt`), nobody is told
             what holds without data, so it is no news.
+        held: what one of them has said already.
         clock: `time.monotonic`, which workers go by as well; `wall`: Unix time.
     """
 
@@ -58,6 +59,7 @@ class StorageControl:
         observe: bool = False,
         has_limits: Callable[[], bool] = lambda: True,
         restarted: bool = False,
+        held: channel.Storage | None = None,
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
     ) -> None:
@@ -70,6 +72,8 @@ class StorageControl:
         self._awaits_worker = restarted
         self._clock, self._wall = clock, wall
         self._told: channel.Storage | None = None
+        if held is not None:
+            self._take_over(held, clock())
         self._sight = eye.see(clock())
         self._armed = trio.Event()
         self._next_check = clock()
@@ -101,10 +105,7 @@ class StorageControl:
             self._settle()
             return
         now = self._clock()
-        factor, origin, why, until = held.factor, held.origin, held.why, held.valid_until
-        if until is not None and until <= now:
-            factor, origin, why, until = held.next_factor, held.next_origin, held.next_why, None
-        self._eye.adopt(Held(Factor(factor, cast("rules.Origin", origin), why), until), now)
+        self._take_over(held, now)
         sight = self._eye.see(now)
         is_news = not self._is_told(self._message(sight))
         if is_news:
@@ -112,6 +113,12 @@ class StorageControl:
         self._settle()
         if is_news:
             log.info("storage: going on with what workers hold: %s", _describe(self._sight.factor))
+
+    def _take_over(self, held: channel.Storage, now: float) -> None:
+        factor, origin, why, until = held.factor, held.origin, held.why, held.valid_until
+        if until is not None and until <= now:
+            factor, origin, why, until = held.next_factor, held.next_origin, held.next_why, None
+        self._eye.adopt(Held(Factor(factor, cast("rules.Origin", origin), why), until), now)
 
     # --- when ---------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-# A broker that offers ApiVersions and Metadata v4, and nothing else: enough to be a cluster for the control process.
+# A broker that offers ApiVersions and Metadata v4, and takes Produce with acks=0 without a word: enough to be a cluster
+# for the control process.
 # What it says may be changed while it runs.
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class NullBroker:
                 while len(prefix := file.read(4)) == 4:
                     request = file.read(struct.unpack(">i", prefix)[0])
                     key, version, correlation = struct.unpack_from(">hhi", request)
+                    if key == 0:
+                        continue  # acks=0 is answered by nobody
                     body = {18: self._api_versions, 3: self._metadata}[key](version)
                     client.sendall(struct.pack(">ii", 4 + len(body), correlation) + body)
 

@@ -57,7 +57,7 @@ async def test_readyz_says_what_is_missing(server):
     server.problems = ["no worker is connected"]
     status, kind, body = await server.ask("/readyz")
     assert (status, kind) == (503, "application/json")
-    assert json.loads(body) == {"ready": False, "problems": ["no worker is connected"]}
+    assert json.loads(body) == {"ready": False, "problems": ["no worker is connected"], "lacking": []}
     assert (await server.ask("/healthz"))[::2] == (200, b"ok\n")
 
 

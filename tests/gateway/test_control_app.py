@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policies import usage
 from tests.gateway.null_broker import NullBroker
+from tests.gateway.play import request as produce_request
 from tests.gateway.test_supervisor import is_alive
 
 DEADLINE_S = 60.0
@@ -86,6 +87,12 @@ class Gateway:
         self.wait_for("ready", lambda: self.get("/readyz")[0] == 200)
         return self
 
+    def put(self, path, value):
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("PUT", path, json.dumps(value), {"Content-Type": "application/json"})
+            return connection.getresponse().status
+
     def metric(self, name, **labels):
         for family in text_string_to_metric_families(self.get("/metrics")[1]):
             for sample in family.samples:
@@ -139,6 +146,12 @@ def broker():
     broker = NullBroker()
     yield broker
     broker.close()
+
+
+@pytest.fixture
+def closing():
+    with contextlib.ExitStack() as stack:
+        yield lambda thing: stack.enter_context(contextlib.closing(thing))
 
 
 def at(broker):
@@ -252,6 +265,81 @@ def test_a_control_that_is_killed_leaves_worker_and_connections_alone(serve, bro
     assert gateway.child("gateway.data") == worker
     assert gateway.end() == 0
     assert "lost" not in [record["kind"] for record in gateway.records()]
+
+
+class Producer:
+    """A connection that produces with acks=0 and can tell whether it is still served; to be closed."""
+
+    def __init__(self, port):
+        self._sock = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.sent = 0
+        self.close = self._sock.close
+
+    def produce(self):
+        self._sock.sendall(produce_request(acks=0))
+        self.sent += 1
+        self._sock.sendall(struct.pack(">ihhih", 10, 18, 0, self.sent, -1))
+        answer = b""
+        while len(answer) < 8 or len(answer) < 4 + struct.unpack(">i", answer[:4])[0]:
+            data = self._sock.recv(100)
+            assert data, "the connection has ended"
+            answer += data
+        assert struct.unpack_from(">i", answer, 4) == (self.sent,)
+
+
+def test_a_control_that_comes_back_to_an_unusable_spool_goes_on_without_and_loses_nothing(serve, broker, closing):
+    broker.topics = {"clicks": [1]}
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    producer = closing(Producer(gateway.port + 2))
+    producer.produce()
+    aside = gateway.spool.with_name("aside")
+    gateway.spool.rename(aside)
+    gateway.spool.write_text("not a directory")
+    control = gateway.wait_for("control", lambda: gateway.child("gateway.control"))
+    os.kill(control, signal.SIGKILL)
+    gateway.wait_for_log("going on without it")
+    gateway.wait_for("control", lambda: gateway.get("/readyz")[0] == 200)
+    producer.produce()
+    assert ask_api_versions(gateway.port + 2) == (7, 0)  # new connections as well
+    lacking = json.loads(gateway.get("/readyz")[1])["lacking"]
+    assert lacking == [
+        f"usage_log.spool_dir: usage_log.spool_dir {gateway.spool}: File exists",
+        f"policies: {gateway.spool}/policies.jsonl: can't be used: File exists",
+    ]
+    gateway.wait_for("told", lambda: gateway.metric("lacking", part="usage_log.spool_dir") == 1)
+    os.kill(gateway.wait_for("control", lambda: gateway.child("gateway.control")), signal.SIGKILL)
+    gateway.wait_for_log("going on without it", count=2)
+    producer.produce()
+    gateway.spool.unlink()
+    aside.rename(gateway.spool)
+    gateway.wait_for_log("usage_log.spool_dir can be used again")
+    gateway.wait_for_log("policies: can be read and written again")
+    gateway.wait_for("nothing lacking", lambda: json.loads(gateway.get("/readyz")[1] or "{}").get("lacking") == [])
+    producer.produce()
+    assert gateway.end() == 0
+    records = gateway.records()
+    assert [record["seq"] for record in records] == list(range(len(records)))
+    rows = [row for record in records for row in record["rows"] if row["outcome"] == "unacknowledged"]
+    assert sum(row["requests"] for row in rows) == producer.sent == 4
+    assert "lost" not in [record["kind"] for record in records]
+
+
+def test_limits_set_at_run_time_hold_on_while_a_new_control_can_not_read_them(serve, broker):
+    broker.topics = {"clicks": [1]}
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    assert gateway.put("/v1/thresholds/total", {"value": 5000}) == 200
+    gateway.wait_for("limit", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == 5000)
+    kept = (gateway.spool / "policies.jsonl").rename(gateway.spool / "aside")
+    (gateway.spool / "policies.jsonl").mkdir()
+    os.kill(gateway.wait_for("control", lambda: gateway.child("gateway.control")), signal.SIGKILL)
+    gateway.wait_for("control", lambda: gateway.metric("lacking", part="policies") == 1)
+    gateway.ready()
+    gateway.wait_for("limit", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == 5000)
+    (gateway.spool / "policies.jsonl").rmdir()
+    kept.rename(gateway.spool / "policies.jsonl")
+    gateway.wait_for("policies", lambda: gateway.metric("lacking", part="policies") == 0)
+    assert gateway.metric("policy_version") == 1
+    assert gateway.end() == 0
 
 
 # A package as an operator would install it: whatever two files say.

@@ -273,27 +273,68 @@ async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(t
 
 
 @pytest.mark.trio
-async def test_intervals_wait_while_the_disk_takes_none_and_what_is_given_up_is_counted(
-    tmp_path, caplog, autojump_clock
-):
+async def test_intervals_wait_while_the_disk_takes_none(tmp_path, caplog, autojump_clock):
     spool, metrics, confirmed = open_spool(tmp_path, max_bytes=MiB), Metrics(), []
     fill(spool, "old")
     log = UsageLog(spool, "gw", metrics)
-    surplus = 5
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
-        for seq in range(module.MAX_QUEUED + surplus):
+        seq = 0
+        while log.has_room:
             log.put(interval(seq, rows=20), lambda seq=seq: confirmed.append(seq))
+            seq += 1
+        assert seq == module.MAX_QUEUED
         await trio.testing.wait_all_tasks_blocked()
         await until(lambda: sample(metrics, "usage_log_spool_errors_total") >= 2)
         assert confirmed == []
         assert caplog.text.count("can't write to the spool") == 1
-        assert sample(metrics, "usage_log_dropped_total", {"reason": "spool-full"}) == surplus
+        assert "max_spool_bytes" in log.problem
         spool.acknowledge(spool.read()[1])  # now there is something that may be deleted
         spool._max_bytes = 64 * MiB  # and the operator made room for the rest
         await until(lambda: not log.queued)
-        assert confirmed == list(range(surplus, module.MAX_QUEUED + surplus))
+        assert confirmed == list(range(module.MAX_QUEUED))
+        assert log.has_room
+        assert log.problem == ""
         assert "can be written again" in caplog.text
+        nursery.cancel_scope.cancel()
+    spool.close()
+
+
+@pytest.mark.trio
+async def test_rows_that_wait_are_bounded_as_well(tmp_path):
+    log = UsageLog(None, "gw", Metrics())
+    for seq in range(4):
+        assert log.has_room
+        log.put(interval(seq, rows=module.MAX_QUEUED_ROWS // 4), lambda: None)
+    assert not log.has_room
+
+
+@pytest.mark.trio
+async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path):
+    before = open_spool(tmp_path)
+    before.append([line(0, boot="boot-1"), line(4, boot="old")])
+    before.close()
+    metrics, confirmed = Metrics(), []
+    log = UsageLog(None, "gw", metrics)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        assert log.put_lost_before(0, "boot-1") == []
+        for seq in (0, 1, 2):  # the first of them is on disk, and nobody can know it yet
+            log.put(interval(seq), lambda seq=seq: confirmed.append(seq))
+        await trio.testing.wait_all_tasks_blocked()
+        assert confirmed == []
+        spool = open_spool(tmp_path)
+        log.open(spool)
+        await until(lambda: not log.queued)
+        assert confirmed == [0, 1, 2]
+        assert [(r["boot"], r["seq"], r["kind"]) for r in on_disk(tmp_path)] == [
+            ("boot-1", 0, "interval"),
+            ("old", 4, "interval"),
+            ("boot-1", 1, "interval"),
+            ("boot-1", 2, "interval"),
+            ("old", 4, "lost"),
+        ]
+        assert sample(metrics, "workers_lost_total") == 1
         nursery.cancel_scope.cancel()
     spool.close()
 

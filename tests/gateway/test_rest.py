@@ -159,7 +159,8 @@ async def test_what_the_admin_server_had_stays_as_it_was(server):
     assert (await server.raw("GET", "/metrics"))[::2] == (200, b"metric 1\n")
     assert (await server.raw("HEAD", "/metrics"))[::2] == (200, b"")
     assert (await server.raw("GET", "/healthz"))[2] == b"ok\n"
-    assert await server.raw("GET", "/readyz") == (200, "application/json", b'{"ready": true, "problems": []}\n')
+    said = b'{"ready": true, "problems": [], "lacking": []}\n'
+    assert await server.raw("GET", "/readyz") == (200, "application/json", said)
     assert await server.raw("GET", "/v1/storage") == (200, "application/json", b'{"enabled": false}\n')
     assert await server.raw("POST", "/v1/storage") == (405, "text/plain; charset=utf-8", b"only GET\n")
     status, _, body = await server.raw("GET", "/")
