@@ -56,15 +56,22 @@ class Source(Protocol):
 
 
 class AdminSource:
-    """Asks by confluent-kafka. `client`: librdkafka properties; `own_topics` are left out of what brokers lead."""
+    """Asks by confluent-kafka. `client`: librdkafka properties; `topic_ids`: learn them of all topics.
+
+    `own_topics` are left out of what brokers lead. Their ids are learned in any case, at every look, and kept for good:
+    a client could name a protected topic by its id alone, and a topic that was made anew has another one.
+    """
 
     def __init__(self, client: dict[str, Any], own_topics: Iterable[str] = (), *, topic_ids: bool = True) -> None:
         self._error = ""
         properties: dict[str, Any] = {**client, "error_cb": self._on_error}
         self._admin = AdminClient(properties)
-        self._hidden = frozenset((*INTERNAL_TOPICS, *own_topics))
+        self._own = frozenset(own_topics)
+        self._hidden = self._own.union(INTERNAL_TOPICS)
         self._ids: dict[str, bytes] = {}
-        self._describe_from = 0.0 if topic_ids else float("inf")
+        self._own_ids: dict[bytes, str] = {}
+        self._learns_all = topic_ids
+        self._describe_from = 0.0
 
     async def ask(self) -> View:
         # Abandoned when cancelled: a cluster that doesn't answer must not hold up a stop.
@@ -85,32 +92,38 @@ class AdminSource:
             for partition in metadata.topics[name].partitions.values():
                 if partition.leader in leads:
                     leads[partition.leader].add(name)
-        self._learn_ids(names)
+        self._learn_ids(names, sorted(self._own.intersection(metadata.topics)))
         return View(
             brokers,
             {node_id: tuple(sorted(topics)) for node_id, topics in leads.items()},
-            {topic_id: name for name, topic_id in self._ids.items()},
+            {topic_id: name for name, topic_id in self._ids.items()} | self._own_ids,
         )
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._error = error.str()
 
-    def _learn_ids(self, names: list[str]) -> None:
-        """Ids of topics that are new since the last time; without them workers learn ids from clients' metadata."""
+    def _learn_ids(self, names: list[str], own: list[str]) -> None:
+        """Ids of topics that are new since the last time, without which workers learn them from clients' metadata; and
+        of our own as they are now.
+        """
         self._ids = {name: self._ids[name] for name in names if name in self._ids}
-        unknown = [name for name in names if name not in self._ids][:DESCRIBE_AT_ONCE]
-        if not unknown or time.monotonic() < self._describe_from:
+        unknown = [name for name in names if name not in self._ids][:DESCRIBE_AT_ONCE] if self._learns_all else []
+        if not (own or unknown) or time.monotonic() < self._describe_from:
             return
         try:
-            for name, answer in describe_topics(self._admin, unknown, REQUEST_TIMEOUT_S).items():
+            for name, answer in describe_topics(self._admin, [*own, *unknown], REQUEST_TIMEOUT_S).items():
                 if isinstance(answer, KafkaException):
                     if answer.args[0].code() not in NO_TOPIC:
                         raise answer
                     continue  # deleted since the brokers named it
                 topic_id = answer.topic_id
                 high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
-                if high or low:  # all 0: the broker is older than topic ids
+                if not high and not low:
+                    continue  # the broker is older than topic ids
+                if name in self._own:
+                    self._own_ids[struct.pack(">qq", high, low)] = name
+                else:
                     self._ids[name] = struct.pack(">qq", high, low)
         except KafkaException as error:
             log.debug("topic ids: %s", error)

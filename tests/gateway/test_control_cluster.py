@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 
 import pytest
 import trio
@@ -253,3 +254,25 @@ def test_topic_ids_are_the_brokers_own(kafka):
     (topic_id,) = [topic_id for topic_id, name in view.ids.items() if name == "ids-a"]
     described = admin.describe_topics(TopicCollection(["ids-a"]))["ids-a"].result(timeout=30)
     assert base64.b64encode(topic_id).rstrip(b"=").decode() == str(described.topic_id).rstrip("=")
+
+
+@pytest.mark.kafka
+def test_our_own_topics_keep_every_id_that_they_ever_had_and_are_led_by_nobody(kafka):
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    new = NewTopic("ids-own", num_partitions=1, replication_factor=1)
+    admin.create_topics([new])["ids-own"].result(timeout=30)
+    source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, ["ids-own"], topic_ids=False)
+    (first,) = source._ask().ids
+    admin.delete_topics(["ids-own"])["ids-own"].result(timeout=30)
+    deadline = time.monotonic() + 60
+    while "ids-own" in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+    admin.create_topics([new])["ids-own"].result(timeout=30)
+    while len(ids := (view := source._ask()).ids) < 2:
+        assert time.monotonic() < deadline
+    assert first in ids
+    assert set(ids.values()) == {"ids-own"}
+    assert "ids-own" not in {name for names in view.leads.values() for name in names}
