@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import socket
 from collections.abc import Callable, Mapping
@@ -294,6 +295,7 @@ class _Control:
     def _tell_cluster(self, message: Brokers | Topics) -> None:
         if isinstance(message, Topics):
             self._deleted.see(message.leads)
+            self._metrics.know_topics({*itertools.chain.from_iterable(message.leads.values()), *message.ids.values()})
         self._workers.tell(message)
 
     def _ask(self, question: Ask, reply: Callable[[Answer], None]) -> None:

@@ -1,15 +1,17 @@
 # Every metric of the gateway: name, labels and help in one table, in a registry of its own. All are there at 0 from the
 # start, those of a topic from its first byte on.
 #
-# What happened comes from workers as rows of intervals and as counts; what is so just now as Rates and Gauges. Series
-# whose labels a client can multiply are capped, the rest is `other`. Rates are shown from the latest snapshot, so a
-# topic that went away doesn't leave a rate behind. Knows no sockets and no files.
+# What happened comes from workers as rows of intervals and as counts; what is so just now as Rates and Gauges. A name
+# that a client says becomes a label only once a broker vouched for it, cut and within a cap; the rest is `other`. Rates
+# are shown from the latest snapshot, so a topic that went away doesn't leave a rate behind. Knows no sockets and no
+# files.
 
 from __future__ import annotations
 
 import heapq
 import math
 import platform
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, Final, cast, get_args
@@ -19,11 +21,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from gateway.channel import COUNTS, Gauges, GroupLimit, GroupRate, Groups, Interval, Rates
+from gateway.channel import (
+    COUNTS,
+    BrokerRate,
+    Gauges,
+    GroupLimit,
+    GroupRate,
+    Groups,
+    Interval,
+    Rates,
+    Row,
+    TopicRate,
+)
 from gateway.control.rates import merge
 from policies.explain import FleetUse
 from policies.fleet_keys import Direction, FleetKey, Unit, group_key
 from policies.storage import Finding, State
+from policies.text import one_line
 from policies.usage import DELAYED, NOTES, OUTCOMES, REASONS
 
 PREFIX: Final = "produce_gateway"
@@ -35,6 +49,7 @@ SHOWN: Final = tuple(
     for reason in ([r for r in REASONS[outcome] if r != "protected-topic"] if outcome in REASONS else [""])
 )
 _APPENDED: Final = frozenset({"accepted", "unacknowledged"})
+LABEL_CHARS: Final = 256
 _PLACE = ("broker", "topic")
 _ROW = (*_PLACE, "outcome", "reason")
 SHOWN_NOTES: Final = tuple((note, reason) for note in NOTES for reason in REASONS[note])
@@ -57,7 +72,7 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "throttle_seconds": (_ROW, "Time for which clients were told or made to wait, by rejected or delayed."),
     "client_bytes": (
         ("principal", "client_id", "outcome"),
-        "Bytes of records by client; beyond limits.max_client_metrics clients under `other`.",
+        "Bytes of records by client, once some got in; before, and beyond limits.max_client_metrics, under `other`.",
     ),
     "connections_accepted": ((), "Client connections taken over by a worker."),
     "requests": ((), "Requests from clients, of every API."),
@@ -303,12 +318,12 @@ class Metrics:
             name: Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)
             for name, (labels, text) in GAUGES.items()
         }
-        self._rates = _RateSeries(max_clients)
+        self._topics = TopicLabels(max_topics)
+        self._rates = _RateSeries(max_clients, self._topics)
         self.registry.register(self._rates)
         ProcessCollector(namespace=f"{PREFIX}_control", registry=self.registry)
         self._max_clients = max_clients
-        self._max_topics = max_topics
-        self._clients: set[tuple[str, str]] = set()
+        self._clients: dict[tuple[str, str], tuple[str, str]] = {}  # as they are -> as labels
         self._shown: set[tuple[int, str]] = set()
 
         self.accept_pauses = self._counters["accept_pauses"]
@@ -335,6 +350,10 @@ class Metrics:
         for name in COUNTS:
             self._count(name, 0)
         self._gauges["build_info"].labels(version("produce-gateway"), platform.python_version()).set(1)
+
+    def know_topics(self, topics: Iterable[str]) -> None:
+        """All that the cluster's metadata lists."""
+        self._topics.known = frozenset(topics)
 
     def show_fleet(self, reasons: Iterable[str] = ()) -> FleetMetrics:
         """Create the series of what is shared with others; once. `reasons`: for which messages may be dropped."""
@@ -374,22 +393,18 @@ class Metrics:
     def add_interval(self, interval: Interval) -> None:
         self._counters["usage_log_intervals"].inc()
         for row in interval.rows:
-            if row.outcome in _APPENDED:
-                self._show_topic(row.broker, row.topic)
+            topic = self._topics.label(row)
+            if row.outcome in _APPENDED and topic != OTHER:
+                self._show_topic(row.broker, topic)
             if row.outcome in (DELAYED, "rejected"):
-                labels = (_broker(row.broker), row.topic, row.outcome, row.reason)
+                labels = (_broker(row.broker), topic, row.outcome, row.reason)
                 self._counters["throttle_seconds"].labels(*labels).inc(row.delay_ms / 1000)
             if row.outcome in NOTES:
-                self._add_note(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.requests)
+                self._add_note(row.broker, topic, row.outcome, row.reason, row.bytes, row.requests)
                 continue
-            self._add_row(row.broker, row.topic, row.outcome, row.reason, row.bytes, row.messages, row.requests)
-            self._add_repeats(row.broker, row.topic, row.repeats or 0, row.bytes if row.repeats is None else 0)
-            client = (row.principal, row.client_id)
-            if client not in self._clients:
-                if len(self._clients) < self._max_clients:
-                    self._clients.add(client)
-                else:
-                    client = (OTHER, OTHER)
+            self._add_row(row.broker, topic, row.outcome, row.reason, row.bytes, row.messages, row.requests)
+            self._add_repeats(row.broker, topic, row.repeats or 0, row.bytes if row.repeats is None else 0)
+            client = self._label_client(row, is_vouched=row.outcome == "accepted" or topic != OTHER)
             self._counters["client_bytes"].labels(*client, row.outcome).inc(row.bytes)
         self.add_counts(interval.counts)
 
@@ -422,11 +437,19 @@ class Metrics:
         """The exposition, in Prometheus' text format. Takes its time with many topics: call it in a thread."""
         return generate_latest(self.registry)
 
+    def _label_client(self, row: Row, *, is_vouched: bool) -> tuple[str, str]:
+        """From the first bytes that get in, into a topic that there is: made-up names take nobody's place."""
+        client = (row.principal, row.client_id)
+        if client not in self._clients:
+            if not is_vouched or row.outcome not in _APPENDED or len(self._clients) >= self._max_clients:
+                return OTHER, OTHER
+            self._clients[client] = one_line(row.principal, LABEL_CHARS), one_line(row.client_id, LABEL_CHARS)
+        return self._clients[client]
+
     def _show_topic(self, broker: int, topic: str) -> None:
         # With the first byte that gets in a topic has all it can have, at 0, so that a later rejection is an increase.
-        # Not before: it is 86 series, and a cluster has thousands of topics that nobody produces to by this gateway;
-        # nor for names that clients make up.
-        if (broker, topic) in self._shown or len(self._shown) >= self._max_topics:
+        # Not before: it is 86 series, and a cluster has thousands of topics that nobody produces to by this gateway.
+        if (broker, topic) in self._shown:
             return
         self._shown.add((broker, topic))
         self._add_repeats(broker, topic, 0, 0)
@@ -466,10 +489,48 @@ def _broker(node_id: int) -> str:
     return "unknown" if node_id < 0 else str(node_id)
 
 
+class TopicLabels:
+    """The one gate for series with a topic's name: pairs of broker and topic that metadata lists, or that a broker has
+    accepted something for, as far as there is room. Who has got through stays: counters don't go back.
+
+    `known`: what metadata lists, of all brokers.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.known: frozenset[str] = frozenset()
+        self._most = most
+        self._pairs: set[tuple[int, str]] = set()
+        self._named: set[str] = set()  # their topics
+
+    def label(self, row: Row) -> str:
+        pair = (row.broker, row.topic)
+        if pair not in self._pairs:
+            is_vouched = row.outcome == "accepted" or row.topic in self.known or row.topic in self._named
+            if not is_vouched or len(self._pairs) >= self._most:
+                return OTHER
+            self._pairs.add(pair)
+            self._named.add(row.topic)
+        return row.topic
+
+    def choose(self, brokers: Iterable[BrokerRate]) -> dict[int, list[TopicRate]]:
+        """Of rates, which hold for now and take no place: the busiest vouched for, by broker."""
+        vouched = (
+            (broker.node_id, topic)
+            for broker in brokers
+            for topic in broker.topics
+            if topic.topic in self.known or topic.topic in self._named
+        )
+        chosen: dict[int, list[TopicRate]] = defaultdict(list)
+        for node_id, topic in heapq.nlargest(self._most, vouched, key=lambda pair: pair[1].rate):
+            chosen[node_id].append(topic)
+        return chosen
+
+
 class _RateSeries(Collector):
     """What the workers' meters said last."""
 
-    def __init__(self, max_clients: int) -> None:
+    def __init__(self, max_clients: int, topics: TopicLabels) -> None:
+        self._topics = topics
         self.said: tuple[Rates, ...] = ()
         self.groups: Groups | None = None
         self.uses: Mapping[FleetKey, FleetUse] = {}
@@ -480,6 +541,7 @@ class _RateSeries(Collector):
         families = {
             name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels) for name, (labels, text) in RATES.items()
         }
+        topics = self._topics.choose(rates.brokers)
         for broker in rates.brokers:
             label = str(broker.node_id)
             add = _adder(families, [label], "broker")
@@ -487,14 +549,15 @@ class _RateSeries(Collector):
             add("error_rate_bytes_per_second", broker.error_rate)
             add("throttled_rate_bytes_per_second", broker.throttled_rate)
             _add_threshold(add, broker.rate, broker.threshold)
-            for topic in broker.topics:
+            for topic in topics.get(broker.node_id, ()):
                 add = _adder(families, [label, topic.topic], "topic")
                 add("rate_bytes_per_second", topic.rate)
                 add("over_threshold", float(topic.over))
                 _add_threshold(add, topic.rate, topic.threshold)
         for quota in rates.quotas[: self._max_clients]:
             broker_label = "all" if quota.broker is None else _broker(quota.broker)
-            names = [quota.key, quota.source, quota.user or "", quota.client_id or "", broker_label]
+            who = (one_line(name or "", LABEL_CHARS) for name in (quota.source, quota.user, quota.client_id))
+            names = [quota.key, *who, broker_label]
             add = _adder(families, names, "client_quota")
             add("rate", quota.rate)
             add("limit", quota.limit)

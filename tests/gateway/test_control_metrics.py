@@ -92,21 +92,79 @@ def test_with_its_first_byte_a_topic_has_every_outcome_at_0():
     assert value(metrics, "policy_bytes_total", broker="1", topic="a", outcome="delayed", reason="topic-threshold") == 0
 
 
-def test_series_at_0_are_bounded_and_other_topics_have_what_became_of_them():
+def test_topics_are_bounded_and_the_rest_is_other():
     metrics = Metrics(max_topics=2)
     metrics.add_interval(interval(row("a"), row("b"), row("c")))
     rejected = {"broker": "1", "outcome": "rejected", "reason": "fence"}
+    accepted = {"broker": "1", "outcome": "accepted", "reason": ""}
     assert value(metrics, "produce_bytes_total", topic="b", **rejected) == 0
-    assert value(metrics, "produce_bytes_total", topic="c", **rejected) is None
-    assert value(metrics, "produce_bytes_total", broker="1", topic="c", outcome="accepted", reason="") == 100
+    assert value(metrics, "produce_bytes_total", topic="c", **accepted) is None
+    assert value(metrics, "produce_bytes_total", topic="other", **accepted) == 100
+    assert value(metrics, "produce_bytes_total", topic="other", **rejected) is None
 
 
-def test_names_that_clients_make_up_are_no_topics():
+def made_up(k, n=100):
+    """Rows of every outcome that a client can have with names that it invents."""
+    outcomes = [
+        ("errored", "INVALID_TOPIC_EXCEPTION"),
+        ("unacknowledged", ""),
+        ("unanswered", ""),
+        ("delayed", "fence"),
+    ]
+    outcomes += [("rejected", "topic-threshold"), ("dropped", "acks0-limit")]
+    return [row(f"made-up-{k}-{i}", f"client-{k}-{i}", *outcome) for i in range(n) for outcome in outcomes]
+
+
+def test_an_exposition_does_not_grow_by_names_that_clients_make_up():
+    metrics = Metrics()
+    metrics.know_topics({"clicks"})
+    metrics.add_interval(interval(row("clicks"), *made_up(0)))
+    size = len(metrics.text())
+    for k in range(1, 20):
+        metrics.add_interval(interval(row("clicks"), *made_up(k)))
+    shown = metrics.text()
+    assert len(shown) < size + 1000  # numbers have got longer
+    assert b"made-up" not in shown
+    assert b"client-0" not in shown
+    labels = {"broker": "1", "outcome": "errored", "reason": "INVALID_TOPIC_EXCEPTION"}
+    assert value(metrics, "produce_bytes_total", topic="other", **labels) == 20 * 100 * 100
+    assert value(metrics, "client_bytes_total", principal="User:u", client_id="app", outcome="accepted") == 2000
+
+
+def test_a_topic_that_metadata_lists_is_shown_before_anything_got_in():
+    metrics = Metrics()
+    metrics.know_topics({"a"})
+    metrics.add_interval(interval(row("a", outcome="rejected", reason="topic-threshold")))
+    labels = {"broker": "1", "topic": "a", "outcome": "rejected"}
+    assert value(metrics, "produce_bytes_total", reason="topic-threshold", **labels) == 100
+    assert value(metrics, "produce_bytes_total", reason="fence", **labels) is None
+
+
+def test_a_topic_that_is_gone_keeps_its_series():
     metrics = Metrics(max_topics=1)
-    metrics.add_interval(interval(row("made-up", outcome="errored", reason="UNKNOWN_TOPIC_OR_PARTITION"), row("a")))
-    rejected = {"broker": "1", "outcome": "rejected", "reason": "fence"}
-    assert value(metrics, "produce_bytes_total", topic="made-up", **rejected) is None
-    assert value(metrics, "produce_bytes_total", topic="a", **rejected) == 0
+    metrics.know_topics({"a"})
+    metrics.add_interval(interval(row("a", outcome="unanswered")))
+    metrics.know_topics(())
+    metrics.add_interval(interval(row("a", outcome="unanswered")))
+    assert value(metrics, "produce_bytes_total", broker="1", topic="a", outcome="unanswered", reason="") == 200
+
+
+def test_rates_are_of_topics_that_there_are_the_busiest_first():
+    metrics = Metrics(max_topics=2)
+    metrics.know_topics({"a", "b", "c"})
+    names = {"a": 1.0, "b": 3.0, "c": 2.0, "made-up": 9.0}
+    topics = tuple(TopicRate(name, rate, None, False) for name, rate in names.items())
+    metrics.set_rates(Rates((BrokerRate(1, 15.0, 0, 0, None, topics),)))
+    found = {name: value(metrics, "topic_rate_bytes_per_second", broker="1", topic=name) for name in names}
+    assert found == {"a": None, "b": 3.0, "c": 2.0, "made-up": None}
+
+
+def test_a_client_s_name_is_cut_and_cleaned_before_it_is_a_label():
+    metrics = Metrics()
+    metrics.add_interval(interval(row(client="x\x1b[31m" + "y" * 30_000)))
+    (name,) = {dict(labels)["client_id"] for name, labels in samples(metrics) if name == "client_bytes_total"}
+    assert name.startswith("x [31my")
+    assert len(name) == 256
 
 
 def test_what_was_sent_again_is_told_by_topic_and_what_nobody_can_tell_as_well():
@@ -148,6 +206,7 @@ def test_clients_beyond_the_cap_are_other_and_no_byte_is_lost():
 
 def test_rates_show_the_latest_snapshot_only():
     metrics = Metrics()
+    metrics.know_topics({"a", "b", "c", "z"})
     limited = TopicRate("a", 30.0, 20.0, True)
     metrics.set_rates(Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, (limited, TopicRate("z", 1.0, 0.0, False))),)))
     assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 50
@@ -207,6 +266,7 @@ def group(name, rate, direction="publish", limit=None, waiting=False):
 
 def test_rates_of_all_workers_add_up_in_the_exposition():
     metrics = Metrics()
+    metrics.know_topics({"a", "b", "c"})
     one = Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, (TopicRate("a", 50.0, 40.0, True),)),))
     two = Rates((BrokerRate(1, 30.0, 1.0, 2.0, 100.0, (TopicRate("a", 30.0, 40.0, False),)),))
     metrics.set_rates(one, two)
