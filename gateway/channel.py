@@ -413,6 +413,7 @@ COUNTS = (
     "disconnects_unauthenticated",  # a request that has to come behind authentication
     "disconnects_identity",  # who it is can't be told with certainty, or changed
     "disconnects_error",
+    "disconnects_too_large",  # a request larger than its API needs, with too many partitions or tagged fields
     "disconnects_timeout",
     "disconnects_first_byte",  # nothing came, or no whole head of a request
     "disconnects_slow_request",  # a frame that did not come fast enough

@@ -643,8 +643,22 @@ class Limits(_Section):
     max_request_bytes: Size = Field(default=100 * 2**20, ge=1024, le=2**31 - 1)  # Kafka's socket.request.max.bytes
     # Over all connections; beyond it the gateway stops reading.
     max_buffered_bytes: Size = Field(default=2**30, ge=2**20)
-    # A half-sent request without progress; a Java client gives up its request after 30 s.
+    # For a whole request from its first byte, and as long again as its bytes take at `min_rate`; a Java client gives
+    # its request up after 30 s.
     frame_timeout: Seconds = Field(default=60.0, gt=0)
+    min_rate: Size = Field(default=64 * 2**10, ge=1)  # bytes per second
+    # From the connection to the head of its first request; clients send that at once.
+    first_byte_timeout: Seconds = Field(default=30.0, gt=0)
+    # From the connection to the end of SASL, where brokers want it; clients give up after 30 s.
+    authentication_timeout: Seconds = Field(default=60.0, gt=0)
+    # Without a byte from the client, and of an answer that it doesn't read: brokers' connections.max.idle.ms.
+    idle_timeout: Seconds = Field(default=600.0, gt=0)
+    max_connections: int = Field(default=20_000, ge=1)
+    max_connections_per_address: int = Field(default=10_000, ge=1)  # one may stand for many behind a NAT or a proxy
+    max_connections_per_principal: int = Field(default=10_000, ge=1)
+    max_partitions_per_request: int = Field(default=10_000, ge=1, le=1_000_000)  # of one Produce request
+    # Of a request that control reads whole (configs and client quotas): 256 KiB are 4,000 quotas and 0.2 s of its time.
+    max_admin_request: Size = Field(default=256 * 2**10, ge=1024, le=16 * 2**20)
     # Pairs of principal and client id, which clients can multiply at will: per interval in the usage log, and in all in
     # /metrics, where each costs several series; the rest is counted as `other`.
     max_client_keys: int = Field(default=10_000, ge=1, le=1_000_000)

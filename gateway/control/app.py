@@ -20,6 +20,7 @@ from gateway.channel import PROTOCOL, Answer, Ask, Brokers, Groups, Quotas, Stor
 from gateway.channel import Settings as WorkerSettings
 from gateway.config import Settings, limits_production
 from gateway.control import admin, rest
+from gateway.control.admission import CONNECTIONS, Admission
 from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import Metrics
@@ -34,6 +35,7 @@ from gateway.policy.door import Door, managed_apis
 from gateway.policy.parts import groups_of, make_store, quotas_of, thresholds_of
 from gateway.policy.service import PolicyService
 from gateway.policy.store import StoreError
+from gateway.sockets import reset
 from gateway.storage.control import StorageControl, make_status
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
@@ -78,6 +80,13 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         max_buffered_bytes=max(limits.max_buffered_bytes // worker_count(settings), limits.max_request_bytes),
         connect_timeout_s=settings.upstream.connect_timeout,
         frame_timeout_s=limits.frame_timeout,
+        min_bytes_per_s=limits.min_rate,
+        first_byte_timeout_s=limits.first_byte_timeout,
+        authentication_timeout_s=limits.authentication_timeout,
+        idle_timeout_s=limits.idle_timeout,
+        max_connections_per_principal=max(1, limits.max_connections_per_principal // worker_count(settings)),
+        max_partitions_per_request=limits.max_partitions_per_request,
+        max_admin_request_bytes=limits.max_admin_request,
         reject_code=None if settings.reject_code == "auto" else settings.reject_code,
         unknown_apis=settings.unknown_apis,
         max_client_keys=limits.max_client_keys,
@@ -127,8 +136,16 @@ class _Control:
         self._recent = Recent()
         self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
         self._was_complete = link.was_up
+        limits = settings.limits
         self._workers = Workers(
-            self._usage_log, self._metrics, self._want_metadata, link.reconnect, self._adopt, self._ask, self._recent
+            self._usage_log,
+            self._metrics,
+            self._want_metadata,
+            link.reconnect,
+            self._adopt,
+            self._ask,
+            self._recent,
+            Admission(limits.max_connections, limits.max_connections_per_address),
         )
         self._fleet = FleetControl(
             self._workers.post,
@@ -155,7 +172,7 @@ class _Control:
             tell=self._tell_cluster,
         )
         self._bootstrap_open = False
-        self._complained_at = -REPEAT_S
+        self._complained_at = self._refused_at = -REPEAT_S
 
     async def run(self) -> None:
         settings = self._settings
@@ -330,8 +347,20 @@ class _Control:
                 except OSError as error:
                     await self._pause_accepting(error)
                     continue
+                why = self._workers.admission.refusal(address[0])
+                if why:
+                    self._refuse(socket.socket(fileno=client.detach()), address[0], why)
+                    continue
                 peer = f"{address[0]}:{address[1]}"
                 await self._workers.hand_over(socket.socket(fileno=client.detach()), broker, peer)
+
+    def _refuse(self, client: socket.socket, address: str, why: str) -> None:
+        reset(client)
+        self._metrics.connections_refused.labels(why).inc()
+        if trio.current_time() - self._refused_at >= REPEAT_S:
+            self._refused_at = trio.current_time()
+            limit = "max_connections" if why == CONNECTIONS else "max_connections_per_address"
+            log.warning("%s: connection refused, and others likewise: limits.%s", address, limit)
 
     async def _pause_accepting(self, error: OSError) -> None:
         if error.errno in CLIENT_GONE:

@@ -33,6 +33,7 @@ from gateway.channel import (
     Row,
     TopicRate,
 )
+from gateway.control import admission
 from gateway.control.rates import merge
 from policies.explain import FleetUse
 from policies.fleet_keys import Direction, FleetKey, Unit, group_key
@@ -42,11 +43,12 @@ from policies.usage import DELAYED, NOTES, OUTCOMES, REASONS
 
 PREFIX: Final = "produce_gateway"
 OTHER: Final = "other"
-# Rows of these outcomes are shown at 0 for each topic; a client can't have a protected topic rejected that isn't one.
+# Rows of these outcomes are shown at 0 for each topic, but for reasons that no topic with series of its own can have.
+NO_SERIES: Final = frozenset({"protected-topic", "unknown-topic-id"})
 SHOWN: Final = tuple(
     (outcome, reason)
     for outcome in OUTCOMES
-    for reason in ([r for r in REASONS[outcome] if r != "protected-topic"] if outcome in REASONS else [""])
+    for reason in ([r for r in REASONS[outcome] if r not in NO_SERIES] if outcome in REASONS else [""])
 )
 _APPENDED: Final = frozenset({"accepted", "unacknowledged"})
 LABEL_CHARS: Final = 256
@@ -92,6 +94,10 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "fetch_delay_ms": ((), "Time for which client quotas and resource groups held Fetch requests, in milliseconds."),
     "fetches_would_be_delayed": ((), "The same with client_quotas_mode observe."),
     "disconnects": (("cause",), "Client connections ended, by who or what ended them."),
+    "connections_refused": (
+        ("limit",),
+        "Client connections that were refused: limits.max_connections, or limits.max_connections_per_address.",
+    ),
     "accept_pauses": ((), "Pauses in accepting, because of too many open files or no memory."),
     "worker_restarts": (("worker",), "Times a worker died and was started again."),
     "policy_changes": (("outcome",), "Requests to change policies at run time, by what became of them."),
@@ -326,6 +332,7 @@ class Metrics:
         self._clients: dict[tuple[str, str], tuple[str, str]] = {}  # as they are -> as labels
         self._shown: set[tuple[int, str]] = set()
 
+        self.connections_refused = self._counters["connections_refused"]
         self.accept_pauses = self._counters["accept_pauses"]
         self.worker_restarts = self._counters["worker_restarts"]
         self.workers_lost = self._counters["workers_lost"]
@@ -347,6 +354,8 @@ class Metrics:
         for outcome in ("accepted", "unchanged", "refused", "failed"):
             self._counters["policy_changes"].labels(outcome)
         self.usage_dropped.labels("refused")
+        for limit in admission.REASONS:
+            self.connections_refused.labels(limit)
         for name in COUNTS:
             self._count(name, 0)
         self._gauges["build_info"].labels(version("produce-gateway"), platform.python_version()).set(1)

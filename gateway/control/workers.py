@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from gateway.channel import (
     ChannelClosed,
     Demand,
     Drain,
+    Ended,
     Gauges,
     Groups,
     Hello,
@@ -43,6 +45,7 @@ from gateway.channel import (
     Want,
 )
 from gateway.control import rates
+from gateway.control.admission import Admission
 from gateway.control.metrics import Metrics
 from gateway.control.recent import Recent
 from gateway.control.traffic_lines import TrafficLines
@@ -98,7 +101,7 @@ class Workers:
 
     `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
     storage factor that one still holds (None: none) before it is told anything, `ask` with what one wants to know, and
-    with what to call with the answer.
+    with what to call with the answer. `admission` is told of connections as they come and go.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class Workers:
         adopt: Callable[[Storage | None], None] = lambda held: None,
         ask: Callable[[Ask, Callable[[Answer], None]], None] = lambda question, reply: None,
         recent: Recent | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.fleet: Fleet | None = None  # told of workers, once there is one
         self._usage_log = usage_log
@@ -119,6 +123,7 @@ class Workers:
         self._adopt = adopt
         self._ask = ask
         self._recent = Recent() if recent is None else recent
+        self.admission = Admission(sys.maxsize, sys.maxsize) if admission is None else admission
         self._lines = TrafficLines()
         self._unfinished: dict[int, str] = {}  # the boot of each worker that has not sent its last interval
         self._latest: dict[type, Any] = {}
@@ -186,6 +191,7 @@ class Workers:
         # worker would get these, and the next one everybody's to the brokers.
         worker = min(ready, key=lambda w: (w.load, w.kinds[broker]))
         worker.given += 1
+        self.admission.add(worker.number, peer.rpartition(":")[0])
         worker.kinds[broker] += 1
         worker.channel.post(Accepted(broker, peer), sock.detach())
 
@@ -222,6 +228,7 @@ class Workers:
             if self._drain is not None:
                 worker.channel.post(self._drain)
             worker.boot = hello.boot
+            self.admission.replace(worker.number, hello.addresses)
             if self.fleet is not None:
                 self.fleet.join(worker.number, hello.members)
             self._metrics.worker_up.labels(str(worker.number)).set(1)
@@ -238,6 +245,8 @@ class Workers:
             case Gauges():
                 worker.connections, worker.taken = message.connections + message.dialling, message.taken
                 self._metrics.set_gauges(worker.number, message)
+            case Ended(addresses):
+                self.admission.end(worker.number, addresses)
             case Rates():
                 worker.rates = message
                 self._see_rates()
@@ -309,6 +318,7 @@ class Workers:
     def _forget(self, worker: _Worker) -> None:
         if self._workers.get(worker.number) is worker:
             del self._workers[worker.number]
+            self.admission.replace(worker.number, {})
             self._metrics.worker_up.labels(str(worker.number)).set(0)
             self._metrics.set_gauges(worker.number, Gauges(0, 0, 0))
             self._see_rates()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 ASK_S = 10.0  # for control to answer; clients give a request up after 30 s
 BROKER_S = 60.0  # between two looks at a broker that doesn't answer: it is the client who gives up
 MAX_REFUSED_BYTES = 16 * 1024  # of a request that is read here, to be refused: 300 quotas, 4 ms
-MAX_REQUEST_BYTES = 4 * 2**20  # 60,000 quotas; it is read whole, in control
 MAX_ANSWER_BYTES = 64 * 2**20
 
 _CHANGES = frozenset({api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, api.ALTER_CLIENT_QUOTAS})
@@ -57,9 +56,13 @@ class AdminTurn:
 
     __slots__ = ("_said", "answer", "memo", "request", "state", "token", "until")
 
-    def __init__(self, request: bytes) -> None:
-        if len(request) > MAX_REQUEST_BYTES:
-            raise Unanswerable(f"{_named(request)} of {len(request)} bytes, at most {MAX_REQUEST_BYTES} are allowed")
+    def __init__(self, request: bytes, max_bytes: int) -> None:
+        """
+        Raises:
+            Unanswerable: it is larger than that: control would be busy with it for long.
+        """
+        if len(request) > max_bytes:
+            raise Unanswerable(f"{_named(request)} of {len(request)} bytes, at most {max_bytes} are allowed")
         self.request = request
         self.memo = b""
         self.answer = b""

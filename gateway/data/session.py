@@ -22,11 +22,19 @@ from policies.usage import DELAYED
 from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID
 from protocol import api, fetch_request, produce_request, produce_response, rewrite
 from protocol.fetch_response import FetchMeter
-from protocol.framing import ANSWER_HEAD, MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head
+from protocol.framing import (
+    ANSWER_HEAD,
+    MAX_API_KEY,
+    MIN_REQUEST,
+    REQUEST_HEAD,
+    TooLarge,
+    check_request_head,
+    largest,
+)
 from protocol.identity import UNKNOWN, AmbiguousIdentity, Claim, Sasl, accepted, software
 from protocol.pending import ADMIN, CAP, LOCAL, OURS, PASS, PRODUCE, REWRITE, SASL, STREAM, Entry, Pending
 from protocol.stream import EndpointHider, has_endpoints
-from protocol.wire import MalformedFrame, int16
+from protocol.wire import MalformedFrame, TooManyTags, int16
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +102,9 @@ _CLOSE_REASONS: dict[type[Exception], str] = {
     AmbiguousIdentity: "disconnects_identity",
     IdentityChanged: "disconnects_identity",
     TooManyConnections: "disconnects_principal_limit",
+    TooLarge: "disconnects_too_large",
+    produce_request.TooManyPartitions: "disconnects_too_large",
+    TooManyTags: "disconnects_too_large",
 }
 
 
@@ -209,7 +220,7 @@ class Session:
         special = (
             gate.limited or self.client_gone or self.draining or world.engine.guards_storage or bool(world.plugins)
         )
-        max_bytes = world.settings.max_request_bytes
+        max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
         by_name, by_id, total, fence = gate.meters, gate.meters_by_id, gate.broker.total, gate.fence
         asks = gate.rejected.asks
         read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
@@ -229,7 +240,7 @@ class Session:
                         break
                     if not _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
                         raise _unspoken(key, version)
-                    _, acks, client_id, _, parts = skim(buf, pos + 4, stop)
+                    _, acks, client_id, _, parts = skim(buf, pos + 4, stop, most)
                     if client_id != gate.client_id:
                         gate.identify(client_id)
                         gate.find_lines(now)
@@ -321,6 +332,9 @@ class Session:
         self, buf: bytearray, start: int, stop: int, key: int, version: int, correlation: int, now: float
     ) -> bool:
         """Note what a request other than Produce is owed; False when it was answered here."""
+        max_bytes = self.world.settings.max_request_bytes
+        if stop - start > largest(key, max_bytes):
+            check_request_head(buf, start - 4, stop, max_bytes)
         cap = api.CAPS.get(key)
         entry: Entry = (correlation, PASS)
         if key == api.API_VERSIONS:
@@ -409,7 +423,9 @@ class Session:
     def _take_turn(self, buf: bytearray, start: int, stop: int, correlation: int, now: float) -> bool:
         """True: forward it as it is. False: it has been answered, or it waits for its turn's next move."""
         if self.turn is None:
-            self.turn = AdminTurn(bytes(memoryview(buf)[start:stop]))
+            most = self.world.settings.max_admin_request_bytes
+            self.turn = AdminTurn(bytes(memoryview(buf)[start:stop]), most)
+            self.account.charge(stop - start)
         turn = self.turn
         try:
             move, frame = turn.move(bool(self.pending.entries), now)
@@ -444,6 +460,7 @@ class Session:
     def _end_turn(self) -> None:
         if self.turn is not None:
             self.world.asked.pop(self.turn.token, None)
+            self.account.discharge(len(self.turn.request))
             self.turn = None
 
     # --- a Produce request that is not the common case ----------------------------------------------------------------
@@ -873,12 +890,13 @@ class Session:
             self._discard(*parked)
 
     def _discard(self, buf: bytearray, pos: int, end: int) -> None:
-        max_bytes = self.world.settings.max_request_bytes
+        settings = self.world.settings
+        max_bytes, most = settings.max_request_bytes, settings.max_partitions_per_request
         try:
             while (length := check_request_head(buf, pos, end, max_bytes)) and pos + length <= end:
                 _, key, version, _ = REQUEST_HEAD.unpack_from(buf, pos)
                 if key == 0 and _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
-                    _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, pos + length)
+                    _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, pos + length, most)
                     if client_id != self.gate.client_id:
                         self.gate.identify(client_id)
                     if self.gate.rejected.asks and self.gate.awaits(parts, version):

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import math
 import os
 import socket
-import struct
 import time
 import uuid
 from collections import Counter, deque
@@ -61,6 +59,7 @@ from gateway.data.reactor import Reactor
 from gateway.data.session import Session, close_reason
 from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, HandshakeError, Tls, TlsLink, shake_hands
 from gateway.data.world import World
+from gateway.sockets import reset
 from policies.client_quotas import QuotaStore
 from policies.engine import Engine
 from policies.group_lines import GroupSide
@@ -353,7 +352,7 @@ class Worker:
         client = socket.socket(fileno=fd)
         self._addresses[address_of(accepted.peer)] += 1
         if self._draining or self._world is None:
-            _refuse(client)
+            reset(client)
             self._count_ended(accepted.peer)
             return
         self._world.ledger.count("connections_accepted")
@@ -432,13 +431,13 @@ class Worker:
         finally:
             self._dialling -= 1
             if upstream is None:
-                _refuse(client)
+                reset(client)
         if upstream is None:
             world.ledger.count("upstream_failed")
             return None
         if self._draining:
             upstream.close()
-            _refuse(client)
+            reset(client)
             return None
         now = trio.current_time()
         session = Session(world, node_id, now)
@@ -698,20 +697,6 @@ class Worker:
 
 def _wall_ms() -> int:
     return round(time.time() * 1000)
-
-
-_AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: nothing is sent any more, the other side sees a reset
-
-
-def _refuse(client: socket.socket) -> None:
-    """Close a connection on which nothing was answered.
-
-    By a reset, which is as near as one can come to a connection that is refused, what a dead broker's clients see. If
-    it merely ended before the first answer some would suspect that TLS is missing, and give records up (franz-go).
-    """
-    with contextlib.suppress(OSError):  # it has gone already
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-    client.close()
 
 
 def _by_rate(line: QuotaLine) -> float:

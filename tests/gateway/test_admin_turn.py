@@ -250,12 +250,12 @@ def test_a_large_request_that_nobody_answers_closes_its_connection() -> None:
 def test_a_request_beyond_all_measure_is_not_even_asked_about() -> None:
     play = Managed()
     with pytest.raises(MalformedFrame, match="at most"):
-        play.client(other_request(1, 49, 1, bytes(admin_turn.MAX_REQUEST_BYTES)))
+        play.client(other_request(1, 49, 1, bytes(256 * 2**10)))
     assert play.asked == []
 
 
 def test_an_answer_beyond_all_measure_closes_the_connection() -> None:
-    turn = AdminTurn(change()[4:])
+    turn = AdminTurn(change()[4:], 2**20)
     with pytest.raises(Unanswerable, match="IncrementalAlterConfigs"):
         turn.take(bytes(admin_turn.MAX_ANSWER_BYTES + 1))
 

@@ -1,0 +1,52 @@
+# How many connections clients may have: in all, and from one address. Counts what workers were given and say has ended.
+# Knows no socket.
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+CONNECTIONS: Final = "connections"
+ADDRESS: Final = "address"
+REASONS: Final = (CONNECTIONS, ADDRESS)  # label of the metric
+
+
+class Admission:
+    """`most`: connections in all; `most_per_address`: of these, from one address."""
+
+    def __init__(self, most: int, most_per_address: int) -> None:
+        self._most = most
+        self._most_per_address = most_per_address
+        self._total = 0
+        self._addresses: Counter[str] = Counter()
+        self._workers: defaultdict[int, Counter[str]] = defaultdict(Counter)
+
+    def refusal(self, address: str) -> str:
+        """Why one more from there is too many: one of REASONS, or "" where it isn't."""
+        if self._total >= self._most:
+            return CONNECTIONS
+        return ADDRESS if self._addresses[address] >= self._most_per_address else ""
+
+    def add(self, worker: int, address: str) -> None:
+        """This worker is given one."""
+        self._change(worker, address, 1)
+
+    def end(self, worker: int, addresses: Mapping[str, int]) -> None:
+        """So many of that worker's have ended."""
+        for address, count in addresses.items():
+            self._change(worker, address, -min(count, self._workers[worker][address]))
+
+    def replace(self, worker: int, addresses: Mapping[str, int]) -> None:
+        """What that worker has, as it says itself; nothing when it is gone."""
+        self.end(worker, dict(self._workers[worker]))
+        del self._workers[worker]
+        for address, count in addresses.items():
+            self._change(worker, address, count)
+
+    def _change(self, worker: int, address: str, by: int) -> None:
+        self._total += by
+        for counter in (self._addresses, self._workers[worker]):
+            counter[address] += by
+            if not counter[address]:
+                del counter[address]
