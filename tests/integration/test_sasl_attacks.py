@@ -1,0 +1,337 @@
+# Who a connection is, with a real broker that wants SASL and lets sessions live for seconds: clients that authenticate
+# again under load, and one that tries to be somebody else, or to be let in as nobody.
+#
+# Mallory has an account, and the replicator's password is not hers. Whatever she does, nothing is counted for anybody
+# but herself, and her connection stays hers or ends.
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+import time
+from base64 import b64decode, b64encode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from gateway.embedded import Cluster, wait_for
+from protocol import api
+from tests.clients import harness
+from tests.gateway import play
+from tests.integration.gateways import Gateway, create_topic, end_offsets
+from tests.integration.wire import Wire
+from tests.protocol import test_identity as frames
+
+LIFETIME_MS = 3000
+LOAD_S = 12
+RATE = 400  # records a second of each client
+USERS = {"gateway": "gateway-secret", "mallory": "mallory-secret", "replicator": "replicator-secret"}
+USERS |= {"java": "java-secret", "librdkafka": "librdkafka-secret"}
+MALLORY = b"\0mallory\0mallory-secret"
+REPLICATOR = b"\0replicator\0replicator-secret"
+GUESSED = b"\0replicator\0anything"
+LISTENER = "listener.name.sasl_plaintext"
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+OVERRIDES = {
+    "connections.max.reauth.ms": str(LIFETIME_MS),
+    f"{LISTENER}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+    f"{LISTENER}.oauthbearer.sasl.jaas.config": f'{MODULE} required unsecuredLoginStringClaim_sub="gateway";',
+}
+
+
+class Stage(NamedTuple):
+    kafka: Cluster
+    gateway: Gateway
+
+    def ended(self) -> Counter[str]:
+        """Connections that ended, by what ended them."""
+        samples = self.gateway.samples()["disconnects_total"]
+        return Counter({labels["cause"]: int(value) for labels, value in samples if value})
+
+    @contextmanager
+    def wire(self, *causes: str) -> Iterator[Wire]:
+        """A connection that ends by one of these; by the client, if nothing is given."""
+        before = self.ended()
+        with Wire(self.gateway.broker_port(1)) as wire:
+            yield wire
+        wait_for("the end of the connection", lambda: self.ended() != before)
+        ((cause, count),) = (self.ended() - before).items()
+        assert count == 1
+        assert cause in (causes or ("client",))
+
+    def principals(self, client_id: str) -> dict[str, int]:
+        """Messages by principal, of that client id, as the usage log has them."""
+        found: dict[str, int] = {}
+        for record in self.gateway.spooled():
+            for row in record["rows"]:
+                if row["client_id"] == client_id:
+                    found[row["principal"]] = found.get(row["principal"], 0) + row["messages"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with Cluster(1, OVERRIDES, users=USERS) as kafka:
+        upstream = {
+            "bootstrap_servers": kafka.sasl_bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "gateway",
+            "sasl.password": USERS["gateway"],
+        }
+        with Gateway(kafka.sasl_bootstrap_servers, {"upstream": upstream}) as gateway:
+            create_topic(kafka, "clicks")
+            yield Stage(kafka, gateway)
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def framed(content: bytes) -> bytes:
+    return struct.pack(">i", len(content)) + content
+
+
+def handshake(mechanism: str = "PLAIN") -> bytes:
+    return framed(frames.handshake(mechanism))
+
+
+def authenticate(token: bytes) -> bytes:
+    return framed(frames.authenticate(token, version=1))
+
+
+def produce(client_id: str) -> bytes:
+    return play.request(client_id=client_id)
+
+
+def metadata() -> bytes:
+    return play.other_request(5, api.METADATA, 1, struct.pack(">i", -1))
+
+
+def error(answer: bytes) -> int:
+    """Of an answer to either step of SASL."""
+    return int(struct.unpack_from(">h", answer, 8)[0])
+
+
+def said(answer: bytes) -> bytes:
+    """The broker's token in a SaslAuthenticate answer of version 1."""
+    (length,) = struct.unpack_from(">h", answer, 10)
+    at = 12 + max(0, length)
+    (size,) = struct.unpack_from(">i", answer, at)
+    return answer[at + 4 : at + 4 + size]
+
+
+def sign_in(wire: Wire, token: bytes = MALLORY) -> None:
+    for frame in (handshake(), authenticate(token)):
+        wire.send(frame)
+        assert error(wire.receive()) == 0
+
+
+def proof(first: bytes, server_first: bytes, password: bytes) -> bytes:
+    """The client's final message in SCRAM-SHA-256 (RFC 5802)."""
+    fields = dict(field.split(b"=", 1) for field in server_first.split(b","))
+    salted = hashlib.pbkdf2_hmac("sha256", password, b64decode(fields[b"s"]), int(fields[b"i"]))
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    bare = first[first.index(b"n=") :]
+    final = b"c=biws,r=" + fields[b"r"]
+    signature = hmac.digest(hashlib.sha256(key).digest(), b",".join((bare, server_first, final)), "sha256")
+    return final + b",p=" + b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+
+
+def bearer(*names: str) -> bytes:
+    def token(name: str) -> bytes:
+        claims = {"sub": name, "iat": int(time.time()) - 1, "exp": int(time.time()) + 60}
+        parts = [urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in ({"alg": "none"}, claims)]
+        return b".".join((*parts, b""))
+
+    return b"n,,\x01" + b"".join(b"auth=Bearer " + token(name) + b"\x01" for name in names) + b"\x01"
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+def test_clients_authenticate_again_under_load_and_stay_who_they_are(stage: Stage) -> None:
+    before, accepted = stage.ended(), stage.gateway.metric("connections_accepted_total")
+    count = LOAD_S * RATE
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    options = {
+        "java": {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.jaas.config": f'{login} required username="java" password="{USERS["java"]}";',
+        },
+        "librdkafka": {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "librdkafka",
+            "sasl.password": USERS["librdkafka"],
+        },
+    }
+    drivers = {}
+    for name, own in options.items():
+        topic = create_topic(stage.kafka, f"load-{name}")
+        given = {"run": "r", "topics": [topic], "partitions": 1, "count": count, "rate": RATE, "idempotence": True}
+        driver = harness.Driver(
+            name, "produce", stage.gateway.bootstrap, client_id=f"load-{name}", options=own, **given
+        )
+        drivers[name] = (topic, driver)
+    for name, (topic, driver) in drivers.items():
+        result = driver.result()
+        assert (result["acknowledged"], result["failed"], result["errors"]) == (count, [], {})
+        assert end_offsets(stage.kafka, topic) == count
+        wait_for("the usage log", lambda name=name: stage.principals(f"load-{name}") == {f"User:{name}": count})
+    opened = int(stage.gateway.metric("connections_accepted_total") - accepted)
+    wait_for("the end of all connections", lambda: (stage.ended() - before).total() == opened)
+    assert (stage.ended() - before).keys() == {"client"}  # a broker ends a session that is not renewed in time
+
+
+def test_a_session_that_is_not_renewed_is_ended_by_the_broker(stage: Stage) -> None:
+    with stage.wire("upstream") as wire:
+        sign_in(wire)
+        until = time.monotonic() + LIFETIME_MS / 1000
+        assert wire.produce(produce("not-renewed"))[1] == {("clicks", 0): (0, None)}
+        wait_for("the session's end", lambda: time.monotonic() > until)
+        wire.send(produce("not-renewed"))
+        assert wire.ends()
+
+
+def test_a_session_that_is_renewed_is_not(stage: Stage) -> None:
+    with stage.wire() as wire:
+        until = time.monotonic() + 2 * LIFETIME_MS / 1000
+        while time.monotonic() < until:
+            begun = time.monotonic()
+            sign_in(wire)
+            while time.monotonic() < begun + 0.5 * LIFETIME_MS / 1000:
+                assert wire.produce(produce("renewed"))[1] == {("clicks", 0): (0, None)}
+    wait_for("the usage log", lambda: stage.principals("renewed").keys() == {"User:mallory"})
+
+
+# --- attacks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", [GUESSED, REPLICATOR], ids=["guessed", "known"])
+def test_another_name_behind_the_first_one_is_not_taken(stage: Stage, token: bytes) -> None:
+    """In one segment, so that the second name is there before the first one has been accepted."""
+    client_id = f"behind-{token is GUESSED}"
+    with stage.wire("upstream") as wire:
+        wire.send(handshake() + authenticate(MALLORY) + handshake() + authenticate(token) + produce(client_id))
+        assert [error(wire.receive()) for _ in range(4)][:2] == [0, 0]
+        assert wire.ends()  # the broker refuses to change who somebody is
+    assert stage.principals(client_id).keys() <= {"User:mallory"}  # unanswered, if the broker's end came late
+
+
+@pytest.mark.parametrize("token", [GUESSED, REPLICATOR], ids=["guessed", "known"])
+def test_nobody_becomes_another_by_authenticating_again(stage: Stage, token: bytes) -> None:
+    client_id = f"again-{token is GUESSED}"
+    with stage.wire("upstream") as wire:
+        sign_in(wire)
+        assert wire.produce(produce(client_id))[1] == {("clicks", 0): (0, None)}
+        wire.send(handshake())
+        wire.receive()
+        wire.send(authenticate(token) + produce(client_id))
+        assert error(wire.receive()) != 0
+        assert wire.ends()
+    wait_for("the usage log", lambda: stage.principals(client_id).keys() == {"User:mallory"})
+
+
+def test_a_name_without_a_handshake_stays_the_first_one(stage: Stage) -> None:
+    """The broker refuses it and keeps the connection, which is mallory's."""
+    with stage.wire() as wire:
+        sign_in(wire)
+        wire.send(authenticate(REPLICATOR))
+        assert error(wire.receive()) == 34  # ILLEGAL_SASL_STATE
+        assert wire.produce(produce("no-handshake"))[1] == {("clicks", 0): (0, None)}
+    wait_for("the usage log", lambda: stage.principals("no-handshake") == {"User:mallory": 1})
+
+
+def test_a_guessed_password_opens_nothing(stage: Stage) -> None:
+    with stage.wire("upstream", "unauthenticated") as wire:
+        wire.send(handshake() + authenticate(GUESSED) + produce("guessed"))
+        assert [error(wire.receive()) for _ in range(2)] == [0, 58]
+        assert wire.ends()
+    assert stage.principals("guessed") == {}
+
+
+def test_a_bearer_token_names_one(stage: Stage) -> None:
+    with stage.wire() as wire:
+        wire.send(handshake("OAUTHBEARER") + authenticate(bearer("mallory")))
+        assert [error(wire.receive()) for _ in range(2)] == [0, 0]
+        assert wire.produce(produce("one-name"))[1] == {("clicks", 0): (0, None)}
+    wait_for("the usage log", lambda: stage.principals("one-name") == {"User:mallory": 1})
+
+
+def test_a_bearer_token_with_two_names_ends_the_connection(stage: Stage) -> None:
+    with stage.wire("identity") as wire:
+        wire.send(handshake("OAUTHBEARER") + authenticate(bearer("replicator", "mallory")) + produce("two-names"))
+        assert error(wire.receive()) == 0
+        assert wire.ends()
+    assert stage.principals("two-names") == {}
+
+
+def test_scram_with_a_proof_is_who_it_says(stage: Stage) -> None:
+    first = b"n,,n=mallory,r=nonce"
+    with stage.wire() as wire:
+        wire.send(handshake("SCRAM-SHA-256") + authenticate(first))
+        assert error(wire.receive()) == 0
+        wire.send(authenticate(proof(first, said(wire.receive()), USERS["mallory"].encode())))
+        assert error(wire.receive()) == 0
+        assert wire.produce(produce("scram"))[1] == {("clicks", 0): (0, None)}
+    wait_for("the usage log", lambda: stage.principals("scram") == {"User:mallory": 1})
+
+
+def test_scram_with_a_reserved_attribute_ends_the_connection(stage: Stage) -> None:
+    with stage.wire("identity") as wire:
+        wire.send(handshake("SCRAM-SHA-256") + authenticate(b"n,,m=x,n=mallory,r=nonce"))
+        assert error(wire.receive()) == 0
+        assert wire.ends()
+
+
+def test_nothing_passes_in_the_middle_of_an_exchange(stage: Stage) -> None:
+    with stage.wire("unauthenticated") as wire:
+        wire.send(handshake("SCRAM-SHA-256") + authenticate(b"n,,n=mallory,r=nonce") + produce("half-way"))
+        assert [error(wire.receive()) for _ in range(2)] == [0, 0]
+        assert wire.ends()
+    assert stage.principals("half-way") == {}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        (produce("nobody"),),
+        (metadata(),),
+        (authenticate(MALLORY),),
+        (handshake(), produce("nobody")),
+        (handshake(), metadata()),
+    ],
+    ids=["produce", "metadata", "authenticate", "handshake, produce", "handshake, metadata"],
+)
+def test_nothing_else_passes_before_authentication(stage: Stage, sent: tuple[bytes, ...]) -> None:
+    with stage.wire("unauthenticated") as wire:
+        wire.send(b"".join(sent))
+        for _ in sent[1:]:
+            wire.receive()
+        assert wire.ends()
+    assert stage.principals("nobody") == {}
+
+
+def test_no_broker_reads_a_token_of_a_megabyte(stage: Stage) -> None:
+    with stage.wire("malformed") as wire:
+        wire.send(handshake())
+        assert error(wire.receive()) == 0
+        wire.send(authenticate(b"\0mallory\0" + bytes(1 << 20))[:1000])  # its head is enough
+        assert wire.ends()
+
+
+def test_the_attacks_were_counted_for_mallory_alone(stage: Stage) -> None:
+    """Whatever of them has got in: the replicator has never produced anything."""
+    with stage.wire() as wire:
+        sign_in(wire)
+        assert wire.produce(produce("last"))[1] == {("clicks", 0): (0, None)}
+    wait_for("the usage log", lambda: stage.principals("last") == {"User:mallory": 1})
+    rows = [row for record in stage.gateway.spooled() for row in record["rows"] if row["topic"] == "clicks"]
+    assert {row["principal"] for row in rows} == {"User:mallory"}
+    assert sum(row["messages"] for row in rows if row["outcome"] == "accepted") == end_offsets(stage.kafka, "clicks")
