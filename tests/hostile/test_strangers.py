@@ -1,0 +1,308 @@
+# What a stranger sends, claims or holds is believed by nobody: one test for each way that was found, named after what
+# it must not lead to. On sessions and the worker's own parts; with sockets and processes: test_strangers_live.py.
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.channel import PROTOCOL, Channel, GroupLimit, Groups, Interval, Settings
+from gateway.data import worker as worker_module
+from gateway.data.complaints import BURST, PERIOD_S, Complaints
+from gateway.data.gate import INVALID_TOPIC, MAX_CLIENT_ID, MAX_PRINCIPAL
+from gateway.data.ledger import MAX_BYTES, OTHER
+from gateway.data.session import IdentityChanged, TooManyConnections, Unauthenticated
+from gateway.data.worker import Worker
+from gateway.supervisor import ParentLink
+from policies import usage
+from policies.meter import TICK_S
+from protocol import api
+from protocol.identity import AmbiguousIdentity
+from tests.gateway.play import TOPIC_ID, Play, answer, decode_answer, other_answer, other_request, request, size_of
+from tests.protocol import test_identity as sasl
+from tests.protocol.produce_cases import framed
+
+OWN = "__produce_gateway_policies"
+GOLD = Groups(1, {"gold": GroupLimit(10**9)}, {"acme": "gold"})
+REFUSED = api.TOPIC_AUTHORIZATION_FAILED
+
+
+def wants_sasl(**settings: Any) -> Play:
+    return Play(upstream_sasl=True, **settings).named()
+
+
+def handshake(play: Play, mechanism: str = "PLAIN", error: int = 0) -> None:
+    play.client(framed(sasl.handshake(mechanism)))
+    play.broker(framed(struct.pack(">ihi", 77, error, 0)))
+
+
+def authenticate(play: Play, name: str = "alice", error: int = 0) -> None:
+    play.client(framed(sasl.authenticate(b"\0%s\0secret" % name.encode())))
+    play.broker(framed(sasl.authenticated(b"", error=error)))
+
+
+# --- the gateway's own topics -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [9, 13])
+@pytest.mark.parametrize("groups", [None, GOLD], ids=["no groups", "groups"])
+def test_a_protected_topic_is_refused_every_time(version: int, groups: Groups | None) -> None:
+    # With groups the first refusal put the topic's meter where the hot path looks: the second request passed.
+    play = Play(protected_topics=(OWN,)).named()
+    play.world.topic_ids[TOPIC_ID] = OWN.encode()
+    if groups is not None:
+        play.world.set_groups(groups, play.now)
+    for correlation in range(3):
+        upstream, client = play.client(request(correlation, {OWN: [0]}, version=version))
+        assert upstream == b""
+        assert {code for code, _ in decode_answer(client, version)[2].values()} == {REFUSED}
+    gate = play.session.gate
+    assert not gate.meters
+    assert not gate.meters_by_id
+    assert OWN.encode() not in gate.broker.topics
+    assert [key for key in play.rows() if key[1] != "rejected"] == []
+
+
+def test_a_protected_topic_is_charged_to_no_group() -> None:
+    own = "acme.own.policies"
+    play = Play(protected_topics=(own,)).named()
+    play.world.set_groups(GOLD, play.now)
+    play.client(request(1, {own: [0], "acme.shop.orders": [0]}))
+    play.engine.pace(play.now)
+    play.engine.tick(play.engine.due)
+    assert [side.bytes_meter.rate * TICK_S for side in play.engine.groups.rates()] == [size_of()]
+
+
+# --- before authentication --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frame", [request(1), request(1, acks=0), other_request(1, 3, 1, bytes(4)), other_request(1)])
+def test_before_authentication_nothing_passes_and_nothing_is_counted(frame: bytes) -> None:
+    play = wants_sasl(total=1.0, topics={"clicks": 1.0}).overload()
+    handshake(play)
+    with pytest.raises(Unauthenticated):
+        play.client(frame)
+    assert play.session.to_upstream == []
+    assert play.session.to_client == []
+    play.session.close()
+    assert play.ledger() == ()
+    assert play.engine.broker(1).total.uncounted == 0
+
+
+def test_a_head_is_enough_to_end_who_has_not_authenticated() -> None:
+    # 100 MiB are announced: nothing is kept for them.
+    play = wants_sasl()
+    with pytest.raises(Unauthenticated):
+        play.client(struct.pack(">ihhi", 100 * 2**20, api.PRODUCE, 9, 1))
+
+
+def test_what_leads_to_authentication_passes_one_step_at_a_time() -> None:
+    play = wants_sasl()
+    versions = other_request(1, api.API_VERSIONS, 0)
+    first = framed(sasl.handshake("PLAIN"))
+    second = framed(sasl.authenticate(b"\0alice\0secret"))
+    assert play.client(versions + first + second + request(5))[0] == versions + first
+    assert play.again() == (b"", b"")
+    play.broker(other_answer(1, struct.pack(">hi", 0, 0)) + framed(struct.pack(">ihi", 77, 0, 0)))
+    assert play.again()[0] == second
+    assert play.again() == (b"", b"")
+    play.broker(framed(sasl.authenticated(b"")))
+    assert play.again()[0] == request(5)
+    assert play.session.gate.principal == "User:alice"
+
+
+def test_that_brokers_want_sasl_is_learned_from_an_answer() -> None:
+    play = Play().named()
+    handshake(play, error=34)  # ILLEGAL_SASL_STATE: this one doesn't
+    assert play.client(request(1))[0] == request(1)
+    play.broker(answer(1))
+    handshake(play)
+    with pytest.raises(Unauthenticated):
+        play.client(request(2))
+
+
+# --- who it is --------------------------------------------------------------------------------------------------------
+
+
+def test_an_accepted_claim_is_that_of_its_own_request() -> None:
+    # handshake, mallory, handshake, replicator in one segment: the answer that accepted mallory confirmed replicator.
+    play = wants_sasl(internal_principals=("User:replicator",))
+    mallory, replicator = (framed(sasl.authenticate(b"\0%s\0x" % name)) for name in (b"mallory", b"replicator"))
+    shake = framed(sasl.handshake("PLAIN"))
+    assert play.client(shake + mallory + shake + replicator)[0] == shake
+    play.broker(framed(struct.pack(">ihi", 77, 0, 0)))
+    assert play.again()[0] == mallory
+    play.broker(framed(sasl.authenticated(b"")))
+    assert play.again()[0] == shake
+    play.broker(framed(struct.pack(">ihi", 77, 34, 0)))  # ILLEGAL_SASL_STATE, and the connection stays
+    assert play.again()[0] == replicator
+    play.broker(framed(sasl.authenticated(b"", error=34)))
+    assert (play.session.gate.principal, play.session.gate.exempt) == ("User:mallory", False)
+
+
+def test_a_principal_can_be_confirmed_and_never_replaced() -> None:
+    play = wants_sasl()
+    handshake(play)
+    authenticate(play)
+    handshake(play)
+    authenticate(play)
+    assert play.session.gate.principal == "User:alice"
+    handshake(play)
+    with pytest.raises(IdentityChanged):
+        authenticate(play, "bob")
+    assert play.session.gate.principal == "User:alice"
+
+
+def test_a_claim_that_can_be_read_in_two_ways_ends_the_connection() -> None:
+    play = wants_sasl()
+    handshake(play, "SCRAM-SHA-256")
+    with pytest.raises(AmbiguousIdentity):
+        play.client(framed(sasl.authenticate(b"n,,m=x,n=mallory,r=abc")))
+
+
+def test_a_principal_has_so_many_connections_and_no_more() -> None:
+    play = wants_sasl(max_connections_per_principal=1)
+    handshake(play)
+    authenticate(play)
+    play.world.principals["User:bob"] = 1
+    other = wants_sasl(max_connections_per_principal=1)
+    other.world.principals = play.world.principals
+    handshake(other)
+    with pytest.raises(TooManyConnections):
+        authenticate(other, "bob")
+    other.session.close()
+    play.session.close()
+    assert play.world.principals == {"User:bob": 1}
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_strangers_are_cut_before_anything_is_counted_by_them() -> None:
+    play = Play().named()
+    topics = ["t" * 30_000, "x\n2026-01-01 ERROR gateway: \x1b[31mforged", "ok"]
+    play.session.gate.principal = "User:" + "p" * 1000
+    play.client(request(1, {topic: [0] for topic in topics}, client_id="\u20ac" * 10_000))
+    play.broker(answer(1, {topic: {0: (17, -1)} for topic in topics}))
+    rows = play.ledger()
+    assert {row.topic for row in rows} == {INVALID_TOPIC, "ok"}
+    assert {len(row.client_id) for row in rows} == {MAX_CLIENT_ID}
+    assert {len(row.principal) for row in rows} == {MAX_PRINCIPAL}
+
+
+def test_an_interval_has_a_bound_whatever_strangers_call_things() -> None:
+    # 3,000 topics under a client id of 32,767 bytes made a message of 295 MB: the worker was cut off for ever.
+    play = Play(max_client_keys=1_000_000).named()
+    for client in range(100):
+        topics = {f"{client}-{'t' * 240}-{n}": [0] for n in range(500)}
+        frame = request(client, topics, client_id=f"{client}{'c' * 30_000}")
+        play.client(frame)
+        play.broker(answer(client, {topic: {0: (3, -1)} for topic in topics}))
+    rows = play.ledger()
+    interval = Interval("boot", 0, 1, 1, 2, rows)
+    assert len(msgspec.msgpack.encode(interval)) < 2 * MAX_BYTES
+    assert sum(row.bytes for row in rows) == 50_000 * size_of()  # what has no name is counted all the same
+    assert any(row.topic == OTHER for row in rows)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Channel(ours, "worker").post(interval)  # raises where it could not be received
+
+
+def test_made_up_topics_leave_nothing_in_a_connection_or_a_meter() -> None:
+    play = Play(total=10**9).named()
+    before = play.engine.broker(1).share
+    topics = {f"made-up-{n}": [0] for n in range(5000)}
+    play.client(request(1, topics))
+    assert play.engine.broker(1).share == before  # nobody else gets less
+    assert play.session.gate.meters == {}
+    play.broker(answer(1, {topic: {0: (3, -1)} for topic in topics}))
+    play.engine.tick(play.engine.due)
+    assert play.engine.broker(1).topics == {}
+
+
+def test_a_topic_counts_once_the_broker_has_taken_something_for_it() -> None:
+    play = Play(total=10**9).named()
+    play.client(request(1, {"new": [0]}))
+    play.broker(answer(1, {"new": {0: (0, 0)}}))
+    assert play.engine.broker(1).topics[b"new"].vouched
+    play.client(request(2, {"new": [0]}))
+    assert set(play.session.gate.meters) == {b"new"}
+
+
+# --- what never got in ------------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_connection_from_which_nothing_ever_got_in_do_not_count_against_others() -> None:
+    play = Play(total=1000.0).named()
+    play.client(request(1))
+    assert play.engine.broker(1).total.uncounted == size_of()
+    play.session.close()  # a broker closes what is malformed or not allowed, without an answer
+    assert play.engine.broker(1).total.uncounted == 0
+    assert play.rows() == {("clicks", "unanswered", ""): (size_of(), 1, 1)}
+
+
+def test_bytes_that_may_be_in_the_log_stay_counted() -> None:
+    play = Play(total=1000.0).named()
+    play.client(request(1) + request(2))
+    play.broker(answer(1))
+    play.session.close()
+    assert play.engine.broker(1).total.uncounted == 2 * size_of()
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+def test_of_what_strangers_cause_so_many_lines_are_logged_and_the_rest_is_counted() -> None:
+    lines: list[tuple[str, str]] = []
+    complaints = Complaints(lambda *line: lines.append(line))
+    for n in range(3000):
+        complaints.say("malformed", f"10.0.0.{n}: connection closed", n / 1000)
+    complaints.say("dial 1", "broker 1 can't be reached", 3.0, burst=1)
+    complaints.say("dial 1", "broker 1 can't be reached", 3.5, burst=1)
+    assert len(lines) == BURST + 1
+    complaints.tell(3.0 + PERIOD_S)
+    assert lines[BURST + 1 :] == [
+        ("warning", f"{3000 - BURST:,} more of the same in 10 s: malformed"),
+        ("warning", "1 more of the same in 10 s: dial 1"),
+    ]
+
+
+# --- the wall clock ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def lone() -> AsyncIterator[Worker]:
+    """A worker without a control."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    link = ParentLink(ours)
+    made = Worker(link, 0)
+    made._configure(Settings(PROTOCOL, "gw"))
+    yield made
+    link._line.close()
+    made._reactor._poller.close()
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, -1.5, 0.0, 3600.0])
+async def test_a_clock_that_is_set_shortens_no_interval(
+    lone: Worker, monkeypatch: pytest.MonkeyPatch, mock_clock: Any, step_s: float
+) -> None:
+    # An interval that ended before it began was no usage record: what had been accepted was missing from the audit.
+    wall = [1_000_000.0]
+    monkeypatch.setattr(worker_module.time, "time", lambda: wall[0])
+    for moved in (1.0, 1.0 + step_s, 1.0):
+        assert lone._world is not None
+        lone._world.ledger.row(1, "clicks", "User:a", "app", "accepted")[0] += 75
+        mock_clock.jump(1.0)
+        wall[0] += moved
+        lone._close_interval(final=False)
+    for interval in lone._unspooled:
+        times = {"start_ms": interval.start_ms, "end_ms": interval.end_ms}
+        for line in usage.encode_interval("gw", "boot", 0, interval.seq, interval.rows, **times):
+            usage.decode(line)
+    assert [interval.end_ms - interval.start_ms for interval in list(lone._unspooled)[1:]] == [1000, 1000]
