@@ -117,8 +117,11 @@ OPTIONAL_ROW_FIELDS: Final[dict[str, str]] = {
 }
 
 MAX_ROWS: Final = 1000
-# Kafka's default max.message.bytes is 1,048,588; a client id may be 32,767 bytes, escaped six times as many.
-MAX_PART_BYTES: Final = 750_000
+# Half of Kafka's default max.message.bytes (1,048,588), so that a record gets into every topic. A row
+# is at most six names of NAME_CHARS characters, each of which takes 12 bytes at worst (a pair of escaped surrogates).
+MAX_RECORD_BYTES: Final = 512 * 1024
+NAME_CHARS: Final = 256
+_HEADER_BYTES: Final = 4096  # more than any header
 
 _TYPES: Final[dict[str, Any]] = {"int": int, "str": str, "bool": bool}
 _LOWEST: Final[dict[str, int]] = {"broker": -1, "seq": -1, "parts": 1}  # every other number starts at 0
@@ -149,20 +152,24 @@ def encode_interval(
     storage_factor: float | None = None,
     version: int = VERSION,
 ) -> list[bytes]:
-    """One interval as JSON lines without newline, each small enough for one Kafka record: usually one.
+    """One interval as JSON lines without newline, each at most MAX_RECORD_BYTES: usually one.
 
-    `rows` have the attributes ROW_FIELDS, for version 2 OPTIONAL_ROW_FIELDS as well. Times are Unix milliseconds.
-    Without rows there is one record, which only a final interval needs. The same arguments give the same bytes.
+    `rows` have the attributes ROW_FIELDS, for version 2 OPTIONAL_ROW_FIELDS as well; names are cut at NAME_CHARS. Times
+    are Unix milliseconds. Without rows there is one record, which only a final interval needs. The same arguments give
+    the same bytes.
+
+    Raises:
+        InvalidRecord: a reader would refuse it.
     """
-    chunks = _chunks([_dumps(_row(row, version)) for row in rows])
-    parts = len(chunks)
+    values = [_row(row, version) for row in rows]
+    chunks = _chunks([_dumps(row) for row in values])
     told = {} if storage_factor is None or version < 2 else {STORAGE_FACTOR: _ppm(storage_factor)}
-    return [
-        _line(
-            _header(version, INTERVAL, gateway, boot, worker, seq, part, parts, start_ms, end_ms, final, **told), chunk
-        )
-        for part, chunk in enumerate(chunks)
+    headers = [
+        _header(version, INTERVAL, gateway, boot, worker, seq, part, len(chunks), start_ms, end_ms, final, **told)
+        for part in range(len(chunks))
     ]
+    validate(headers[0] | {"rows": values})
+    return [_line(header, chunk) for header, chunk in zip(headers, chunks, strict=True)]
 
 
 def encode_lost(gateway: str, boot: str, worker: int, seq: int, now_ms: int) -> bytes:
@@ -222,8 +229,8 @@ def may_be_appended(outcome: str, reason: str = "") -> bool:
     return outcome in ("unacknowledged", "unanswered") or (outcome == "errored" and reason in MAYBE_APPENDED)
 
 
-def _header(*values: object, **told: int) -> str:
-    return _dumps(dict(zip(HEADER_FIELDS, values, strict=True)) | told)
+def _header(*values: object, **told: int) -> dict[str, object]:
+    return dict(zip(HEADER_FIELDS, values, strict=True)) | told
 
 
 def _ppm(factor: float) -> int:
@@ -235,18 +242,18 @@ def _row(row: object, version: int) -> dict[str, object]:
     if version > 1:  # what says nothing is left out: most rows have no group, and none repeats
         extra = {name: getattr(row, name) for name in OPTIONAL_ROW_FIELDS}
         values |= {name: value for name, value in extra.items() if value is not None and value != ""}
-    return values
+    return {name: value[:NAME_CHARS] if isinstance(value, str) else value for name, value in values.items()}
 
 
-def _line(header: str, rows: list[str]) -> bytes:
-    return f'{header[:-1]},"rows":[{",".join(rows)}]}}'.encode("ascii")
+def _line(header: dict[str, object], rows: list[str]) -> bytes:
+    return f'{_dumps(header)[:-1]},"rows":[{",".join(rows)}]}}'.encode("ascii")
 
 
 def _chunks(rows: list[str]) -> list[list[str]]:
     chunks: list[list[str]] = [[]]
     size = 0
     for row in rows:
-        if chunks[-1] and (len(chunks[-1]) == MAX_ROWS or size + len(row) > MAX_PART_BYTES):
+        if chunks[-1] and (len(chunks[-1]) == MAX_ROWS or size + len(row) > MAX_RECORD_BYTES - _HEADER_BYTES):
             chunks.append([])
             size = 0
         chunks[-1].append(row)

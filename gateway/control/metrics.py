@@ -111,7 +111,7 @@ COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "usage_log_records_published": ((), "Usage records acknowledged by the usage topic."),
     "usage_log_dropped": (
         ("reason",),
-        "Usage data given up: records that the broker refused for good (refused).",
+        "Usage data given up: intervals that make no record (invalid), records that the broker refused (refused).",
     ),
     "usage_log_spool_errors": ((), "Failed attempts to write to the spool; the data waits."),
 }
@@ -353,7 +353,8 @@ class Metrics:
             self.metadata_refreshes.labels(outcome)
         for outcome in ("accepted", "unchanged", "refused", "failed"):
             self._counters["policy_changes"].labels(outcome)
-        self.usage_dropped.labels("refused")
+        for reason in ("invalid", "refused"):
+            self.usage_dropped.labels(reason)
         for limit in admission.REASONS:
             self.connections_refused.labels(limit)
         for name in COUNTS:

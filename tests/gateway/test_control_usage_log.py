@@ -7,6 +7,7 @@ import os
 import resource
 import time
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -26,7 +27,7 @@ def interval(seq, boot="boot-1", final=False, topic="t", rows=1):
 
 
 def line(seq, boot="boot-1", final=False, padding=0, version=usage.VERSION):
-    rows = [Row(1, "t", "User:ANONYMOUS", "x" * padding, "accepted", "", 100, 1, 1)]
+    rows = [Row(1, "t", "User:ANONYMOUS", "x" * 200, "accepted", "", 100, 1, 1)] * max(1, padding // 330)
     return usage.encode_interval("gw", boot, 0, seq, rows, start_ms=0, end_ms=1, final=final, version=version)[0]
 
 
@@ -298,6 +299,24 @@ async def test_intervals_wait_while_the_disk_takes_none(tmp_path, caplog, autoju
         assert "can be written again" in caplog.text
         nursery.cancel_scope.cancel()
     spool.close()
+
+
+@pytest.mark.trio
+async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(tmp_path, caplog):
+    spool, metrics, confirmed = open_spool(tmp_path), Metrics(), []
+    log = UsageLog(spool, "gw", metrics)
+    backwards = msgspec.structs.replace(interval(0), start_ms=2000, end_ms=1999)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        log.put(backwards, lambda: confirmed.append(0))
+        log.put(interval(1), lambda: confirmed.append(1))
+        await until(lambda: not log.queued)
+        nursery.cancel_scope.cancel()
+    spool.close()
+    assert confirmed == [0, 1]  # saying it again would help nobody
+    assert [record["seq"] for record in on_disk(tmp_path)] == [1]
+    assert sample(metrics, "usage_log_dropped_total", {"reason": "invalid"}) == 1
+    assert "end_ms: before start_ms" in caplog.text
 
 
 @pytest.mark.trio

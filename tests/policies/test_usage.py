@@ -246,3 +246,40 @@ def test_every_outcome_that_needs_a_reason_has_its_reasons_known_but_the_brokers
     assert usage.REASONS.keys() == usage.REASONED - {"errored"}
     assert all(usage.REASONS.values())
     assert "acks0-limit" in usage.REASONS["dropped"]
+
+
+@pytest.mark.parametrize(
+    ("given", "rows", "message"),
+    [
+        ({"start_ms": 2000, "end_ms": 1999}, [Row()], "end_ms: before start_ms"),
+        ({"start_ms": -1, "end_ms": 1999}, [Row()], "start_ms: -1 is out of range"),
+        ({"start_ms": 1000, "end_ms": 2000}, [], "only a final interval may be empty"),
+        ({"start_ms": 1000, "end_ms": 2000}, [Row(bytes=-1)], r"rows\[0\]\.bytes"),
+        ({"start_ms": 1000, "end_ms": 2000}, [Row(), Row(outcome="lost")], r"rows\[1\]\.outcome"),
+        ({"start_ms": 1000, "end_ms": 2000}, [Row(outcome="rejected", reason="")], r"rows\[0\]\.reason"),
+        ({"start_ms": 1000, "end_ms": 2000, "storage_factor": 2.0}, [Row()], "storage_factor_ppm"),
+    ],
+)
+def test_nothing_is_written_that_a_reader_would_refuse(given: dict[str, Any], rows: list[Row], message: str) -> None:
+    with pytest.raises(usage.InvalidRecord, match=message):
+        usage.encode_interval("gw-1", "ab12", 0, 17, rows, **given)
+
+
+@given(st.lists(st.builds(Row, topic=st.text(), client_id=st.text(), bytes=st.integers(-5, 2**64))))
+def test_what_is_written_is_read_or_it_is_not_written(rows: list[Row]) -> None:
+    try:
+        made = usage.encode_interval("gw-1", "ab12", 0, 17, rows, start_ms=1000, end_ms=2000)
+    except usage.InvalidRecord:
+        return
+    read = [usage.decode(line) for line in made]
+    assert sum(len(each["rows"]) for each in read) == len(rows)
+
+
+@pytest.mark.parametrize("char", ["\x01", "\U0001f600", "x", '"'])
+def test_a_record_gets_into_every_topic_whatever_names_clients_make_up(char: str) -> None:
+    name = char * 40_000
+    rows = [Row(topic=name, principal=name, client_id=f"{i}{name}", group=name, software=name) for i in range(500)]
+    made = usage.encode_interval("g" * 200, "b" * 32, 255, 2**62, rows, start_ms=2**62, end_ms=2**62)
+    assert max(map(len, made)) <= usage.MAX_RECORD_BYTES < 1_048_588
+    read = [row for line in made for row in usage.decode(line)["rows"]]
+    assert [row["client_id"] for row in read] == [row.client_id[: usage.NAME_CHARS] for row in rows]
