@@ -479,6 +479,11 @@ class Channel:
         """Messages posted and not yet written."""
         return len(self._out)
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Their size."""
+        return sum(len(view) for view, _ in self._out)
+
     async def flushed(self) -> None:
         """Return when everything posted so far has been written to the socket."""
         while self._out:

@@ -58,6 +58,7 @@ traffic_log = logging.getLogger("gateway.traffic")
 T = TypeVar("T")
 HELLO_TIMEOUT_S: Final = 30.0
 MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
+MAX_BACKLOG_BYTES: Final = 16 * 2**20  # likewise, before an answer to an admin request
 MAX_PARTS_BACKLOG: Final = 40  # of the same, for what is said anew every second
 LOG_CHARS: Final = 1000  # of a worker's line; the names in it are cut by the worker
 _SNAPSHOTS: Final = (Settings, Brokers, Topics, Policy, Quotas, Groups, Storage)  # in the order a worker needs them
@@ -278,7 +279,10 @@ class Workers:
         return [worker.rates for worker in self._workers.values() if worker.rates is not None]
 
     def _reply(self, worker: _Worker, answer: Answer) -> None:
-        if self._workers.get(worker.number) is worker:  # else it has died, and its clients' connections with it
+        """Unless it has died, and its clients' connections with it; or doesn't read: then it tells them in time itself
+        that nobody answered.
+        """
+        if self._workers.get(worker.number) is worker and worker.channel.backlog_bytes < MAX_BACKLOG_BYTES:
             worker.channel.post(answer)
 
     def _take_interval(self, worker: _Worker, interval: Interval) -> None:

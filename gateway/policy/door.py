@@ -18,9 +18,11 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import math
 import re
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -43,6 +45,7 @@ from policies.policy_set import (
     check_value,
 )
 from policies.quota_names import UNITS, QuotaError, QuotaKey
+from policies.text import one_line
 from policies.thresholds import TOPIC_KEY, TOTAL_KEY
 from protocol import api, configs, quotas, refusal, wire
 from protocol.configs import BROKER, TOPIC, AlterConfigsResult, Config, Synonym
@@ -56,7 +59,13 @@ T = TypeVar("T")
 CONFIG_APIS: Final = (api.DESCRIBE_CONFIGS, api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS)
 QUOTA_APIS: Final = (api.DESCRIBE_CLIENT_QUOTAS, api.ALTER_CLIENT_QUOTAS)
 THREAD_BYTES: Final = 64 * 1024  # what is larger is read and written beside trio's thread: 10 ms and more
-THREADS: Final = 2
+THREADS: Final = 1  # more of them would only take the interpreter from trio's thread, which accepts connections
+# Of requests that are worked on at the same time. What is beyond is not begun: its worker tells the client within
+# seconds that nobody answered (REQUEST_TIMED_OUT, which is retried), and reading it to say so now would be the work.
+MAX_REQUESTS: Final = 64
+MAX_OF_ONE: Final = 16  # for one principal
+MAX_BYTES: Final = 32 * 2**20
+SAY_AGAIN_S: Final = 60.0
 FEW: Final = 50  # resources of which also those without a value of ours get a row: kafka-python sets no key that it
 # doesn't see. With more of them, as consoles ask every minute, it isn't worth decoding all that the broker said.
 DOOR: Final = "kafka"
@@ -101,19 +110,52 @@ class Door:
         self._policies = policies
         self._nursery: trio.Nursery | None = None
         self._threads = trio.CapacityLimiter(THREADS)
+        self._busy: Counter[str] = Counter()  # requests by principal
+        self._busy_bytes = 0
+        self._left_out = 0
+        self._said_at = -math.inf
 
     async def run(self) -> None:
         async with trio.open_nursery() as self._nursery:
             await trio.sleep_forever()
 
     def take(self, ask: Ask, reply: Callable[[Answer], None]) -> None:
-        """Answer in a task that outlives the worker: a change that has begun goes on when its client has gone."""
-        if self._nursery is not None:
+        """Answer in a task that outlives the worker: a change that has begun goes on when its client has gone. As many
+        as that: with too many at once (or too large ones) the question stays without an answer.
+        """
+        if self._nursery is None:
+            return
+        if self._has_room(ask):
             self._nursery.start_soon(self._serve, ask, reply)
+            self._busy[ask.principal] += 1
+            self._busy_bytes += _size(ask)
+        else:
+            self._complain(ask)
+
+    def _has_room(self, ask: Ask) -> bool:
+        if self._busy.total() >= MAX_REQUESTS or self._busy_bytes + _size(ask) > MAX_BYTES:
+            return False
+        return self._busy[ask.principal] < MAX_OF_ONE or bool(ask.memo)  # what has begun is brought to its end
+
+    def _complain(self, ask: Ask) -> None:
+        self._left_out += 1
+        now = time.monotonic()
+        if now - self._said_at >= SAY_AGAIN_S:
+            log.warning(
+                "%d admin requests too many at once, lately from %s (%s): they stay without an answer",
+                self._left_out, one_line(ask.peer), one_line(ask.principal),
+            )  # fmt: skip
+            self._said_at, self._left_out = now, 0
 
     async def _serve(self, ask: Ask, reply: Callable[[Answer], None]) -> None:
-        if time.monotonic() < ask.until:  # else its client has been told that nobody answered
-            reply(await self.answer(ask))
+        try:
+            if time.monotonic() < ask.until:  # else its client has been told that nobody answered
+                reply(await self.answer(ask))
+        finally:
+            self._busy_bytes -= _size(ask)
+            self._busy[ask.principal] -= 1
+            if not self._busy[ask.principal]:
+                del self._busy[ask.principal]
 
     async def answer(self, ask: Ask) -> Answer:
         """What becomes of the request now. Whatever goes wrong is told to its client."""
@@ -126,7 +168,7 @@ class Door:
         except StoreError as error:
             return await self._refuse(ask, api.REQUEST_TIMED_OUT, str(error))
         except Exception:
-            log.exception("an admin request from %s (%s) failed", ask.peer, ask.principal)
+            log.exception("an admin request from %s (%s) failed", one_line(ask.peer), one_line(ask.principal))
             text = "an error in produce-gateway, see its log"
             return await self._refuse(ask, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"], text)
 
@@ -171,6 +213,10 @@ class Door:
         if size <= THREAD_BYTES:
             return call(*args, **kwargs)
         return await trio.to_thread.run_sync(functools.partial(call, *args, **kwargs), limiter=self._threads)
+
+
+def _size(ask: Ask) -> int:
+    return len(ask.request) + len(ask.memo) + len(ask.answer)
 
 
 # --- one request ------------------------------------------------------------------------------------------------------

@@ -691,6 +691,34 @@ async def test_a_question_that_came_too_late_changes_nothing(stage: Stage, nurse
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.trio
+async def test_what_is_too_much_at_once_is_not_begun_and_takes_nobody_else_s_place(
+    stage: Stage, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    nursery.start_soon(stage.door.run)
+    await trio.testing.wait_all_tasks_blocked()
+    frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(incremental((c.TOPIC, "a", {TOPIC_KEY: "5"})), 1, 77, None)
+    said: list[Answer] = []
+
+    def ask(token: int, principal: str, padding: int = 0) -> None:
+        answer = b"x" * padding  # of a broker: counted with the request
+        stage.door.take(Ask(token, time.monotonic() + 60, "peer", principal, frame[4:], b"", answer), said.append)
+
+    for token in range(doors.MAX_OF_ONE + 5):
+        ask(token, "User:a\n\x1b[31m")
+    ask(100, "User:b")
+    ask(101, "User:c", doors.MAX_BYTES)
+    while len(said) < doors.MAX_OF_ONE + 1:
+        await trio.testing.wait_all_tasks_blocked()
+    assert sorted(answer.token for answer in said) == [*range(doors.MAX_OF_ONE), 100]
+    assert caplog.text.count("too many at once") == 1
+    assert "lately from peer (User:a  [31m)" in caplog.text
+    ask(102, "User:a\n\x1b[31m")  # those that were begun are over
+    while said[-1].token != 102:
+        await trio.testing.wait_all_tasks_blocked()
+    nursery.cancel_scope.cancel()
+
+
 def test_who_leaves_quotas_to_the_brokers_manages_configs_only() -> None:
     assert managed_apis("gateway") == (32, 33, 44, 48, 49)
     assert managed_apis("upstream") == (32, 33, 44)
