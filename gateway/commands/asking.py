@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import config
+from gateway.http_client import direct_opener
 from gateway.tokens import FILE_VARIABLE, read_tokens
 
 DEFAULT_URL: Final = "http://127.0.0.1:9190"
@@ -114,9 +115,8 @@ def call(
     if body is not None:
         data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
     request = urllib.request.Request(address, data, headers, method=method)  # noqa: S310  the scheme was looked at
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is next door
     try:
-        with opener.open(request, timeout=TIMEOUT_S if method == "GET" else CHANGE_TIMEOUT_S) as answer:
+        with direct_opener().open(request, timeout=TIMEOUT_S if method == "GET" else CHANGE_TIMEOUT_S) as answer:
             said = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:

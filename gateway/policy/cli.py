@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from gateway import config
 from gateway.commands.asking import CannotAsk, add_token_file, find_token, table
+from gateway.http_client import direct_opener
 from gateway.policy import document
 from policies.policy_set import InvalidPolicy, PolicyKey, value_text
 from policies.quota_text import entity_text
@@ -176,9 +177,8 @@ def _ask(address: str, body: Any = None, token: str | None = None) -> dict[str, 
         data = json.dumps(body).encode()
         headers["Content-Type"] = "application/json"
     request = urllib.request.Request(address, data, headers)  # noqa: S310  the scheme was looked at
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is next door
     try:
-        with opener.open(request, timeout=TIMEOUT_S) as answer:
+        with direct_opener().open(request, timeout=TIMEOUT_S) as answer:
             said = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:

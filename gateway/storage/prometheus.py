@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from gateway.config import parse_duration
+from gateway.http_client import NoRedirect
 from policies.storage import Observation, ObservationFailed, Volume
 
 # Where nothing is configured, these are asked in turn until one has series: node_exporter beside each broker, and what
@@ -321,7 +322,7 @@ class _Wires:
             self._sockets.clear()
 
     def opener(self, trust: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), _Http(self)]
+        handlers: list[urllib.request.BaseHandler] = [NoRedirect(), _Http(self)]
         if trust is not None:
             handlers.append(_Https(self, trust))
         return urllib.request.build_opener(*handlers)
@@ -382,13 +383,6 @@ class _Https(urllib.request.HTTPSHandler):
 def _wired(connection: http.client.HTTPConnection, wires: _Wires) -> http.client.HTTPConnection:
     connection._create_connection = wires.connect  # type: ignore[attr-defined]  # before TLS, and before a proxy's answer
     return connection
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the credentials to whoever is there."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def _volume(key: tuple[int, str], available: float, size: float) -> Volume:
