@@ -98,7 +98,7 @@ class Spool:
         self._current_since = 0.0
         self._published = (0, 0)  # segment number, offset: what lies before is acknowledged
         self._lives: dict[str, _Life] = {}
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._lock = _lock(directory / "lock")
         self._scan()
 
@@ -232,7 +232,7 @@ class Spool:
             elif not aged and segment.size < self._segment_bytes:
                 return segment
             self._close_segment()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         path = self._directory / f"usage-{self._current + 1:08d}-{self._boot}.jsonl"
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._current += 1

@@ -668,7 +668,7 @@ class FileStore:
         self.loaded = True
         self.problem = ""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._lock = _lock(path.with_name(path.name + ".lock"))
             held, version, whole = self._load()
             if whole:
@@ -766,9 +766,9 @@ class FileStore:
 
     def _rewrite(self) -> None:
         """Only what still holds, who set it included, in place of the file."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         fresh = self._path.with_name(self._path.name + ".new")
-        with fresh.open("wb") as file:
+        with open(fresh, "wb", opener=_open_private) as file:
             if self._records:
                 file.write(_line(self._records.values()))
             file.flush()
@@ -782,6 +782,11 @@ class FileStore:
             os.close(self._fd)
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._size = os.fstat(self._fd).st_size
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Principals and limits are no business of other users of the machine."""
+    return os.open(path, flags, 0o640)
 
 
 def _line(records: Iterable[Record]) -> bytes:

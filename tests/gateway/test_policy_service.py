@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import resource
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +19,7 @@ from pytest_trio import trio_fixture
 
 from gateway.policy.document import DocumentError
 from gateway.policy.service import OUTCOMES, PolicyService
-from gateway.policy.store import Decide, FileStore, StoreError, Written
+from gateway.policy.store import Decide, FileStore, RetriedStore, StoreError, Written
 from policies.client_quotas import Alteration
 from policies.client_quotas import Op as QuotaOp
 from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Source
@@ -304,6 +306,39 @@ def test_a_file_has_one_gateway(path: Path) -> None:
         pytest.raises(StoreError, match=rf"{path} is in use by another gateway: give each its own policies_store.file"),
     ):
         FileStore(path, {})
+
+
+def test_who_has_which_limit_is_no_business_of_other_users(tmp_path: Path) -> None:
+    path = tmp_path / "kept" / "policies.jsonl"
+    before = os.umask(0)
+    try:
+        with closing(FileStore(path, BASE)) as store:
+            put(store, Op(VIEWS, 1))
+        with closing(FileStore(path, BASE)):  # which writes it anew
+            pass
+    finally:
+        os.umask(before)
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)}
+    assert modes == {"policies.jsonl": 0o640, "kept": 0o750}
+
+
+def test_a_store_that_can_not_be_opened_yet_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "policies.jsonl"
+    store = RetriedStore(lambda: FileStore(path, BASE), BASE)
+    assert not store.loaded
+    assert "can't be used" in store.problem
+    assert store.policies.effective() == BASE
+    with pytest.raises(StoreError, match="can't be used"):
+        put(store, Op(VIEWS, 1))
+    store.rebase({})
+    (tmp_path / "file").unlink()
+    while not store.loaded:
+        store.poll(0.01)
+    with closing(store):
+        assert (store.problem, store.policies.effective()) == ("", {})
+        put(store, Op(VIEWS, 1))
+        assert store.policies.changes == {VIEWS: 1}
 
 
 def test_a_place_that_can_not_be_used_is_said_at_once(tmp_path: Path) -> None:
