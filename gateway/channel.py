@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, tag=True):
     max_client_keys: int = 10_000  # distinct (principal, client id, software) per interval; the rest is `other`
     internal_principals: tuple[str, ...] = ()
     internal_client_ids: tuple[str, ...] = ()
+    internal_clients: tuple[tuple[str, str], ...] = ()  # principal and client id, both together
     protected_topics: tuple[str, ...] = ()  # the gateway's own: clients may not produce to them
     acks0: Literal["delay", "drop"] = "delay"  # what becomes of acks=0 over a limit
     policies: tuple[str, ...] = ()  # policies.plugin.TrafficPolicy, as "module:factory"

@@ -137,6 +137,7 @@ def summarize(settings: Settings) -> list[str]:
     lines += _summarize_storage(settings)
     lines += [f"policy     {name}" for name in settings.policies]
     internal = [*settings.internal.principals, *(f"client id {name}" for name in settings.internal.client_ids)]
+    internal += [f"{each.principal} as client id {each.client_id}" for each in settings.internal.clients]
     if internal:
         lines.append(f"internal   {', '.join(internal)}: metered, never limited")
     kept = "then to topic " + settings.usage_log.topic if settings.internal_topics == "kafka" else "and stays there"

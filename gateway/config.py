@@ -31,6 +31,7 @@ from pydantic import (
 
 from gateway.certificates import PROTOCOLS, ListenerTls
 from gateway.durations import parse_iso8601
+from gateway.hosts import is_loopback
 from gateway.tokens import check_token
 from policies import group_names, groups
 from policies.storage import LimitType
@@ -318,13 +319,29 @@ class Listener(_Section):
 
 class Admin(_Section):
     """`tokens`, and those in `token_file`, one in each line, give admin rights. Without either who asks from this
-    machine has them.
+    machine has them; and with `open` whoever reaches the port may change what needs none.
     """
 
     host: str = "127.0.0.1"  # metrics name topics and clients
     port: Port = 9190
     tokens: tuple[Annotated[str, AfterValidator(check_token)], ...] = ()
     token_file: Path | None = None  # read again when it changes
+    hosts: tuple[str, ...] = ()  # more names under which it is asked, such as that of a Kubernetes service
+    open: bool = False
+
+    @model_validator(mode="after")
+    def _check_open(self) -> Self:
+        if not (is_loopback(self.host) or self.tokens or self.token_file or self.open):
+            raise ValueError(
+                f"host: {self.host or 'every address'} is reached from elsewhere, and whoever reaches it could change"
+                " policies: write token_file: FILE, or open: true if that is meant"
+            )
+        return self
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Lower-case names that a request's header Host may have."""
+        return frozenset(name.lower() for name in (self.host, *self.hosts))
 
 
 class TopicThreshold(_Section):
@@ -624,19 +641,27 @@ class Storage(_Section):
         return [key for key, given in kinds.items() if given]
 
 
+def _check_principal(principal: str) -> None:
+    if ":" not in principal:
+        raise ValueError(f"{principal!r} is no principal: write User:{principal}")
+
+
+Principal = Annotated[str, _checked(_check_principal)]
+
+
+class InternalClient(_Section):
+    """Both together: a client id is what its client says, a principal is what a broker accepted."""
+
+    principal: Principal
+    client_id: str
+
+
 class Internal(_Section):
     """Metered, never limited: replication, operators' tools."""
 
-    principals: tuple[str, ...] = ()
-    client_ids: tuple[str, ...] = ()
-
-    @field_validator("principals")
-    @classmethod
-    def _check_principals(cls, principals: tuple[str, ...]) -> tuple[str, ...]:
-        for principal in principals:
-            if ":" not in principal:
-                raise ValueError(f"{principal!r} is no principal: write User:{principal}")
-        return principals
+    principals: tuple[Principal, ...] = ()
+    client_ids: tuple[str, ...] = ()  # whoever says so
+    clients: tuple[InternalClient, ...] = ()
 
 
 class Limits(_Section):
@@ -894,10 +919,12 @@ def warnings(settings: Settings) -> list[str]:
             " the bootstrap servers must lead to a listener without TLS"
         )
     admin = settings.admin
-    if admin.host not in ("127.0.0.1", "::1", "localhost") and not (admin.tokens or admin.token_file):
+    if not is_loopback(admin.host) and not (admin.tokens or admin.token_file):
+        found.append(f"admin.open: whoever reaches {admin.host}:{admin.port} may change policies")
+    if settings.internal.client_ids:
         found.append(
-            f"admin.host {admin.host}: without admin.tokens or admin.token_file whoever reaches admin.port may change"
-            " policies"
+            "internal.client_ids: any client can claim such an id and is then never limited: write internal.clients:"
+            " [{principal: User:mirror, client_id: mirror}], which wants both"
         )
     found += _storage_warnings(settings)
     if settings.internal_topics == "none":

@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from types import MappingProxyType
 from typing import Any, Final, cast
 
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve as serve_asgi
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import wrap_app
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gateway.hosts import is_own
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 Answer = tuple[int, str, bytes]  # status, content type, body
 Route = Callable[[], Awaitable[Answer]]
 API_PATHS: Final = ("/v1/", "/admin/v2/", "/openapi.json")
+HEALTH_PATHS: Final = ("/healthz", "/readyz")
+MAX_CONNECTIONS: Final = 100
+MAX_HEAD: Final = 16 * 1024  # bytes of a request's line and headers
+MAX_STREAMS: Final = 10  # of one HTTP/2 connection
+IDLE_S: Final = 30.0
+READ_S: Final = 120  # between two reads, so longer than any answer takes
+CONNECTION_S: Final = 600.0
+_FOREIGN_HOST: Final = b"here is no such host: use an address or localhost, or add the name to admin.hosts\n"
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -31,11 +44,14 @@ def make_application(
     api: Application | None = None,
     *,
     find_lacking: Callable[[], list[str]] = list,
+    hosts: Set[str] = frozenset(),
 ) -> Application:
     """`metrics` renders the exposition (called in a thread); `find_problems` says why the gateway isn't ready, and
     `find_lacking` what it goes on without, ready all the same.
 
     `views`: more paths, each with what gives the JSON value shown there. `api`: has all other paths of API_PATHS.
+    `hosts`: names of this server, lower-case, apart from localhost and addresses: under another one (DNS rebinding) a
+    page of any site could read topics and principals, so there is nothing but HEALTH_PATHS.
     """
 
     async def show_metrics() -> Answer:
@@ -76,28 +92,82 @@ def make_application(
             return
         if scope["type"] != "http":
             return
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+        if scope["path"] not in HEALTH_PATHS and not is_own(host, hosts):
+            await _send(send, scope["method"], (421, _TEXT, _FOREIGN_HOST))
+            return
         if api is not None and scope["path"] not in routes and scope["path"].startswith(API_PATHS):
             await api(scope, receive, send)
             return
-        status, kind, body = await answer(scope["method"], scope["path"])
-        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await _send(send, scope["method"], await answer(scope["method"], scope["path"]))
 
     return application
+
+
+async def _send(send: Any, method: str, answer: Answer) -> None:
+    status, kind, body = answer
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
 
 def as_json(value: Any, status: int = 200) -> Answer:
     return status, "application/json", json.dumps(value).encode() + b"\n"
 
 
-async def serve(sock: socket.socket, application: Application) -> None:
+class _Bounded(trio.abc.Listener[trio.SocketStream]):
+    """Accepts while there are places; who comes then waits in the kernel's queue."""
+
+    def __init__(self, sock: socket.socket, places: trio.Semaphore) -> None:
+        self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+        self._places = places
+
+    async def accept(self) -> trio.SocketStream:
+        await self._places.acquire()
+        try:
+            return await self._listener.accept()
+        except BaseException:
+            self._places.release()
+            raise
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
+class _Connection(TCPServer):
+    """Hypercorn's, but over as soon as its client is gone: not only when it would have been idle for too long."""
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()
+
+
+async def serve(sock: socket.socket, application: Application, max_connections: int = MAX_CONNECTIONS) -> None:
     """Serve until cancelled."""
     config = Config()
-    config.bind = [f"fd://{sock.detach()}"]
     config.accesslog = None
     config.loglevel = "WARNING"
     config.include_server_header = False
-    config.graceful_timeout = 0.5
-    config.keep_alive_timeout = 30.0
-    await serve_asgi(cast("Any", application), config, shutdown_trigger=trio.sleep_forever)
+    config.keep_alive_timeout = IDLE_S  # also: a request's head has to be whole by then
+    config.read_timeout = READ_S
+    config.h11_max_incomplete_size = MAX_HEAD
+    config.h2_max_concurrent_streams = MAX_STREAMS
+    app, context = wrap_app(cast("Any", application), config.wsgi_max_body_size, None), WorkerContext(None)
+    places = trio.Semaphore(max_connections)
+
+    async def serve_one(stream: trio.SocketStream) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_end_later, stream)
+                await _Connection(app, config, context, ConnectionState({}), cast("Any", stream))
+                nursery.cancel_scope.cancel()
+        finally:
+            places.release()
+
+    await trio.serve_listeners(serve_one, [_Bounded(sock, places)])
+
+
+async def _end_later(stream: trio.SocketStream) -> None:
+    """Hypercorn waits for ever for who doesn't read; this also bounds how long a place can be held."""
+    await trio.sleep(CONNECTION_S)
+    await stream.aclose()

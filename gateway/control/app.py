@@ -92,6 +92,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         max_client_keys=limits.max_client_keys,
         internal_principals=settings.internal.principals,
         internal_client_ids=settings.internal.client_ids,
+        internal_clients=tuple((each.principal, each.client_id) for each in settings.internal.clients),
         protected_topics=settings.own_topics,
         acks0=settings.acks0,
         policies=settings.policies,
@@ -378,6 +379,7 @@ class _Control:
     async def _serve_admin(self) -> None:
         sock = await self._link.listen("admin", self._settings.admin.host, self._settings.admin.port)
         views = {"/v1/storage": self._show_storage}
+        names = self._settings.admin.names
         source = self._settings.thresholds.source
         api = rest.make_api(
             self._policies,
@@ -385,12 +387,12 @@ class _Control:
             self._workers.latest,
             base=f"source {source}" if source else "file",
             gone=self._deleted,
-            hosts=(),
+            hosts=names,
             rights=Rights(self._settings.admin.tokens, self._settings.admin.token_file),
             fleet=self._fleet.uses,
         )
         application = admin.make_application(
-            self._metrics_text, self._find_problems, views, api, find_lacking=self._find_lacking
+            self._metrics_text, self._find_problems, views, api, find_lacking=self._find_lacking, hosts=names
         )
         await admin.serve(sock, application)
 

@@ -6,20 +6,23 @@
 
 from __future__ import annotations
 
-import ipaddress
+import math
 from collections import Counter
 from collections.abc import Mapping, Set
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+import trio
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway.control.admin import Application
 from gateway.control.problems import MAX_ERRORS, Finding, problem
 from gateway.control.rights import MISSING, SAFE, Rights
+from gateway.hosts import is_own
 
+BODY_S: Final = 60.0
 MAX_BODY: Final = 32 * 2**20  # a document of 100,000 quotas is about ten
 
 
@@ -89,24 +92,22 @@ def _is_own(origin: str | None, host: str, hosts: Set[str]) -> bool:
         return False
     if not host or parts.netloc.lower() != host.lower():
         return False
-    return name == "localhost" or name in hosts or _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return bool(name) and is_own(parts.netloc, hosts)
 
 
 def _bounded(receive: Any) -> Any:
-    size = 0
+    size, is_whole = 0, False
+    deadline = trio.current_time() + BODY_S
 
     async def bounded() -> Any:
-        nonlocal size
-        message = await receive()
+        nonlocal size, is_whole
+        try:
+            with trio.fail_at(math.inf if is_whole else deadline):
+                message = await receive()
+        except trio.TooSlowError:
+            raise HTTPException(408, f"a body has to be there within {BODY_S:g} s") from None
         size += len(message.get("body", b""))
+        is_whole |= not message.get("more_body", False)
         if size > MAX_BODY:
             raise _TooLarge
         return message

@@ -110,7 +110,11 @@ class World:
     def is_internal(self, principal: str, client_id: str) -> bool:
         """Metered, never limited (KIP-proposal 035): the operators' own tools and replication."""
         settings = self.settings
-        return principal in settings.internal_principals or client_id in settings.internal_client_ids
+        return (
+            principal in settings.internal_principals
+            or client_id in settings.internal_client_ids
+            or (principal, client_id) in settings.internal_clients
+        )
 
     def reject_code(self, software: tuple[str, str] | None) -> int:
         """The error code for a rejection that this client will retry."""

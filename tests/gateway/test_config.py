@@ -8,7 +8,8 @@ import pytest
 
 from gateway import config
 from gateway.certificates import ListenerTls
-from gateway.config import ConfigError, Settings, parse, parse_duration, parse_size
+from gateway.config import ConfigError, Settings, parse, parse_duration, parse_size, warnings
+from gateway.control.app import worker_settings
 
 ISSUE = """
 upstream: {bootstrap_servers: "127.0.0.1:9092"}
@@ -696,3 +697,19 @@ def test_listeners_are_plain_unless_there_is_a_certificate() -> None:
     settings = parse(UPSTREAM)
     assert settings.listener.tls is None
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)).listener.tls is None
+
+
+def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
+    alone = parse(UPSTREAM + "internal: {client_ids: [mirror]}")
+    assert [each for each in warnings(alone) if each.startswith("internal.client_ids: any client can claim")]
+    pairs = parse(UPSTREAM + "internal: {clients: [{principal: 'User:mirror', client_id: mirror}]}")
+    assert not [each for each in warnings(pairs) if each.startswith("internal")]
+    assert worker_settings(pairs).internal_clients == (("User:mirror", "mirror"),)
+    assert problems(UPSTREAM + "internal: {clients: [{principal: mirror, client_id: mirror}]}") == [
+        "gw.yaml:2: internal.clients.0.principal: 'mirror' is no principal: write User:mirror"
+    ]
+
+
+def test_names_of_the_admin_server_are_its_host_s_and_more() -> None:
+    admin = parse(UPSTREAM + "admin: {host: GW.example, hosts: [gw.monitoring.svc], open: true}").admin
+    assert admin.names == {"gw.example", "gw.monitoring.svc"}

@@ -17,12 +17,13 @@ from tests.gateway.test_supervisor import free_ports
 class Server:
     def __init__(self):
         self.problems = []
+        self.lacking = []
         self.port = free_ports(1)[0]
 
-    async def ask(self, path, method="GET"):
+    async def ask(self, path, method="GET", headers=()):
         def ask():
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-            connection.request(method, path)
+            connection.request(method, path, headers=dict(headers))
             answer = connection.getresponse()
             try:
                 return answer.status, answer.getheader("content-type"), answer.read()
@@ -38,7 +39,14 @@ async def server():
     sock = open_listener("127.0.0.1", server.port)
     async with trio.open_nursery() as nursery:
         views = {"/v1/things": lambda: {"things": [1, None, "x"]}}
-        nursery.start_soon(serve, sock, make_application(lambda: b"metric 1\n", lambda: server.problems, views))
+        application = make_application(
+            lambda: b"metric 1\n",
+            lambda: server.problems,
+            views,
+            find_lacking=lambda: server.lacking,
+            hosts={"gw.example"},
+        )
+        nursery.start_soon(serve, sock, application)
         yield server
         nursery.cancel_scope.cancel()
 
@@ -62,6 +70,13 @@ async def test_readyz_says_what_is_missing(server):
 
 
 @pytest.mark.trio
+async def test_what_is_lacking_is_told_and_no_reason_to_be_taken_out_of_service(server):
+    server.lacking = ["usage_log.spool_dir: read-only"]
+    status, _, body = await server.ask("/readyz")
+    assert (status, json.loads(body)) == (200, {"ready": True, "problems": [], "lacking": server.lacking})
+
+
+@pytest.mark.trio
 async def test_other_paths_and_methods_are_refused(server):
     status, _, body = await server.ask("/")
     assert (status, body) == (404, b"here are /metrics, /healthz, /readyz, /v1/things\n")
@@ -75,3 +90,49 @@ async def test_a_view_is_json(server):
     assert (status, kind) == (200, "application/json")
     assert json.loads(body) == {"things": [1, None, "x"]}
     assert (await server.ask("/v1/things", "HEAD"))[0] == 200
+
+
+# --- who asks, and how long it may take -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["evil.example:9190", "evil.example", "localhost.evil.example", "[", "127.0.0.1.evil"])
+@pytest.mark.trio
+async def test_under_a_name_that_anybody_s_dns_may_point_here_there_is_nothing_but_health(server, host):
+    for method in ("GET", "HEAD", "PUT"):
+        for path in ("/metrics", "/v1/things", "/nothing"):
+            status, _, body = await server.ask(path, method, {"Host": host})
+            assert status == 421
+            assert method == "HEAD" or b"add the name to admin.hosts" in body
+    assert (await server.ask("/healthz", headers={"Host": host}))[0] == 200
+    assert (await server.ask("/readyz", headers={"Host": host}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "10.1.2.3:9190", "[fe80::1]:9190", "gw.example", "Gw.Example."]
+)
+@pytest.mark.trio
+async def test_its_own_names_and_addresses_are_fine(server, host):
+    assert (await server.ask("/metrics", headers={"Host": host}))[0] == 200
+
+
+@pytest.mark.trio
+async def test_connections_are_bounded_and_others_wait_for_a_place():
+    server = Server()
+    sock = open_listener("127.0.0.1", server.port)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, sock, make_application(lambda: b"", list), 2)
+        held = [await trio.open_tcp_stream("127.0.0.1", server.port) for _ in range(3)]
+        request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for stream in held[:2]:  # both have a place
+            await stream.send_all(request)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        await held[2].send_all(request)
+        with trio.move_on_after(0.2) as waiting:
+            await held[2].receive_some()
+        assert waiting.cancelled_caught
+        await held[0].aclose()
+        with trio.fail_after(20):
+            assert (await held[2].receive_some()).startswith(b"HTTP/1.1 200")
+        for stream in held[1:]:
+            await stream.aclose()
+        nursery.cancel_scope.cancel()

@@ -153,7 +153,9 @@ def test_names_cannot_command_the_terminal(gateway, capsys):
 
 def test_the_configuration_says_where_to_ask(gateway, capsys, tmp_path):
     path = tmp_path / "gw.yaml"
-    path.write_text(f"upstream: {{bootstrap_servers: 'b:1'}}\nadmin: {{host: 0.0.0.0, port: {gateway.port}}}")
+    path.write_text(
+        f"upstream: {{bootstrap_servers: 'b:1'}}\nadmin: {{host: 0.0.0.0, open: true, port: {gateway.port}}}"
+    )
     assert topics.main([str(path)]) == 0
     assert explain.main([str(path), "--topic", "clicks"]) == 0
     assert top.main([str(path)]) == 0

@@ -221,15 +221,21 @@ async def test_who_has_no_rights_is_told_so_before_anything_else(server):
 
 def warnings_of(admin):
     text = f"upstream: {{bootstrap_servers: broker:9092}}\nadmin: {admin}\n"
-    return [each for each in config.warnings(config.parse(text)) if each.startswith("admin.host")]
+    return [each for each in config.warnings(config.parse(text)) if each.startswith("admin.")]
 
 
-def test_a_port_for_everybody_without_tokens_is_warned_of():
-    assert warnings_of("{host: 0.0.0.0}") == [
-        "admin.host 0.0.0.0: without admin.tokens or admin.token_file whoever reaches admin.port may change policies"
-    ]
-    for admin in ("{host: 0.0.0.0, tokens: [0123456789abcdef]}", "{host: 0.0.0.0, token_file: t}", "{host: '::1'}"):
-        assert warnings_of(admin) == []
+@pytest.mark.parametrize("host", ["0.0.0.0", "'::'", "''", "10.0.0.7", "gw.example"])
+def test_a_port_for_others_without_tokens_is_refused_unless_that_is_meant(host):
+    with pytest.raises(config.ConfigError, match="write token_file: FILE, or open: true if that is meant"):
+        warnings_of(f"{{host: {host}}}")
+    assert [each.partition(":")[0] for each in warnings_of(f"{{host: {host}, open: true}}")] == ["admin.open"]
+    for more in ("tokens: [0123456789abcdef]", "token_file: t"):
+        assert warnings_of(f"{{host: {host}, {more}}}") == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.9", "'::1'"])
+def test_a_port_for_this_machine_needs_no_token(host):
+    assert warnings_of(f"{{host: {host}}}") == []
 
 
 def test_a_token_that_can_not_be_is_refused_with_its_place_and_not_shown():

@@ -229,6 +229,15 @@ def test_internal_clients_are_metered_and_never_limited() -> None:
     assert play.engine.broker(1).total.uncounted == SIZE
 
 
+def test_an_internal_pair_exempts_both_together_only() -> None:
+    own = ("User:ANONYMOUS", "app")
+    play = Play(**OVER, internal_clients=(own,)).named().overload()
+    assert play.client(request(1))[0] == request(1)
+    for other in (("User:mirror", "app"), ("User:ANONYMOUS", "mirror")):
+        play = Play(**OVER, internal_clients=(other,)).named().overload()
+        assert play.client(request(1))[0] == b""
+
+
 def test_the_gateways_own_topics_are_not_for_producers() -> None:
     play = Play(protected_topics=("__usage",)).named()
     upstream, client = play.client(request(1, {"__usage": [0]}))

@@ -120,7 +120,9 @@ def test_a_gateway_without_storage_protection_says_so(admin, capsys):
 def test_the_configuration_says_where_to_ask(admin, capsys, tmp_path):
     admin.say({"enabled": False})
     path = tmp_path / "gw.yaml"
-    path.write_text(f"upstream: {{bootstrap_servers: 'b:1'}}\nadmin: {{host: 0.0.0.0, port: {admin.server_port}}}")
+    path.write_text(
+        f"upstream: {{bootstrap_servers: 'b:1'}}\nadmin: {{host: 0.0.0.0, open: true, port: {admin.server_port}}}"
+    )
     assert show.main([str(path)]) == 0
     path.write_text("upstream: {}")
     assert show.main([str(path)]) == 1

@@ -1,0 +1,33 @@
+# Whose name a request's header Host may give. A page of any site can have its own name lead to this machine (DNS
+# rebinding); its requests then look like ours but for that name. An address can't be rebound, so addresses are fine.
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Set
+from urllib.parse import urlsplit
+
+
+def is_own(host: str, names: Set[str]) -> bool:
+    """Whether `host` (as in the header: perhaps with a port) is localhost, an address, or one of these lower-case
+    names. "": no browser sent it.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    name = name.removesuffix(".")
+    return not host or name == "localhost" or name in names or is_address(name)
+
+
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what is bound to that host."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
