@@ -1,0 +1,281 @@
+# Strangers with sockets: on a reactor with a clock that tests set, and all of them at once against a real gateway.
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+import trio
+
+from gateway.channel import Settings
+from gateway.data.budget import Account, Budget, Large
+from gateway.data.links import PATIENCE_S
+from gateway.data.opening import HEAD, receive_head
+from gateway.data.session import Unauthenticated
+from protocol import api
+from protocol.wire import MalformedFrame
+from tests.gateway.play import Play, other_answer, other_request, request
+from tests.gateway.test_links import Stage, receive_exactly, staged
+from tests.hostile.strangers import LIMITS, MIB, play
+
+ASKED = other_request(1, key=api.METADATA, version=1, body=bytes(4))
+
+
+def settings(stage: Stage) -> Settings:
+    return stage.play.world.settings
+
+
+def causes(stage: Stage) -> dict[str, int]:
+    counts = stage.play.world.ledger.counts
+    return {name: count for name, count in counts.items() if name.startswith("disconnects_")}
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_frame_that_drips_in_is_ended_though_it_never_stands_still() -> None:
+    async with staged() as stage:
+        link, client, _ = stage.connect()
+        now = trio.current_time()
+        frame = request(1, values=(bytes(100_000),))
+        at = 0
+        while not link.closed:
+            await client.send_all(frame[at : at + 50])
+            at += 50
+            await stage.until(lambda to=at: link.c_in.partial == to)
+            now += 5  # ten bytes a second
+            link._read_at = now
+            link.check_progress(now, settings(stage))
+        assert at < 50 * 20
+        assert causes(stage) == {"disconnects_slow_request": 1}
+
+
+async def test_a_frame_that_comes_at_a_fair_rate_may_take_its_time() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        now = trio.current_time()
+        frame = request(1, values=(bytes(2_000_000),))
+        step = 5 * settings(stage).min_bytes_per_s
+        async with trio.open_nursery() as nursery:
+            for at in range(0, len(frame) - step, step):
+                await client.send_all(frame[at : at + step])
+                await stage.until(lambda to=at + step: link.c_in.partial == to)
+                now += 60
+                link._read_at = now
+                now -= 55
+                link.check_progress(now, settings(stage))
+                assert not link.closed
+            nursery.start_soon(client.send_all, frame[at + step :])
+            assert await receive_exactly(broker, len(frame)) == frame
+
+
+async def test_time_in_which_the_gateway_does_not_read_is_not_the_clients() -> None:
+    async with staged(max_buffered_bytes=1_000_000) as stage:
+        _, holder, _ = stage.connect()
+        link, client, _ = stage.connect()
+        frame = request(1, values=(bytes(900_000),))
+        await holder.send_all(frame[:100_000])
+        await stage.until(lambda: stage.reactor.budget.used > 0)
+        await client.send_all(frame[:20_000])
+        await stage.until(lambda: link.c_in.waiting)
+        now = trio.current_time()
+        for _ in range(100):
+            now += 5
+            link.check_progress(now, settings(stage))
+        assert not link.closed
+
+
+async def test_a_client_that_does_not_read_its_answers_is_ended() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect(small=True)
+        await client.send_all(ASKED)
+        await receive_exactly(broker, len(ASKED))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                _send, broker, other_answer(1, b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\0"), other_request(2)
+            )
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            link.session.to_client.append(bytes(4_000_000))
+            link._send_client()
+            assert link.c_out.pieces
+            now = trio.current_time()
+            link.check_progress(now, settings(stage))
+            link.check_progress(now + settings(stage).idle_timeout_s - 1, settings(stage))
+            assert not link.closed
+            link.check_progress(now + settings(stage).idle_timeout_s + 1, settings(stage))
+            assert causes(stage) == {"disconnects_slow_reader": 1}
+            nursery.cancel_scope.cancel()
+
+
+async def _send(stream: trio.SocketStream, *frames: bytes) -> None:
+    try:
+        for frame in frames:
+            await stream.send_all(frame)
+    except trio.BrokenResourceError:
+        pass
+
+
+@pytest.mark.parametrize("sasl", [False, True], ids=["idle", "not authenticated"])
+async def test_who_is_silent_is_ended(sasl: bool) -> None:
+    async with staged(Play(upstream_sasl=sasl)) as stage:
+        link, _, _ = stage.connect()
+        limits = settings(stage)
+        most = limits.authentication_timeout_s if sasl else limits.idle_timeout_s
+        link.check_progress(trio.current_time() + most - 1, limits)
+        assert not link.closed
+        link.check_progress(trio.current_time() + most + 1, limits)
+        assert causes(stage) == {"disconnects_unauthenticated" if sasl else "disconnects_idle": 1}
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.large: Large | None = None
+
+    def granted(self, large: Large) -> None:
+        self.large = large
+
+
+def test_no_owner_gets_more_than_its_share_and_others_go_on_beside_it() -> None:
+    budget = Budget(1000)
+    greedy = [Account(budget, "10.0.0.9") for _ in range(10)]
+    waiting = [Waiter() for _ in greedy]
+    taken = [account.take(200, waiter) for account, waiter in zip(greedy, waiting, strict=True)]
+    assert [large is not None for large in taken] == [True, True] + 8 * [False]
+    other, its = Account(budget, "User:a"), Waiter()
+    assert other.take(500, its) is not None
+    first = taken[0]
+    assert first is not None
+    greedy[0].give(first)
+    assert [waiter.large is not None for waiter in waiting] == [False, False, True] + 7 * [False]
+
+
+def test_what_a_connection_holds_goes_with_it_to_its_principal() -> None:
+    budget = Budget(1000)
+    account = Account(budget, "10.0.0.9")
+    account.charge(100)
+    account.rename("User:a")
+    assert {name: owner.used for name, owner in budget.owners.items()} == {"User:a": 100}
+    account.discharge(100)
+    account.close()
+    assert budget.owners == {}
+
+
+def test_an_announced_frame_costs_no_memory_before_it_comes() -> None:
+    before = _resident()
+    budget = Budget(2**40)
+    held = [Account(budget, str(n)).take(64 * MIB, Waiter()) for n in range(50)]
+    assert all(held)
+    assert _resident() - before < 64 * MIB
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+async def test_who_reserves_memory_and_sends_nothing_is_ended_when_others_want_it() -> None:
+    async with staged(max_buffered_bytes=1_000_000) as stage:
+        holder_link, holder, _ = stage.connect()
+        link, client, broker = stage.connect()
+        await holder.send_all(request(1, values=(bytes(900_000),))[:40_000])
+        await stage.until(lambda: holder_link.c_in.partial == 40_000)
+        frame = request(2, values=(bytes(400_000),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, frame)
+            await stage.until(lambda: link.c_in.waiting)
+            now = trio.current_time()
+            stage.reactor.relieve(now, 60.0)
+            assert not holder_link.closed
+            stage.reactor.relieve(now + PATIENCE_S + 1, 60.0)
+            assert holder_link.closed
+            assert await receive_exactly(broker, len(frame)) == frame
+        assert causes(stage) == {"disconnects_slow_request": 1}
+
+
+async def test_those_who_do_not_read_are_ended_when_memory_is_used_up_the_largest_first() -> None:
+    async with staged(max_buffered_bytes=10_000_000) as stage:
+        links = []
+        for size in (6_000_000, 12_000_000):
+            link, _, _ = stage.connect(small=True)
+            link.session.to_client.append(bytes(size))
+            link._send_client()
+            links.append(link)
+        now = trio.current_time()
+        stage.reactor.relieve(now, 60.0)
+        assert not any(link.closed for link in links)
+        stage.reactor.relieve(now + PATIENCE_S + 1, 60.0)
+        assert [link.closed for link in links] == [False, True]
+        assert stage.reactor.budget.used <= 10_000_000
+
+
+async def test_requests_of_many_partitions_in_flight_are_counted_as_memory_and_end_reading() -> None:
+    async with staged(max_buffered_bytes=1_000_000) as stage:
+        link, client, broker = stage.connect()
+        frame = request(1, {"clicks": list(range(9000))})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, 3 * frame)
+            await receive_exactly(broker, len(frame))
+            await stage.until(lambda: link.session.is_waiting)
+            assert len(link.session.pending.entries) == 1
+            nursery.cancel_scope.cancel()
+
+
+# --- the first bytes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 5, 100])
+async def test_the_head_of_the_first_request_is_read_and_not_a_byte_more(step: int) -> None:
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    frame = request(1)
+    heads: list[bytes] = []
+
+    async def read() -> None:
+        heads.append(await receive_head(near, near, MIB, wants_sasl=False))
+
+    with near, far:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            for at in range(0, len(frame), step):
+                far.sendall(frame[at : at + step])
+                await trio.lowlevel.checkpoint()
+        assert heads == [frame[:HEAD]]
+        assert near.recv(10_000) == frame[HEAD:]
+
+
+@pytest.mark.parametrize(
+    ("first", "wants_sasl", "error"),
+    [
+        (b"GET / HTTP/1.1\r\n", False, MalformedFrame),
+        (other_request(1, 18, 0, bytes(100_000)), False, MalformedFrame),
+        (request(1), True, Unauthenticated),
+    ],
+    ids=["HTTP", "too large", "Produce"],
+)
+async def test_nobody_is_dialled_for_what_no_kafka_client_begins_with(
+    first: bytes, wants_sasl: bool, error: Any
+) -> None:
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    with near, far:
+        far.sendall(first[:1000])
+        with pytest.raises(error):
+            await receive_head(near, near, MIB, wants_sasl=wants_sasl)
+
+
+# --- all at once ------------------------------------------------------------------------------------------------------
+
+
+def test_strangers_who_try_everything_at_once_take_nothing_from_others() -> None:
+    seen = play(10.0)
+    assert len(seen.waits) > 50
+    limit = LIMITS["max_buffered_bytes"]
+    assert isinstance(limit, int)
+    assert seen.held < limit + 32 * MIB + 64 * MIB  # buffers kept for the next frame; the interpreter's own leftovers
+    assert seen.left == {"connections": 1, "buffered_bytes": 0}
+    assert {cause for cause, count in seen.disconnects.items() if count} >= {"malformed", "too_large", "first_byte"}
+    assert seen.log_lines < 500
