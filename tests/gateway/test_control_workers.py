@@ -71,13 +71,13 @@ class Control:
         if held is not None:
             self.workers.tell(held)
 
-    async def join(self, number=0, boot="boot-1", protocol=PROTOCOL, storage=None):
+    async def join(self, number=0, boot="boot-1", protocol=PROTOCOL, storage=None, informed=False):
         """A worker's end, after its hello."""
         ours, theirs = socket.socketpair()
         self.nursery.start_soon(self.workers.serve, number, ours)
         channel = Channel(theirs, "worker")
         self.nursery.start_soon(self._run, channel)
-        channel.post(Hello(protocol, number, 1, boot, storage))
+        channel.post(Hello(protocol, number, 1, boot, storage, informed=informed))
         with trio.move_on_after(20):
             while protocol == PROTOCOL and boot not in [w.boot for w in self.workers._workers.values()]:
                 await trio.testing.wait_all_tasks_blocked()
@@ -464,3 +464,43 @@ async def test_what_a_worker_says_gets_where_it_belongs(control, caplog):
     assert control.wanted == [1]
     assert "it looks like HTTP" in caplog.text
     assert "rejected: topic t on broker 1: topic-threshold: 100 bytes, 2 messages in 1 requests" in caplog.text
+
+
+@pytest.mark.trio
+async def test_what_the_usage_log_has_no_room_for_stays_in_its_worker_and_is_said_again(control, monkeypatch):
+    monkeypatch.setattr("gateway.control.usage_log.MAX_QUEUED", 2)
+    append, full = control.spool.append, True
+
+    def append_or_refuse(lines):
+        if full:
+            raise OSError("no space left on device")
+        append(lines)
+
+    monkeypatch.setattr(control.spool, "append", append_or_refuse)
+    worker = await control.join()
+    for seq in range(4):
+        worker.post(Interval("boot-1", 0, seq, 0, 1000, (row(),)))
+    while control.usage_log.queued < 2:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert control.reconnects == []
+    full = False
+    while not control.reconnects:
+        worker.post(Gauges(0, 0, 0))
+        await trio.sleep(0.05)
+    again = await control.join()  # on the channel that the parent made
+    for seq in (2, 3):
+        again.post(Interval("boot-1", 0, seq, 0, 1000, (row(),)))
+    while (await receive(again, Spooled))[0].seq != 3:
+        pass
+    assert [record["seq"] for record in control.records()] == [0, 1, 2, 3]
+
+
+@pytest.mark.trio
+async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(control):
+    suggested, known = Policy(0, 1.0), Policy(3, 2.0)
+    control.workers.suggest(suggested)
+    fresh, informed = await control.join(0, "boot-1"), await control.join(1, "boot-2", informed=True)
+    assert (await receive(fresh, Policy))[0] == suggested
+    control.workers.tell(known)
+    assert (await receive(informed, Policy))[0] == known
+    assert (await receive(fresh, Policy))[0] == known
