@@ -1,0 +1,90 @@
+# An operator who changes his mind: every few seconds he lowers thresholds, of one topic and of one broker after the
+# other, to below what passes, and a moment later takes that back. So producers are rejected again and again however
+# short a scene is, by the rate that the proposal has, and policies change at run time whatever else happens; the other
+# brokers go on, so that a pause of all is not his. What can't be changed just now (nobody answers) is tried again.
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from types import TracebackType
+
+from tests.integration.gateways import Gateway
+
+BROKERS = ("1", "2", "3")
+TIGHT_S = 0.5
+LOOSE_S = 2.0
+OF_RATE = 0.98  # clients are told to wait until the rate has fallen to the threshold, hence for one tick
+NOT_SET = 404
+
+
+class Squeeze:
+    """Lowers and takes back from the beginning of its `with` to its end; thresholds are the file's again then."""
+
+    def __init__(self, gateway: Gateway, topic: str) -> None:
+        self._gateway = gateway
+        self._topic = topic
+        self._stop = threading.Event()
+        self._turn = threading.Lock()  # held while thresholds are low
+        self._thread = threading.Thread(target=self._run, name="squeeze")
+
+    def __enter__(self) -> Squeeze:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Thresholds are the file's until the `with` ends: for when they could not be taken back."""
+        with self._turn:
+            yield
+
+    def _run(self) -> None:
+        brokers = itertools.cycle(BROKERS)
+        while not self._stop.wait(LOOSE_S):
+            with self._turn:
+                broker = next(brokers)
+                with contextlib.suppress(OSError):
+                    self._lower(broker)
+                self._stop.wait(TIGHT_S)
+                while not self._take_back(broker) and not self._stop.wait(0.2):
+                    pass
+
+    def _lower(self, broker: str) -> None:
+        rate = self._gateway.metric("broker_rate_bytes_per_second", broker=broker)
+        self._set(f"topics/{self._topic}", OF_RATE / 2 * rate)
+        self._set(f"total/{broker}", OF_RATE * rate)
+
+    def _take_back(self, broker: str) -> bool:
+        """False: nobody answered, or nothing could be changed."""
+        try:
+            self._set(f"total/{broker}", None)
+            self._set(f"topics/{self._topic}", None)
+        except OSError:
+            return False
+        return True
+
+    def _set(self, path: str, value: float | None) -> None:
+        """None: what the file says."""
+        request = urllib.request.Request(
+            f"{self._gateway.admin}/v1/thresholds/{path}",
+            None if value is None else json.dumps({"value": int(value)}).encode(),
+            {"content-type": "application/json"},
+            method="DELETE" if value is None else "PUT",
+        )
+        try:
+            urllib.request.urlopen(request, timeout=5).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code != NOT_SET:
+                    raise

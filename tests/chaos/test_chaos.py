@@ -1,0 +1,44 @@
+# The short form of `make chaos`: two scenes with several faults each.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos import toxiproxy
+from tests.chaos.faults import kill_broker, kill_control, kill_worker, reset
+from tests.chaos.scene import Chaos, Fault, Scene, play
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Chaos]:
+    """A cluster of this file's own: its brokers are killed."""
+    toxiproxy.build()
+    with Chaos() as running:
+        yield running
+
+
+def kill_all_kinds(scene: Scene) -> None:
+    kill_control(scene, 1)
+    kill_worker(scene, 0)
+    kill_broker(scene, 1)
+
+
+def reset_both_sides(scene: Scene) -> None:
+    reset(scene, "client", 2)
+    reset(scene, "broker", 2)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault("kills", kill_all_kinds, kills=1, again=6), Fault("resets", reset_both_sides, again=8, proxied=True)],
+    ids=lambda fault: fault.name,
+)
+def test_nothing_acknowledged_is_lost_and_no_count_is_silently_wrong(cluster: Chaos, fault: Fault) -> None:
+    row = play(cluster, fault)
+    print(row)
+    assert row.faults == []
+    assert row.acknowledged > 1000
