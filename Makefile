@@ -4,12 +4,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types unit kafka clients thresholds fleet spark kills bench clean help
+.PHONY: env demo test lint types unit kafka clients thresholds fleet chaos soak spark kills bench clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 ARGS ?=
+DURATION ?= 3600
 
 # The first Python on PATH that is new enough and able to make a virtual environment; PYTHON=… names another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -58,6 +59,12 @@ thresholds: env ## what the seed's rule admits over four minutes, against its pr
 
 fleet: env ## one limit over two gateways with two workers each, while members come and go: prints a table
 	@$(BIN)/python -m tests.integration.fleet_full $(ARGS)
+
+chaos: env ## kills, stops, resets, full disks and the like under load with limits active: prints a table (ARGS='killed clock')
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+soak: env ## an hour (DURATION=600: seconds) of mixed load and made-up names: memory, descriptors, /metrics must not grow
+	@$(BIN)/python -m tests.chaos.soak $(DURATION)
 
 spark: env ## tests of the audit with Spark
 	@$(BIN)/pytest -m spark $(ARGS)

@@ -278,11 +278,13 @@ FAULTS = (
     Fault("broker killed, twice", lambda scene: kill_broker(scene, 1, 2)),
     Fault("broker stopped for 6 s", stop_broker),
     Fault("leaders moved, 6 times", move_leaders),
-    Fault("each worker killed", lambda scene: kill_worker(scene, *range(WORKERS)), kills=2, again=12),
+    Fault("each worker killed", lambda scene: kill_worker(scene, *range(WORKERS)), kills=2, again=2 * BROKERS),
     Fault("control killed, 3 times", lambda scene: kill_control(scene, 3)),
     Fault("control stopped for 5 s", stop_control),
-    Fault("parent killed, started again", kill_parent, kills=2, again=12),
-    Fault("clients' connections reset", lambda scene: reset(scene, "client", RESETS), again=RESETS * 4, proxied=True),
+    Fault("parent killed, started again", kill_parent, kills=2, again=2 * BROKERS),
+    Fault(
+        "clients' connections reset", lambda scene: reset(scene, "client", RESETS), again=RESETS * BROKERS, proxied=True
+    ),
     Fault("brokers' connections reset", lambda scene: reset(scene, "broker", RESETS), proxied=True),
     Fault("1-byte slices from clients", lambda scene: slice_up(scene, "client"), pace=0.1, proxied=True),
     Fault("1-byte slices from brokers", lambda scene: slice_up(scene, "broker"), pace=0.1, proxied=True),

@@ -74,7 +74,7 @@ class Fault:
     name: str
     inject: Callable[[Scene], None]
     kills: int = 0  # workers that die by it
-    again: int = 0  # connections that may lose answers on their way to clients: these batches may count once more
+    again: int = 0  # connections of each producer that may lose answers: what was under way there may count once more
     deletes: bool = False  # the usage topic
     pace: float = 1.0  # of the load
     proxied: bool = False
@@ -202,6 +202,10 @@ class Scene:
             wait_for("each limit to bite", self._limits_bite, RECOVERY_S, every_s=0.2)
             fault.inject(self)
             self.progress(int(AFTER_RECORDS * fault.pace))
+        return self.finish()
+
+    def finish(self) -> Row:
+        """Everybody comes to his end, and the judgement."""
         for load in self.producers.values():
             load.stop()
         produced = {run: load.result() for run, load in self.producers.items()}
@@ -209,7 +213,7 @@ class Scene:
         consumed = self.loads["consumer"].result()
         shown = self._settled_metrics()
         self.gateway.stop()
-        if not fault.deletes:
+        if not self.fault.deletes:
             self.gateway.wait_published(self.kafka, complete=False)
         return self._judge(produced, consumed, shown)
 

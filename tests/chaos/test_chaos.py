@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos import toxiproxy
 from tests.chaos.faults import kill_broker, kill_control, kill_worker, reset
-from tests.chaos.scene import Chaos, Fault, Scene, play
+from tests.chaos.scene import BROKERS, Chaos, Fault, Scene, play
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -34,7 +34,10 @@ def reset_both_sides(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault("kills", kill_all_kinds, kills=1, again=6), Fault("resets", reset_both_sides, again=8, proxied=True)],
+    [
+        Fault("kills", kill_all_kinds, kills=1, again=BROKERS),
+        Fault("resets", reset_both_sides, again=2 * BROKERS, proxied=True),
+    ],
     ids=lambda fault: fault.name,
 )
 def test_nothing_acknowledged_is_lost_and_no_count_is_silently_wrong(cluster: Chaos, fault: Fault) -> None:

@@ -1,0 +1,130 @@
+# `python -m tests.chaos.soak [SECONDS]` (or `make soak DURATION=…`; an hour if nothing is said): does anything grow?
+# The three producers and the consumer of a scene at their limits, an operator who changes thresholds, and strangers who
+# come and go all the time, each with a client id and a topic that nobody has heard of. Prints a table every minute;
+# exit code 1: a line through the figures, without the first fifth, rises by more than noise, or the accounts are wrong.
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from gateway.embedded import wait_for
+from tests.chaos.faults import API_VERSIONS, nothing, resident
+from tests.chaos.scene import BROKERS, HEADER, RECOVERY_S, Chaos, Fault, Scene
+from tests.clients import processes
+from tests.gateway import play
+from tests.integration.gateways import Gateway
+from tests.integration.wire import Wire
+
+HOUR_S = 3600.0
+EVERY_S = 60.0
+LEAST_SAMPLES = 10
+WARM = 0.2  # of the time: caches and lists of names fill up to their bounds
+PER_S = 10.0  # strangers
+PACE = 0.25  # of a scene's load: an hour of it fits on a disk
+NOISE = 0.05  # of the mean: what a line may rise by
+MIB = 2**20
+
+
+class Measure(NamedTuple):
+    """One thing that must stay as it is; `slack`: what it may rise by even where 5 % are less."""
+
+    name: str
+    slack: float
+    form: str = "{:.0f}"
+
+
+class Strangers:
+    """Opens connections, asks, produces to a topic that isn't there, and goes; from the beginning of its `with` on."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="strangers")
+        self.came = self.turned_away = 0
+
+    def __enter__(self) -> Strangers:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(1 / PER_S):
+            name = uuid.uuid4().hex
+            try:
+                with Wire(self._gateway.broker_port(random.randint(1, BROKERS))) as wire:
+                    wire.send(API_VERSIONS)
+                    wire.receive()
+                    wire.produce(play.request(self.came, {f"made-up-{name}": [0]}, client_id=f"stranger-{name}"))
+            except OSError:
+                self.turned_away += 1
+            self.came += 1
+
+
+def measures(gateway: Gateway) -> dict[Measure, float]:
+    """All of them, just now."""
+    family = {"parent": gateway.process.pid, "control": gateway.child("gateway.control")}
+    family |= {f"worker {number}": pid for number, pid in sorted(gateway.workers().items())}
+    found: dict[Measure, float] = {}
+    for name, pid in family.items():
+        folder = processes.PROC / str(pid)
+        found[Measure(f"{name} MiB", 8.0, "{:.1f}")] = resident(pid) / MIB
+        found[Measure(f"{name} files", 12.0)] = len(list((folder / "fd").iterdir()))
+        found[Measure(f"{name} threads", 1.0)] = len(list((folder / "task").iterdir()))
+    found[Measure("/metrics KiB", 4.0, "{:.1f}")] = len(gateway.metrics()) / 1024
+    return found
+
+
+def growth(times: Sequence[float], values: Sequence[float]) -> float:
+    """By how much the line through these points rises from the first to the last of them."""
+    return statistics.linear_regression(times, values).slope * (times[-1] - times[0])
+
+
+def main(duration_s: float) -> int:
+    """The exit code."""
+    every_s = min(EVERY_S, duration_s / LEAST_SAMPLES)
+    fault = Fault("soak", nothing, pace=PACE)
+    samples: list[tuple[float, dict[Measure, float]]] = []
+    with Chaos() as kafka, Scene(kafka, fault) as scene:
+        with scene.squeeze, Strangers(scene.gateway) as strangers:
+            started = time.monotonic()
+            while (now := time.monotonic() - started) < duration_s:
+                samples.append((now, measures(scene.gateway)))
+                if len(samples) == 1:
+                    print(f"{'minute':>6} {'strangers':>9}  " + "  ".join(each.name for each in samples[0][1]))
+                said = "  ".join(
+                    f"{each.form.format(value):>{len(each.name)}}" for each, value in samples[-1][1].items()
+                )
+                print(f"{now / 60:>6.1f} {strangers.came:>9,}  {said}", flush=True)
+                time.sleep(max(0.0, every_s * len(samples) - (time.monotonic() - started)))
+            scene.progress(1)
+        standing = len(scene.loads) * (BROKERS + 1) + 10
+        wait_for("strangers to be gone", lambda: scene.gateway.metric("connections") <= standing, RECOVERY_S)
+        row = scene.finish()
+    print(f"\n{strangers.came:,} strangers, {strangers.turned_away} of them turned away\n{HEADER}\n{row}")
+    faults = list(row.faults)
+    warm = [(at, found) for at, found in samples if at >= WARM * duration_s]
+    for each in warm[0][1]:
+        values = [found[each] for _, found in warm]
+        rise = growth([at for at, _ in warm], values)
+        most = max(each.slack, NOISE * statistics.fmean(values))
+        print(f"{each.name:<18} {values[0]:>8.1f} to {values[-1]:>8.1f}, line {rise:+.1f} (at most {most:.1f})")
+        faults += [f"{each.name} grows"] if rise > most else []
+    print(f"FAILED: {'; '.join(faults)}" if faults else "passed: flat, and all accounted for")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else HOUR_S))
