@@ -25,6 +25,7 @@ Line = dict[str, Any]
 
 _MAYBE = frozenset({"NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"})
 _BASE = 61  # bytes of a batch before its first record (KIP-98)
+_ANSWER_MS = 2000  # batches count when they are answered, up to so long after they were appended
 
 
 class Amount(NamedTuple):
@@ -102,13 +103,13 @@ class Books:
         return self.amount(topic, "unanswered", "unacknowledged").plus(self.amount(topic, "errored", reasons=_MAYBE))
 
     def unknown(self) -> list[tuple[int, int]]:
-        """(from, to) in ms: of these times a killed worker's bytes are not known."""
+        """(from, to) in ms: what was appended then may have been a killed worker's, and not be known."""
         spans = []
         for note in self.lost:
             known = [
                 line["end_ms"] for line in self.lines if line["boot"] == note["boot"] and line["kind"] == "interval"
             ]
-            spans.append((max(known, default=0), note["end_ms"]))
+            spans.append((max(known, default=0) - _ANSWER_MS, note["end_ms"]))
         return spans
 
 

@@ -1,7 +1,7 @@
 # One client under chaos, as a process of its own: `python -m tests.chaos.load JSON`. It knows bootstrap servers and
 # topics, and nothing of what is done to them. It goes on until SIGTERM; its last line of stdout is what it saw.
 #
-#   produce  sends `librdkafka:RUN:NUMBER|xxx`, number after number, round the partitions (tests/clients/harness.py
+#   produce  sends `librdkafka:RUN:NUMBER|xxx`, number after number, over the partitions (tests/clients/harness.py
 #            reads such values back), and tells which numbers it was not told the end of, and its longest time without
 #            an acknowledgement, from the first one on, while it waited for some
 #   consume  reads the topics as a group does, and tells which numbers it saw, by partition
@@ -93,6 +93,7 @@ class Load:
 class _Producing:
     def __init__(self, task: Task) -> None:
         self._task = task
+        self._waiting = [0] * task.partitions
         self._settled: set[int] = set()
         self._failed: dict[int, str] = {}  # number -> error
         self._sent = self._acknowledged = 0
@@ -115,14 +116,14 @@ class _Producing:
         )
 
     def run(self, stopping: threading.Event) -> dict[str, Any]:
-        rate, most = self._task.rate, max(20, int(self._task.rate * QUEUE_S))
+        rate = self._task.rate
         owed, then, told = 0.0, time.monotonic(), 0.0
         while not stopping.is_set():
             now = time.monotonic()
             owed = min(owed + (now - then) * rate, rate * 0.2)
             then = now
-            while owed >= 1 and len(self._producer) < most:
-                self._send()
+            while owed >= 1 and (partition := self._next_partition()) is not None:
+                self._send(partition)
                 owed -= 1
             self._producer.poll(STEP_S)
             if now - told >= TELL_S:
@@ -138,7 +139,16 @@ class _Producing:
             "stall_s": round(self._stall, 2),
         }
 
-    def _send(self) -> None:
+    def _next_partition(self) -> int | None:
+        """In turn, but one whose broker is held up fills its own queue only; None: all are full."""
+        count, task = len(self._waiting), self._task
+        most = max(10, task.rate * QUEUE_S / count)
+        for turn in range(self._sent, self._sent + count):
+            if self._waiting[turn % count] < most:
+                return turn % count
+        return None
+
+    def _send(self, partition: int) -> None:
         number, task = self._sent, self._task
         value = f"{CLIENT}:{task.run}:{number}|".encode().ljust(task.record_bytes, b"x")
         if len(self._producer) == 0 or not self._acknowledged:  # a stall can't begin before the first one
@@ -146,13 +156,15 @@ class _Producing:
         self._producer.produce(
             task.topics[0],
             value,
-            partition=number % task.partitions,
-            on_delivery=lambda error, _: self._settle(number, error),
+            partition=partition,
+            on_delivery=lambda error, _: self._settle(number, partition, error),
         )
+        self._waiting[partition] += 1
         self._sent += 1
 
-    def _settle(self, number: int, error: KafkaError | None) -> None:
+    def _settle(self, number: int, partition: int, error: KafkaError | None) -> None:
         now = time.monotonic()
+        self._waiting[partition] -= 1
         self._stall = max(self._stall, now - self._alive_at)
         self._alive_at = now
         self._settled.add(number)

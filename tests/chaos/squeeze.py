@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
 import json
 import threading
@@ -18,9 +19,11 @@ from tests.integration.gateways import Gateway
 
 BROKERS = ("1", "2", "3")
 TIGHT_S = 0.5
-LOOSE_S = 2.0
+LOOSE_S = 5.0  # a tick: clients of one broker at a time are told to wait
+LOOK_S = 0.5
 OF_RATE = 0.98  # clients are told to wait until the rate has fallen to the threshold, hence for one tick
 NOT_SET = 404
+AWAY = (OSError, http.client.HTTPException)  # nobody answers, or not to the end, or with an error
 
 
 class Squeeze:
@@ -50,27 +53,33 @@ class Squeeze:
             yield
 
     def _run(self) -> None:
-        brokers = itertools.cycle(BROKERS)
-        while not self._stop.wait(LOOSE_S):
+        for broker in itertools.cycle(BROKERS):
+            while (rate := self._rate(broker)) <= 1 and not self._stop.wait(LOOK_S):
+                pass
+            if self._stop.is_set():
+                return
             with self._turn:
-                broker = next(brokers)
-                with contextlib.suppress(OSError):
-                    self._lower(broker)
+                with contextlib.suppress(*AWAY):
+                    self._set(f"topics/{self._topic}", OF_RATE / 2 * rate)
+                    self._set(f"total/{broker}", OF_RATE * rate)
                 self._stop.wait(TIGHT_S)
-                while not self._take_back(broker) and not self._stop.wait(0.2):
+                while not self._take_back(broker) and not self._stop.wait(LOOK_S):
                     pass
+            self._stop.wait(LOOSE_S)
 
-    def _lower(self, broker: str) -> None:
-        rate = self._gateway.metric("broker_rate_bytes_per_second", broker=broker)
-        self._set(f"topics/{self._topic}", OF_RATE / 2 * rate)
-        self._set(f"total/{broker}", OF_RATE * rate)
+    def _rate(self, broker: str) -> float:
+        """0 until something has passed, or while nobody answers."""
+        try:
+            return self._gateway.metric("broker_rate_bytes_per_second", broker=broker)
+        except AWAY:
+            return 0.0
 
     def _take_back(self, broker: str) -> bool:
         """False: nobody answered, or nothing could be changed."""
         try:
             self._set(f"total/{broker}", None)
             self._set(f"topics/{self._topic}", None)
-        except OSError:
+        except AWAY:
             return False
         return True
 

@@ -95,15 +95,18 @@ def test_counted_once_more_is_allowed_only_where_answers_get_lost_and_only_so_mu
 
 
 def test_a_gap_must_be_named_and_no_larger_than_what_was_appended_then() -> None:
-    lines = [line(0, [row("accepted", 1000, 10)]), line(0, kind="lost", start_ms=2500, end_ms=2500)]
+    lines = [line(8, end_ms=9000), line(8, kind="lost", start_ms=9500, end_ms=9500)]
+    lines += [line(seq, [row("accepted", 1000, 10)] if seq == 0 else None) for seq in range(8)]
     books = checker.read_books(lines)
     assert books.faults == []
-    log = [Batch(Amount(1000, 10), 500), Batch(Amount(70, 1), 1500)]
-    sums = checker.compare(TOPIC, log, books, idempotent=True, kills=1)
+    known, unknown = Batch(Amount(1000, 10), 500), Batch(Amount(70, 1), 9200)
+    sums = checker.compare(TOPIC, [known, unknown], books, idempotent=True, kills=1)
     assert (sums.gap, sums.unknown, sums.faults) == (70, Amount(70, 1), ())
-    assert checker.compare(TOPIC, log, books, idempotent=True).faults, "nobody was killed"
-    early = [Batch(Amount(1070, 11), 500)]
+    assert checker.compare(TOPIC, [known, unknown], books, idempotent=True).faults, "nobody was killed"
+    early = [known, Batch(Amount(70, 1), 6900)]
     assert checker.compare(TOPIC, early, books, idempotent=True, kills=1).faults, "appended when all was known"
+    under_way = [known, Batch(Amount(70, 1), 7100)]
+    assert not checker.compare(TOPIC, under_way, books, idempotent=True, kills=1).faults, "answered after that"
 
 
 def test_the_copy_in_the_topic() -> None:
