@@ -1,0 +1,327 @@
+# Who plays: a random client, broker and control for a worker on stage (plays.py). Reads nothing of the gateway but how
+# long a session holds, so that time passes where something waits for it.
+#
+# Each connection has its own share of broken frames, on either side: where all were broken none would get far.
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from random import Random
+
+import msgspec
+import trio
+
+from gateway.channel import (
+    PROTOCOL,
+    Broker,
+    Brokers,
+    GroupLimit,
+    Groups,
+    Others,
+    OtherRate,
+    Part,
+    Parts,
+    Policy,
+    Quotas,
+    Settings,
+    Storage,
+    Topics,
+)
+from policies.fleet_keys import total_key
+from protocol import api
+from protocol.refusal import refuse
+from protocol.wire import MalformedFrame
+from tests.hostile import frames
+from tests.hostile.frames import IDS, NAMES, PROTECTED, Corpus, answering, numbered
+from tests.hostile.plays import Op, Play
+from tests.protocol import produce_cases as cases
+
+BROKERS = (Broker(1, "10.0.0.1", 9092, "gateway", 19094), Broker(2, "10.0.0.2", 9092, "gateway", 19095))
+MANAGED = (api.DESCRIBE_CONFIGS, api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, 48, 49)
+_encode = msgspec.msgpack.encode
+_KNOWS_SASL = "upstream_sasl" in Settings.__struct_fields__
+
+
+class Peer:
+    """The two ends of one connection."""
+
+    def __init__(self, rng: Random, number: int, logs_in: bool) -> None:
+        self.number = number
+        self.correlation = 1 + int(rng.random() * 1000)
+        self.broken = rng.choice((0.0, 0.0, 0.03, 0.3, 0.9))  # of requests
+        self.lies = rng.choice((0.0, 0.0, 0.02, 0.3))  # of answers
+        self.script = frames.login(rng.choice(frames.USERS), rng.randint(0, 2)) if logs_in else []
+        self.unsent = b""  # cut off the last piece
+        self.answers: deque[bytes] = deque()
+        self.answer_rest = b""
+        self.steps = 5 + int(rng.random() * rng.choice((10, 40, 150)))
+
+
+class Player:
+    """Says what happens next, `inputs` frames long. `dear`: how often a frame is one that is dear to read."""
+
+    def __init__(self, seed: int, inputs: int, dear: float = 0.0, most: int = 50_000) -> None:
+        self.rng = rng = Random(seed)
+        self._left = inputs
+        self._dear, self._most = dear, most
+        self._corpus: Corpus = frames.corpus()
+        self._peers: dict[int, Peer] = {}
+        self._opened = 0
+        self._sasl = _KNOWS_SASL and rng.random() < 0.5
+        self._queue: deque[Op] = deque(Op("down", data=_encode(message)) for message in self._beginning())
+
+    def __call__(self, play: Play) -> Op | None:
+        if self._queue:
+            return self._queue.popleft()
+        if self._left <= 0:
+            return None
+        for number in [number for number in self._peers if number not in play.connections]:
+            del self._peers[number]
+        return self._next(play)
+
+    # --- control ------------------------------------------------------------------------------------------------------
+
+    def _beginning(self) -> list[msgspec.Struct]:
+        known = {name: IDS[name] for name in NAMES if name in PROTECTED or self.rng.random() < 0.8}
+        leads = {1: tuple(name for name in known if name not in PROTECTED), 2: ("red.a.one", "free")}
+        yield_all = [self._settings(), Brokers((("10.0.0.1", 9092),), BROKERS), Topics(leads, _by_id(known))]
+        return [*yield_all, self._policy(), self._quotas(), self._groups(), self._storage(), self._parts(), self._others()]
+
+    def _settings(self) -> Settings:
+        rng = self.rng
+        more = {"upstream_sasl": True} if self._sasl else {}
+        return Settings(
+            PROTOCOL,
+            "gw",
+            max_request_bytes=rng.choice((2**20, 100 * 2**20)),
+            reject_code=rng.choice((None, None, 19, 89)),
+            unknown_apis=rng.choice(("pass", "hide")),
+            max_client_keys=rng.choice((5, 50, 10_000)),
+            internal_principals=rng.choice(((), ("User:bob",))),
+            internal_client_ids=rng.choice(((), ("tool",))),
+            protected_topics=PROTECTED,
+            acks0=rng.choice(("delay", "drop")),
+            policies=rng.choice(((), (), ("tests.hostile.plays:Plugin",))),
+            managed_apis=rng.choice(((), MANAGED)),
+            observe=rng.random() < 0.15,
+            **more,
+        )
+
+    def _policy(self) -> Policy:
+        rng = self.rng
+        total = rng.choice((None, 300.0, 1e5))
+        topics = rng.choice(({}, {"clicks": 200.0, "red.a.one": 1e4}))
+        how = rng.choice(("reject", "delay"))
+        return Policy(1, total, topics, how, rng.choice(("enforce", "enforce", "observe")), rng.choice(({}, {2: 100.0})))
+
+    def _quotas(self) -> Quotas:
+        rng = self.rng
+        rate, percent = "producer_byte_rate", "request_percentage"
+        entries = [
+            ((("user", "alice"),), {rate: 500.0, "consumer_byte_rate": 1000.0}),
+            ((("client-id", "app"),), {rate: 2000.0, percent: 5.0}),
+            ((("user", None),), {rate: 1e6}),
+            ((("user", None), ("client-id", None)), {rate: 300.0}),
+        ]
+        chosen = tuple(entry for entry in entries if rng.random() < 0.4)
+        return Quotas(1, chosen, rng.choice(("enforce", "enforce", "observe")))
+
+    def _groups(self) -> Groups:
+        rng = self.rng
+        low = GroupLimit(200.0, 20.0, 500.0, None)
+        groups = {"gold": rng.choice((low, GroupLimit(1e6))), "blue": rng.choice((low, GroupLimit(None, 3.0, None, 3.0)))}
+        if rng.random() < 0.3:
+            return Groups(1)
+        by_principal = rng.choice(("", "User:{tenant}"))
+        namespaces = rng.choice(({}, {"blue/b": "blue"}))
+        mode = rng.choice(("enforce", "enforce", "observe"))
+        return Groups(1, groups, {"red": "gold"}, namespaces, principal_pattern=by_principal, mode=mode)
+
+    def _storage(self) -> Storage:
+        rng = self.rng
+        factor = rng.choice((1.0, 1.0, 0.5, 0.01, 0.0))
+        return Storage(factor, why="disk /data is full" if factor < 1 else "", mode=rng.choice(("enforce", "observe")))
+
+    def _parts(self) -> Parts:
+        if self.rng.random() < 0.5:
+            return Parts({})
+        return Parts({total_key(1): Part(200.0, 100.0)}, 2, settle_s=2.0, lease_s=5.0)
+
+    def _others(self) -> Others:
+        return Others({1: OtherRate(100.0, {"clicks": 150.0})} if self.rng.random() < 0.5 else {}, 2)
+
+    # --- what happens next --------------------------------------------------------------------------------------------
+
+    def _next(self, play: Play) -> Op:
+        rng = self.rng
+        peers = self._peers
+        draw = rng.random()
+        if not peers or (len(peers) < 4 and draw < 0.03):
+            return self._open()
+        if draw < 0.07:
+            return self._time(play)
+        if draw < 0.08:
+            made = (self._policy, self._quotas, self._groups, self._storage, self._parts, self._others, self._settings)
+            return Op("down", data=_encode(rng.choice(made)()))
+        peer = peers[rng.choice(list(peers))] if len(peers) > 1 else next(iter(peers.values()))
+        connection = play.connections[peer.number]
+        for frame in connection.forwarded:
+            self._serve(peer, frame)
+        connection.forwarded = []
+        peer.steps -= 1
+        if draw < 0.084 or peer.steps < 0:
+            return Op(rng.choice(("close", "close", "close", "gone", "drain", "short")), peer.number)
+        turn = connection.session.turn
+        if turn is not None and turn.token and draw < 0.5:
+            return Op("answer", peer.number, self._answer(turn.request, peer))
+        if (peer.answers or peer.answer_rest) and draw < 0.55:
+            return self._say(peer)
+        return self._ask(peer)
+
+    def _open(self) -> Op:
+        self._opened += 1
+        logs_in = self.rng.random() < (0.85 if self._sasl else 0.4)
+        self._peers[self._opened] = Peer(self.rng, self._opened, logs_in)
+        return Op("open", self._opened, value=self.rng.choice((1, 1, 2, -1)))
+
+    def _time(self, play: Play) -> Op:
+        rng = self.rng
+        held = [one.session.hold_until for one in play.connections.values() if one.is_parked]
+        if held and rng.random() < 0.7:
+            return Op("time", value=min(max(0.001, min(held) - trio.current_time()), 60.0))
+        return Op("time", value=rng.choice((0.001, 0.05, 0.3, 1.0, 1.0, 5.0)))
+
+    # --- the client ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, peer: Peer) -> Op:
+        rng = self.rng
+        if peer.unsent:
+            data, peer.unsent = peer.unsent, b""
+            return Op("client", peer.number, data)
+        many = 1 if rng.random() < 0.8 else rng.randint(2, 6)
+        found = [self._request(peer) for _ in range(many)]
+        if many > 1 and peer.broken and rng.random() < 0.2:
+            rng.shuffle(found)
+            found.append(found[0])
+        self._left -= len(found)
+        data = b"".join(found)
+        if rng.random() < 0.15:
+            at = rng.randrange(len(data)) if len(data) else 0
+            data, peer.unsent = data[:at], data[at:]
+        return Op("client", peer.number, data)
+
+    def _request(self, peer: Peer) -> bytes:
+        rng, corpus = self.rng, self._corpus
+        peer.correlation += 1
+        if peer.script:
+            frame = peer.script.pop(0)
+        elif self._dear and rng.random() < self._dear:
+            return numbered(frames.dear(rng, rng.randint(1000, self._most)), peer.correlation)
+        else:
+            draw = rng.random()
+            pool = corpus.produce if draw < 0.6 else corpus.others if draw < 0.95 else corpus.sasl
+            frame = pool[int(rng.random() * len(pool))]
+        frame = numbered(frame, peer.correlation)
+        if peer.broken and rng.random() < peer.broken:
+            pool = corpus.others if rng.random() < 0.3 else corpus.produce
+            return frames.mutate(rng, frame, pool[int(rng.random() * len(pool))])
+        return frame
+
+    # --- the broker ---------------------------------------------------------------------------------------------------
+
+    def _serve(self, peer: Peer, frame: bytes) -> None:
+        key, version, correlation = struct.unpack_from(">hhi", frame, 4)
+        answer = self._answer_to(frame, key, version, correlation)
+        if answer is None:
+            return
+        rng = self.rng
+        if peer.lies and rng.random() < peer.lies:
+            draw = rng.random()
+            if draw < 0.1:
+                answer = b""
+            elif draw < 0.2:
+                answer += answer
+            else:
+                others = rng.choice(list(self._corpus.answers.values()))
+                other = answering(rng.choice(others), correlation)
+                answer = other if draw < 0.3 else frames.mutate(rng, answer, other)
+        peer.answers.append(answer)
+
+    def _answer_to(self, frame: bytes, key: int, version: int, correlation: int) -> bytes | None:
+        rng = self.rng
+        if key == api.PRODUCE:
+            return self._produced(frame, correlation)
+        if key == api.SASL_HANDSHAKE:
+            return frames.handshake_answer(correlation, rng.choice((0, 0, 0, 0, 33)))
+        if key == api.SASL_AUTHENTICATE:
+            token = rng.choice((b"", b"", b"v=signature")) if b"n," not in frame else b"r=nonce,s=c2FsdA==,i=4096"
+            return frames.sasl_answer(version, correlation, rng.choice((0, 0, 0, 0, 58)), token)
+        if correlation >= 0x7FFF0000 and (key, version) == (api.METADATA, 12):
+            return self._named(frame, correlation)
+        pool = self._corpus.answers.get((key, version))
+        if pool is None:
+            return cases.framed(struct.pack(">i", correlation) + rng.randbytes(rng.choice((0, 2, 30))))
+        return answering(pool[int(rng.random() * len(pool))], correlation)
+
+    def _produced(self, frame: bytes, correlation: int) -> bytes | None:
+        rng = self.rng
+        offer = frames.offered(frame)
+        if not offer.acks:
+            return None
+        version = offer.version
+        topics: dict[bytes, list[cases.Answer]] = {}
+        for topic, index, _ in rng.sample(offer.parts, len(offer.parts)):
+            code = rng.choice((0, 0, 0, 0, 0, 0, 3, 6, 7, 10, 20, 29, 45))
+            offset = -1 if code else rng.choice((5, rng.randrange(10_000)))
+            topics.setdefault(topic, []).append(cases.Answer(index, code, offset))
+        rows = [
+            cases.AnswerTopic("" if version >= 13 else topic.decode("utf-8", "replace"), topic, answers)
+            for topic, answers in topics.items()
+        ]
+        endpoints = (cases.Endpoint(2, "10.0.0.2", 9092, None),) if version >= 10 and rng.random() < 0.1 else ()
+        response = cases.Response(version, correlation, rows, rng.choice((0, 0, 7, 20_000)), endpoints)
+        return cases.framed(cases.encode_answer(response))
+
+    def _named(self, frame: bytes, correlation: int) -> bytes:
+        """An answer to the gateway's own question (Metadata v12), with names for some of the ids."""
+        rng = self.rng
+        ids = {topic_id: name for name, topic_id in IDS.items() if topic_id in frame and rng.random() < 0.8}
+        out = b"\0" + struct.pack(">i", 0) + b"\x01\0" + struct.pack(">i", 1) + bytes((len(ids) + 1,))
+        for topic_id, name in ids.items():
+            out += struct.pack(">h", 0) + bytes((len(name) + 1,)) + name.encode() + topic_id
+            out += b"\0\x01" + struct.pack(">i", -(2**31)) + b"\0"
+        return cases.framed(struct.pack(">i", correlation) + out + b"\0")
+
+    def _say(self, peer: Peer) -> Op:
+        rng = self.rng
+        data, peer.answer_rest = peer.answer_rest, b""
+        if not data:
+            many = min(len(peer.answers), 1 if rng.random() < 0.7 else 4)
+            self._left -= many
+            taken = [peer.answers.popleft() for _ in range(many)]
+            if peer.lies and rng.random() < 0.05:
+                taken.reverse()
+            data = b"".join(taken)
+        if data and rng.random() < 0.15:
+            at = rng.randrange(len(data))
+            data, peer.answer_rest = data[:at], data[at:]
+        return Op("broker", peer.number, data)
+
+    # --- control's answer to an admin request -------------------------------------------------------------------------
+
+    def _answer(self, request: bytes, peer: Peer) -> bytes:
+        """Encoded (upstream, client, memo)."""
+        draw = self.rng.random()
+        if draw < 0.4:
+            return _encode((cases.framed(request), b"", b"memo"))
+        if draw < 0.5:
+            return _encode((b"", b"", b""))
+        try:
+            return _encode((b"", refuse(request, 42, "no"), b""))
+        except MalformedFrame:
+            return _encode((b"", b"", b""))
+
+
+def _by_id(names: dict[str, bytes]) -> dict[bytes, str]:
+    return {topic_id: name for name, topic_id in names.items()}

@@ -1,0 +1,586 @@
+# A worker on stage with everything on, and a player of it: settings, thresholds, quotas, resource groups and storage as
+# control would send them, sessions fed with bytes as links feed them, time that passes when the play says so. The worker
+# is the real one with its own tasks by the clock; there are no sockets, and control is here.
+#
+# A play is a list of operations (`Op`) that says everything: saved, cut down and played again it does the same. After
+# each of them the rules below are looked at; a broken one is a `Violation`. What the rules are judged by is independent
+# of the gateway: frames are told apart by their sizes, Produce is read by frames.offered.
+
+from __future__ import annotations
+
+import gc
+import struct
+import sys
+import time
+import types
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Any, cast
+
+import msgspec
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, QuotaRate, Rates, Settings, Spooled, Want
+from gateway.data.gate import Gate
+from gateway.data.ledger import Ledger
+from gateway.data.session import MAX_PENDING, Session, UpstreamError
+from gateway.data.worker import Worker
+from gateway.data.world import World
+from policies.engine import Engine
+from policies.meter import Meter
+from policies.quota_lines import QuotaLines
+from policies.usage import NOTES
+from policies.verdict import DELAY, REJECT, Verdict
+from protocol import api
+from protocol.framing import check_request_head
+from protocol.wire import MalformedFrame
+from tests.hostile.frames import PROTECTED, SASL, offered, split
+
+MAX_UP = 4 * 2**20  # bytes of a message to control
+MAX_TEXT = 1000  # characters of a line for the log
+BOUNDS = {"topic": 249, "client_id": 256, "principal": 256, "software": 128}
+OWN_ID = 0x7FFF0000  # correlation ids of the gateway's own requests begin here
+_SHARED = (World, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, types.MethodType, types.ModuleType)
+
+# Rules that the gateway doesn't keep yet; each is looked at once it is taken out.
+AWAITED = frozenset(
+    {
+        "protected",  # no protected topic is forwarded, nor is a meter of one kept where the fast way finds it
+        "nameless",  # a topic id without a name is not forwarded where that evades a limit
+        "names",  # strangers' names are cut before they leave the worker
+        "message size",  # no message to control is larger than MAX_UP
+        "log text",  # one printable line of MAX_TEXT characters
+        "before authentication",  # nothing but the APIs of SASL passes or is counted
+    }
+)
+
+
+class Violation(AssertionError):
+    """A rule is broken. `rule` is the name by which AWAITED knows it."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+
+
+class Op(msgspec.Struct, array_like=True, omit_defaults=True):
+    """One step of a play.
+
+    down: `data` is a message to the worker. open: connection `number` to broker `value`. client, broker: these bytes
+    arrive from that side. time: `value` seconds pass. gone, drain, short: what a link would tell the session. answer:
+    control's to that session's question, if it has one. close.
+    """
+
+    what: str
+    number: int = 0
+    data: bytes = b""
+    value: float = 0.0
+
+
+_decode_down = msgspec.msgpack.Decoder(Down).decode
+
+
+class Plugin:
+    """A policy of the operator's own that has something to say about some."""
+
+    def decide(
+        self,
+        node_id: int,
+        topic: bytes,
+        partition: int,
+        producer_id: int,
+        size: int,
+        principal: str,
+        client_id: str,
+        now: float,
+    ) -> Verdict | None:
+        if partition == 3:
+            return Verdict(REJECT if size % 2 else DELAY, "own", text="the operator's own", throttle_ms=100)
+        return None
+
+
+class Cost:
+    """What handling bytes took: process time, and what one connection held."""
+
+    def __init__(self) -> None:
+        self.inputs = 0  # whole frames, of clients and brokers
+        self.bytes = 0
+        self.slowest_s = 0.0  # one call
+        self.dearest_s_per_mb = 0.0  # of calls with at least DEAR_BYTES
+        self.most_held = 0
+        self.ends: Counter[str] = Counter()  # how connections ended
+
+    DEAR_BYTES = 20_000
+
+    def add(self, seconds: float, size: int) -> None:
+        self.bytes += size
+        if seconds > self.slowest_s:
+            self.slowest_s = seconds
+        if size >= self.DEAR_BYTES:
+            self.dearest_s_per_mb = max(self.dearest_s_per_mb, seconds / size * 1e6)
+
+    def merge(self, other: Cost) -> None:
+        self.inputs += other.inputs
+        self.bytes += other.bytes
+        self.slowest_s = max(self.slowest_s, other.slowest_s)
+        self.dearest_s_per_mb = max(self.dearest_s_per_mb, other.dearest_s_per_mb)
+        self.most_held = max(self.most_held, other.most_held)
+        self.ends += other.ends
+
+
+class Connection:
+    """A session, fed as links.py feeds it. `forwarded`: frames that went upstream since somebody has looked."""
+
+    def __init__(self, number: int, session: Session) -> None:
+        self.number = number
+        self.session = session
+        self.unread = b""  # in the socket while the session holds
+        self.unhandled = b""
+        self.is_parked = False
+        self.is_finishing = False  # behind a malformed frame
+        self.answers_left = b""
+        self.owed: deque[int] = deque()  # correlation ids, in the order of the requests
+        self.forwarded: list[bytes] = []
+        self.told: list[bytes] = []  # what control had sent to the broker
+        self.head = b""  # of the answer that is on its way to the client
+        self.left = 0  # bytes of it that are still to come
+        self.may_be_authenticated = False
+        self.asked_sasl: set[int] = set()  # correlation ids of SaslAuthenticate that went upstream
+
+    @property
+    def is_silent(self) -> bool:
+        """Some requests of this connection are not answered any more."""
+        return self.session.client_gone or self.session.draining
+
+
+class Play:
+    """Performs operations. `offered` counts bytes as the rules see them, `outcomes` as the worker says."""
+
+    def __init__(self, worker: Worker, cost: Cost, awaited: frozenset[str] = AWAITED) -> None:
+        self.worker = worker
+        self.cost = cost
+        self.awaited = awaited
+        self.connections: dict[int, Connection] = {}
+        self.offered = 0
+        self.outcomes: Counter[str] = Counter()
+        self.messages: deque[Any] = deque()  # to control, not looked at yet
+        worker._channel = cast("Any", self)
+
+    # --- control's side of the channel --------------------------------------------------------------------------------
+
+    backlog = 0
+
+    def post(self, message: Any, fd: int = -1) -> None:
+        self.messages.append(message)
+
+    def _look_at_messages(self) -> None:
+        while self.messages:
+            message = self.messages.popleft()
+            size = len(msgspec.msgpack.encode(message))
+            self.expect("message size", size <= MAX_UP, f"{type(message).__name__} of {size} bytes")
+            match message:
+                case Interval():
+                    for row in message.rows:
+                        if row.outcome not in NOTES:
+                            self.outcomes[row.outcome] += row.bytes
+                        for name, most in BOUNDS.items():
+                            value = getattr(row, name)
+                            self.expect("names", len(value) <= most, f"{name} of {len(value)} characters")
+                    if message.seq >= 0:
+                        self.worker._obey(Spooled(message.seq))
+                case Rates():
+                    topics = (topic.topic for broker in message.brokers for topic in broker.topics)
+                    self._look_at_names(chain(topics, _names(message.quotas)), BOUNDS["client_id"])
+                    for text in message.warnings:
+                        self._look_at_text(text)
+                case Demand():
+                    self._look_at_names((use.key for use in message.uses), 2 * BOUNDS["client_id"] + 100)
+                case Log():
+                    self._look_at_text(message.text)
+                case Ask():
+                    self._look_at_names((message.principal,), BOUNDS["principal"])
+                case Want():
+                    pass
+
+    def _look_at_names(self, names: Any, most: int) -> None:
+        for name in names:
+            self.expect("names", len(name) <= most, f"{len(name)} characters: {name[:50]!r}")
+
+    def _look_at_text(self, text: str) -> None:
+        self.expect("log text", len(text) <= MAX_TEXT and text.isprintable(), f"{len(text)} characters: {text[:80]!r}")
+
+    def expect(self, rule: str, holds: bool, what: str) -> None:
+        if not holds and rule not in self.awaited:
+            raise Violation(rule, what)
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> World:
+        return self.worker._known_world
+
+    async def do(self, op: Op, clock: MockClock) -> None:
+        """Perform one operation; what it is about may be gone when a play was cut down: then nothing happens.
+
+        Raises:
+            Violation: a rule is broken.
+        """
+        connection = self.connections.get(op.number)
+        if op.what == "time":
+            clock.jump(op.value)
+            await wait_all_tasks_blocked()
+            for one in list(self.connections.values()):
+                self._resume(one)
+        elif op.what == "down":
+            self.worker._obey(_decode_down(op.data))
+        elif op.what == "open":
+            if connection is None:
+                session = Session(self.world, int(op.value), trio.current_time())
+                self.connections[op.number] = Connection(op.number, session)
+        elif connection is not None:
+            self._do(connection, op)
+        if self.messages:
+            self._look_at_messages()
+
+    def _do(self, connection: Connection, op: Op) -> None:
+        session = connection.session
+        match op.what:
+            case "client":
+                self.cost.inputs += 1
+                connection.unread += op.data
+                self._resume(connection)
+            case "broker":
+                self.cost.inputs += 1
+                self._answered(connection, op.data)
+            case "answer":
+                turn = session.turn
+                if turn is not None and turn.token:
+                    upstream, client, memo = msgspec.msgpack.decode(op.data)
+                    connection.told.append(upstream)
+                    self.worker._obey(Answer(turn.token, upstream, client, memo))
+                    self._resume(connection)
+            case "gone":
+                session.client_gone = True
+            case "drain":
+                session.draining = True
+                self._resume(connection)
+            case "short":
+                session.memory_short = not session.memory_short
+            case "close":
+                self._close(connection, "closed")
+
+    def finish(self) -> None:
+        """End everything; the sums must agree then.
+
+        Raises:
+            Violation: they don't, or a connection held too much.
+        """
+        for connection in list(self.connections.values()):
+            self._close(connection, "closed")
+        self.worker._close_interval(final=True)
+        self._look_at_messages()
+        told = sum(self.outcomes.values())
+        if told != self.offered:
+            raise Violation("accounts", f"{self.offered} bytes were offered, counted are {told}: {dict(self.outcomes)}")
+
+    # --- a connection -------------------------------------------------------------------------------------------------
+
+    def _resume(self, connection: Connection) -> None:
+        """Let the session handle what waits for it, where a link would."""
+        session = connection.session
+        now = trio.current_time()
+        while not connection.is_finishing:
+            if connection.is_parked:
+                if not _may_resume(session, now):
+                    return
+            elif not connection.unread:
+                return
+            data = connection.unhandled + connection.unread
+            connection.unread = b""
+            if not self._handle(connection, data, now) or connection.is_parked:
+                return
+
+    def _handle(self, connection: Connection, data: bytes, now: float) -> bool:
+        """Show the session these bytes. False: the connection handles nothing further."""
+        session, world = connection.session, self.world
+        buf = bytearray(data)
+        before = world.ledger.counts.get("requests", 0)
+        guarded = self._guarded(connection)
+        malformed = None
+        began = time.process_time()
+        pos = 0
+        try:
+            pos = session.on_client(buf, 0, len(buf), now)
+            if pos < len(buf) and not session.hold_until:
+                check_request_head(buf, pos, len(buf), world.settings.max_request_bytes)
+        except MalformedFrame as error:
+            malformed = error
+        self.cost.add(time.process_time() - began, len(data))
+        handled = split(data)[: world.ledger.counts.get("requests", 0) - before]
+        upstream = b"".join(session.to_upstream)
+        session.to_upstream.clear()
+        self._forwarded(connection, handled, upstream)
+        for frame in handled:
+            self._note_handled(connection, frame)
+        self._told_client(connection)
+        self._check_gate(session.gate)
+        if guarded is not None:
+            self.expect("before authentication", guarded == self._guarded(connection), "it was counted")
+        if malformed is not None:
+            self._look_at_text(f"connection closed: {malformed}")
+            connection.is_finishing = True
+            connection.is_parked, connection.unhandled = False, b""
+            if session.idle:
+                self._close(connection, "malformed")
+            return False
+        if sum(map(len, handled)) != pos:
+            raise Violation("requests", f"{pos} bytes were handled, {len(handled)} requests counted")
+        connection.unhandled = bytes(buf[pos:])
+        connection.is_parked = bool(buf[pos:]) and bool(session.hold_until or len(session.pending.entries) >= MAX_PENDING)
+        return True
+
+    def _note_handled(self, connection: Connection, frame: bytes) -> None:
+        key, _, correlation = struct.unpack_from(">hhi", frame, 4)
+        if key == api.PRODUCE:
+            offer = offered(frame)
+            self.offered += offer.size
+            if not offer.acks:
+                return
+        connection.owed.append(correlation)
+
+    def _forwarded(self, connection: Connection, handled: list[bytes], upstream: bytes) -> None:
+        """What goes upstream was sent by the client, in this order, but for what the gateway asks itself."""
+        frames = split(upstream)
+        if sum(map(len, frames)) != len(upstream):
+            raise Violation("forwarded", f"{len(upstream)} bytes are not whole frames")
+        sent = iter(handled)
+        for frame in frames:
+            if not self._is_own(connection, frame):
+                for one in sent:
+                    if one == frame or _is_part(frame, one):
+                        break
+                else:
+                    raise Violation("forwarded", f"nobody has sent {frame[:60]!r}")
+            key, _, correlation = struct.unpack_from(">hhi", frame, 4)
+            if key == api.PRODUCE:
+                self._check_produce(frame)
+            if key == api.SASL_AUTHENTICATE:
+                connection.asked_sasl.add(correlation)
+            if self._is_guarded(connection):
+                self.expect("before authentication", key in SASL, f"API key {key} was forwarded")
+        connection.forwarded += frames
+
+    def _is_own(self, connection: Connection, frame: bytes) -> bool:
+        key, version, correlation = struct.unpack_from(">hhi", frame, 4)
+        return (key, version) == (api.METADATA, 12) and correlation >= OWN_ID or frame in connection.told
+
+    def _check_produce(self, frame: bytes) -> None:
+        offer = offered(frame)
+        world = self.world
+        by_id = offer.version >= api.PRODUCE_TOPIC_IDS
+        for topic, _, _ in offer.parts:
+            name = world.topic_ids.get(topic) if by_id else topic
+            if name is None:
+                limits = world.engine.groups.exists or world.protected_topics
+                self.expect("nameless", not limits, f"forwarded: {topic!r}")
+            else:
+                self.expect("protected", name not in world.protected_topics, f"forwarded: {name!r}")
+
+    def _check_gate(self, gate: Gate) -> None:
+        world = self.world
+        if "protected" not in self.awaited and world.protected_topics:
+            names = world.protected_topics
+            if not names.isdisjoint(gate.meters):
+                raise Violation("protected", "in gate.meters")
+            if any(world.topic_ids.get(topic_id) in names for topic_id in gate.meters_by_id):
+                raise Violation("protected", "in gate.meters_by_id")
+
+    def _is_guarded(self, connection: Connection) -> bool:
+        return getattr(self.world.settings, "upstream_sasl", False) and not connection.may_be_authenticated
+
+    def _guarded(self, connection: Connection) -> tuple[int, ...] | None:
+        """What nothing may change before authentication; None where there is none to wait for."""
+        if not self._is_guarded(connection):
+            return None
+        gate, ledger = connection.session.gate, self.world.ledger
+        return gate.broker.total.uncounted, len(gate.meters), len(gate.meters_by_id), len(ledger._rows)
+
+    def _answered(self, connection: Connection, data: bytes) -> None:
+        session = connection.session
+        self._note_sasl(connection, data)
+        buf = bytearray(connection.answers_left + data)
+        began = time.process_time()
+        failed = False
+        try:
+            pos = session.on_upstream(buf, 0, len(buf), trio.current_time())
+            connection.answers_left = bytes(buf[pos:])
+        except (UpstreamError, MalformedFrame) as error:
+            self._look_at_text(f"broker sent {error}")
+            failed = True
+        self.cost.add(time.process_time() - began, len(data))
+        self._told_client(connection)
+        if failed:
+            self._close(connection, "upstream")
+        elif connection.is_finishing and session.idle:
+            self._close(connection, "malformed")
+        else:
+            if not session.pending.entries and session.turn is None and not connection.is_silent and connection.owed:
+                raise Violation("answers", f"nothing is under way, and {len(connection.owed)} answers are owed")
+            self._resume(connection)
+
+    def _note_sasl(self, connection: Connection, data: bytes) -> None:
+        """Whatever might be taken for an acceptance lets this connection do what only others may."""
+        if connection.asked_sasl and not connection.may_be_authenticated:
+            for correlation in connection.asked_sasl:
+                at = data.find(struct.pack(">i", correlation))
+                if at >= 0 and b"\0\0" in data[at + 4 : at + 12]:
+                    connection.may_be_authenticated = True
+
+    def _told_client(self, connection: Connection) -> None:
+        """Whole answers only, each for the oldest request that is owed one."""
+        to_client = connection.session.to_client
+        if not to_client:
+            return
+        data = b"".join(to_client)
+        to_client.clear()
+        while data:
+            if connection.left:
+                passed = min(connection.left, len(data))
+                connection.left -= passed
+                data = data[passed:]
+                continue
+            missing = 8 - len(connection.head)
+            connection.head, data = connection.head + data[:missing], data[missing:]
+            if len(connection.head) < 8:
+                return
+            size, correlation = struct.unpack(">ii", connection.head)
+            connection.head, connection.left = b"", size - 4
+            if not connection.owed or connection.owed.popleft() != correlation:
+                raise Violation("answers", f"one with correlation id {correlation} is not the next that is owed")
+
+    def _close(self, connection: Connection, why: str) -> None:
+        session = connection.session
+        self.cost.ends[why] += 1
+        if self.cost.ends.total() % 64 == 1:
+            self.cost.most_held = max(self.cost.most_held, held_bytes(session))
+        guarded = self._guarded(connection)
+        parked = None
+        if connection.is_parked:
+            buf = bytearray(connection.unhandled)
+            parked = (buf, 0, len(buf))
+            if guarded is None:
+                self.offered += _discarded(connection.unhandled, self.world.settings.max_request_bytes)
+        session.close(parked)
+        if guarded is not None:
+            self.expect("before authentication", guarded == self._guarded(connection), "its end was counted")
+        del self.connections[connection.number]
+
+
+def _may_resume(session: Session, now: float) -> bool:
+    """As Link._may_resume."""
+    if session.draining:
+        return True
+    if session.turn is not None:
+        return session.turn_moves(now)
+    if session.hold_until:
+        return now >= session.hold_until
+    return len(session.pending.entries) < MAX_PENDING // 2
+
+
+def _is_part(frame: bytes, sent: bytes) -> bool:
+    """Whether `frame` is what the gateway may make of a request: Produce without some partitions, a smaller Fetch."""
+    key = struct.unpack_from(">h", sent, 4)[0]
+    if frame[4:12] != sent[4:12]:
+        return False
+    if key in (api.FETCH, api.SHARE_FETCH) and len(frame) == len(sent):
+        changed = [at for at, (one, other) in enumerate(zip(frame, sent, strict=True)) if one != other]
+        return changed[-1] - changed[0] < 8
+    if key != api.PRODUCE:
+        return False
+    whole, part = offered(sent), offered(frame)
+    rest = iter(whole.parts)
+    return part.head == whole.head and bool(part.parts) and all(one in rest for one in part.parts)
+
+
+def _discarded(data: bytes, max_bytes: int) -> int:
+    """Bytes offered by the requests that a connection had read and not handled; none behind one that is broken."""
+    size = 0
+    for frame in split(data):
+        key, version = struct.unpack_from(">hh", frame, 4)
+        try:
+            check_request_head(frame, 0, len(frame), max_bytes)
+            if key == api.PRODUCE and 3 <= version <= 13:
+                size += offered(frame).size
+        except (MalformedFrame, IndexError, struct.error):
+            break
+    return size
+
+
+def _names(quotas: tuple[QuotaRate, ...]) -> Iterator[str]:
+    return (name for quota in quotas for name in (quota.user, quota.client_id) if name)
+
+
+def held_bytes(session: Session) -> int:
+    """About what a session keeps for itself, in bytes of Python objects."""
+    seen: set[int] = set()
+    found = [cast("object", session)]
+    size = 0
+    while found:
+        one = found.pop()
+        if id(one) in seen or (one is not session and isinstance(one, _SHARED)):
+            continue
+        seen.add(id(one))
+        size += sys.getsizeof(one)
+        found += gc.get_referents(one)
+    return size
+
+
+# --- performing -------------------------------------------------------------------------------------------------------
+
+_TASKS = ("_tick", "_pace", "_follow_storage", "_deal", "_close_intervals", "_tell_gauges")
+
+
+def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset[str] = AWAITED) -> list[Op]:
+    """Play what `next_op` says, until it says None, and finish. Returns the operations.
+
+    Raises:
+        Violation, or whatever came out of the gateway that mustn't: with the operations so far as `trace`.
+    """
+    trace: list[Op] = []
+
+    async def run() -> None:
+        worker = Worker(cast("Any", None), 0)
+        play = Play(worker, cost, awaited)
+        try:
+            async with trio.open_nursery() as nursery:
+                worker._obey(Settings(1, "gw"))  # something that tasks by the clock can begin with
+                play.messages.clear()
+                for name in _TASKS:
+                    nursery.start_soon(cast("Callable[[], Awaitable[None]]", getattr(worker, name)))
+                while (op := next_op(play)) is not None:
+                    trace.append(op)
+                    await play.do(op, clock)
+                play.finish()
+                nursery.cancel_scope.cancel()
+        finally:
+            with suppress(OSError):
+                worker._reactor._poller.close()
+
+    clock = MockClock()
+    try:
+        trio.run(run, clock=clock)
+    except BaseException as error:
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        error.trace = trace  # type: ignore[attr-defined]
+        raise error from None
+    return trace
+
+
+def again(ops: list[Op], awaited: frozenset[str] = AWAITED) -> None:
+    """Play these operations once more."""
+    rest = iter(ops)
+    perform(lambda _: next(rest, None), Cost(), awaited)
