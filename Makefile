@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types unit kafka clients thresholds fleet chaos soak spark kills bench clean help
+.PHONY: env demo test lint types unit kafka clients thresholds fleet chaos soak fuzz spark kills bench clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -75,6 +75,9 @@ kills: env ## the audit's stream and upkeep, killed again and again in the middl
 
 bench: env ## what the gateway costs per request and per gigabyte (ARGS=--help)
 	@$(BIN)/python tests/bench/bench.py $(ARGS)
+
+fuzz: env ## sessions and links with everything on, fed with broken traffic: prints a table (INPUTS=… SECONDS=… SEED=… ARGS=--help)
+	@$(BIN)/python -m tests.hostile.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 clean: ## remove .venv and what tools left behind (the downloaded Kafka stays in the user's cache directory)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info tests/clients/node/node_modules

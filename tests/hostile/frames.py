@@ -1,6 +1,6 @@
-# Frames to fuzz with: captures of real clients, generated ones for every version that kio knows of what the gateway looks
-# into, and what is cheap to send and dear to read; how they are mutated; and a decoder of Produce that shares nothing
-# with ours, to say what was offered.
+# Frames to fuzz with: captures of real clients, generated ones for every version that kio knows of what the gateway
+# looks into, and what is cheap to send and dear to read; how they are mutated; and a decoder of Produce that shares
+# nothing with ours, to say what was offered.
 #
 # Everything here follows from the generator that is passed in: a seed means the same bytes everywhere.
 
@@ -41,7 +41,7 @@ SASL = (api.API_VERSIONS, api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE)  # what a b
 
 
 class Offer(NamedTuple):
-    """A Produce request. `head` is all before its topics but the size, `parts`: (topic as on the wire, index, records)."""
+    """A Produce request. `head`: all before its topics but the size. `parts`: (topic on the wire, index, records)."""
 
     version: int
     acks: int
@@ -308,7 +308,9 @@ def dear(rng: Random, size: int) -> bytes:
     if kind == 1:  # topics
         count = size // 14
         rows = b"".join(b"\x07%06d\x02" % index + bytes(4) + b"\0\0\0" for index in range(count))
-        return cases.framed(struct.pack(">hhih", 0, 9, 7, -1) + b"\0\0" + head + cases.uvarint(count + 1) + rows + b"\0")
+        return cases.framed(
+            struct.pack(">hhih", 0, 9, 7, -1) + b"\0\0" + head + cases.uvarint(count + 1) + rows + b"\0"
+        )
     if kind == 2:  # tagged fields
         count = size // 4
         tags = cases.uvarint(count) + b"".join(cases.uvarint(tag) + b"\0" for tag in range(count))
@@ -324,7 +326,12 @@ def dear(rng: Random, size: int) -> bytes:
         name = b"\xff" * min(size, 32_000)
         names = struct.pack(">h", len(name)) + name
         return cases.framed(
-            struct.pack(">hhi", 0, 8, 7) + names + struct.pack(">h", -1) + head + struct.pack(">i", 1) + names
+            struct.pack(">hhi", 0, 8, 7)
+            + names
+            + struct.pack(">h", -1)
+            + head
+            + struct.pack(">i", 1)
+            + names
             + struct.pack(">iii", 1, 0, -1)
         )
     pid = rng.randint(0, 9)  # batches of an idempotent producer: each may be fenced and remembered
@@ -335,7 +342,18 @@ def dear(rng: Random, size: int) -> bytes:
 
 # --- mutation ---------------------------------------------------------------------------------------------------------
 
-_EDGES = (b"\0", b"\xff", b"\x7f", b"\x80", b"\0\0", b"\xff\xff", b"\x7f\xff", bytes(4), b"\xff" * 4, b"\x7f\xff\xff\xff")
+_EDGES = (
+    b"\0",
+    b"\xff",
+    b"\x7f",
+    b"\x80",
+    b"\0\0",
+    b"\xff\xff",
+    b"\x7f\xff",
+    bytes(4),
+    b"\xff" * 4,
+    b"\x7f\xff\xff\xff",
+)
 _EDGES += (b"\0\0\0\x01", b"\x80\x80\x80\x80\x10", b"\xff\xff\xff\xff\x0f", b"\x80\x01", b"\x81\x80\x00")
 
 

@@ -18,8 +18,8 @@ from gateway.channel import (
     Brokers,
     GroupLimit,
     Groups,
-    Others,
     OtherRate,
+    Others,
     Part,
     Parts,
     Policy,
@@ -86,7 +86,15 @@ class Player:
         known = {name: IDS[name] for name in NAMES if name in PROTECTED or self.rng.random() < 0.8}
         leads = {1: tuple(name for name in known if name not in PROTECTED), 2: ("red.a.one", "free")}
         yield_all = [self._settings(), Brokers((("10.0.0.1", 9092),), BROKERS), Topics(leads, _by_id(known))]
-        return [*yield_all, self._policy(), self._quotas(), self._groups(), self._storage(), self._parts(), self._others()]
+        return [
+            *yield_all,
+            self._policy(),
+            self._quotas(),
+            self._groups(),
+            self._storage(),
+            self._parts(),
+            self._others(),
+        ]
 
     def _settings(self) -> Settings:
         rng = self.rng
@@ -113,7 +121,9 @@ class Player:
         total = rng.choice((None, 300.0, 1e5))
         topics = rng.choice(({}, {"clicks": 200.0, "red.a.one": 1e4}))
         how = rng.choice(("reject", "delay"))
-        return Policy(1, total, topics, how, rng.choice(("enforce", "enforce", "observe")), rng.choice(({}, {2: 100.0})))
+        return Policy(
+            1, total, topics, how, rng.choice(("enforce", "enforce", "observe")), rng.choice(({}, {2: 100.0}))
+        )
 
     def _quotas(self) -> Quotas:
         rng = self.rng
@@ -130,7 +140,10 @@ class Player:
     def _groups(self) -> Groups:
         rng = self.rng
         low = GroupLimit(200.0, 20.0, 500.0, None)
-        groups = {"gold": rng.choice((low, GroupLimit(1e6))), "blue": rng.choice((low, GroupLimit(None, 3.0, None, 3.0)))}
+        groups = {
+            "gold": rng.choice((low, GroupLimit(1e6))),
+            "blue": rng.choice((low, GroupLimit(None, 3.0, None, 3.0))),
+        }
         if rng.random() < 0.3:
             return Groups(1)
         by_principal = rng.choice(("", "User:{tenant}"))
@@ -270,18 +283,25 @@ class Player:
         if not offer.acks:
             return None
         version = offer.version
+        flexible = version >= api.PRODUCE_FLEXIBLE
         topics: dict[bytes, list[cases.Answer]] = {}
         for topic, index, _ in rng.sample(offer.parts, len(offer.parts)):
             code = rng.choice((0, 0, 0, 0, 0, 0, 3, 6, 7, 10, 20, 29, 45))
             offset = -1 if code else rng.choice((5, rng.randrange(10_000)))
             topics.setdefault(topic, []).append(cases.Answer(index, code, offset))
-        rows = [
-            cases.AnswerTopic("" if version >= 13 else topic.decode("utf-8", "replace"), topic, answers)
-            for topic, answers in topics.items()
-        ]
-        endpoints = (cases.Endpoint(2, "10.0.0.2", 9092, None),) if version >= 10 and rng.random() < 0.1 else ()
-        response = cases.Response(version, correlation, rows, rng.choice((0, 0, 7, 20_000)), endpoints)
-        return cases.framed(cases.encode_answer(response))
+        out = [struct.pack(">i", correlation), b"\0" if flexible else b"", cases._count(len(topics), flexible)]
+        for topic, answers in topics.items():  # by hand: a mutated name need not be text
+            if version < api.PRODUCE_TOPIC_IDS:
+                out.append(cases.uvarint(len(topic) + 1) if flexible else struct.pack(">h", len(topic)))
+            out += (topic, cases._count(len(answers), flexible))
+            out += (cases.encode_partition(answer, version) for answer in answers)
+            out.append(b"\0" if flexible else b"")
+        out.append(struct.pack(">i", rng.choice((0, 0, 7, 20_000))))
+        if flexible:
+            moved = version >= api.PRODUCE_ENDPOINTS and rng.random() < 0.1
+            endpoints = [(0, cases.encode_endpoints([cases.Endpoint(2, "10.0.0.2", 9092, None)]))] if moved else []
+            out.append(cases.tag_fields(endpoints))
+        return cases.framed(b"".join(out))
 
     def _named(self, frame: bytes, correlation: int) -> bytes:
         """An answer to the gateway's own question (Metadata v12), with names for some of the ids."""

@@ -1,6 +1,6 @@
-# A worker on stage with everything on, and a player of it: settings, thresholds, quotas, resource groups and storage as
-# control would send them, sessions fed with bytes as links feed them, time that passes when the play says so. The worker
-# is the real one with its own tasks by the clock; there are no sockets, and control is here.
+# A worker on stage with everything on: settings, thresholds, quotas, resource groups and storage as control would send
+# them, sessions fed with bytes as links feed them, time that passes when the play says so (player.py). The worker is
+# the real one with its own tasks by the clock; there are no sockets, and control is here.
 #
 # A play is a list of operations (`Op`) that says everything: saved, cut down and played again it does the same. After
 # each of them the rules below are looked at; a broken one is a `Violation`. What the rules are judged by is independent
@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import msgspec
 import trio
+from trio._core import _run as _scheduler
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, QuotaRate, Rates, Settings, Spooled, Want
@@ -37,7 +38,7 @@ from policies.verdict import DELAY, REJECT, Verdict
 from protocol import api
 from protocol.framing import check_request_head
 from protocol.wire import MalformedFrame
-from tests.hostile.frames import PROTECTED, SASL, offered, split
+from tests.hostile.frames import SASL, offered, split
 
 MAX_UP = 4 * 2**20  # bytes of a message to control
 MAX_TEXT = 1000  # characters of a line for the log
@@ -108,8 +109,9 @@ class Cost:
     def __init__(self) -> None:
         self.inputs = 0  # whole frames, of clients and brokers
         self.bytes = 0
-        self.slowest_s = 0.0  # one call
-        self.dearest_s_per_mb = 0.0  # of calls with at least DEAR_BYTES
+        self.seed = 0  # of the play in hand
+        self.slowest = (0.0, 0)  # seconds of one call, and of which play
+        self.dearest = (0.0, 0)  # seconds per MB, of calls with at least DEAR_BYTES
         self.most_held = 0
         self.ends: Counter[str] = Counter()  # how connections ended
 
@@ -117,16 +119,16 @@ class Cost:
 
     def add(self, seconds: float, size: int) -> None:
         self.bytes += size
-        if seconds > self.slowest_s:
-            self.slowest_s = seconds
-        if size >= self.DEAR_BYTES:
-            self.dearest_s_per_mb = max(self.dearest_s_per_mb, seconds / size * 1e6)
+        if seconds > self.slowest[0]:
+            self.slowest = seconds, self.seed
+        if size >= self.DEAR_BYTES and seconds / size * 1e6 > self.dearest[0]:
+            self.dearest = seconds / size * 1e6, self.seed
 
     def merge(self, other: Cost) -> None:
         self.inputs += other.inputs
         self.bytes += other.bytes
-        self.slowest_s = max(self.slowest_s, other.slowest_s)
-        self.dearest_s_per_mb = max(self.dearest_s_per_mb, other.dearest_s_per_mb)
+        self.slowest = max(self.slowest, other.slowest)
+        self.dearest = max(self.dearest, other.dearest)
         self.most_held = max(self.most_held, other.most_held)
         self.ends += other.ends
 
@@ -339,7 +341,9 @@ class Play:
         if sum(map(len, handled)) != pos:
             raise Violation("requests", f"{pos} bytes were handled, {len(handled)} requests counted")
         connection.unhandled = bytes(buf[pos:])
-        connection.is_parked = bool(buf[pos:]) and bool(session.hold_until or len(session.pending.entries) >= MAX_PENDING)
+        connection.is_parked = bool(buf[pos:]) and bool(
+            session.hold_until or len(session.pending.entries) >= MAX_PENDING
+        )
         return True
 
     def _note_handled(self, connection: Connection, frame: bytes) -> None:
@@ -375,7 +379,7 @@ class Play:
 
     def _is_own(self, connection: Connection, frame: bytes) -> bool:
         key, version, correlation = struct.unpack_from(">hhi", frame, 4)
-        return (key, version) == (api.METADATA, 12) and correlation >= OWN_ID or frame in connection.told
+        return ((key, version) == (api.METADATA, 12) and correlation >= OWN_ID) or frame in connection.told
 
     def _check_produce(self, frame: bytes) -> None:
         offer = offered(frame)
@@ -509,9 +513,9 @@ def _discarded(data: bytes, max_bytes: int) -> int:
     """Bytes offered by the requests that a connection had read and not handled; none behind one that is broken."""
     size = 0
     for frame in split(data):
-        key, version = struct.unpack_from(">hh", frame, 4)
         try:
             check_request_head(frame, 0, len(frame), max_bytes)
+            key, version = struct.unpack_from(">hh", frame, 4)
             if key == api.PRODUCE and 3 <= version <= 13:
                 size += offered(frame).size
         except (MalformedFrame, IndexError, struct.error):
@@ -570,6 +574,8 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
                 worker._reactor._poller.close()
 
     clock = MockClock()
+    _scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # as Hypothesis does: the same play, whoever else has played
+    _scheduler._r.seed(0)
     try:
         trio.run(run, clock=clock)
     except BaseException as error:

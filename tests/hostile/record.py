@@ -1,5 +1,5 @@
-# Makes the captures in tests/hostile/corpus: real clients speak to a real broker through a proxy that keeps what passes,
-# a request with its answer, one of each (API, version, order of magnitude of both sizes).
+# Makes the captures in tests/hostile/corpus: real clients speak to a real broker through a proxy that keeps what
+# passes, a request with its answer, one of each (API, version, order of magnitude of both sizes).
 #
 #   python -m tests.hostile.record [client …]
 #
@@ -26,7 +26,7 @@ from tests.hostile.captures import FOLDER, Pair, write
 MAX_BYTES = 3000
 USERS = {"alice": "alice-secret"}
 PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-_LOGIN = "org.apache.kafka.common.security.{} required username=\"alice\" password=\"alice-secret\";"
+_LOGIN = 'org.apache.kafka.common.security.{} required username="alice" password="alice-secret";'
 
 # By client: options of each further run, so that it speaks other versions or another mechanism, and whether with SASL.
 RUNS: dict[str, list[tuple[bool, dict[str, Any]]]] = {
@@ -173,7 +173,16 @@ def _tools(cluster: embedded.Cluster, port: int) -> None:
         [configs, *quota],
         [configs, "--describe", "--entity-type", "users", "--entity-name", "alice"],
         [configs, "--alter", "--entity-type", "topics", "--entity-name", topic, "--add-config", "retention.ms=3600000"],
-        [configs, "--alter", "--entity-type", "groups", "--entity-name", "s", "--add-config", "share.auto.offset.reset=earliest"],
+        [
+            configs,
+            "--alter",
+            "--entity-type",
+            "groups",
+            "--entity-name",
+            "s",
+            "--add-config",
+            "share.auto.offset.reset=earliest",
+        ],
         [configs, "--describe", "--entity-type", "topics", "--entity-name", topic],
         [share, "--topic", topic, "--group", "s", "--timeout-ms", "4000", "--max-messages", "5"],
         ["org.apache.kafka.tools.TopicCommand", "--describe"],
