@@ -1,5 +1,5 @@
-# Fuzzing for as long as one likes: plays of sessions with everything on (plays.py, player.py), on all cores. Tests play
-# some of the same (test_fuzz_session.py); this is for millions.
+# Fuzzing for as long as one likes: plays of sessions with everything on (plays.py, player.py) on all cores, and in one
+# more process crowds on sockets (crowd.py). Tests play some of the same (test_everything_on.py); this is for millions.
 #
 #   python -m tests.hostile.fuzz [--inputs N] [--seconds S] [--seed N] [--processes N] [--save FOLDER] [--all-rules]
 #   python -m tests.hostile.fuzz --replay FILE
@@ -23,11 +23,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tests.hostile.crowd import gather
 from tests.hostile.player import Player
 from tests.hostile.plays import AWAITED, Cost, Op, Violation, again, perform
 
 INPUTS = 300  # of one play
 PLAYS = 40  # of one task
+CROWDS = 20  # likewise
 DEAR = 0.0005  # of the requests are dear to read …
 DEAR_BYTES = 100_000  # … and up to so long
 MINIMISE_S = 20.0
@@ -86,14 +88,29 @@ class Task(NamedTuple):
     seeds: range
     awaited: frozenset[str]
     dear: float
+    crowds: bool = False
 
 
-def _work(task: Task) -> tuple[Cost, list[Failure], int]:
+_Found = tuple[Cost, list[Failure], int]
+
+
+def _crowd(seed: int, cost: Cost, awaited: frozenset[str]) -> Failure | None:
+    try:
+        gather(seed, cost, awaited)
+    except Exception as error:
+        return Failure(seed, f"crowd, {_kind(error)}", "".join(traceback.format_exception(error))[-1500:], [])
+    return None
+
+
+def _work(task: Task) -> _Found:
     """In a process of its own: its cost, what failed, and the most memory that the process ever had, in bytes."""
     cost, failures = Cost(), {}
     for seed in task.seeds:
         cost.seed = seed
-        failure = play(seed, cost, task.awaited, dear=task.dear)
+        if task.crowds:
+            failure = _crowd(seed, cost, task.awaited)
+        else:
+            failure = play(seed, cost, task.awaited, dear=task.dear)
         if failure is not None and failure.kind not in failures:
             failures[failure.kind] = failure
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -129,11 +146,15 @@ def _fuzz(options: Any, seed: int, awaited: frozenset[str]) -> int:
     cost, most, kinds = Cost(), 0, Counter[str]()
     began = told = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.processes, context) as pool:
-        at_work: set[Future[tuple[Cost, list[Failure], int]]] = set()
+    with ProcessPoolExecutor(options.processes + 1, context) as pool:
+        at_work: set[Future[_Found]] = set()
+        crowd: Future[_Found] | None = None
         while True:
             goes_on = cost.inputs < options.inputs and time.monotonic() - began < options.seconds
-            while goes_on and len(at_work) < 2 * options.processes:
+            if goes_on and (crowd is None or crowd.done()):
+                crowd = pool.submit(_work, Task(range(seed, seed + CROWDS), awaited, 0.0, crowds=True))
+                at_work.add(crowd)
+            while goes_on and len(at_work) <= 2 * options.processes:
                 task = Task(range(seed, seed + PLAYS), awaited, options.dear)
                 at_work.add(pool.submit(_work, task))
                 seed += PLAYS
@@ -155,16 +176,16 @@ def _fuzz(options: Any, seed: int, awaited: frozenset[str]) -> int:
 
 
 def _tell(failure: Failure, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{failure.seed}.json"
-    path.write_bytes(msgspec.json.encode(failure.ops))
-    print(
-        f"{failure.kind}\n  {failure.text}\n  seed {failure.seed}, {len(failure.ops)} operations in {path}", flush=True
-    )
+    print(f"{failure.kind} (seed {failure.seed})\n  {failure.text}", flush=True)
+    if failure.ops:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{failure.seed}.json"
+        path.write_bytes(msgspec.json.encode(failure.ops))
+        print(f"  {len(failure.ops)} operations in {path}", flush=True)
 
 
 def _report(cost: Cost, kinds: Counter[str], most: int, seconds: float) -> int:
-    broken = sum(count for kind, count in kinds.items() if kind.startswith("rule broken"))
+    broken = sum(count for kind, count in kinds.items() if "rule broken" in kind)
     rows = [
         ("inputs", f"{cost.inputs:,}"),
         ("bytes", f"{cost.bytes / 1e6:,.0f} MB"),

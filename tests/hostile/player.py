@@ -58,6 +58,80 @@ class Peer:
         self.steps = 5 + int(rng.random() * rng.choice((10, 40, 150)))
 
 
+class Answers:
+    """A broker that knows no state: it has captured and generated answers, and makes those that must fit."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self._corpus = frames.corpus()
+
+    def lie_to(self, frame: bytes, answer: bytes) -> bytes:
+        """Something else than `answer`: nothing, it twice, what belongs to other requests, or a broken one."""
+        rng = self.rng
+        draw = rng.random()
+        if draw < 0.1:
+            return b""
+        if draw < 0.2:
+            return answer + answer
+        (correlation,) = struct.unpack_from(">i", frame, 8)
+        other = answering(rng.choice(rng.choice(list(self._corpus.answers.values()))), correlation)
+        return other if draw < 0.3 else frames.mutate(rng, answer, other)
+
+    def to(self, frame: bytes) -> bytes | None:
+        """What a broker may say to this request; None: nothing (acks=0)."""
+        rng = self.rng
+        key, version, correlation = struct.unpack_from(">hhi", frame, 4)
+        if key == api.PRODUCE:
+            return self._produced(frame, correlation)
+        if key == api.SASL_HANDSHAKE:
+            return frames.handshake_answer(correlation, rng.choice((0, 0, 0, 0, 33)))
+        if key == api.SASL_AUTHENTICATE:
+            token = rng.choice((b"", b"", b"v=signature")) if b"n," not in frame else b"r=nonce,s=c2FsdA==,i=4096"
+            return frames.sasl_answer(version, correlation, rng.choice((0, 0, 0, 0, 58)), token)
+        if correlation >= 0x7FFF0000 and (key, version) == (api.METADATA, 12):
+            return self._named(frame, correlation)
+        pool = self._corpus.answers.get((key, version))
+        if pool is None:
+            return cases.framed(struct.pack(">i", correlation) + rng.randbytes(rng.choice((0, 2, 30))))
+        return answering(pool[int(rng.random() * len(pool))], correlation)
+
+    def _produced(self, frame: bytes, correlation: int) -> bytes | None:
+        rng = self.rng
+        offer = frames.offered(frame)
+        if not offer.acks:
+            return None
+        version = offer.version
+        flexible = version >= api.PRODUCE_FLEXIBLE
+        topics: dict[bytes, list[cases.Answer]] = {}
+        for topic, index, _ in rng.sample(offer.parts, len(offer.parts)):
+            code = rng.choice((0, 0, 0, 0, 0, 0, 3, 6, 7, 10, 20, 29, 45))
+            offset = -1 if code else rng.choice((5, rng.randrange(10_000)))
+            topics.setdefault(topic, []).append(cases.Answer(index, code, offset))
+        out = [struct.pack(">i", correlation), b"\0" if flexible else b"", cases._count(len(topics), flexible)]
+        for topic, answers in topics.items():  # by hand: a mutated name need not be text
+            if version < api.PRODUCE_TOPIC_IDS:
+                out.append(cases.uvarint(len(topic) + 1) if flexible else struct.pack(">h", len(topic)))
+            out += (topic, cases._count(len(answers), flexible))
+            out += (cases.encode_partition(answer, version) for answer in answers)
+            out.append(b"\0" if flexible else b"")
+        out.append(struct.pack(">i", rng.choice((0, 0, 7, 20_000))))
+        if flexible:
+            moved = version >= api.PRODUCE_ENDPOINTS and rng.random() < 0.1
+            endpoints = [(0, cases.encode_endpoints([cases.Endpoint(2, "10.0.0.2", 9092, None)]))] if moved else []
+            out.append(cases.tag_fields(endpoints))
+        return cases.framed(b"".join(out))
+
+    def _named(self, frame: bytes, correlation: int) -> bytes:
+        """An answer to the gateway's own question (Metadata v12), with names for some of the ids."""
+        rng = self.rng
+        ids = {topic_id: name for name, topic_id in IDS.items() if topic_id in frame and rng.random() < 0.8}
+        out = b"\0" + struct.pack(">i", 0) + b"\x01\0" + struct.pack(">i", 1) + bytes((len(ids) + 1,))
+        for topic_id, name in ids.items():
+            out += struct.pack(">h", 0) + bytes((len(name) + 1,)) + name.encode() + topic_id
+            out += b"\0\x01" + struct.pack(">i", -(2**31)) + b"\0"
+        return cases.framed(struct.pack(">i", correlation) + out + b"\0")
+
+
 class Player:
     """Says what happens next, `inputs` frames long. `dear`: how often a frame is one that is dear to read."""
 
@@ -66,6 +140,7 @@ class Player:
         self._left = inputs
         self._dear, self._most = dear, most
         self._corpus: Corpus = frames.corpus()
+        self._answers = Answers(rng)
         self._peers: dict[int, Peer] = {}
         self._opened = 0
         self._sasl = _KNOWS_SASL and rng.random() < 0.5
@@ -129,7 +204,7 @@ class Player:
         rng = self.rng
         rate, percent = "producer_byte_rate", "request_percentage"
         entries = [
-            ((("user", "alice"),), {rate: 500.0, "consumer_byte_rate": 1000.0}),
+            ((("user", "alice"),), {rate: 500.0, "consumer_byte_rate": 50.0}),
             ((("client-id", "app"),), {rate: 2000.0, percent: 5.0}),
             ((("user", None),), {rate: 1e6}),
             ((("user", None), ("client-id", None)), {rate: 300.0}),
@@ -139,7 +214,7 @@ class Player:
 
     def _groups(self) -> Groups:
         rng = self.rng
-        low = GroupLimit(200.0, 20.0, 500.0, None)
+        low = GroupLimit(200.0, 20.0, 20.0, None)
         groups = {
             "gold": rng.choice((low, GroupLimit(1e6))),
             "blue": rng.choice((low, GroupLimit(None, 3.0, None, 3.0))),
@@ -244,74 +319,10 @@ class Player:
     # --- the broker ---------------------------------------------------------------------------------------------------
 
     def _serve(self, peer: Peer, frame: bytes) -> None:
-        key, version, correlation = struct.unpack_from(">hhi", frame, 4)
-        answer = self._answer_to(frame, key, version, correlation)
-        if answer is None:
-            return
-        rng = self.rng
-        if peer.lies and rng.random() < peer.lies:
-            draw = rng.random()
-            if draw < 0.1:
-                answer = b""
-            elif draw < 0.2:
-                answer += answer
-            else:
-                others = rng.choice(list(self._corpus.answers.values()))
-                other = answering(rng.choice(others), correlation)
-                answer = other if draw < 0.3 else frames.mutate(rng, answer, other)
-        peer.answers.append(answer)
-
-    def _answer_to(self, frame: bytes, key: int, version: int, correlation: int) -> bytes | None:
-        rng = self.rng
-        if key == api.PRODUCE:
-            return self._produced(frame, correlation)
-        if key == api.SASL_HANDSHAKE:
-            return frames.handshake_answer(correlation, rng.choice((0, 0, 0, 0, 33)))
-        if key == api.SASL_AUTHENTICATE:
-            token = rng.choice((b"", b"", b"v=signature")) if b"n," not in frame else b"r=nonce,s=c2FsdA==,i=4096"
-            return frames.sasl_answer(version, correlation, rng.choice((0, 0, 0, 0, 58)), token)
-        if correlation >= 0x7FFF0000 and (key, version) == (api.METADATA, 12):
-            return self._named(frame, correlation)
-        pool = self._corpus.answers.get((key, version))
-        if pool is None:
-            return cases.framed(struct.pack(">i", correlation) + rng.randbytes(rng.choice((0, 2, 30))))
-        return answering(pool[int(rng.random() * len(pool))], correlation)
-
-    def _produced(self, frame: bytes, correlation: int) -> bytes | None:
-        rng = self.rng
-        offer = frames.offered(frame)
-        if not offer.acks:
-            return None
-        version = offer.version
-        flexible = version >= api.PRODUCE_FLEXIBLE
-        topics: dict[bytes, list[cases.Answer]] = {}
-        for topic, index, _ in rng.sample(offer.parts, len(offer.parts)):
-            code = rng.choice((0, 0, 0, 0, 0, 0, 3, 6, 7, 10, 20, 29, 45))
-            offset = -1 if code else rng.choice((5, rng.randrange(10_000)))
-            topics.setdefault(topic, []).append(cases.Answer(index, code, offset))
-        out = [struct.pack(">i", correlation), b"\0" if flexible else b"", cases._count(len(topics), flexible)]
-        for topic, answers in topics.items():  # by hand: a mutated name need not be text
-            if version < api.PRODUCE_TOPIC_IDS:
-                out.append(cases.uvarint(len(topic) + 1) if flexible else struct.pack(">h", len(topic)))
-            out += (topic, cases._count(len(answers), flexible))
-            out += (cases.encode_partition(answer, version) for answer in answers)
-            out.append(b"\0" if flexible else b"")
-        out.append(struct.pack(">i", rng.choice((0, 0, 7, 20_000))))
-        if flexible:
-            moved = version >= api.PRODUCE_ENDPOINTS and rng.random() < 0.1
-            endpoints = [(0, cases.encode_endpoints([cases.Endpoint(2, "10.0.0.2", 9092, None)]))] if moved else []
-            out.append(cases.tag_fields(endpoints))
-        return cases.framed(b"".join(out))
-
-    def _named(self, frame: bytes, correlation: int) -> bytes:
-        """An answer to the gateway's own question (Metadata v12), with names for some of the ids."""
-        rng = self.rng
-        ids = {topic_id: name for name, topic_id in IDS.items() if topic_id in frame and rng.random() < 0.8}
-        out = b"\0" + struct.pack(">i", 0) + b"\x01\0" + struct.pack(">i", 1) + bytes((len(ids) + 1,))
-        for topic_id, name in ids.items():
-            out += struct.pack(">h", 0) + bytes((len(name) + 1,)) + name.encode() + topic_id
-            out += b"\0\x01" + struct.pack(">i", -(2**31)) + b"\0"
-        return cases.framed(struct.pack(">i", correlation) + out + b"\0")
+        answer = self._answers.to(frame)
+        if answer is not None:
+            lies = peer.lies and self.rng.random() < peer.lies
+            peer.answers.append(self._answers.lie_to(frame, answer) if lies else answer)
 
     def _say(self, peer: Peer) -> Op:
         rng = self.rng

@@ -1,0 +1,285 @@
+# A crowd in front of one worker: hostile clients on real sockets, plain or with TLS, through the worker's own way of
+# taking a connection, and behind it a broker that lies, stalls and resets. Among them is one good client with a good
+# broker, whose connection must live on. Memory is short.
+#
+# Rules: no exception that nobody expects; no message to control that breaks the rules of plays.py; the good client gets
+# every answer, in order; when all have gone no memory is held.
+
+from __future__ import annotations
+
+import functools
+import socket
+import ssl
+import struct
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import trio
+
+from gateway.certificates import ListenerTls
+from gateway.channel import PROTOCOL, Accepted, Broker, Brokers, GroupLimit, Groups, Policy, Quotas, Settings, Topics
+from gateway.data.worker import Worker
+from protocol import api
+from tests.certificates import Authority
+from tests.gateway.play import other_request, request
+from tests.hostile import frames
+from tests.hostile.frames import IDS, PROTECTED, numbered
+from tests.hostile.player import Answers
+from tests.hostile.plays import AWAITED, Cost, Play, Violation
+
+GOOD, BAD = 2, 1  # brokers
+DEADLINE_S = 30.0  # milliseconds on a machine that does nothing else
+GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError, OSError)
+_KNOWS_SASL = "upstream_sasl" in Settings.__struct_fields__
+_TASKS = ("_tick", "_pace", "_close_intervals", "_tell_gauges")
+
+
+@functools.cache
+def _certificates() -> tuple[Authority, ListenerTls]:
+    authority = Authority(Path(tempfile.mkdtemp(prefix="produce-gateway-fuzz-")))
+    certificate, key = authority.sign("gateway")
+    return authority, ListenerTls(str(certificate), str(key))
+
+
+class Crowd:
+    """One worker, its brokers and whoever comes."""
+
+    def __init__(self, seed: int, cost: Cost, awaited: frozenset[str]) -> None:
+        self.rng = rng = Random(seed)
+        self.cost = cost
+        self.tls = rng.random() < 0.4
+        self.sasl = _KNOWS_SASL and rng.random() < 0.4
+        self.bugs: list[Exception] = []
+        self.good_answers: list[int] = []
+        self.worker = Worker(cast("Any", None), 0)
+        self.worker._reactor.on_bug = lambda _link, bug: self.bugs.append(bug)
+        self.play = Play(self.worker, cost, awaited)  # which looks at the messages to control
+        self._corpus = frames.corpus()
+
+    async def run(self) -> None:
+        worker, reactor = self.worker, self.worker._reactor
+        try:
+            async with trio.open_nursery() as self._nursery:
+                nursery = self._nursery
+                brokers = [await self._listen(nursery, serve) for serve in (self._serve_badly, self._serve_well)]
+                self._configure(brokers)
+                nursery.start_soon(reactor.run)
+                nursery.start_soon(reactor.run_timers)
+                for name in _TASKS:
+                    nursery.start_soon(cast("Callable[[], Awaitable[None]]", getattr(worker, name)))
+                with trio.move_on_after(DEADLINE_S) as limit:
+                    async with trio.open_nursery() as clients:
+                        clients.start_soon(self._be_good)
+                        for _ in range(self.rng.randint(1, 6)):
+                            clients.start_soon(self._quietly, self._be_bad)
+                if limit.cancelled_caught:
+                    raise Violation("others", f"the good client got {len(self.good_answers)} answers")
+                for link in list(reactor.links):
+                    reactor.guard(link, link.close, "disconnects_drain")
+                reactor.settle(trio.current_time())
+                self.play._look_at_messages()
+                if self.bugs:
+                    raise self.bugs[0]
+                if reactor.budget.used:
+                    raise Violation("memory", f"{reactor.budget.used} bytes are held for nobody")
+                nursery.cancel_scope.cancel()
+        finally:
+            if not reactor._poller.closed:
+                reactor._poller.close()
+
+    def _configure(self, brokers: list[int]) -> None:
+        rng, obey = self.rng, self.worker._obey
+        more = {"upstream_sasl": True} if self.sasl else {}
+        obey(
+            Settings(
+                PROTOCOL,
+                "gw",
+                max_buffered_bytes=rng.choice((100_000, 700_000, 2**26)),
+                max_request_bytes=2**20,
+                internal_client_ids=("good",),
+                protected_topics=PROTECTED,
+                acks0=rng.choice(("delay", "drop")),
+                managed_apis=rng.choice(((), (32, 44))),
+                tls=_certificates()[1] if self.tls else None,
+                **more,
+            )
+        )
+        obey(Brokers((), tuple(Broker(n, "127.0.0.1", port, "gateway", 1) for n, port in enumerate(brokers, 1))))
+        obey(Topics({1: ("clicks", "free"), 2: ("calm",)}, {topic_id: name for name, topic_id in IDS.items()}))
+        obey(Policy(1, rng.choice((None, 1000.0)), {"clicks": 200.0}, rng.choice(("reject", "delay"))))
+        obey(Quotas(1, ((((("user", None),), {"producer_byte_rate": 2000.0}),) if rng.random() < 0.5 else ())))
+        obey(Groups(1, {"gold": GroupLimit(500.0)}, {"red": "gold"}) if rng.random() < 0.5 else Groups(1))
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    async def _listen(self, nursery: trio.Nursery, serve: Callable[[trio.SocketStream], Awaitable[None]]) -> int:
+        listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+        nursery.start_soon(trio.serve_listeners, functools.partial(self._quietly, serve), [listener])
+        return int(listener.socket.getsockname()[1])
+
+    async def _quietly(self, play: Callable[..., Awaitable[None]], *args: Any) -> None:
+        try:
+            await play(*args)
+        except* (*GONE, ssl.SSLError):
+            pass  # whoever speaks to a peer that has gone
+
+    async def _serve_well(self, stream: trio.SocketStream) -> None:
+        answers = Answers(Random(1))
+
+        async def serve(frame: bytes) -> None:
+            key, version, correlation = struct.unpack_from(">hhi", frame, 4)
+            if key == api.SASL_AUTHENTICATE:
+                await stream.send_all(frames.sasl_answer(version, correlation, 0, b""))
+            elif key == api.SASL_HANDSHAKE:
+                await stream.send_all(frames.handshake_answer(correlation))
+            elif (answer := answers.to(frame)) is not None:
+                await stream.send_all(answer)
+
+        await _read(stream, serve, lambda: 65_536)
+
+    async def _serve_badly(self, stream: trio.SocketStream) -> None:
+        rng = self.rng
+        answers, lies, resets = Answers(rng), rng.choice((0.0, 0.0, 0.3)), rng.choice((0.0, 0.0, 0.1))
+
+        async def serve(frame: bytes) -> None:
+            answer = answers.to(frame)
+            if answer is not None and rng.random() < 0.97:
+                answer = answers.lie_to(frame, answer) if rng.random() < lies else answer
+                if rng.random() < 0.05 and frame[4:6] == b"\0\x0c":  # Heartbeat, whose answer nobody reads here
+                    answer = frames.cases.framed(frame[8:12] + bytes(300_000))
+                await self._say(stream, answer)
+            if rng.random() < resets:
+                _end(stream, reset=rng.random() < 0.5)
+
+        await _read(stream, serve, lambda: rng.choice((7, 3000, 65_536)))
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    async def _connect(self, broker: int) -> trio.SocketStream:
+        listener = socket.create_server(("127.0.0.1", 0))
+        far = await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1])
+        near, _ = listener.accept()
+        listener.close()
+        if self.rng.random() < 0.3:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.cost.ends["on sockets"] += 1
+        self.worker._accept(Accepted(broker, "127.0.0.1:1"), near.detach(), self._nursery)
+        return far
+
+    async def _be_good(self) -> None:
+        await self._as_client(GOOD, self._ask_well)
+
+    async def _be_bad(self) -> None:
+        await self._as_client(BAD, self._ask_badly)
+
+    async def _as_client(self, broker: int, ask: Callable[[Any, trio.SocketStream], Awaitable[None]]) -> None:
+        below = await self._connect(broker)
+        stream: trio.abc.Stream = below
+        if self.tls and (broker == GOOD or self.rng.random() < 0.95):
+            context = _certificates()[0].client_context()
+            stream = trio.SSLStream(below, context, server_hostname="localhost", https_compatible=True)
+        try:
+            await ask(stream, below)
+        finally:
+            _end(below, reset=self.rng.random() < 0.3)
+
+    async def _ask_well(self, stream: Any, _below: trio.SocketStream) -> None:
+        login = frames.login("alice") if self.sasl else []
+        asked = [other_request(9, key=18, version=0), request(9, {"calm": [0]}, client_id="good"), other_request(9)]
+        asked += [request(9, {"calm": [0]}, client_id="good", values=(bytes(50_000),)), *asked]
+        for wanted, frame in enumerate((*login, *asked), 1):
+            await stream.send_all(numbered(frame, wanted))
+            self.cost.inputs += 1
+            head = await _exactly(stream, 8)
+            size, correlation = struct.unpack(">ii", head)
+            await _exactly(stream, size - 4)
+            self.good_answers.append(correlation)
+            if correlation != wanted:
+                raise Violation("others", f"the good client got {self.good_answers}")
+
+    async def _ask_badly(self, stream: Any, below: trio.SocketStream) -> None:
+        rng, corpus = self.rng, self._corpus
+        script = frames.login(rng.choice(frames.USERS)) if rng.random() < 0.5 else []
+        broken = rng.choice((0.0, 0.05, 0.5))
+        with trio.move_on_after(0.2):  # a client that doesn't read may never get rid of it all
+            async with trio.open_nursery() as nursery:
+                if rng.random() < 0.8:
+                    nursery.start_soon(self._quietly_read, stream)
+                for correlation in range(1, rng.randint(2, 30)):
+                    pool = corpus.produce if rng.random() < 0.6 else corpus.others
+                    frame = script.pop(0) if script else rng.choice(pool)
+                    if rng.random() < 0.05:
+                        frame = request(9, {"free": [0]}, values=(bytes(rng.choice((40_000, 300_000))),))
+                    frame = numbered(frame, correlation)
+                    if rng.random() < broken:
+                        frame = frames.mutate(rng, frame, rng.choice(pool))
+                    self.cost.inputs += 1
+                    try:
+                        await self._say(stream, frame)
+                    except GONE:
+                        break
+                if rng.random() < 0.3 and stream is below:
+                    await below.send_eof()
+                if rng.random() < 0.5:
+                    nursery.cancel_scope.cancel()
+
+    async def _quietly_read(self, stream: Any) -> None:
+        with suppress(*GONE, ssl.SSLError):
+            while await stream.receive_some(self.rng.choice((5, 1000, 65_536))):
+                await trio.lowlevel.checkpoint()
+
+    async def _say(self, stream: Any, data: bytes) -> None:
+        if self.rng.random() < 0.2:
+            at = self.rng.randint(0, len(data))
+            await stream.send_all(data[:at])
+            await trio.lowlevel.checkpoint()
+            data = data[at:]
+        await stream.send_all(data)
+
+
+async def _read(stream: trio.SocketStream, serve: Callable[[bytes], Awaitable[None]], most: Callable[[], int]) -> None:
+    data = bytearray()
+    while piece := await stream.receive_some(most()):
+        data += piece
+        for frame in frames.split(bytes(data)):
+            del data[: len(frame)]
+            await serve(frame)
+
+
+async def _exactly(stream: Any, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = await stream.receive_some(size - len(data))
+        if not piece:
+            raise Violation("others", f"the good client's connection ended {size - len(data)} bytes before its answer")
+        data += piece
+    return bytes(data)
+
+
+def _end(stream: trio.SocketStream, *, reset: bool) -> None:
+    if reset and stream.socket.fileno() >= 0:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.socket.close()
+
+
+def gather(seed: int, cost: Cost, awaited: frozenset[str] = AWAITED) -> None:
+    """Play one crowd.
+
+    Raises:
+        Violation, or what came out of the gateway that mustn't.
+    """
+
+    async def run() -> None:
+        await Crowd(seed, cost, awaited).run()
+
+    try:
+        trio.run(run)
+    except BaseException as error:
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None

@@ -1,0 +1,60 @@
+# The short form of `make fuzz`: a few thousand inputs with everything on, the same ones everywhere. The rules are those
+# of plays.py and crowd.py; what breaks one is played again with `python -m tests.hostile.fuzz --seed N --inputs 1`.
+
+from __future__ import annotations
+
+import struct
+from random import Random
+
+import pytest
+
+from protocol import produce_request
+from protocol.wire import MalformedFrame
+from tests.hostile import frames
+from tests.hostile.captures import captured
+from tests.hostile.crowd import gather
+from tests.hostile.player import Player
+from tests.hostile.plays import Cost, perform
+
+
+@pytest.mark.parametrize("first", range(1, 6))
+def test_no_play_breaks_a_rule(first: int) -> None:
+    cost = Cost()
+    for seed in range(100 * first, 100 * first + 8):
+        perform(Player(seed, 250, dear=0.002, most=3000), cost)
+    assert {"closed", "malformed", "upstream"} <= cost.ends.keys()  # else nobody has got anywhere
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_no_crowd_ends_another_connection_or_keeps_memory(seed: int) -> None:
+    gather(seed, Cost())
+
+
+def test_a_seed_is_a_play() -> None:
+    assert perform(Player(7, 100), Cost()) == perform(Player(7, 100), Cost())
+
+
+def test_captures_are_whole_frames_and_their_answers_those_of_the_requests() -> None:
+    pairs = captured()
+    assert len({struct.unpack_from(">hh", pair.request, 4) for pair in pairs}) > 80
+    for request, answer in pairs:
+        assert frames.split(request) == [request]
+        assert frames.split(answer) == ([answer] if answer else [])
+        assert not answer or answer[4:8] == request[8:12]
+
+
+def test_two_decoders_read_the_same_in_every_produce_request_that_is_taken() -> None:
+    rng, pool, taken = Random(1), frames.corpus().produce, 0
+    for frame in (*pool, *(frames.mutate(rng, frame, rng.choice(pool)) for frame in 3 * pool)):
+        if len(frame) < 12 or frame[:4] != struct.pack(">i", len(frame) - 4) or frame[4:6] != b"\0\0":
+            continue
+        try:
+            version, acks, _, _, parts = produce_request.skim(frame, 4, len(frame))
+        except MalformedFrame:
+            continue
+        taken += 1
+        offer = frames.offered(frame)
+        assert (offer.version, offer.acks) == (version, acks)
+        sizes = [(topic, index, len(records)) for topic, index, records in offer.parts]
+        assert sizes == [(part[0], part[1], part[2] + part[7]) for part in parts]
+    assert taken > len(pool)
