@@ -128,6 +128,15 @@ def offered(frame: bytes) -> Offer:
     return Offer(version, acks, head, parts)
 
 
+def batch_bytes(records: bytes) -> int:
+    """What a broker appends of it: one batch, without what lies behind it."""
+    if len(records) >= 61:
+        (length, magic), (count,) = struct.unpack_from(">8xi4xb", records), struct.unpack_from(">57xi", records)
+        if magic == 2 and 49 <= length <= len(records) - 12 and count >= 0:
+            return int(length) + 12
+    return len(records)
+
+
 def split(data: bytes) -> list[bytes]:
     """The whole frames at the start of `data`."""
     found, pos = [], 0

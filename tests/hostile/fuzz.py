@@ -55,7 +55,7 @@ def play(seed: int, cost: Cost, awaited: frozenset[str], *, dear: float = DEAR, 
 
 def _kind(error: Exception) -> str:
     if isinstance(error, Violation):
-        return f"rule broken: {error.rule}"
+        return f"rule broken: {''.join(letter for letter in str(error) if not letter.isdigit())[:60]}"
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {os.path.basename(at.filename)}:{at.lineno} {at.name}"
 

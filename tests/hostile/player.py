@@ -53,7 +53,8 @@ class Peer:
         self.lies = rng.choice((0.0, 0.0, 0.02, 0.3))  # of answers
         self.script = frames.login(rng.choice(frames.USERS), rng.randint(0, 2)) if logs_in else []
         self.unsent = b""  # cut off the last piece
-        self.answers: deque[bytes] = deque()
+        self.answers: deque[tuple[bytes, bool]] = deque()  # whether it is a lie
+        self.is_lying = False
         self.answer_rest = b""
         self.steps = 5 + int(rng.random() * rng.choice((10, 40, 150)))
 
@@ -94,6 +95,11 @@ class Answers:
         if pool is None:
             return cases.framed(struct.pack(">i", correlation) + rng.randbytes(rng.choice((0, 2, 30))))
         return answering(pool[int(rng.random() * len(pool))], correlation)
+
+    def knows(self, frame: bytes) -> bool:
+        """Whether `to` can say what Kafka would, as far as the gateway looks into it."""
+        key, version = struct.unpack_from(">hh", frame, 4)
+        return key not in frames.READ or (key, version) in self._corpus.answers or key in (0, 17, 36)
 
     def _produced(self, frame: bytes, correlation: int) -> bytes | None:
         rng = self.rng
@@ -321,8 +327,9 @@ class Player:
     def _serve(self, peer: Peer, frame: bytes) -> None:
         answer = self._answers.to(frame)
         if answer is not None:
-            lies = peer.lies and self.rng.random() < peer.lies
-            peer.answers.append(self._answers.lie_to(frame, answer) if lies else answer)
+            lies = bool(peer.lies) and self.rng.random() < peer.lies
+            answer = self._answers.lie_to(frame, answer) if lies else answer
+            peer.answers.append((answer, lies or not self._answers.knows(frame)))
 
     def _say(self, peer: Peer) -> Op:
         rng = self.rng
@@ -331,13 +338,15 @@ class Player:
             many = min(len(peer.answers), 1 if rng.random() < 0.7 else 4)
             self._left -= many
             taken = [peer.answers.popleft() for _ in range(many)]
-            if peer.lies and rng.random() < 0.05:
+            peer.is_lying = any(lies for _, lies in taken)
+            if peer.lies and many > 1 and rng.random() < 0.05:
                 taken.reverse()
-            data = b"".join(taken)
+                peer.is_lying = True
+            data = b"".join(answer for answer, _ in taken)
         if data and rng.random() < 0.15:
             at = rng.randrange(len(data))
             data, peer.answer_rest = data[:at], data[at:]
-        return Op("broker", peer.number, data)
+        return Op("broker", peer.number, data, float(peer.is_lying))
 
     # --- control's answer to an admin request -------------------------------------------------------------------------
 

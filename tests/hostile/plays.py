@@ -37,12 +37,14 @@ from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
 from protocol import api
 from protocol.framing import check_request_head
+from protocol.pending import LOCAL
 from protocol.wire import MalformedFrame
-from tests.hostile.frames import SASL, offered, split
+from tests.hostile.frames import SASL, batch_bytes, offered, split
 
 MAX_UP = 4 * 2**20  # bytes of a message to control
 MAX_TEXT = 1000  # characters of a line for the log
 BOUNDS = {"topic": 249, "client_id": 256, "principal": 256, "software": 128}
+FORWARDED = ("accepted", "duplicate", "unacknowledged", "errored", "unanswered")  # of policies.usage.OUTCOMES
 OWN_ID = 0x7FFF0000  # correlation ids of the gateway's own requests begin here
 _SHARED = (World, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, types.MethodType, types.ModuleType)
 
@@ -54,6 +56,7 @@ AWAITED = frozenset(
         "names",  # strangers' names are cut before they leave the worker
         "message size",  # no message to control is larger than MAX_UP
         "log text",  # one printable line of MAX_TEXT characters
+        "answer size",  # a broker that announces a huge answer gets no memory for it beyond the bound of all
         "before authentication",  # nothing but the APIs of SASL passes or is counted
     }
 )
@@ -71,8 +74,8 @@ class Op(msgspec.Struct, array_like=True, omit_defaults=True):
     """One step of a play.
 
     down: `data` is a message to the worker. open: connection `number` to broker `value`. client, broker: these bytes
-    arrive from that side. time: `value` seconds pass. gone, drain, short: what a link would tell the session. answer:
-    control's to that session's question, if it has one. close.
+    arrive from that side; a broker's are not what Kafka would say if `value` is set. time: `value` seconds pass. gone,
+    drain, short: what a link would tell the session. answer: control's to that session's question, if it has one.
     """
 
     what: str
@@ -149,6 +152,7 @@ class Connection:
         self.told: list[bytes] = []  # what control had sent to the broker
         self.head = b""  # of the answer that is on its way to the client
         self.left = 0  # bytes of it that are still to come
+        self.is_broker_honest = True
         self.may_be_authenticated = False
         self.asked_sasl: set[int] = set()  # correlation ids of SaslAuthenticate that went upstream
 
@@ -159,7 +163,9 @@ class Connection:
 
 
 class Play:
-    """Performs operations. `offered` counts bytes as the rules see them, `outcomes` as the worker says."""
+    """Performs operations. `offered` and `sent` (upstream, whole batches) count bytes as the rules see them, `outcomes`
+    as the worker says.
+    """
 
     def __init__(self, worker: Worker, cost: Cost, awaited: frozenset[str] = AWAITED) -> None:
         self.worker = worker
@@ -167,6 +173,7 @@ class Play:
         self.awaited = awaited
         self.connections: dict[int, Connection] = {}
         self.offered = 0
+        self.sent = 0
         self.outcomes: Counter[str] = Counter()
         self.messages: deque[Any] = deque()  # to control, not looked at yet
         worker._channel = cast("Any", self)
@@ -256,6 +263,7 @@ class Play:
                 self._resume(connection)
             case "broker":
                 self.cost.inputs += 1
+                connection.is_broker_honest = connection.is_broker_honest and not op.value
                 self._answered(connection, op.data)
             case "answer":
                 turn = session.turn
@@ -287,6 +295,9 @@ class Play:
         told = sum(self.outcomes.values())
         if told != self.offered:
             raise Violation("accounts", f"{self.offered} bytes were offered, counted are {told}: {dict(self.outcomes)}")
+        told = sum(self.outcomes[outcome] for outcome in FORWARDED)
+        if told != self.sent:
+            raise Violation("accounts", f"{self.sent} bytes were forwarded, counted are {told}: {dict(self.outcomes)}")
 
     # --- a connection -------------------------------------------------------------------------------------------------
 
@@ -383,6 +394,7 @@ class Play:
 
     def _check_produce(self, frame: bytes) -> None:
         offer = offered(frame)
+        self.sent += sum(batch_bytes(records) for _, _, records in offer.parts)
         world = self.world
         by_id = offer.version >= api.PRODUCE_TOPIC_IDS
         for topic, _, _ in offer.parts:
@@ -424,6 +436,8 @@ class Play:
         except (UpstreamError, MalformedFrame) as error:
             self._look_at_text(f"broker sent {error}")
             failed = True
+            if connection.is_broker_honest:
+                raise Violation("answers", f"of an honest broker: {error}") from error
         self.cost.add(time.process_time() - began, len(data))
         self._told_client(connection)
         if failed:
@@ -431,6 +445,8 @@ class Play:
         elif connection.is_finishing and session.idle:
             self._close(connection, "malformed")
         else:
+            if session.pending.entries and session.pending.entries[0][1] == LOCAL:
+                raise Violation("answers", "one of the gateway's own waits for nothing")
             if not session.pending.entries and session.turn is None and not connection.is_silent and connection.owed:
                 raise Violation("answers", f"nothing is under way, and {len(connection.owed)} answers are owed")
             self._resume(connection)
