@@ -35,7 +35,6 @@ GOOD, BAD = 2, 1  # brokers
 SLACK = 16 * 2**20  # what was read already has to stay somewhere
 DEADLINE_S = 30.0  # milliseconds on a machine that does nothing else
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError, OSError)
-_KNOWS_SASL = "upstream_sasl" in Settings.__struct_fields__
 _TASKS = ("_tick", "_pace", "_close_intervals", "_tell_gauges")
 
 
@@ -54,7 +53,7 @@ class Crowd:
         self.cost = cost
         self._awaited = awaited
         self.tls = rng.random() < 0.4
-        self.sasl = _KNOWS_SASL and rng.random() < 0.4
+        self.sasl = rng.random() < 0.4
         self.bugs: list[Exception] = []
         self.good_answers: list[int] = []
         self.worker = Worker(cast("Any", None), 0)
@@ -95,7 +94,6 @@ class Crowd:
 
     def _configure(self, brokers: list[int]) -> None:
         rng, obey = self.rng, self.worker._obey
-        more = {"upstream_sasl": True} if self.sasl else {}
         obey(
             Settings(
                 PROTOCOL,
@@ -107,7 +105,7 @@ class Crowd:
                 acks0=rng.choice(("delay", "drop")),
                 managed_apis=rng.choice(((), (32, 44))),
                 tls=_certificates()[1] if self.tls else None,
-                **more,
+                upstream_sasl=self.sasl,
             )
         )
         obey(Brokers((), tuple(Broker(n, "127.0.0.1", port, "gateway", 1) for n, port in enumerate(brokers, 1))))
@@ -130,7 +128,7 @@ class Crowd:
             pass  # whoever speaks to a peer that has gone
 
     async def _serve_well(self, stream: trio.SocketStream) -> None:
-        answers = Answers(Random(1))
+        answers = Answers(Random(1), sasl=self.sasl)
 
         async def serve(frame: bytes) -> None:
             key, version, correlation = struct.unpack_from(">hhi", frame, 4)
@@ -145,7 +143,7 @@ class Crowd:
 
     async def _serve_badly(self, stream: trio.SocketStream) -> None:
         rng = self.rng
-        answers, lies, resets = Answers(rng), rng.choice((0.0, 0.0, 0.3)), rng.choice((0.0, 0.0, 0.1))
+        answers, lies, resets = Answers(rng, sasl=self.sasl), rng.choice((0.0, 0.0, 0.3)), rng.choice((0.0, 0.0, 0.1))
 
         async def serve(frame: bytes) -> None:
             answer = answers.to(frame)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
 import resource
 import sys
 import time
@@ -55,7 +56,7 @@ def play(seed: int, cost: Cost, awaited: frozenset[str], *, dear: float = DEAR, 
 
 def _kind(error: Exception) -> str:
     if isinstance(error, Violation):
-        return f"rule broken: {''.join(letter for letter in str(error) if not letter.isdigit())[:60]}"
+        return "rule broken: " + "".join(letter for letter in re.split("[{'(]", str(error))[0] if not letter.isdigit())
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {os.path.basename(at.filename)}:{at.lineno} {at.name}"
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import deque
 from random import Random
@@ -39,8 +40,8 @@ from tests.protocol import produce_cases as cases
 
 BROKERS = (Broker(1, "10.0.0.1", 9092, "gateway", 19094), Broker(2, "10.0.0.2", 9092, "gateway", 19095))
 MANAGED = (api.DESCRIBE_CONFIGS, api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, 48, 49)
+_TOPIC = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
 _encode = msgspec.msgpack.encode
-_KNOWS_SASL = "upstream_sasl" in Settings.__struct_fields__
 
 
 class Peer:
@@ -62,8 +63,10 @@ class Peer:
 class Answers:
     """A broker that knows no state: it has captured and generated answers, and makes those that must fit."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, *, sasl: bool = True) -> None:
+        """`sasl`: it wants clients to authenticate."""
         self.rng = rng
+        self._sasl = sasl
         self._corpus = frames.corpus()
 
     def lie_to(self, frame: bytes, answer: bytes) -> bytes:
@@ -85,10 +88,10 @@ class Answers:
         if key == api.PRODUCE:
             return self._produced(frame, correlation)
         if key == api.SASL_HANDSHAKE:
-            return frames.handshake_answer(correlation, rng.choice((0, 0, 0, 0, 33)))
+            return frames.handshake_answer(correlation, rng.choice((0, 0, 0, 0, 33)) if self._sasl else 34)
         if key == api.SASL_AUTHENTICATE:
             token = rng.choice((b"", b"", b"v=signature")) if b"n," not in frame else b"r=nonce,s=c2FsdA==,i=4096"
-            return frames.sasl_answer(version, correlation, rng.choice((0, 0, 0, 0, 58)), token)
+            return frames.sasl_answer(version, correlation, rng.choice((0, 0, 0, 0, 58)) if self._sasl else 34, token)
         if correlation >= 0x7FFF0000 and (key, version) == (api.METADATA, 12):
             return self._named(frame, correlation)
         pool = self._corpus.answers.get((key, version))
@@ -111,6 +114,8 @@ class Answers:
         topics: dict[bytes, list[cases.Answer]] = {}
         for topic, index, _ in rng.sample(offer.parts, len(offer.parts)):
             code = rng.choice((0, 0, 0, 0, 0, 0, 3, 6, 7, 10, 20, 29, 45))
+            if version < api.PRODUCE_TOPIC_IDS and not _TOPIC.fullmatch(topic):
+                code = 17  # INVALID_TOPIC_EXCEPTION, as any broker says
             offset = -1 if code else rng.choice((5, rng.randrange(10_000)))
             topics.setdefault(topic, []).append(cases.Answer(index, code, offset))
         out = [struct.pack(">i", correlation), b"\0" if flexible else b"", cases._count(len(topics), flexible)]
@@ -146,10 +151,11 @@ class Player:
         self._left = inputs
         self._dear, self._most = dear, most
         self._corpus: Corpus = frames.corpus()
-        self._answers = Answers(rng)
         self._peers: dict[int, Peer] = {}
         self._opened = 0
-        self._sasl = _KNOWS_SASL and rng.random() < 0.5
+        draw = rng.random()
+        self._sasl, self._asks_sasl = draw < 0.45, draw < 0.6
+        self._answers = Answers(rng, sasl=self._asks_sasl)  # between the two the gateway is not told, and learns it
         self._queue: deque[Op] = deque(Op("down", data=_encode(message)) for message in self._beginning())
 
     def __call__(self, play: Play) -> Op | None:
@@ -179,7 +185,6 @@ class Player:
 
     def _settings(self) -> Settings:
         rng = self.rng
-        more = {"upstream_sasl": True} if self._sasl else {}
         return Settings(
             PROTOCOL,
             "gw",
@@ -194,7 +199,9 @@ class Player:
             policies=rng.choice(((), (), ("tests.hostile.plays:Plugin",))),
             managed_apis=rng.choice(((), MANAGED)),
             observe=rng.random() < 0.15,
-            **more,
+            upstream_sasl=self._sasl,
+            max_partitions_per_request=rng.choice((3, 10_000)),
+            max_connections_per_principal=rng.choice((1, 5000)),
         )
 
     def _policy(self) -> Policy:
@@ -275,7 +282,7 @@ class Player:
 
     def _open(self) -> Op:
         self._opened += 1
-        logs_in = self.rng.random() < (0.85 if self._sasl else 0.4)
+        logs_in = self.rng.random() < (0.9 if self._asks_sasl else 0.2)
         self._peers[self._opened] = Peer(self.rng, self._opened, logs_in)
         return Op("open", self._opened, value=self.rng.choice((1, 1, 2, -1)))
 

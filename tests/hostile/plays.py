@@ -48,16 +48,12 @@ FORWARDED = ("accepted", "duplicate", "unacknowledged", "errored", "unanswered")
 OWN_ID = 0x7FFF0000  # correlation ids of the gateway's own requests begin here
 _SHARED = (World, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, types.MethodType, types.ModuleType)
 
-# Rules that the gateway doesn't keep yet; each is looked at once it is taken out.
+# Rules that the gateway doesn't keep yet; each is looked at once it is taken out. Others of their kind are "protected",
+# "nameless", "names", "message size" and "log text".
 AWAITED = frozenset(
     {
-        "protected",  # no protected topic is forwarded, nor is a meter of one kept where the fast way finds it
-        "nameless",  # a topic id without a name is not forwarded where that evades a limit
-        "names",  # strangers' names are cut before they leave the worker
-        "message size",  # no message to control is larger than MAX_UP
-        "log text",  # one printable line of MAX_TEXT characters
+        "before authentication",  # nothing but the APIs of SASL passes or is counted, at a connection's end neither
         "answer size",  # a broker that announces a huge answer gets no memory for it beyond the bound of all
-        "before authentication",  # nothing but the APIs of SASL passes or is counted
     }
 )
 
@@ -320,7 +316,9 @@ class Play:
         """Show the session these bytes. False: the connection handles nothing further."""
         session, world = connection.session, self.world
         buf = bytearray(data)
-        before = world.ledger.counts.get("requests", 0)
+        counts = world.ledger.counts
+        before = counts.get("requests", 0), counts.get("answers_local", 0)
+        was_outside = world.wants_sasl and not session.authenticated
         guarded = self._guarded(connection)
         malformed = None
         began = time.process_time()
@@ -332,9 +330,13 @@ class Play:
         except MalformedFrame as error:
             malformed = error
         self.cost.add(time.process_time() - began, len(data))
-        handled = split(data)[: world.ledger.counts.get("requests", 0) - before]
         upstream = b"".join(session.to_upstream)
         session.to_upstream.clear()
+        if was_outside:  # nothing is counted there, and each request is either forwarded or answered
+            many = len(split(upstream)) + counts.get("answers_local", 0) - before[1]
+        else:
+            many = counts.get("requests", 0) - before[0]
+        handled = split(data)[:many]
         self._forwarded(connection, handled, upstream)
         for frame in handled:
             self._note_handled(connection, frame)
@@ -343,7 +345,7 @@ class Play:
         if guarded is not None:
             self.expect("before authentication", guarded == self._guarded(connection), "it was counted")
         if malformed is not None:
-            self._look_at_text(f"connection closed: {malformed}")
+            world.log("warning", f"connection closed: {malformed}")
             connection.is_finishing = True
             connection.is_parked, connection.unhandled = False, b""
             if session.idle:
@@ -352,9 +354,7 @@ class Play:
         if sum(map(len, handled)) != pos:
             raise Violation("requests", f"{pos} bytes were handled, {len(handled)} requests counted")
         connection.unhandled = bytes(buf[pos:])
-        connection.is_parked = bool(buf[pos:]) and bool(
-            session.hold_until or len(session.pending.entries) >= MAX_PENDING
-        )
+        connection.is_parked = bool(buf[pos:]) and bool(session.hold_until or session.is_full)
         return True
 
     def _note_handled(self, connection: Connection, frame: bytes) -> None:
@@ -415,7 +415,7 @@ class Play:
                 raise Violation("protected", "in gate.meters_by_id")
 
     def _is_guarded(self, connection: Connection) -> bool:
-        return getattr(self.world.settings, "upstream_sasl", False) and not connection.may_be_authenticated
+        return self.world.settings.upstream_sasl and not connection.may_be_authenticated
 
     def _guarded(self, connection: Connection) -> tuple[int, ...] | None:
         """What nothing may change before authentication; None where there is none to wait for."""
@@ -426,17 +426,18 @@ class Play:
 
     def _answered(self, connection: Connection, data: bytes) -> None:
         session = connection.session
+        data = connection.answers_left + data
         self._note_sasl(connection, data)
-        buf = bytearray(connection.answers_left + data)
+        buf = bytearray(data)
         began = time.process_time()
         failed = False
         try:
             pos = session.on_upstream(buf, 0, len(buf), trio.current_time())
             connection.answers_left = bytes(buf[pos:])
         except (UpstreamError, MalformedFrame) as error:
-            self._look_at_text(f"broker sent {error}")
+            self.world.log("error", f"broker sent {error}: connection closed")
             failed = True
-            if connection.is_broker_honest:
+            if connection.is_broker_honest and type(error) in (UpstreamError, MalformedFrame):  # not one of who it is
                 raise Violation("answers", f"of an honest broker: {error}") from error
         self.cost.add(time.process_time() - began, len(data))
         self._told_client(connection)
@@ -491,7 +492,7 @@ class Play:
         if connection.is_parked:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
-            if guarded is None:
+            if guarded is None or "before authentication" in self.awaited:
                 self.offered += _discarded(connection.unhandled, self.world.settings.max_request_bytes)
         session.close(parked)
         if guarded is not None:
@@ -507,7 +508,7 @@ def _may_resume(session: Session, now: float) -> bool:
         return session.turn_moves(now)
     if session.hold_until:
         return now >= session.hold_until
-    return len(session.pending.entries) < MAX_PENDING // 2
+    return len(session.pending.entries) < MAX_PENDING // 2 and not session.is_waiting
 
 
 def _is_part(frame: bytes, sent: bytes) -> bool:
