@@ -271,6 +271,8 @@ class Player:
             self._serve(peer, frame)
         connection.forwarded = []
         peer.steps -= 1
+        if connection.is_finishing and not (peer.answers or peer.answer_rest):
+            return Op("close", peer.number)
         if draw < 0.084 or peer.steps < 0:
             return Op(rng.choice(("close", "close", "close", "gone", "drain", "short")), peer.number)
         turn = connection.session.turn

@@ -35,7 +35,7 @@ from policies.meter import Meter
 from policies.quota_lines import QuotaLines
 from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
-from protocol import api
+from protocol import api, produce_request
 from protocol.framing import check_request_head
 from protocol.pending import LOCAL
 from protocol.wire import MalformedFrame
@@ -106,7 +106,7 @@ class Cost:
     """What handling bytes took: process time, and what one connection held."""
 
     def __init__(self) -> None:
-        self.inputs = 0  # whole frames, of clients and brokers
+        self.inputs = 0  # that sessions were given, of clients and brokers
         self.bytes = 0
         self.seed = 0  # of the play in hand
         self.slowest = (0.0, 0)  # seconds of one call, and of which play
@@ -254,11 +254,9 @@ class Play:
         session = connection.session
         match op.what:
             case "client":
-                self.cost.inputs += 1
                 connection.unread += op.data
                 self._resume(connection)
             case "broker":
-                self.cost.inputs += 1
                 connection.is_broker_honest = connection.is_broker_honest and not op.value
                 self._answered(connection, op.data)
             case "answer":
@@ -308,6 +306,7 @@ class Play:
             elif not connection.unread:
                 return
             data = connection.unhandled + connection.unread
+            self.cost.inputs += bool(connection.unread)
             connection.unread = b""
             if not self._handle(connection, data, now) or connection.is_parked:
                 return
@@ -426,6 +425,7 @@ class Play:
 
     def _answered(self, connection: Connection, data: bytes) -> None:
         session = connection.session
+        self.cost.inputs += 1
         data = connection.answers_left + data
         self._note_sasl(connection, data)
         buf = bytearray(data)
@@ -534,8 +534,9 @@ def _discarded(data: bytes, max_bytes: int) -> int:
             check_request_head(frame, 0, len(frame), max_bytes)
             key, version = struct.unpack_from(">hh", frame, 4)
             if key == api.PRODUCE and 3 <= version <= 13:
+                produce_request.skim(frame, 4, len(frame))  # says only whether it may be read
                 size += offered(frame).size
-        except (MalformedFrame, IndexError, struct.error):
+        except MalformedFrame:
             break
     return size
 
