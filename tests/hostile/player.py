@@ -200,8 +200,8 @@ class Player:
             managed_apis=rng.choice(((), MANAGED)),
             observe=rng.random() < 0.15,
             upstream_sasl=self._sasl,
-            max_partitions_per_request=rng.choice((3, 10_000)),
-            max_connections_per_principal=rng.choice((1, 5000)),
+            max_partitions_per_request=rng.choice((3, 10_000, 10_000, 10_000, 10_000)),
+            max_connections_per_principal=rng.choice((1, 5000, 5000, 5000)),
         )
 
     def _policy(self) -> Policy:

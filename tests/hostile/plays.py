@@ -493,7 +493,7 @@ class Play:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
             if guarded is None or "before authentication" in self.awaited:
-                self.offered += _discarded(connection.unhandled, self.world.settings.max_request_bytes)
+                self.offered += _discarded(connection.unhandled, self.world.settings)
         session.close(parked)
         if guarded is not None:
             self.expect("before authentication", guarded == self._guarded(connection), "its end was counted")
@@ -526,15 +526,17 @@ def _is_part(frame: bytes, sent: bytes) -> bool:
     return part.head == whole.head and bool(part.parts) and all(one in rest for one in part.parts)
 
 
-def _discarded(data: bytes, max_bytes: int) -> int:
+def _discarded(data: bytes, settings: Settings) -> int:
     """Bytes offered by the requests that a connection had read and not handled; none behind one that is broken."""
     size = 0
     for frame in split(data):
         try:
-            check_request_head(frame, 0, len(frame), max_bytes)
+            check_request_head(frame, 0, len(frame), settings.max_request_bytes)
             key, version = struct.unpack_from(">hh", frame, 4)
             if key == api.PRODUCE and 3 <= version <= 13:
-                produce_request.skim(frame, 4, len(frame))  # says only whether it may be read
+                produce_request.skim(
+                    frame, 4, len(frame), settings.max_partitions_per_request
+                )  # says only whether it may be read
                 size += offered(frame).size
         except MalformedFrame:
             break
