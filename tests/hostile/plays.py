@@ -49,10 +49,10 @@ OWN_ID = 0x7FFF0000  # correlation ids of the gateway's own requests begin here
 _SHARED = (World, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, types.MethodType, types.ModuleType)
 
 # Rules that the gateway doesn't keep yet; each is looked at once it is taken out. Others of their kind are "protected",
-# "nameless", "names", "message size" and "log text".
+# "nameless", "names", "message size", "log text" and "before authentication".
 AWAITED = frozenset(
     {
-        "before authentication",  # nothing but the APIs of SASL passes or is counted, at a connection's end neither
+        "unauthenticated end",  # what such a connection had read is not counted when it ends
         "answer size",  # a broker that announces a huge answer gets no memory for it beyond the bound of all
     }
 )
@@ -492,11 +492,11 @@ class Play:
         if connection.is_parked:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
-            if guarded is None or "before authentication" in self.awaited:
+            if guarded is None or "unauthenticated end" in self.awaited:
                 self.offered += _discarded(connection.unhandled, self.world.settings)
         session.close(parked)
         if guarded is not None:
-            self.expect("before authentication", guarded == self._guarded(connection), "its end was counted")
+            self.expect("unauthenticated end", guarded == self._guarded(connection), "it was counted")
         del self.connections[connection.number]
 
 
