@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, tag=True):
     idle_timeout_s: float = 600.0
     max_connections_per_principal: int = 5000  # of this worker
     max_partitions_per_request: int = 10_000
-    max_admin_request_bytes: int = 256 * 2**10
+    max_admin_request_bytes: int = 2**20
     reject_code: int | None = None  # None: by the client's software name
     unknown_apis: str = "pass"  # or "hide"
     max_client_keys: int = 10_000  # distinct (principal, client id, software) per interval; the rest is `other`

@@ -46,7 +46,7 @@ class Fence:
         key = (pid, epoch, topic, index)
         entry = self.entries.get(key)
         if entry is None:
-            self._expire(now)  # what its producer has given up would keep this connection from the fast way for ever
+            self.expire(now)  # what its producer has given up would keep this connection from the fast way for ever
             return False
         base, seen = entry
         if now - seen >= EXPIRY_S:
@@ -58,7 +58,7 @@ class Fence:
         """A batch was rejected with a code that its client retries. One that was only blocked changes nothing."""
         if pid < 0 or self.blocks(pid, epoch, topic, index, seq, now):
             return
-        self._expire(now)
+        self.expire(now)
         key = (pid, epoch, topic, index)
         self.entries.pop(key, None)  # to the end: the order is that of the times
         if len(self.entries) >= MAX_ENTRIES:
@@ -69,7 +69,8 @@ class Fence:
         """A batch that was not blocked is forwarded: what is behind it may follow."""
         self.entries.pop((pid, epoch, topic, index), None)
 
-    def _expire(self, now: float) -> None:
+    def expire(self, now: float) -> None:
+        """Forget what producers have given up."""
         while self.entries:
             key = next(iter(self.entries))
             if now - self.entries[key][1] < EXPIRY_S:

@@ -90,6 +90,7 @@ class Gate:
         self.meters_by_id: dict[bytes, TopicMeter] = {}
         self.has_accepted = False
         self._accepted: dict[bytes, Counts] = {}
+        self._vouched: set[bytes] = set()  # topics that the engine knows from us
         self._client = ""
         self._names = (ANONYMOUS, "")  # whose the batches without a producer id are
         self._denied_since = 0.0  # the first rejection behind which nothing was admitted
@@ -110,6 +111,7 @@ class Gate:
         self.meters = {}
         self.meters_by_id = {}
         self._accepted = {}
+        self._vouched.clear()
 
     def identify(self, client_id: bytes | None) -> None:
         """Requests from here on come under this client id (a client may change it with every request)."""
@@ -197,25 +199,22 @@ class Gate:
         grouped = self._judge_groups(open_to, version, now, may_delay)
         decided = {} if pause is not None else self._judge_topics(open_to, version, now, may_delay)
         for part in open_to:
-            refusal = None
             if pause is not None:  # nobody else is asked: who would only delay it lets it pass
-                refusal = Refusal(self._code(), pause)
-            if refusal is None:
-                name = self.name(part[0], version)
-                why = strictest((*whole, decided[part[0]], grouped.get(part[0]), *self._asked(part, name, now)))
-                if why is None:
-                    continue
-                if why.throttle_ms > verdict.MAX_THROTTLE_MS:  # clients obey it to the letter, and time out elsewhere
-                    why = replace(why, throttle_ms=verdict.MAX_THROTTLE_MS)
-                if why.observed_only or self.world.settings.observe:
-                    notes.append((part, name, why.would, why.reason, why.throttle_ms))
-                    continue
-                if why.action == verdict.DELAY:
-                    notes.append((part, name, DELAYED, why.reason, why.throttle_ms))
-                    delay_ms = max(delay_ms, why.throttle_ms)
-                    continue
-                refusal = Refusal(self._code(), why)
-            refused[part[:2]] = refusal
+                refused[part[:2]] = Refusal(self._code(), pause)
+                continue
+            name = self.name(part[0], version)
+            why = strictest((*whole, decided[part[0]], grouped.get(part[0]), *self._asked(part, name, now)))
+            if why is None:
+                continue
+            if why.throttle_ms > verdict.MAX_THROTTLE_MS:  # clients obey it to the letter, and time out elsewhere
+                why = replace(why, throttle_ms=verdict.MAX_THROTTLE_MS)
+            if why.observed_only or self.world.settings.observe:
+                notes.append((part, name, why.would, why.reason, why.throttle_ms))
+            elif why.action == verdict.DELAY:
+                notes.append((part, name, DELAYED, why.reason, why.throttle_ms))
+                delay_ms = max(delay_ms, why.throttle_ms)
+            else:
+                refused[part[:2]] = Refusal(self._code(), why)
         if refused and len(refused) < len(parts) and verdict.whole_request(self.software[0] if self.software else None):
             # Clients without a name send the whole request again: what passed now would be written twice.
             # One that is refused for good fails all of them for good: retried, it would be refused for ever.
@@ -492,7 +491,8 @@ class Gate:
         elif pid >= 0 and self.world.acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
             self._count_duplicate(part, name, tally)
         else:
-            self._vouch(name)
+            if name not in self._vouched:
+                self._vouch(name)
             tally.add(part, name, "accepted", "", delay_ms)
 
     def _count_duplicate(self, part: Partition, name: bytes, tally: _Tally) -> None:
@@ -512,13 +512,15 @@ class Gate:
                 side.give_back(part[2], part[3])
 
     def _accepted_row(self, name: bytes) -> Counts:
-        self._vouch(name)
+        if name not in self._vouched:
+            self._vouch(name)
         row = self._accepted[name] = self._row(name, "accepted", "")
         return row
 
     def _vouch(self, name: bytes) -> None:
         """The broker has taken something for that topic: it is no name that a client made up."""
         self.has_accepted = True
+        self._vouched.add(name)
         self.broker.vouch(name)
 
     def _row(self, name: bytes, outcome: str, reason: str) -> Counts:

@@ -32,6 +32,7 @@ MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a who
 READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
 READ_ON_S = 0.05  # … and with so long between
 PATIENCE_S = 2.0  # where memory is short, with those who hold it and do nothing
+FENCE_BYTES = 850  # of one entry of a fence, about
 MAX_IOV = 512  # IOV_MAX is 1024 on Linux
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
 
@@ -138,6 +139,7 @@ class Link:
         "_c_rdhup",
         "_emptied_at",
         "_ended_at",
+        "_fenced",
         "_frame_at",
         "_looked_at",
         "_opened_at",
@@ -196,6 +198,7 @@ class Link:
         self._began_at = 0.0  # since when its client takes nothing, or too little, of what it is sent …
         self._taken = 0  # … namely while `c_out.emptied` is this
         self._timer_at = 0.0
+        self._fenced = 0  # bytes of the fence that are in the account
         self._rounds = 0
         self._behind = 0  # of what was parked when the socket was last seen empty: bytes not handled yet …
         self._emptied_at = 0.0  # … and when that was; 0.0: all of it is handled
@@ -426,17 +429,25 @@ class Link:
         try:
             pos = session.on_upstream(buf, u_in.start, end, now)
         except (UpstreamError, MalformedFrame) as error:
-            session.world.log("error", f"{self.peer}: broker {session.gate.node_id} sent {error}: connection closed")
-            session.world.ledger.count("upstream_failed")
-            self._send_client()
-            self.close(close_reason(error))
+            self._end_upstream(error)
             return
         if session.to_client:
             self._send_client()
         if started:
             session.gate.spend(perf_counter() - started, now)
         if not self.closed and (pos < end or u_in.large is not None):
-            u_in.keep(pos, check_answer_head(buf, pos, end) if session.wants_whole() else 0)
+            size = check_answer_head(buf, pos, end) if session.wants_whole() else 0
+            if size > self.reactor.budget.limit:
+                self._end_upstream(UpstreamError(f"an answer of {size} bytes, more than limits.max_buffered_bytes"))
+                return
+            u_in.keep(pos, size)
+
+    def _end_upstream(self, error: Exception) -> None:
+        session = self.session
+        session.world.log("error", f"{self.peer}: broker {session.gate.node_id} sent {error}: connection closed")
+        session.world.ledger.count("upstream_failed")
+        self._send_client()
+        self.close(close_reason(error))
 
     def _send_client(self) -> None:
         to_client = self.session.to_client
@@ -542,6 +553,8 @@ class Link:
         """End a connection that takes too long, whatever it does; to be called every few seconds."""
         since, self._looked_at = now - self._looked_at, now
         session = self.session
+        session.gate.fence.expire(now)
+        self._charge_fence(len(session.gate.fence.entries) * FENCE_BYTES)
         ending = self.u_eof or self._u_gone or self.finishing
         if ending:
             if now - self._ended_at > settings.frame_timeout_s:  # its peer takes or says nothing more
@@ -563,6 +576,11 @@ class Link:
                 self._end_late("slow_request", f"{self.c_in.partial} bytes of a frame in {now - self._frame_at:.0f} s")
         elif now - self._read_at > settings.idle_timeout_s and self.parked is None:
             self.close("disconnects_idle")
+
+    def _charge_fence(self, size: int) -> None:
+        if size != self._fenced:
+            self.account.charge(size - self._fenced)
+            self._fenced = size
 
     def check_course(self, now: float, timeout_s: float) -> None:
         """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
@@ -614,6 +632,7 @@ class Link:
                 self._give_back_parked(parked)
             for part in (self.c_in, self.u_in, self.c_out, self.u_out):
                 part.close()
+            self._charge_fence(0)
             self.account.close()
             reactor.on_closed(self)
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 MAX_PENDING = 1000  # requests in flight on one connection before it is no longer read; clients send 1 to 5
 PARTITION_BYTES = 200  # what one partition of a request keeps until its answer, about
 FEW_PARTITIONS = 16  # so many are not worth counting
-MAX_UNAUTHENTICATED = 10  # the same before authentication: clients send one at a time
+MAX_UNAUTHENTICATED = 10  # requests in flight before authentication: clients send one at a time
 # What a broker takes before authentication (SaslServerAuthenticator): ApiVersions and the two steps of SASL (KIP-152).
 BEFORE_AUTHENTICATION = frozenset({api.API_VERSIONS, api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE})
 # Errors in answers to SaslHandshake that only a broker gives that wants SASL: none, and UNSUPPORTED_SASL_MECHANISM. One
@@ -300,8 +300,9 @@ class Session:
         max_bytes = self.world.settings.max_request_bytes
         entries = self.pending.entries
         run = pos
+        produced = 0
         try:
-            while not self.is_waiting and len(entries) < MAX_UNAUTHENTICATED:
+            while not self.is_waiting:
                 length = check_request_head(buf, pos, end, max_bytes)
                 if not length:
                     break
@@ -310,13 +311,18 @@ class Session:
                     raise Unauthenticated(f"{api.NAMES.get(key, key)} before authentication")
                 if pos + length > end:
                     break
+                if len(entries) >= MAX_UNAUTHENTICATED:
+                    raise Unauthenticated(f"{len(entries)} requests at once before authentication")
                 forwarded = self._on_other(buf, pos + 4, pos + length, key, version, correlation, now)
                 if not forwarded:
                     self._cut(buf, run, pos)
                     run = pos + length
                 pos += length
+                produced += 1
         finally:
             self._cut(buf, run, pos)
+            if produced:
+                self.world.ledger.count("requests", produced)
         return pos
 
     @property
@@ -886,7 +892,7 @@ class Session:
             self.world.principals[gate.principal] = left
             if not left:
                 del self.world.principals[gate.principal]
-        if parked is not None:
+        if parked is not None and (self.authenticated or not self.world.wants_sasl):
             self._discard(*parked)
 
     def _discard(self, buf: bytearray, pos: int, end: int) -> None:

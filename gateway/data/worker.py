@@ -347,6 +347,7 @@ class Worker:
     def _accept(self, accepted: Accepted, fd: int, nursery: trio.Nursery) -> None:
         self._taken += 1
         if fd < 0:
+            self._ended[address_of(accepted.peer)] += 1
             self._complain("fd", "a connection was lost: this worker has too many open files (raise LimitNOFILE)")
             return
         client = socket.socket(fileno=fd)

@@ -250,7 +250,7 @@ def test_a_large_request_that_nobody_answers_closes_its_connection() -> None:
 def test_a_request_beyond_all_measure_is_not_even_asked_about() -> None:
     play = Managed()
     with pytest.raises(MalformedFrame, match="at most"):
-        play.client(other_request(1, 49, 1, bytes(256 * 2**10)))
+        play.client(other_request(1, 49, 1, bytes(2**20)))
     assert play.asked == []
 
 

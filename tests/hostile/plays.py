@@ -50,12 +50,7 @@ _SHARED = (World, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, t
 
 # Rules that the gateway doesn't keep yet; each is looked at once it is taken out. Others of their kind are "protected",
 # "nameless", "names", "message size", "log text" and "before authentication".
-AWAITED = frozenset(
-    {
-        "unauthenticated end",  # what such a connection had read is not counted when it ends
-        "answer size",  # a broker that announces a huge answer gets no memory for it beyond the bound of all
-    }
-)
+AWAITED: frozenset[str] = frozenset()
 
 
 class Violation(AssertionError):
@@ -492,7 +487,7 @@ class Play:
         if connection.is_parked:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
-            if guarded is None or "unauthenticated end" in self.awaited:
+            if session.authenticated or not self.world.wants_sasl:
                 self.offered += _discarded(connection.unhandled, self.world.settings)
         session.close(parked)
         if guarded is not None:
