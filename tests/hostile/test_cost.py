@@ -7,10 +7,11 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -160,6 +161,15 @@ def feed(play: Play, frame: bytearray) -> str:
     except MalformedFrame as error:
         return str(error)
     return ""
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    """What other tests left behind is not taken away in the middle of one of these: it would be counted as well."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize("stage", STAGES)
