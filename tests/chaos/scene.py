@@ -200,7 +200,7 @@ class Scene:
         """The fault under load, and what came of it."""
         fault = self.fault
         with self.squeeze:
-            wait_for("each limit to bite", self._limits_bite, RECOVERY_S, every_s=0.2)
+            self._await_limits()
             fault.inject(self)
             self.progress(int(AFTER_RECORDS * fault.pace))
         return self.finish()
@@ -216,14 +216,25 @@ class Scene:
         self.gateway.stop()
         return self._judge(produced, consumed, shown)
 
-    def _limits_bite(self) -> bool:
-        """Whether something was rejected by the threshold, and delayed by the quota and by the group."""
-        gateway, topics = self.gateway, self.topics
-        return (
-            gateway.metric("produce_bytes_total", topic=topics["threshold"], outcome="rejected") > 0
-            and gateway.metric("policy_bytes_total", topic=topics["quota"], reason="client-quota") > 0
-            and gateway.metric("policy_bytes_total", topic=topics["group"], reason="resource-group") > 0
-        )
+    def _await_limits(self) -> None:
+        """Until something was rejected by the threshold, and delayed by the quota and by the group."""
+        idle: list[str] = []
+
+        def bite() -> bool:
+            gateway, topics = self.gateway, self.topics
+            bitten = {
+                "threshold": gateway.metric("produce_bytes_total", topic=topics["threshold"], outcome="rejected"),
+                "quota": gateway.metric("policy_bytes_total", topic=topics["quota"], reason="client-quota"),
+                "group": gateway.metric("policy_bytes_total", topic=topics["group"], reason="resource-group"),
+            }
+            idle[:] = [run for run, size in bitten.items() if not size]
+            return not idle
+
+        try:
+            wait_for("", bite, RECOVERY_S, every_s=0.2)
+        except embedded.EmbeddedError:
+            told = {run: load.progress for run, load in self.loads.items()}
+            raise AssertionError(f"no limit of {idle} bites; records: {told}; {self.squeeze.refusal}") from None
 
     # --- before -------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class Squeeze:
         self._gateway = gateway
         self._topic = topic
         self._stop = threading.Event()
+        self.refusal = ""  # the last one, for who wonders why nothing bites
         self._turn = threading.Lock()  # held while thresholds are low
         self._thread = threading.Thread(target=self._run, name="squeeze")
 
@@ -96,4 +97,5 @@ class Squeeze:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code != NOT_SET:
+                    self.refusal = f"{path}: {error.read(1000).decode(errors='replace')}"
                     raise
