@@ -339,7 +339,7 @@ class Session:
     ) -> bool:
         """Note what a request other than Produce is owed; False when it was answered here."""
         max_bytes = self.world.settings.max_request_bytes
-        if stop - start > largest(key, max_bytes):
+        if stop - start > largest(key, max_bytes) or version < 0:
             check_request_head(buf, start - 4, stop, max_bytes)
         cap = api.CAPS.get(key)
         entry: Entry = (correlation, PASS)

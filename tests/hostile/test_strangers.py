@@ -23,6 +23,7 @@ from policies import usage
 from policies.meter import TICK_S
 from protocol import api
 from protocol.identity import AmbiguousIdentity
+from protocol.wire import MalformedFrame
 from tests.gateway.play import TOPIC_ID, Play, answer, decode_answer, other_answer, other_request, request, size_of
 from tests.protocol import test_identity as sasl
 from tests.protocol.produce_cases import framed
@@ -114,6 +115,14 @@ def test_what_leads_to_authentication_passes_one_step_at_a_time() -> None:
     play.broker(framed(sasl.authenticated(b"")))
     assert play.again()[0] == request(5)
     assert play.session.gate.principal == "User:alice"
+
+
+@pytest.mark.parametrize("version", [-22527, 3])
+def test_a_step_of_sasl_that_can_not_be_read_passes_nowhere(version: int) -> None:
+    play = wants_sasl()
+    handshake(play)
+    with pytest.raises(MalformedFrame):
+        play.client(other_request(1, api.SASL_AUTHENTICATE, version, struct.pack(">i", 10) + b"\0alice\0pwd"))
 
 
 def test_that_brokers_want_sasl_is_learned_from_an_answer() -> None:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from gateway import embedded
 from gateway.embedded import Cluster, wait_for
 from policies import usage
+from protocol import api
 from tests.gateway import play
 from tests.integration.gateways import (
     USAGE_TOPIC,
@@ -113,8 +114,10 @@ def test_a_client_whose_broker_is_away_is_reset(own: Cluster, topic: str) -> Non
     with Gateway(own.bootstrap_servers) as gateway:
         own.kill(1)
         for port in (gateway.broker_port(1), gateway.port):
-            with Wire(port) as wire, pytest.raises(ConnectionResetError):
-                wire.sock.recv(1)
+            with Wire(port) as wire:
+                wire.sock.sendall(play.other_request(1, api.API_VERSIONS))
+                with pytest.raises(ConnectionResetError):
+                    wire.sock.recv(1)
         wait_for("the counts", lambda: gateway.metric("upstream_failed_total") >= 2)
         said = [line for line in gateway.log().splitlines() if "broker 1" in line and "can't be reached" in line]
         assert len(said) == 1, gateway.log()  # once in a while, not for every client
