@@ -141,6 +141,7 @@ def test_a_gateway_may_be_started_before_kafka() -> None:
     with Gateway(upstream, settings, wait=False) as gateway:
         wait_for("the bootstrap listener", lambda: gateway.listens(gateway.port), RECOVERY_S)
         with Wire(gateway.port) as wire:
+            wire.sock.sendall(play.other_request(1, api.API_VERSIONS))
             assert wire.ends(), "closed, as a client would be by a broker that goes away"
         assert "the cluster has not answered yet" in gateway.problems()
         assert gateway.metric("upstream_up") == 0
