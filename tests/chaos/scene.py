@@ -39,6 +39,7 @@ PARTITIONS = 3
 CLIENTS_HOST = "127.0.0.2"  # where the proxies between clients and gateway listen, on the gateway's ports
 BROKERS_HOST = "127.0.0.3"  # those between gateway and brokers, on the ports of the brokers' second listener
 RECOVERY_S = 90.0
+BITE_S = 200.0  # rates are one-minute averages: on a slow machine a producer needs its time to be above a threshold
 SETTLE_S = 20.0
 AFTER_RECORDS = 300  # of each producer behind the fault
 OFFER = 200.0  # records of 1,000 bytes per second, of each producer
@@ -231,7 +232,7 @@ class Scene:
             return not idle
 
         try:
-            wait_for("", bite, RECOVERY_S, every_s=0.2)
+            wait_for("", bite, BITE_S, every_s=0.2)
         except embedded.EmbeddedError:
             told = {run: load.progress for run, load in self.loads.items()}
             raise AssertionError(f"no limit of {idle} bites; records: {told}; {self.squeeze.refusal}") from None

@@ -10,7 +10,7 @@ from tests.chaos import toxiproxy
 from tests.chaos.faults import kill_control, kill_worker, reset
 from tests.chaos.scene import BROKERS, Chaos, Fault, Scene, play
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
