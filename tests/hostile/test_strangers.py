@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gateway.channel import PROTOCOL, Channel, GroupLimit, Groups, Interval, Settings
+from gateway.control.metrics import Metrics
 from gateway.data import worker as worker_module
 from gateway.data.complaints import BURST, PERIOD_S, Complaints
 from gateway.data.gate import INVALID_TOPIC, MAX_CLIENT_ID, MAX_PRINCIPAL
@@ -20,7 +21,9 @@ from gateway.data.session import IdentityChanged, TooManyConnections, Unauthenti
 from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
+from policies.client_quotas import QuotaStore
 from policies.meter import TICK_S
+from policies.quota_names import Entity, QuotaKey
 from protocol import api
 from protocol.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame
@@ -315,3 +318,33 @@ async def test_a_clock_that_is_set_shortens_no_interval(
         for line in usage.encode_interval("gw", "boot", 0, interval.seq, interval.rows, **times):
             usage.decode(line)
     assert [interval.end_ms - interval.start_ms for interval in list(lone._unspooled)[1:]] == [1000, 1000]
+
+
+# --- an hour of it ----------------------------------------------------------------------------------------------------
+
+
+def test_an_hour_of_made_up_names_leaves_nothing_behind() -> None:
+    quotas = {Entity.of((("client-id", None),)): {QuotaKey.parse("producer_byte_rate"): 1e9}}
+    play = Play(total=10**9).named()
+    play.world.quotas.set_store(QuotaStore(quotas), play.now)
+    play.world.set_groups(Groups(1, {"gold": GroupLimit(10**9)}, {"acme": "gold"}), play.now)
+    metrics = Metrics(max_clients=100, max_topics=100)
+    held: list[tuple[int, ...]] = []
+    number = 0
+    while number < 3600 * 2:
+        for _ in range(10):  # five seconds of two a second
+            number += 1
+            topics = {f"acme.made-up.{number}": [0], f"made-up-{number}": [0]}
+            play.client(request(number, topics, client_id=f"app-{number}"))
+            play.broker(answer(number, {topic: {0: (3, -1)} for topic in topics}))
+        play.now = play.engine.due
+        ticks = play.engine.tick(play.now)
+        play.world.quotas.tick(ticks, play.now)
+        play.engine.pace(play.now)
+        metrics.add_interval(Interval("boot", 0, number, number, number + 1, play.ledger()))
+        lines = len(play.world.quotas.rates())
+        held.append((len(play.engine.broker(1).topics), len(play.session.gate.meters), lines, len(metrics.text())))
+    assert max(lines for _, _, lines, _ in held) > 0
+    quarter = len(held) // 4
+    for early, late in zip(held[quarter], held[-1], strict=True):
+        assert late <= early + early // 100
