@@ -313,8 +313,9 @@ class Session:
                     break
                 if len(entries) >= MAX_UNAUTHENTICATED:
                     raise Unauthenticated(f"{len(entries)} requests at once before authentication")
-                forwarded = self._on_other(buf, pos + 4, pos + length, key, version, correlation, now)
-                if not forwarded:
+                # Behind a request that will never be answered nothing may be: it was discarded before SASL was learned.
+                skipped = self._skipped
+                if skipped or not self._on_other(buf, pos + 4, pos + length, key, version, correlation, now):
                     self._cut(buf, run, pos)
                     run = pos + length
                 pos += length
