@@ -72,6 +72,10 @@ class Bucket:
         self._refill(now)
         return -self._level / self.rate if self._level < 0.0 else 0.0
 
+    def give_back(self, size: float) -> None:
+        """These bytes were taken, and then not used."""
+        self._clip(self._level + size)
+
     def forgive(self, debt: float) -> None:
         """Leave at most `debt` bytes of the debt."""
         self._level = max(self._level, -debt)

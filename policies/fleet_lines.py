@@ -154,6 +154,10 @@ class FleetLine(Line):
         self.bucket.take(size, now)
         self.note_use(size, now)
 
+    def give_back(self, size: float) -> None:
+        self.bucket.give_back(size)
+        self.spent -= size
+
     def note_use(self, size: float, now: float) -> None:
         """So much was taken from the bucket."""
         self.spent += size

@@ -264,6 +264,11 @@ class GroupLines:
         """The group that the topic's name says it is in."""
         return self._group_of(topic)[0]
 
+    def paid_by(self, topic: bytes) -> GroupSide | None:
+        """Whom that topic's bytes were charged to, as its name says."""
+        group = self.named_by(topic)
+        return None if group is None else self._sides.get((group, "publish"))
+
     def depends_on_principal(self, topic: bytes) -> bool:
         """Whether only the principal says which group that topic is in."""
         return self._group_of(topic)[1]

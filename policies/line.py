@@ -99,3 +99,7 @@ class Line:
     def take(self, size: float, now: float) -> None:
         """These bytes pass."""
         self.bucket.take(size, now)
+
+    def give_back(self, size: float) -> None:
+        """These bytes passed, and didn't get into the log."""
+        self.bucket.give_back(size)

@@ -42,6 +42,9 @@ UNDEALT: Final = 1e12  # bytes per second: a share of what nobody knows yet; the
 LEAST_TIME: Final = 1e-6  # seconds per second
 MAX_LINES: Final = 10_000
 OTHER: Final = "other"
+STRANGERS: Final = frozenset(
+    {"", "ANONYMOUS"}
+)  # users who may be anybody: their names are not known, or there are none
 NO_LINES: Final[tuple[QuotaLine, ...]] = ()
 ALL_BROKERS: Final = -2  # in place of a node id; -1 is a broker that isn't known yet
 
@@ -80,6 +83,11 @@ class QuotaLine(FleetLine):
         self.taken += size
         self.last = now
         self._kept.add(self)
+
+    def give_back(self, size: float) -> None:
+        super().give_back(size)
+        self.meter.uncounted -= size  # type: ignore[assignment]
+        self.taken -= size
 
 
 class Lines(NamedTuple):
@@ -218,7 +226,9 @@ class QuotaLines:
         node_id = ALL_BROKERS if limit.unit == "bps" else node_id
         key = (limit.bucket, node_id)
         line = self._lines.get(key)
-        own = True
+        # Nobody else's, unless it is everybody's whose name isn't known. (Who says the client id of a quota has to get
+        # something into the log to use it up: what doesn't is given back.)
+        own = limit.bucket.user not in STRANGERS or limit.bucket.client_id is not None
         if line is None and len(self._lines) >= self.max_lines:
             bucket = limit.bucket  # a client may make names up: the rest shares one line per limit
             own = False

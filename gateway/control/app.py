@@ -35,7 +35,7 @@ from gateway.policy.door import Door, managed_apis
 from gateway.policy.parts import groups_of, make_store, quotas_of, thresholds_of
 from gateway.policy.service import PolicyService
 from gateway.policy.store import StoreError
-from gateway.sockets import reset
+from gateway.sockets import network_of, reset
 from gateway.storage.control import StorageControl, make_status
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
@@ -348,11 +348,11 @@ class _Control:
                 except OSError as error:
                     await self._pause_accepting(error)
                     continue
-                why = self._workers.admission.refusal(address[0])
+                peer = f"{address[0]}:{address[1]}"
+                why = self._workers.admission.refusal(network_of(peer))
                 if why:
                     self._refuse(socket.socket(fileno=client.detach()), address[0], why)
                     continue
-                peer = f"{address[0]}:{address[1]}"
                 await self._workers.hand_over(socket.socket(fileno=client.detach()), broker, peer)
 
     def _refuse(self, client: socket.socket, address: str, why: str) -> None:

@@ -240,6 +240,7 @@ class Cluster:
         self._metrics.without_listener.set(len(self._refused))
         self._tell_if_new(self._brokers())
         self._tell_if_new(Topics(view.leads, view.ids))
+        self._metrics.look_again()
         if not self.known:
             self.known = True
             self._print_mapping()

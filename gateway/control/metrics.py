@@ -52,6 +52,7 @@ SHOWN: Final = tuple(
 )
 _APPENDED: Final = frozenset({"accepted", "unacknowledged"})
 LABEL_CHARS: Final = 256
+MAX_WAITING: Final = 10_000  # rows of topics that metadata doesn't list yet
 _PLACE = ("broker", "topic")
 _ROW = (*_PLACE, "outcome", "reason")
 SHOWN_NOTES: Final = tuple((note, reason) for note in NOTES for reason in REASONS[note])
@@ -329,6 +330,8 @@ class Metrics:
         self.registry.register(self._rates)
         ProcessCollector(namespace=f"{PREFIX}_control", registry=self.registry)
         self._max_clients = max_clients
+        self._waiting: list[tuple[int, Row]] = []  # of topics that may be new, with the look at which they came
+        self._looks = 0
         self._clients: dict[tuple[str, str], tuple[str, str]] = {}  # as they are -> as labels
         self._shown: set[tuple[int, str]] = set()
 
@@ -403,20 +406,38 @@ class Metrics:
     def add_interval(self, interval: Interval) -> None:
         self._counters["usage_log_intervals"].inc()
         for row in interval.rows:
-            topic = self._topics.label(row)
-            if row.outcome in _APPENDED and topic != OTHER:
-                self._show_topic(row.broker, topic)
-            if row.outcome in (DELAYED, "rejected"):
-                labels = (_broker(row.broker), topic, row.outcome, row.reason)
-                self._counters["throttle_seconds"].labels(*labels).inc(row.delay_ms / 1000)
-            if row.outcome in NOTES:
-                self._add_note(row.broker, topic, row.outcome, row.reason, row.bytes, row.requests)
-                continue
-            self._add_row(row.broker, topic, row.outcome, row.reason, row.bytes, row.messages, row.requests)
-            self._add_repeats(row.broker, topic, row.repeats or 0, row.bytes if row.repeats is None else 0)
-            client = self._label_client(row, is_vouched=row.outcome == "accepted" or topic != OTHER)
-            self._counters["client_bytes"].labels(*client, row.outcome).inc(row.bytes)
+            if self._topics.is_unknown(row) and len(self._waiting) < MAX_WAITING:
+                self._waiting.append((self._looks, row))
+            else:
+                self._add(row)
         self.add_counts(interval.counts)
+
+    def look_again(self) -> None:
+        """The cluster has been asked once more: a topic that is new may be known by now. What it got meanwhile is
+        counted under its name; what nobody has known for two looks is `other`.
+        """
+        self._looks += 1
+        waiting, self._waiting = self._waiting, []
+        for since, row in waiting:
+            if self._topics.is_unknown(row) and self._looks - since < 2:
+                self._waiting.append((since, row))
+            else:
+                self._add(row)
+
+    def _add(self, row: Row) -> None:
+        topic = self._topics.label(row)
+        if row.outcome in _APPENDED and topic != OTHER:
+            self._show_topic(row.broker, topic)
+        if row.outcome in (DELAYED, "rejected"):
+            labels = (_broker(row.broker), topic, row.outcome, row.reason)
+            self._counters["throttle_seconds"].labels(*labels).inc(row.delay_ms / 1000)
+        if row.outcome in NOTES:
+            self._add_note(row.broker, topic, row.outcome, row.reason, row.bytes, row.requests)
+            return
+        self._add_row(row.broker, topic, row.outcome, row.reason, row.bytes, row.messages, row.requests)
+        self._add_repeats(row.broker, topic, row.repeats or 0, row.bytes if row.repeats is None else 0)
+        client = self._label_client(row, is_vouched=row.outcome == "accepted" or topic != OTHER)
+        self._counters["client_bytes"].labels(*client, row.outcome).inc(row.bytes)
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
         """Add deltas, by the names of channel.COUNTS."""
@@ -512,11 +533,14 @@ class TopicLabels:
         self._pairs: set[tuple[int, str]] = set()
         self._named: set[str] = set()  # their topics
 
+    def is_unknown(self, row: Row) -> bool:
+        """Whether it is too early to say that there is no such topic."""
+        return row.outcome != "accepted" and row.topic not in self.known and row.topic not in self._named
+
     def label(self, row: Row) -> str:
         pair = (row.broker, row.topic)
         if pair not in self._pairs:
-            is_vouched = row.outcome == "accepted" or row.topic in self.known or row.topic in self._named
-            if not is_vouched or len(self._pairs) >= self._most:
+            if self.is_unknown(row) or len(self._pairs) >= self._most:
                 return OTHER
             self._pairs.add(pair)
             self._named.add(row.topic)

@@ -50,6 +50,7 @@ from gateway.control.metrics import Metrics
 from gateway.control.recent import Recent
 from gateway.control.traffic_lines import TrafficLines
 from gateway.control.usage_log import UsageLog
+from gateway.sockets import network_of
 from policies.text import one_line
 
 log = logging.getLogger("gateway.workers")
@@ -192,7 +193,7 @@ class Workers:
         # worker would get these, and the next one everybody's to the brokers.
         worker = min(ready, key=lambda w: (w.load, w.kinds[broker]))
         worker.given += 1
-        self.admission.add(worker.number, peer.rpartition(":")[0])
+        self.admission.add(worker.number, network_of(peer))
         worker.kinds[broker] += 1
         worker.channel.post(Accepted(broker, peer), sock.detach())
 
@@ -246,7 +247,7 @@ class Workers:
             case Gauges():
                 worker.connections, worker.taken = message.connections + message.dialling, message.taken
                 self._metrics.set_gauges(worker.number, message)
-            case Ended(addresses):
+            case Ended(addresses) if self._workers.get(worker.number) is worker:
                 self.admission.end(worker.number, addresses)
             case Rates():
                 worker.rates = message

@@ -4,11 +4,12 @@
 #     └ Owner ── what the connections of one principal (before there is one: of one address) hold together
 #         └ Account ── what one connection holds; all that it keeps goes through it
 #
-# A frame's whole size is asked for on its prefix, and those who wait are served in order: many half-read frames that
-# each wait for a little more would wait for ever. No owner may have more than its share, so those who only announce
-# frames hold up nobody else; and memory is touched only where bytes have come. What can't be refused (input parked
-# behind a mute, the rest of an answer) is charged without asking and makes others wait; answers themselves wait when
-# the limit is far exceeded. Knows no clock: who holds memory without progress is ended by the reactor.
+# A frame's whole size is asked for on its prefix, and those who wait are served in order, owners in turn: many
+# half-read frames that each wait for a little more would wait for ever. No owner may have more than its share, so those
+# who only announce frames hold up nobody else; and memory is touched only where bytes have come. What can't be refused
+# (input parked behind a mute, the rest of an answer) is charged without asking and makes others wait; answers
+# themselves wait when the limit is far exceeded. Knows no clock: who holds memory without progress is ended by the
+# reactor.
 
 from __future__ import annotations
 
@@ -30,15 +31,15 @@ class Waiter(Protocol):
 
 
 class Large:
-    """A buffer for one large frame: `view` is exactly as long as the frame. `reserved`: a request's. `since`: for the
-    reactor, when it was first seen half full.
+    """A buffer for one large frame: `view` is exactly as long as the frame. `reserved`: a request's. `charged`: bytes
+    that are in the account. `since`: for the reactor, when it was first seen half full.
     """
 
-    __slots__ = ("buffer", "reserved", "since", "size", "view")
+    __slots__ = ("buffer", "charged", "reserved", "since", "size", "view")
 
     def __init__(self, buffer: bytearray, size: int, *, reserved: bool) -> None:
         self.buffer = buffer
-        self.size = size
+        self.size = self.charged = size
         self.reserved = reserved
         self.since = 0.0
         self.view = memoryview(buffer)[:size]
@@ -63,7 +64,7 @@ class Budget:
         owners: by name.
     """
 
-    __slots__ = ("_answers", "_owners", "_pool", "_pooled", "limit", "owners", "reserved", "used")
+    __slots__ = ("_answers", "_is_granting", "_pool", "_pooled", "_queue", "limit", "owners", "reserved", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -71,17 +72,23 @@ class Budget:
         self.owners: dict[str, Owner] = {}
         self._pool: dict[int, list[bytearray]] = {}
         self._pooled = 0
-        self._owners: deque[Owner] = deque()  # those with somebody waiting, in turn
+        self._is_granting = False
+        self._queue: deque[Owner] = deque()  # those with somebody waiting, in turn
         self._answers: deque[tuple[Account, Waiter, int]] = deque()
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for memory that others hold."""
-        return bool(self._owners)
+        """Whether somebody waits for memory that others hold: not only for what its own other connections do."""
+        return bool(self._queue) and self._is_queued_for()
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether somebody waits, if only for what its own other connections hold."""
+        return bool(self._queue)
 
     @property
     def is_used_up(self) -> bool:
-        return self.used > self.limit or bool(self._owners)
+        return self.used > self.limit or self.is_wanted
 
     @property
     def room(self) -> int:
@@ -102,14 +109,14 @@ class Budget:
         passes = self._has_room(size) and self._may_have(owner, size)
         if not passes or owner.waiting or self._is_queued_for():
             if not owner.waiting:
-                self._owners.append(owner)
+                self._queue.append(owner)
             owner.waiting.append((account, waiter, size))
             return None
         return self._make(account, size, reserved=True)
 
     def _is_queued_for(self) -> bool:
         """Whether anybody waits who doesn't wait for its own connections."""
-        return any(self._may_have(owner, owner.waiting[0][2]) for owner in self._owners)
+        return any(self._may_have(owner, owner.waiting[0][2]) for owner in self._queue)
 
     def _take_answer(self, account: Account, size: int, waiter: Waiter) -> Large | None:
         # What its connection holds may be a request that its broker takes no more of before that answer is read.
@@ -119,23 +126,33 @@ class Budget:
         return self._make(account, size, reserved=False)
 
     def _grant(self) -> None:
+        # Whoever is granted a buffer gives something back at once: that must not come in here on top of it.
+        if self._is_granting:
+            return
+        self._is_granting = True
+        try:
+            self._grant_all()
+        finally:
+            self._is_granting = False
+
+    def _grant_all(self) -> None:
         while self._answers and self.used <= self.limit * EXCESS:
             account, waiter, size = self._answers.popleft()
             waiter.granted(self._make(account, size, reserved=False))
         looked_at = 0
-        while looked_at < len(self._owners):
-            owner = self._owners[0]
+        while looked_at < len(self._queue):
+            owner = self._queue[0]
             account, waiter, size = owner.waiting[0]
             if not self._may_have(owner, size):
-                self._owners.rotate(-1)
+                self._queue.rotate(-1)
                 looked_at += 1
                 continue
             if not self._has_room(size):
                 return
             owner.waiting.popleft()
-            self._owners.popleft()
+            self._queue.popleft()
             if owner.waiting:
-                self._owners.append(owner)
+                self._queue.append(owner)
             looked_at = 0
             waiter.granted(self._make(account, size, reserved=True))
 
@@ -144,7 +161,7 @@ class Budget:
         if owner.waiting:
             owner.waiting = deque(entry for entry in owner.waiting if entry[1] is not waiter)
             if not owner.waiting:
-                self._owners.remove(owner)
+                self._queue.remove(owner)
         self._grant()  # who stood behind it
 
     def _give(self, large: Large) -> None:
@@ -167,7 +184,11 @@ class Budget:
             return Large(free.pop(), size, reserved=reserved)
         # As good as a bytearray that never changes its size, but for one thing: a page costs no memory before it is
         # written to, so a frame that is announced and doesn't come costs none.
-        return Large(cast("bytearray", mmap.mmap(-1, capacity)), size, reserved=reserved)
+        return Large(
+            cast("bytearray", mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)),
+            size,
+            reserved=reserved,
+        )
 
 
 class Unaccounted:
@@ -210,6 +231,11 @@ class Account:
             del self.budget.owners[self._name]
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for memory that this connection may hold."""
+        return bool(self.owner.waiting) or self.budget.is_wanted
+
+    @property
     def is_short(self) -> bool:
         """Whether connections hold more than they may."""
         return self.budget.used > self.budget.limit
@@ -223,12 +249,22 @@ class Account:
         self._name, self.owner = name, owner
         owner.used += self.used
         owner.reserved += self.reserved
+        self.budget._grant()  # others of the former owner may have been waiting for its share
 
     def take(self, size: int, waiter: Waiter) -> Large | None:
         """A buffer of `size` bytes, or None: then `waiter` is granted one later. A frame that is larger than the whole
         budget passes alone.
         """
         return self.budget._take(self, size, waiter)
+
+    def take_unproven(self, size: int) -> Large:
+        """The same for a frame of somebody who has not authenticated: nothing is set aside for it, and it is charged as
+        it comes (`Large.charged`). Its size is bounded by its API.
+        """
+        large = self.budget._make(self, size, reserved=False)
+        self.discharge(size)
+        large.charged = 0
+        return large
 
     def take_answer(self, size: int, waiter: Waiter) -> Large | None:
         """The same for a broker's answer: it waits only where memory is far exceeded."""
@@ -241,7 +277,7 @@ class Account:
             self.reserved -= large.size
             self.owner.reserved -= large.size
             self.budget.reserved -= large.size
-        self.discharge(large.size)
+        self.discharge(large.charged)
 
     def charge(self, size: int) -> None:
         """Count bytes that are held already."""
@@ -255,7 +291,7 @@ class Account:
         self.owner.used -= size
         budget = self.budget
         budget.used -= size
-        if budget._owners or budget._answers:
+        if budget._queue or budget._answers:
             budget._grant()
 
     def forget(self, waiter: Waiter) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # What a client calls itself is cut to so many characters before anything is looked up or counted by it.
 MAX_CLIENT_ID = 256
+MAX_UNPROVEN = 1000  # partitions with acks=0 that are taken back where their connection is ended at once
 MAX_PRINCIPAL = 256  # in what is counted; quotas and groups go by the whole of it
 _TOPIC = re.compile(rb"[a-zA-Z0-9._-]{1,249}")  # org.apache.kafka.common.internals.Topic: no broker takes another
 _UNNAMED = b"topic-id:"  # before an id whose name nobody knows
@@ -72,7 +73,7 @@ class Gate:
 
     `meters` and `meters_by_id` are for the hot path: topic as the request calls it (name, or id from v13 on) -> meter,
     only of topics that anybody may produce to: what is in there passes without another look. They are good as long as
-    the ledger's epoch stays the same. `has_accepted`: the broker has taken something from this connection.
+    the ledger's epoch stays the same.
     """
 
     def __init__(self, world: World, node_id: int) -> None:
@@ -88,7 +89,8 @@ class Gate:
         self.epoch = -1
         self.meters: dict[bytes, TopicMeter] = {}
         self.meters_by_id: dict[bytes, TopicMeter] = {}
-        self.has_accepted = False
+        self._taken: set[bytes] = set()  # topics that the broker has taken something for from this connection
+        self._unproven: list[tuple[Partition, bytes]] = []  # acks=0 of this second for others, with their names
         self._accepted: dict[bytes, Counts] = {}
         self._vouched: set[bytes] = set()  # topics that the engine knows from us
         self._client = ""
@@ -112,6 +114,7 @@ class Gate:
         self.meters_by_id = {}
         self._accepted = {}
         self._vouched.clear()
+        self._unproven = []
 
     def identify(self, client_id: bytes | None) -> None:
         """Requests from here on come under this client id (a client may change it with every request)."""
@@ -431,12 +434,32 @@ class Gate:
 
     # --- accounts -----------------------------------------------------------------------------------------------------
 
-    def retract(self, parts: Iterable[Partition], version: int) -> None:
-        """These were forwarded, and nothing says that they got into the log."""
+    def send_unacknowledged(self, parts: Iterable[Partition], version: int, delay_ms: int) -> None:
+        """These were forwarded, and nobody will say what became of them."""
         for part in parts:
             name = self.name(part[0], version)
+            if name not in self._taken and len(self._unproven) < MAX_UNPROVEN:
+                self._unproven.append((part, name))
+        self.count(parts, version, "unacknowledged", delay_ms=delay_ms)
+
+    def retract(self, parts: Iterable[Partition], version: int) -> None:
+        """These were forwarded, and nothing says that they got into the log: where the broker has never taken anything
+        of this connection's for a topic, others must not pay for it.
+        """
+        for part in parts:
+            name = self.name(part[0], version)
+            if name not in self._taken:
+                self.broker.retract(name, part[2])
+                self._give_back(name, part)
+
+    def retract_unacknowledged(self) -> None:
+        """The broker has ended this connection, as it does where acks=0 is not allowed: the same for what it was sent
+        within this second.
+        """
+        for part, name in self._unproven:
             self.broker.retract(name, part[2])
             self._give_back(name, part)
+        self._unproven = []
 
     def count(
         self, parts: Iterable[Partition], version: int, outcome: str, reason: str = "", delay_ms: int = 0
@@ -501,13 +524,16 @@ class Gate:
         self._give_back(name, part)
 
     def _give_back(self, name: bytes, part: Partition) -> None:
-        """What a resource group was charged."""
+        """What quotas, the line of all producers and a resource group were charged."""
+        if self.exempt:
+            return
+        for line in self.lines.produce:
+            line.give_back(part[2])
+        if self.broker.storage is not None:
+            self.broker.storage.give_back(part[2])
         groups = self.world.engine.groups
-        if groups.exists and not self.exempt:
-            meter = self.broker.topics.get(name)
-            side = None
-            if meter is not None and meter.group_version == groups.version:
-                side = self.group if meter.by_principal else meter.side
+        if groups.exists and _TOPIC.fullmatch(name):
+            side = self.group if groups.depends_on_principal(name) else groups.paid_by(name)
             if side is not None:
                 side.give_back(part[2], part[3])
 
@@ -519,7 +545,7 @@ class Gate:
 
     def _vouch(self, name: bytes) -> None:
         """The broker has taken something for that topic: it is no name that a client made up."""
-        self.has_accepted = True
+        self._taken.add(name)
         self._vouched.add(name)
         self.broker.vouch(name)
 

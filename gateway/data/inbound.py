@@ -100,6 +100,8 @@ class Inbound:
             return EOF
         if large is not None:
             self._size += n
+            if large.charged < self._size:
+                self._charge(large)
             if self._size < large.size:
                 return 0
             self.buf, self.start, self.end = large.buffer, 0, large.size
@@ -131,8 +133,15 @@ class Inbound:
         """
         return sock.recv(size)
 
-    def keep(self, pos: int, frame_bytes: int) -> None:
-        """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces)."""
+    def _charge(self, large: Large) -> None:
+        self._account.charge(self._size - large.charged)
+        large.charged = self._size
+
+    def keep(self, pos: int, frame_bytes: int, *, proven: bool = True) -> None:
+        """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces).
+
+        `proven` False: nobody knows who sends it.
+        """
         if self.large is not None:
             self._account.give(self.large)
             self.large = None
@@ -141,6 +150,9 @@ class Inbound:
         rest = memoryview(self.buf)[pos : self.end]
         if frame_bytes <= HEAD_ROOM:
             self._keep_left(bytes(rest))
+            return
+        if not proven:
+            self._adopt(self._account.take_unproven(frame_bytes), rest)
             return
         take = self._account.take if self._is_client else self._account.take_answer
         large = take(frame_bytes, self)
@@ -152,16 +164,17 @@ class Inbound:
 
     def granted(self, large: Large) -> None:
         """The buffer that `keep` asked for in vain."""
-        rest = self._left
-        self._drop_left()
         self.waiting = False
-        self._adopt(large, rest)
+        self._adopt(large, self._left)
+        self._drop_left()
         self._wake()
 
     def _adopt(self, large: Large, rest: bytes | memoryview) -> None:
         self._size = len(rest)
         large.view[: self._size] = rest
         self.large = large
+        if large.charged < self._size:
+            self._charge(large)
 
     def close(self) -> None:
         if self.waiting:

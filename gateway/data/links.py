@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.data.budget import Account
 from gateway.data.inbound import EOF, Inbound
 from gateway.data.reactor import DEAF, ERR, HUP, IN, OUT, QUIET, RDHUP
-from gateway.data.session import MAX_PENDING, Session, UpstreamError, close_reason
+from gateway.data.session import MAX_PENDING, Excluded, Session, UpstreamError, close_reason
 from protocol.framing import check_answer_head, check_request_head
 from protocol.wire import MalformedFrame
 
@@ -88,7 +88,7 @@ class Outbound:
                 self._held = large  # no copy: the client isn't read until this has gone
                 self.pieces.append(view)
             else:
-                self.pieces.append(memoryview(bytes(view)))
+                self.pieces.append(view if isinstance(view.obj, bytes) else memoryview(bytes(view)))
                 self._charged += len(view)
                 self._account.charge(len(view))
 
@@ -131,6 +131,7 @@ class Link:
     """
 
     __slots__ = (
+        "_answered_at",
         "_began_at",
         "_behind",
         "_c_fd",
@@ -178,7 +179,7 @@ class Link:
         self.upstream = upstream
         self.peer = session.peer = peer
         session.wake = self._wake
-        account = Account(reactor.budget, address_of(peer))
+        account = Account(reactor.budget, peer.rpartition(":")[0])
         self.account = session.account = account
         self.c_in = Inbound(reactor.shared, self.account, self._wake, is_client=True)
         self.u_in = Inbound(reactor.shared, self.account, self._wake, is_client=False)
@@ -194,6 +195,7 @@ class Link:
         self._c_idle = True  # its socket was empty, and is being read: what comes now has not waited
         self._ended_at = 0.0  # since when there is nothing left but to send what is kept, and nothing of it went
         self._read_at = self._opened_at = self._looked_at = session.drained_at
+        self._answered_at = 0.0  # when the broker was last read
         self._frame_at = 0.0  # since when, while it was being read, no frame of the client's came to its end
         self._began_at = 0.0  # since when its client takes nothing, or too little, of what it is sent …
         self._taken = 0  # … namely while `c_out.emptied` is this
@@ -259,6 +261,7 @@ class Link:
             if events & IN and self._u_mask & IN:
                 n = self.u_in.receive(self.upstream)
                 if n > 0:
+                    self._answered_at = now
                     self._handle_answers(now)
                 elif n == EOF:
                     self._upstream_ended(now)
@@ -331,7 +334,7 @@ class Link:
                 self._park(buf, pos, end, large)
                 return
             self.c_in.buf, self.c_in.end = buf, end
-            self.c_in.keep(pos, frame_bytes)
+            self.c_in.keep(pos, frame_bytes, proven=session.authenticated or not session.world.wants_sasl)
         if large is not None:
             self.account.give(large)
 
@@ -363,7 +366,7 @@ class Link:
         """
         buf, pos, end, large = self._unpark()
         session = self.session
-        session.memory_short = self.reactor.budget.is_wanted
+        session.memory_short = self.account.is_wanted
         forwards = session.turn is None and not (session.paused_since and session.gate.paused())
         if session.hold_until and forwards and not self.c_in.partial:
             more = self._read_on(min(MAX_READ_ON, self.reactor.budget.room // 2) - (end - pos))
@@ -444,6 +447,11 @@ class Link:
 
     def _end_upstream(self, error: Exception) -> None:
         session = self.session
+        if isinstance(error, Excluded):
+            self._log_closed("excluded", str(error))
+            self._send_client()
+            self.close(close_reason(error))
+            return
         session.world.log("error", f"{self.peer}: broker {session.gate.node_id} sent {error}: connection closed")
         session.world.ledger.count("upstream_failed")
         self._send_client()
@@ -555,8 +563,9 @@ class Link:
         session = self.session
         session.gate.fence.expire(now)
         self._charge_fence(len(session.gate.fence.entries) * FENCE_BYTES)
-        ending = self.u_eof or self._u_gone or self.finishing
+        ending = self.u_eof or self._u_gone or self.finishing or (self.c_eof and self.c_in.partial)
         if ending:
+            self._ended_at = self._ended_at or now
             if now - self._ended_at > settings.frame_timeout_s:  # its peer takes or says nothing more
                 self.close("disconnects_timeout")
         elif session.world.wants_sasl and not session.authenticated:
@@ -574,7 +583,7 @@ class Link:
                 self._frame_at += since  # we don't read it
             elif now - self._frame_at > settings.frame_timeout_s + self.c_in.partial / settings.min_bytes_per_s:
                 self._end_late("slow_request", f"{self.c_in.partial} bytes of a frame in {now - self._frame_at:.0f} s")
-        elif now - self._read_at > settings.idle_timeout_s and self.parked is None:
+        elif now - max(self._read_at, self._answered_at) > settings.idle_timeout_s and self.parked is None:
             self.close("disconnects_idle")
 
     def _charge_fence(self, size: int) -> None:
@@ -585,7 +594,11 @@ class Link:
     def check_course(self, now: float, timeout_s: float) -> None:
         """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
         large = self.c_in.large
-        if large is None or self.c_in.waiting:
+        if (
+            large is None or not self._c_mask & IN or not self.account.is_wanted
+        ):  # what we don't read is not its client's fault
+            if large is not None:
+                large.since = 0.0
             return
         large.since = large.since or now
         age = now - large.since
@@ -624,7 +637,8 @@ class Link:
         try:
             self.session.world.ledger.count(cause)
             # Before any memory is given back: whoever waits for it may write into it at once.
-            self.session.close(parked[:3] if parked is not None else None)
+            by_broker = cause == "disconnects_upstream"
+            self.session.close(parked[:3] if parked is not None else None, by_broker=by_broker)
         finally:
             reactor.discard(self.client)
             reactor.discard(self.upstream)
@@ -641,11 +655,6 @@ class Link:
         if large is None:
             self.account.discharge(end)
         self._give_back(large)
-
-
-def address_of(peer: str) -> str:
-    """The address of a peer "address:port"."""
-    return peer.rpartition(":")[0]
 
 
 def _in_close_wait(sock: socket.socket) -> bool:

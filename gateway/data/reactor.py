@@ -169,7 +169,7 @@ class Reactor:
         """Where memory is short, end those who hold it without getting on; to be called a few times a second."""
         budget = self.budget
         self.shared.bound(budget.is_wanted)
-        if budget.is_wanted:
+        if budget.has_waiters:
             for link in list(self.links):
                 self.guard(link, link.check_course, now, frame_timeout_s)
         if budget.used > budget.limit:

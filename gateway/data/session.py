@@ -60,6 +60,7 @@ MIN_HOLD_S = 0.05
 LARGEST = 2**31 - 1
 LOOK_AGAIN_S = 1.0  # at acks=0 in a pause: memory may have become short
 LOOKUP_S = 1.0  # for asking the broker about a topic id that nobody here knows
+ANSWERED = 1e-9  # in place of the time until which an answer is waited for
 LOOKUP_VERSION = 12  # of Metadata: the first that can be asked by topic id
 CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
 ACKS0_LIMIT = "acks0-limit"
@@ -77,11 +78,15 @@ class UpstreamError(Exception):
     """The broker said something that can't be matched with what was asked: both sides are closed."""
 
 
-class IdentityChanged(UpstreamError):
+class Excluded(UpstreamError):
+    """What the broker accepted, the gateway doesn't: it is neither's mistake."""
+
+
+class IdentityChanged(Excluded):
     """The broker accepted somebody else on a connection that it had accepted somebody on: it is closed."""
 
 
-class TooManyConnections(UpstreamError):
+class TooManyConnections(Excluded):
     """Its principal has as many connections as one may have."""
 
 
@@ -137,11 +142,13 @@ class Session:
         "_holds",
         "_lookup_deadline",
         "_lookup_id",
+        "_lookup_until",
         "_meter",
         "_skipped",
         "_stream_left",
         "_substitute",
         "_throttle_at",
+        "_turn_bytes",
         "account",
         "authenticated",
         "client_gone",
@@ -183,6 +190,7 @@ class Session:
         self.memory_short = False
         self.paused_since = 0.0
         self.turn: AdminTurn | None = None
+        self._turn_bytes = 0
         self.peer = ""
         self.wake: Callable[[], None] = _nothing
         self._delayed = False
@@ -196,7 +204,8 @@ class Session:
         self._throttle_at = -1  # where its throttle time is in the buffer in hand, if all of it is there
         self._substitute: bytes | None = None  # goes upstream in place of the request in hand
         self._lookup_id = FIRST_LOOKUP_ID
-        self._lookup_deadline = 0.0
+        self._lookup_deadline = 0.0  # of one look, and of all for the request in hand
+        self._lookup_until = 0.0
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -309,6 +318,8 @@ class Session:
                 _, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
                 if key not in BEFORE_AUTHENTICATION:
                     raise Unauthenticated(f"{api.NAMES.get(key, key)} before authentication")
+                if key == api.SASL_AUTHENTICATE and self.sasl is None:
+                    raise Unauthenticated("SaslAuthenticate without a SaslHandshake before it")
                 if pos + length > end:
                     break
                 if len(entries) >= MAX_UNAUTHENTICATED:
@@ -432,7 +443,7 @@ class Session:
         if self.turn is None:
             most = self.world.settings.max_admin_request_bytes
             self.turn = AdminTurn(bytes(memoryview(buf)[start:stop]), most)
-            self.account.charge(stop - start)
+            self._charge_turn(stop - start)
         turn = self.turn
         try:
             move, frame = turn.move(bool(self.pending.entries), now)
@@ -467,8 +478,13 @@ class Session:
     def _end_turn(self) -> None:
         if self.turn is not None:
             self.world.asked.pop(self.turn.token, None)
-            self.account.discharge(len(self.turn.request))
+            self._charge_turn(0)
             self.turn = None
+
+    def _charge_turn(self, size: int) -> None:
+        """So much is kept for it now."""
+        self.account.charge(size - self._turn_bytes)
+        self._turn_bytes = size
 
     # --- a Produce request that is not the common case ----------------------------------------------------------------
 
@@ -485,7 +501,7 @@ class Session:
     ) -> bool:
         """True: forward it as it is. False: it waits (`hold_until`), `_substitute` takes its place, or nothing does."""
         gate = self.gate
-        if version >= api.PRODUCE_TOPIC_IDS and not self._names_known(parts, now):
+        if version >= api.PRODUCE_TOPIC_IDS and not self._names_known(parts, acks, now):
             return False
         if gate.rejected.asks and gate.awaits(parts, version):
             parts = _with_checksums(buf, start, stop, parts)
@@ -519,7 +535,7 @@ class Session:
             self._owe(parts)
             self.pending.entries.append((correlation, PRODUCE, version, parts, None, delay_ms))
         else:
-            gate.count(parts, version, "unacknowledged", delay_ms=delay_ms)
+            gate.send_unacknowledged(parts, version, delay_ms)
         return True
 
     def _pause(self, acks: int, parts: list[Partition], version: int, now: float) -> bool:
@@ -618,7 +634,7 @@ class Session:
                 self.pending.entries.append((correlation, PRODUCE, version, admitted, rows, throttle_ms))
                 self.world.ledger.count("answers_merged")
             else:
-                gate.count(admitted, version, "unacknowledged", delay_ms=delay_ms)
+                gate.send_unacknowledged(admitted, version, delay_ms)
         elif acks:
             self._answer(produce_response.local(version, correlation, rows, throttle_ms))
 
@@ -639,26 +655,36 @@ class Session:
             self.mute_until = until
             self.world.ledger.count("mutes")
 
-    def _names_known(self, parts: list[Partition], now: float) -> bool:
+    def _names_known(self, parts: list[Partition], acks: int, now: float) -> bool:
         """True when every topic id of the request has a name, or no broker could tell it in time: then those without
-        are refused, since one may be a topic that nobody may produce to, and each may have a limit.
+        are refused, since one may be a topic that nobody may produce to, and each may have a limit. Where nobody can be
+        told so (acks=0), it is asked for again and again before they are dropped.
         """
         missing = self.gate.nameless(parts)
         if not missing:
-            self._lookup_deadline = 0.0
+            self._lookup_deadline = self._lookup_until = 0.0
             return True
-        if not self._lookup_deadline:
-            # On the client's own connection: it needs no rights that the client doesn't have.
-            self._lookup_id = FIRST_LOOKUP_ID + (self._lookup_id + 1) % LOOKUP_IDS
-            self._lookup_deadline = now + LOOKUP_S
-            self._substitute = rewrite.metadata_by_id_request(self._lookup_id, LOOKUP_VERSION, sorted(missing))
-            self.pending.entries.append((self._lookup_id, OURS, LOOKUP_VERSION))
-        if now >= self._lookup_deadline:
-            self.world.ledger.count("topic_ids_unknown")
-            self._lookup_deadline = 0.0
-            return True
+        if not self._lookup_until:
+            self._lookup_until = now + (LOOKUP_S if acks else MAX_WAIT_S)
+            self._ask_names(missing, now)
+        elif now >= self._lookup_deadline:
+            if acks or self.draining or self.client_gone or now >= self._lookup_until:
+                self.world.ledger.count("topic_ids_unknown")
+                self._lookup_deadline = self._lookup_until = 0.0
+                return True
+            if self._lookup_deadline == ANSWERED:
+                self._lookup_deadline = now + LOOKUP_S  # the answer to the next look is not another one at once
+            else:
+                self._ask_names(missing, now)
         self.hold_until = self._lookup_deadline
         return False
+
+    def _ask_names(self, topic_ids: frozenset[bytes], now: float) -> None:
+        # On the client's own connection: it needs no rights that the client doesn't have.
+        self._lookup_id = FIRST_LOOKUP_ID + (self._lookup_id + 1) % LOOKUP_IDS
+        self._lookup_deadline = now + LOOKUP_S
+        self._substitute = rewrite.metadata_by_id_request(self._lookup_id, LOOKUP_VERSION, sorted(topic_ids))
+        self.pending.entries.append((self._lookup_id, OURS, LOOKUP_VERSION))
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -789,6 +815,7 @@ class Session:
             return frame
         if kind == ADMIN:
             if self.turn is not None:
+                self._charge_turn(len(self.turn.request) + stop - pos - 4)
                 self.turn.take(bytes(memoryview(buf)[pos + 4 : stop]))
             return b""
         if kind == CAP:
@@ -798,7 +825,7 @@ class Session:
             return None
         rewrite.metadata(buf, pos + 4, stop, version, world.addresses, world.topic_ids)  # OURS: only to learn from
         if entry[0] == self._lookup_id and self._lookup_deadline:  # not a late answer to a lookup that was given up
-            self._lookup_deadline = 1e-9  # what it didn't tell, nobody will: look once more
+            self._lookup_deadline = ANSWERED  # what it didn't tell, nobody will: look once more
             self.hold_until = 0.0
         return b""
 
@@ -818,17 +845,19 @@ class Session:
             self._enter(principal)
         elif principal != known and UNKNOWN not in (principal, known):
             # No broker does that (KIP-368): one of us has read the name wrongly.
-            raise IdentityChanged(f"that {principal} is accepted on a connection of {known}")
+            raise IdentityChanged(f"{principal} was accepted on a connection of {known}")
 
     def _enter(self, principal: str) -> None:
         self.authenticated = True
         self.gate.authenticate(principal)
+        if principal == UNKNOWN:  # which may be many: only the broker can tell them apart
+            return
         self.account.rename(principal)
         world = self.world
         world.principals[principal] += 1
         most = world.settings.max_connections_per_principal
         if world.principals[principal] > most:
-            raise TooManyConnections(f"that {principal} is accepted, which has {most} connections already")
+            raise TooManyConnections(f"{principal} has {most} connections already")
 
     def _stream(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Pass on what is here of an answer that is not kept whole."""
@@ -873,22 +902,23 @@ class Session:
         entries = self.pending.entries
         return not self._stream_left and bool(entries) and entries[0][1] not in (PASS, STREAM)
 
-    def close(self, parked: tuple[bytearray, int, int] | None = None) -> None:
+    def close(self, parked: tuple[bytearray, int, int] | None = None, *, by_broker: bool = False) -> None:
         """Settle the accounts: what was forwarded and not answered, and what was read and never forwarded."""
         gate = self.gate
+        if by_broker:
+            gate.retract_unacknowledged()
         if gate.epoch != self.world.ledger.epoch:
             gate.renew()
         for entry in self.pending.entries:
             if entry[1] == PRODUCE:
                 self._release(entry[3])
                 gate.count(entry[3], entry[2], "unanswered")
-                if not gate.has_accepted:  # nothing of it ever got in: others must not pay for it
-                    gate.retract(entry[3], entry[2])
+                gate.retract(entry[3], entry[2])
         self.pending.entries.clear()
         if self._fetches is not None:
             self._fetches.close()
         self._end_turn()
-        if self.authenticated:
+        if self.authenticated and gate.principal != UNKNOWN:
             left = self.world.principals[gate.principal] - 1
             self.world.principals[gate.principal] = left
             if not left:

@@ -52,14 +52,14 @@ from gateway.channel import (
 from gateway.data.complaints import Complaints
 from gateway.data.fleet import FleetDesk
 from gateway.data.inbound import SHARED_BYTES
-from gateway.data.links import Link, address_of
+from gateway.data.links import Link
 from gateway.data.lowest_factor import LowestFactor
 from gateway.data.opening import receive_head
 from gateway.data.reactor import Reactor
-from gateway.data.session import Session, close_reason
+from gateway.data.session import Session, Unauthenticated, close_reason
 from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, HandshakeError, Tls, TlsLink, shake_hands
 from gateway.data.world import World
-from gateway.sockets import reset
+from gateway.sockets import network_of, reset
 from policies.client_quotas import QuotaStore
 from policies.engine import Engine
 from policies.group_lines import GroupSide
@@ -81,6 +81,7 @@ LATE_S = 1.0  # control's own word on what holds when an expiry is over comes a 
 WANT_S = 0.2  # many sessions see the same new broker at once: ask once
 MAX_UNSPOOLED = 120  # intervals kept for control; beyond it the current one simply lasts longer, nothing is lost
 MAX_BACKLOG = 500  # messages that control has not read
+MAX_BACKLOG_BYTES = 64 * 2**20  # likewise, of admin requests and what brokers say to them
 MAX_LOG_LINES = 1000  # kept while there is no control
 MAX_UNSPOOLED_ROWS = 250_000  # of these intervals, likewise
 MAX_LINE = 1000  # characters of a line for the log
@@ -330,6 +331,8 @@ class Worker:
         assert turn is not None
         until = time.monotonic() + turn.until - trio.current_time()
         principal = session.gate.principal
+        if self._channel is not None and self._channel.backlog_bytes > MAX_BACKLOG_BYTES:
+            return  # its client is told after a while that nobody answered
         self._post_if_heard(Ask(turn.token, until, session.peer, principal, turn.request, turn.memo, turn.answer))
 
     def _report_bug(self, link: Link, bug: Exception) -> None:
@@ -347,11 +350,11 @@ class Worker:
     def _accept(self, accepted: Accepted, fd: int, nursery: trio.Nursery) -> None:
         self._taken += 1
         if fd < 0:
-            self._ended[address_of(accepted.peer)] += 1
+            self._ended[network_of(accepted.peer)] += 1
             self._complain("fd", "a connection was lost: this worker has too many open files (raise LimitNOFILE)")
             return
         client = socket.socket(fileno=fd)
-        self._addresses[address_of(accepted.peer)] += 1
+        self._addresses[network_of(accepted.peer)] += 1
         if self._draining or self._world is None:
             reset(client)
             self._count_ended(accepted.peer)
@@ -375,7 +378,7 @@ class Worker:
         self._count_ended(link.peer)
 
     def _count_ended(self, peer: str) -> None:
-        address = address_of(peer)
+        address = network_of(peer)
         self._addresses[address] -= 1
         if not self._addresses[address]:
             del self._addresses[address]
@@ -414,7 +417,8 @@ class Worker:
                 reason = "disconnects_client"
             except MalformedFrame as error:
                 reason = close_reason(error)
-                world.ledger.count("requests_malformed")
+                if not isinstance(error, Unauthenticated):
+                    world.ledger.count("requests_malformed")
                 self._complain_of_client("malformed", f"{peer}: connection closed: {error}")
         world.ledger.count(reason)
         return b""

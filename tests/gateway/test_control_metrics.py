@@ -115,13 +115,33 @@ def made_up(k, n=100):
     return [row(f"made-up-{k}-{i}", f"client-{k}-{i}", *outcome) for i in range(n) for outcome in outcomes]
 
 
+def looks(metrics):
+    """Metadata is looked at as often as it takes to say that a topic doesn't exist."""
+    metrics.look_again()
+    metrics.look_again()
+
+
+def test_what_a_new_topic_got_before_metadata_listed_it_is_counted_under_its_name():
+    metrics = Metrics()
+    metrics.add_interval(interval(row("new", outcome="unacknowledged"), row("typo", outcome="unacknowledged")))
+    labels = {"broker": "1", "outcome": "unacknowledged", "reason": ""}
+    metrics.know_topics({"new"})
+    metrics.look_again()
+    assert value(metrics, "produce_bytes_total", topic="new", **labels) == 100
+    assert value(metrics, "produce_bytes_total", topic="other", **labels) is None
+    metrics.look_again()
+    assert value(metrics, "produce_bytes_total", topic="other", **labels) == 100
+
+
 def test_an_exposition_does_not_grow_by_names_that_clients_make_up():
     metrics = Metrics()
     metrics.know_topics({"clicks"})
     metrics.add_interval(interval(row("clicks"), *made_up(0)))
+    looks(metrics)
     size = len(metrics.text())
     for k in range(1, 20):
         metrics.add_interval(interval(row("clicks"), *made_up(k)))
+        looks(metrics)
     shown = metrics.text()
     assert len(shown) < size + 1000  # numbers have got longer
     assert b"made-up" not in shown

@@ -459,7 +459,7 @@ async def test_acks_0_held_in_a_pause_makes_room_for_those_who_are_not() -> None
                 link, client, _ = stage.connect()
                 held.append(link)
                 nursery.start_soon(client.send_all, request(1, acks=0, values=large))
-            await stage.until(lambda: stage.reactor.budget.is_wanted)
+            await stage.until(lambda: stage.reactor.budget.has_waiters)
             _, client, broker = stage.connect()
             frame = request(1, values=large, client_id="ops")
             nursery.start_soon(client.send_all, frame)

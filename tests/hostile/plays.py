@@ -172,6 +172,7 @@ class Play:
     # --- control's side of the channel --------------------------------------------------------------------------------
 
     backlog = 0
+    backlog_bytes = 0
 
     def post(self, message: Any, fd: int = -1) -> None:
         self.messages.append(message)

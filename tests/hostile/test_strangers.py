@@ -17,7 +17,7 @@ from gateway.data import worker as worker_module
 from gateway.data.complaints import BURST, PERIOD_S, Complaints
 from gateway.data.gate import INVALID_TOPIC, MAX_CLIENT_ID, MAX_PRINCIPAL
 from gateway.data.ledger import MAX_BYTES, OTHER
-from gateway.data.session import IdentityChanged, TooManyConnections, Unauthenticated
+from gateway.data.session import IdentityChanged, Session, TooManyConnections, Unauthenticated
 from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
@@ -177,6 +177,17 @@ def test_a_claim_that_can_be_read_in_two_ways_ends_the_connection() -> None:
         play.client(framed(sasl.authenticate(b"n,,m=x,n=mallory,r=abc")))
 
 
+def test_those_whom_only_the_broker_can_tell_apart_are_not_one_principal() -> None:
+    play = wants_sasl(max_connections_per_principal=1)
+    for _ in range(3):
+        handshake(play, "OAUTHBEARER")
+        play.client(framed(sasl.authenticate(b"n,,\x01auth=Bearer opaque\x01\x01")))
+        play.broker(framed(sasl.authenticated(b"")))
+        assert play.session.authenticated
+        play.session = Session(play.world, 1, play.now)
+    assert play.world.principals == {}
+
+
 def test_a_principal_has_so_many_connections_and_no_more() -> None:
     play = wants_sasl(max_connections_per_principal=1)
     handshake(play)
@@ -256,6 +267,62 @@ def test_bytes_of_a_connection_from_which_nothing_ever_got_in_do_not_count_again
     play.session.close()  # a broker closes what is malformed or not allowed, without an answer
     assert play.engine.broker(1).total.uncounted == 0
     assert play.rows() == {("clicks", "unanswered", ""): (size_of(), 1, 1)}
+
+
+def test_one_record_in_a_topic_of_its_own_lets_nobody_use_up_anothers() -> None:
+    play = Play(total=1000.0).named()
+    play.client(request(1, {"mine": [0]}))
+    play.broker(answer(1, {"mine": {0: (0, 0)}}))
+    play.client(request(2, {"clicks": [0]}))
+    play.session.close(by_broker=True)
+    assert play.engine.broker(1).topics[b"clicks"].uncounted == 0
+    assert play.engine.broker(1).total.uncounted == size_of()
+
+
+def test_acks_0_that_the_broker_answers_with_an_end_is_taken_back() -> None:
+    play = Play(total=1000.0).named()
+    play.client(request(1, acks=0))
+    play.session.close(by_broker=True)
+    assert play.engine.broker(1).total.uncounted == 0
+    assert play.rows() == {("clicks", "unacknowledged", ""): (size_of(), 1, 1)}
+
+
+def test_acks_0_stays_counted_when_its_client_closes() -> None:
+    play = Play(total=1000.0).named()
+    play.client(request(1, acks=0))
+    play.session.close()
+    assert play.engine.broker(1).total.uncounted == size_of()
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["an error", "an end"])
+def test_quotas_and_storage_are_given_back_what_never_got_in(ends: bool) -> None:
+    play = Play(total=1000.0).named()
+    quotas = {Entity.of((("client-id", "app"),)): {QuotaKey.parse("producer_byte_rate"): 1000.0}}
+    play.world.quotas.set_store(QuotaStore(quotas), play.now)
+    play.engine.set_storage(0.5, "a disk fills up", play.now)
+    play.client(request(1, values=(bytes(5000),)))
+    (line,) = play.session.gate.lines.produce
+    storage = play.engine.broker(1).storage
+    assert storage is not None
+    assert line.bucket.level(play.now) < -4000
+    assert storage.bucket.level(play.now) < -4000
+    if ends:
+        play.session.close(by_broker=True)
+    else:
+        play.broker(answer(1, {"clicks": {0: (3, -1)}}))
+    assert line.bucket.level(play.now) >= 0
+    assert storage.bucket.level(play.now) >= 0
+
+
+def test_a_group_is_given_back_what_never_got_in_after_a_tick_too() -> None:
+    play = Play().named()
+    play.world.set_groups(Groups(1, {"gold": GroupLimit(1000.0)}, {"acme": "gold"}), play.now)
+    play.client(request(1, {"acme.orders.madeup": [0]}, values=(bytes(20_000),)))
+    play.now = play.engine.due
+    play.engine.tick(play.now)
+    play.broker(answer(1, {"acme.orders.madeup": {0: (3, -1)}}))
+    (side,) = play.engine.groups.rates()
+    assert side.owed_bytes > 20_000
 
 
 def test_bytes_that_may_be_in_the_log_stay_counted() -> None:
@@ -342,6 +409,7 @@ def test_an_hour_of_made_up_names_leaves_nothing_behind() -> None:
         play.world.quotas.tick(ticks, play.now)
         play.engine.pace(play.now)
         metrics.add_interval(Interval("boot", 0, number, number, number + 1, play.ledger()))
+        metrics.look_again()
         lines = len(play.world.quotas.rates())
         held.append((len(play.engine.broker(1).topics), len(play.session.gate.meters), lines, len(metrics.text())))
     assert max(lines for _, _, lines, _ in held) > 0

@@ -164,6 +164,54 @@ def test_what_a_connection_holds_goes_with_it_to_its_principal() -> None:
     assert budget.owners == {}
 
 
+def test_a_thousand_who_wait_are_served_by_one_buffer_that_comes_back() -> None:
+    # Each gives back what it held while it waited: that must not serve the next one on top of itself.
+    budget = Budget(2**20)
+    holder = Account(budget, "User:a")
+    first = holder.take(900_000, Waiter())
+    assert first is not None
+
+    class Kept(Waiter):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.account = Account(budget, str(number))
+            self.account.charge(10)
+
+        def granted(self, large: Large) -> None:
+            super().granted(large)
+            self.account.discharge(10)
+
+    waiting = [Kept(number) for number in range(1000)]
+    assert not any(kept.account.take(200_000, kept) for kept in waiting)
+    holder.give(first)
+    for _ in range(1000):
+        for kept in waiting:
+            if kept.large is not None and kept.large.view.obj is not None:
+                kept.account.give(kept.large)
+                kept.large = None
+    assert budget.used == budget.reserved == 0
+
+
+def test_who_waits_for_its_own_share_makes_memory_short_for_nobody_else() -> None:
+    budget = Budget(1000)
+    greedy = [Account(budget, "10.0.0.9") for _ in range(3)]
+    for account in greedy:
+        account.take(300, Waiter())
+    assert budget.has_waiters
+    assert not budget.is_wanted
+    assert greedy[0].is_wanted
+    assert not Account(budget, "User:a").is_wanted
+
+
+def test_what_a_stranger_announces_is_charged_as_it_comes() -> None:
+    budget = Budget(2**20)
+    account = Account(budget, "10.0.0.9")
+    large = account.take_unproven(500_000)
+    assert (budget.used, budget.reserved) == (0, 0)
+    account.give(large)
+    assert budget.used == 0
+
+
 def test_an_announced_frame_costs_no_memory_before_it_comes() -> None:
     before = _resident()
     budget = Budget(2**40)
@@ -194,6 +242,22 @@ async def test_who_reserves_memory_and_sends_nothing_is_ended_when_others_want_i
             assert holder_link.closed
             assert await receive_exactly(broker, len(frame)) == frame
         assert causes(stage) == {"disconnects_slow_request": 1}
+
+
+async def test_a_client_that_the_gateway_does_not_read_is_not_late() -> None:
+    async with staged(max_buffered_bytes=1_000_000) as stage:
+        link, client, _ = stage.connect(small=True)
+        other, its, _ = stage.connect()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, request(1, values=(bytes(300_000),)) + request(2)[:50])
+            await stage.until(lambda: bool(link.u_out.pieces))  # a slow broker
+            nursery.start_soon(its.send_all, request(3, values=(bytes(900_000),)))
+            await stage.until(lambda: other.c_in.waiting)
+            now = trio.current_time()
+            for late in range(10):
+                stage.reactor.relieve(now + late, 60.0)
+            assert not link.closed
+            nursery.cancel_scope.cancel()
 
 
 async def test_those_who_do_not_read_are_ended_when_memory_is_used_up_the_largest_first() -> None:

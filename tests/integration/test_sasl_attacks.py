@@ -319,7 +319,7 @@ def test_nothing_else_passes_before_authentication(stage: Stage, sent: tuple[byt
 
 
 def test_no_broker_reads_a_token_of_a_megabyte(stage: Stage) -> None:
-    with stage.wire("malformed") as wire:
+    with stage.wire("too_large") as wire:
         wire.send(handshake())
         assert error(wire.receive()) == 0
         wire.send(authenticate(b"\0mallory\0" + bytes(1 << 20))[:1000])  # its head is enough
