@@ -12,7 +12,6 @@ import trio
 from gateway.data.worker import Worker
 from gateway.supervisor import ParentGone, ParentLink, attach
 
-
 LARGE_BLOCK = 512 * 2**10
 _M_MMAP_THRESHOLD = -3  # glibc's malloc.h
 

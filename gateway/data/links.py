@@ -88,9 +88,13 @@ class Outbound:
                 self._held = large  # no copy: the client isn't read until this has gone
                 self.pieces.append(view)
             else:
-                self.pieces.append(view if isinstance(view.obj, bytes) else memoryview(bytes(view)))
-                self._charged += len(view)
-                self._account.charge(len(view))
+                whole = view.obj
+                if not isinstance(whole, bytes) or len(whole) > 2 * len(view):
+                    whole = bytes(view)  # it lies in a buffer that others use, or much of it has gone
+                    view = memoryview(whole)
+                self.pieces.append(view)
+                self._charged += len(whole)
+                self._account.charge(len(whole))
 
     def flush(self, sock: socket.socket) -> None:
         """Send more of what was kept.
