@@ -312,8 +312,7 @@ class Play:
         session, world = connection.session, self.world
         buf = bytearray(data)
         counts = world.ledger.counts
-        before = counts.get("requests", 0), counts.get("answers_local", 0)
-        was_outside = world.wants_sasl and not session.authenticated
+        before = counts.get("requests", 0)
         guarded = self._guarded(connection)
         malformed = None
         began = time.process_time()
@@ -327,10 +326,7 @@ class Play:
         self.cost.add(time.process_time() - began, len(data))
         upstream = b"".join(session.to_upstream)
         session.to_upstream.clear()
-        if was_outside:  # nothing is counted there, and each request is either forwarded or answered
-            many = len(split(upstream)) + counts.get("answers_local", 0) - before[1]
-        else:
-            many = counts.get("requests", 0) - before[0]
+        many = counts.get("requests", 0) - before
         handled = split(data)[:many]
         self._forwarded(connection, handled, upstream)
         for frame in handled:
