@@ -154,6 +154,7 @@ def test_outcomes_know_what_was_offered_and_what_may_be_in_the_log() -> None:
 
 def test_metrics_are_read_as_the_gateway_writes_them() -> None:
     metrics = Metrics()
+    metrics.know_topics(TOPICS)
     metrics.add_interval(Interval(boot="b", worker=0, seq=0, start_ms=0, end_ms=1000, rows=ROWS))
     metrics.add_interval(Interval(boot="b", worker=0, seq=1, start_ms=0, end_ms=1000, rows=()))
     assert demo_sums.read_metrics(metrics.text().decode(), TOPICS) == expected()
@@ -168,6 +169,7 @@ def test_large_numbers_are_read_to_the_byte() -> None:
 
 def test_meters_are_means_over_the_brokers() -> None:
     metrics = Metrics()
+    metrics.know_topics(("clicks", "logs"))
     topics = (TopicRate("clicks", 400.0, 500.0, False), TopicRate("logs", 10.0, None, False))
     other = (TopicRate("clicks", 600.0, 500.0, True),)
     brokers = (BrokerRate(1, 410.0, 0, 0, 1_000.0, topics), BrokerRate(2, 600.0, 0, 0, 1_000.0, other))
