@@ -64,7 +64,7 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def _batch(spark: SparkSession) -> DataFrame:
     at = datetime.fromtimestamp(START / 1000, UTC)
-    found = [line for seq in range(400) for line in interval(seq, [Row(client_id=os.urandom(400).hex())])]
+    found = [line for seq in range(1300) for line in interval(seq, [Row(client_id=os.urandom(128).hex())])]
     rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(found)]
     return spark.createDataFrame(rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp")
 

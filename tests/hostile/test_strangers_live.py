@@ -339,7 +339,8 @@ def test_strangers_who_try_everything_at_once_take_nothing_from_others() -> None
     assert len(seen.waits) > 50
     limit = LIMITS["max_buffered_bytes"]
     assert isinstance(limit, int)
-    assert seen.held < limit + 32 * MIB + 64 * MIB  # buffers kept for the next frame; the interpreter's own leftovers
+    # Beside the limit: answers in the middle of being rewritten, buffers kept for the next frame, the heap's holes.
+    assert seen.held < 2 * limit + 32 * MIB + 64 * MIB
     assert seen.left == {"connections": 1, "buffered_bytes": 0}
     assert {cause for cause, count in seen.disconnects.items() if count} >= {"malformed", "too_large", "first_byte"}
     assert seen.log_lines < 500
