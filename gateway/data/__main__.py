@@ -13,7 +13,8 @@ from gateway.data.worker import Worker
 from gateway.supervisor import ParentGone, ParentLink, attach
 
 LARGE_BLOCK = 512 * 2**10
-_M_MMAP_THRESHOLD = -3  # glibc's malloc.h
+HEAP_KEPT = 16 * 2**20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def main() -> int:
@@ -42,7 +43,11 @@ def _return_large_blocks() -> None:
     what connections held. Where the library is another one this does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+        library.mallopt(
+            _M_TRIM_THRESHOLD, HEAP_KEPT
+        )  # else it would follow the other down, and be trimmed all the time
 
 
 async def _run(parent: ParentLink, number: int) -> None:
