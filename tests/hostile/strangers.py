@@ -58,15 +58,25 @@ class Broker:
         self._itself = struct.pack(">i", 1) + text("127.0.0.1") + struct.pack(">ih", self.port, -1)
         self._fat = struct.pack(">i", 1) + self._itself + struct.pack(">ii", 1, count) + topic * count
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, daemon=True).start()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+        self._thread.start()
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._loop.close()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(asyncio.start_server(self._serve, sock=self._server))
-        self._loop.run_forever()
+    async def _run(self) -> None:
+        server = await asyncio.start_server(self._serve, sock=self._server)
+        await self._ended.wait()
+        server.close()
+        mine = asyncio.current_task()
+        serving = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0.1)  # for transports to close
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
