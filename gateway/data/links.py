@@ -247,7 +247,7 @@ class Link:
             self.close("disconnects_client")
             return
         if n == EOF:
-            self._client_ended()
+            self._client_ended(now)
         else:
             self._read_at = now
             if n:
@@ -421,8 +421,8 @@ class Link:
         self.c_eof = self.c_eof or ended
         return more
 
-    def _client_ended(self) -> None:
-        self.c_eof, self._plain = True, False
+    def _client_ended(self, now: float) -> None:
+        self.c_eof, self._plain, self._ended_at = True, False, now
         partial = self.c_in.partial
         if partial:
             self._log_malformed(f"half a frame: {partial} bytes, then the client closed")
@@ -569,7 +569,6 @@ class Link:
         self._charge_fence(len(session.gate.fence.entries) * FENCE_BYTES)
         ending = self.u_eof or self._u_gone or self.finishing or (self.c_eof and self.c_in.partial)
         if ending:
-            self._ended_at = self._ended_at or now
             if now - self._ended_at > settings.frame_timeout_s:  # its peer takes or says nothing more
                 self.close("disconnects_timeout")
         elif session.world.wants_sasl and not session.authenticated:
@@ -598,11 +597,10 @@ class Link:
     def check_course(self, now: float, timeout_s: float) -> None:
         """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
         large = self.c_in.large
-        if (
-            large is None or not self._c_mask & IN or not self.account.is_wanted
-        ):  # what we don't read is not its client's fault
-            if large is not None:
-                large.since = 0.0
+        if large is None:
+            return
+        if not self._c_mask & IN or not self.account.is_wanted:
+            large.since = 0.0  # what we don't read is not its client's fault
             return
         large.since = large.since or now
         age = now - large.since
