@@ -24,7 +24,7 @@ class Source(Protocol):
 
 
 async def receive_head(source: Source, sock: socket.socket, max_bytes: int, *, wants_sasl: bool) -> bytes:
-    """The first HEAD bytes; b"" where the client ended before.
+    """The first HEAD bytes; fewer where the client ended before.
 
     Raises:
         MalformedFrame: nobody who speaks Kafka begins like that.
@@ -38,7 +38,7 @@ async def receive_head(source: Source, sock: socket.socket, max_bytes: int, *, w
             await trio.lowlevel.wait_readable(sock)
             continue
         if not data:
-            return b""
+            return head
         head += data
         check_request_head(head, 0, len(head), max_bytes)
     key = REQUEST_HEAD.unpack(head)[1]

@@ -54,7 +54,7 @@ from gateway.data.fleet import FleetDesk
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.links import Link
 from gateway.data.lowest_factor import LowestFactor
-from gateway.data.opening import receive_head
+from gateway.data.opening import HEAD, receive_head
 from gateway.data.reactor import Reactor
 from gateway.data.session import Session, Unauthenticated, close_reason
 from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, HandshakeError, Tls, TlsLink, shake_hands
@@ -410,9 +410,13 @@ class Worker:
                 head = await receive_head(
                     client if tls is None else tls, client, settings.max_request_bytes, wants_sasl=world.wants_sasl
                 )
-                if head:
+                if len(head) == HEAD:
                     return head
                 reason = "disconnects_client"
+                if head:
+                    world.ledger.count("requests_malformed")
+                    what = f"half a frame: {len(head)} bytes, then the client closed"
+                    self._complain_of_client("malformed", f"{peer}: connection closed: {what}")
             except OSError:
                 reason = "disconnects_client"
             except MalformedFrame as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import multiprocessing
 import random
 import socket
 import statistics
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway import embedded
 from tests.clients import processes
 from tests.clients.gateways import Gateway
 from tests.gateway.null_broker import text
@@ -270,10 +270,6 @@ async def tagged(visitor: Visitor) -> None:
         await asyncio.sleep(0.1)
 
 
-def _come(port: int, until: float) -> None:
-    asyncio.run(Strangers(port, until).run())
-
-
 # --- one who behaves --------------------------------------------------------------------------------------------------
 
 
@@ -303,15 +299,21 @@ def play(seconds: float) -> Seen:
             _round_trips(client, file, 50)
             before = _memory(worker)
             until = time.time() + seconds
-            strangers = multiprocessing.get_context("spawn").Process(
-                target=_come, args=(gateway.broker_port(1), until), daemon=True
-            )
-            strangers.start()
-            while strangers.is_alive():
+            command = [
+                sys.executable,
+                "-m",
+                "tests.hostile.strangers",
+                "--come-to",
+                str(gateway.broker_port(1)),
+                "--until",
+                str(until),
+            ]
+            strangers = embedded.spawn(command, cwd=Path(__file__).parents[2])
+            while strangers.poll() is None:
                 seen.waits += _round_trips(client, file, 5)
                 seen.held = max(seen.held, _memory(worker) - before)
                 time.sleep(0.02)
-            strangers.join()
+            assert embedded.reap(strangers) == 0, "the strangers failed"
             deadline = time.monotonic() + 30  # what strangers left open has to end by itself
             while time.monotonic() < deadline:
                 seen.left = {name: _sum(gateway, name) for name in ("connections", "buffered_bytes")}
@@ -358,7 +360,13 @@ def _sum(gateway: Gateway, name: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long strangers come (60)")
-    seen = play(parser.parse_args().seconds)
+    parser.add_argument("--come-to", type=int, metavar="PORT", help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.come_to:
+        asyncio.run(Strangers(args.come_to, args.until).run())
+        return
+    seen = play(args.seconds)
     print(f"round trips of one who behaves: {len(seen.waits):,}", file=sys.stdout)
     print(f"  median {1000 * statistics.median(seen.waits):.2f} ms, p99 {1000 * seen.quantile(0.99):.1f} ms,"
           f" longest {1000 * max(seen.waits):.0f} ms")  # fmt: skip

@@ -311,6 +311,16 @@ async def test_the_head_of_the_first_request_is_read_and_not_a_byte_more(step: i
         assert near.recv(10_000) == frame[HEAD:]
 
 
+async def test_an_end_within_the_head_is_told_from_an_end_before_it() -> None:
+    for sent in (b"", b"\0\0", request(1)[: HEAD - 1]):
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        with near, far:
+            far.sendall(sent)
+            far.shutdown(socket.SHUT_WR)
+            assert await receive_head(near, near, MIB, wants_sasl=False) == sent
+
+
 @pytest.mark.parametrize(
     ("first", "wants_sasl", "error"),
     [
