@@ -696,7 +696,8 @@ def play(scenario: Callable[[World], None], algorithm: Algorithm, seed: int) -> 
 def table() -> str:
     """The worst of SEEDS for each scenario and algorithm, as Markdown."""
     lines = [
-        "| Scenario | Algorithm | Cycles to converge | Most in a second | Under-use | Jain's index | Least | Jagged |",
+        "| Scenario | Algorithm | Cycles to converge | Most in a second | Under-use "
+        "| Jain's index | Least | Oscillation |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, scenario in SCENARIOS.items():
