@@ -1,5 +1,5 @@
 # The extension point: a policy of the operator's own, asked about each partition of a Produce request beside the
-# built-in ones. The strictest verdict counts (verdict.strictest). The gateway makes it by a factory that the
+# built-in ones. The strictest verdict counts (decision.strictest). The gateway makes it by a factory that the
 # configuration names as "module:factory".
 #
 # It runs in the data path, in the worker's only thread: it must neither block nor do I/O. One instance serves all
@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from policies.verdict import Verdict
+from policies.decision import Limit, Patience, strictest
+from policies.verdict import MAX_THROTTLE_MS, Verdict
 
 
 class TrafficPolicy(Protocol):
@@ -36,3 +39,39 @@ class TrafficPolicy(Protocol):
         once), and a text for the client and the log. A rejected batch comes again.
         """
         ...
+
+
+class PluginLimit(Limit):
+    """What all policies of the operator's own say about one partition of one request."""
+
+    __slots__ = ("_client_id", "_node_id", "_partition", "_plugins", "_principal", "_producer_id", "_topic")
+
+    def __init__(
+        self,
+        plugins: Sequence[TrafficPolicy],
+        node_id: int,
+        topic: bytes,
+        partition: int,
+        producer_id: int,
+        principal: str,
+        client_id: str,
+    ) -> None:
+        self._plugins = plugins
+        self._node_id = node_id
+        self._topic = topic
+        self._partition = partition
+        self._producer_id = producer_id
+        self._principal = principal
+        self._client_id = client_id
+
+    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+        why = strictest(
+            plugin.decide(
+                self._node_id, self._topic, self._partition, self._producer_id, size, self._principal, self._client_id,
+                now,
+            )
+            for plugin in self._plugins
+        )  # fmt: skip
+        if why is not None and why.throttle_ms > MAX_THROTTLE_MS:  # its client would obey it, and time out elsewhere
+            return replace(why, throttle_ms=MAX_THROTTLE_MS)
+        return why

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from policies import engine as engine_module
-from policies.engine import OTHER, BrokerMeters, Engine
+from policies import broker_meters
+from policies.broker_meters import OTHER, BrokerMeters
+from policies.engine import INTERNAL_TOPICS, Engine
 from policies.meter import TICK_S
 from policies.thresholds import ThresholdError
+from tests.policies.asking import record, rejection
 
 MB = 1_000_000
 
@@ -27,7 +29,7 @@ def engine(total: float | None = 20 * MB, **topics: float) -> Engine:
 def fill(made: Engine, node_id: int = 1, **rates: float) -> None:
     """One tick's worth of traffic at these rates, and the tick."""
     for topic, rate in rates.items():
-        made.broker(node_id).record(topic.encode(), round(rate * TICK_S))
+        record(made.broker(node_id), topic.encode(), round(rate * TICK_S))
     made.tick(made.due)
 
 
@@ -52,7 +54,7 @@ def test_after_a_long_pause_all_due_ticks_are_applied() -> None:
     made, twin = engine(), engine()
     for each in (made, twin):
         fill(each, clicks=10 * MB)
-        each.broker(1).record(b"clicks", 100)
+        record(each.broker(1), b"clicks", 100)
     made.tick(31.0)
     for now in (10.0, 15.0, 20.0, 25.0, 30.0):
         twin.tick(now)
@@ -82,14 +84,14 @@ def test_topic_and_total_meters_tick_alike() -> None:
 # --- topics come and go -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(engine_module.INTERNAL_TOPICS))
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
 def test_kafkas_internal_topics_take_no_share_and_have_no_threshold(name: str) -> None:
     made = engine(total=20 * MB)
     made.set_topics(1, ["a", "b", name])
     assert made.broker(1).share == 10 * MB
     fill(made, a=1, **{name: 100 * MB})
     assert made.broker(1).topics[name.encode()].threshold is None
-    assert made.broker(1).record(name.encode(), 1) is True
+    assert record(made.broker(1), name.encode(), 1) is True
 
 
 def test_which_topics_are_internal_can_be_said() -> None:
@@ -165,7 +167,7 @@ def test_a_topic_that_metadata_confirms_counts_once_and_keeps_its_rate() -> None
 def test_a_name_that_the_broker_refused_is_forgotten_at_the_next_tick() -> None:
     made = engine(total=20 * MB)
     made.set_topics(1, ["a"])
-    made.broker(1).record(b"typo", 1000)
+    record(made.broker(1), b"typo", 1000)
     made.refund(1, b"typo", 1000)
     made.tick(made.due)
     assert made.broker(1).share == 20 * MB
@@ -189,15 +191,15 @@ def test_a_name_that_no_broker_vouched_for_takes_no_share_and_lasts_for_a_tick()
 def test_a_name_that_a_broker_vouched_for_has_a_meter_of_its_own_whatever_strangers_make_up() -> None:
     made = engine(total=20 * MB)
     broker = made.broker(1)
-    for n in range(2 * engine_module.MAX_UNLISTED):
+    for n in range(2 * broker_meters.MAX_UNLISTED):
         broker.add_topic(b"made-up-%d" % n)
-    assert len(broker.topics) == engine_module.MAX_UNLISTED + 1
+    assert len(broker.topics) == broker_meters.MAX_UNLISTED + 1
     broker.vouch(b"real")
     assert broker.topics[b"real"].vouched
 
 
 def test_made_up_names_beyond_the_bound_share_one_meter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MAX_UNLISTED", 3)
+    monkeypatch.setattr(broker_meters, "MAX_UNLISTED", 3)
     made = engine(total=10 * MB)
     made.set_topics(1, ["known"])
     fill(made, **{f"t{i}": 2 * MB for i in range(10)})
@@ -205,9 +207,9 @@ def test_made_up_names_beyond_the_bound_share_one_meter(monkeypatch: pytest.Monk
     assert set(broker.topics) == {b"t0", b"t1", b"t2", OTHER}
     assert broker.topics[OTHER].rate == 14 * MB
     assert broker.share == 2 * MB
-    assert broker.record(b"t7", 1) is False
-    assert "topic t7 is over" in made.rejection(1, b"t7", 6.0).text
-    broker.record(b"known", 1)  # one that metadata lists has its own, always
+    assert record(broker, b"t7", 1) is False
+    assert "topic t7 is over" in rejection(made, 1, b"t7", 6.0).text
+    record(broker, b"known", 1)  # one that metadata lists has its own, always
     assert b"known" in broker.topics
     made.refund(1, b"t8", 100)
     assert broker.topics[OTHER].uncounted == -100
@@ -218,7 +220,7 @@ def test_a_rate_equal_to_a_share_that_a_new_topic_lowered_does_not_exceed_it() -
     fill(made, big=9 * MB, a=3 * MB)
     made.broker(1).vouch(b"b")
     assert made.broker(1).share == 3 * MB
-    assert made.broker(1).record(b"a", 1) is True
+    assert record(made.broker(1), b"a", 1) is True
 
 
 def test_a_share_is_lowered_for_the_rates_of_the_last_tick_not_of_an_earlier_one() -> None:
@@ -248,7 +250,7 @@ def test_a_refund_in_a_later_tick_than_its_admission_never_makes_a_rate_negative
 
 def test_a_refund_for_a_topic_that_has_gone_still_leaves_the_total() -> None:
     made = engine()
-    made.broker(1).record(b"a", 1000)
+    record(made.broker(1), b"a", 1000)
     made.refund(1, b"gone", 400)
     assert made.broker(1).total.uncounted == 600
     assert made.broker(1).errors.uncounted == 400
@@ -256,7 +258,7 @@ def test_a_refund_for_a_topic_that_has_gone_still_leaves_the_total() -> None:
 
 def test_what_is_retracted_is_no_error() -> None:
     made = engine()
-    made.broker(1).record(b"a", 1000)
+    record(made.broker(1), b"a", 1000)
     made.broker(1).retract(b"a", 1000)
     assert (made.broker(1).total.uncounted, made.broker(1).errors.uncounted) == (0, 0)
 
@@ -268,25 +270,25 @@ def test_what_is_retracted_is_no_error() -> None:
 def test_the_wait_ends_at_the_next_tick_where_that_may_bring_the_rate_below(now: float, throttle_ms: int) -> None:
     made = engine(total=10 * MB, clicks=5 * MB)
     fill(made, clicks=5.1 * MB, rest=5.2 * MB)
-    assert made.rejection(1, b"clicks", now).throttle_ms == throttle_ms
+    assert rejection(made, 1, b"clicks", now).throttle_ms == throttle_ms
 
 
 def test_the_wait_covers_two_ticks_where_one_is_not_enough() -> None:
     made = engine(total=10 * MB, clicks=5 * MB)
     fill(made, clicks=5.7 * MB, rest=6 * MB)  # 5.7 -> 5.24 -> 4.82
-    assert made.rejection(1, b"clicks", 7.0).throttle_ms == 8000
+    assert rejection(made, 1, b"clicks", 7.0).throttle_ms == 8000
 
 
 def test_the_wait_is_ten_seconds_at_most() -> None:
     made = engine(total=10 * MB, clicks=5 * MB)
     fill(made, clicks=500 * MB)
-    assert made.rejection(1, b"clicks", 5.0).throttle_ms == 10_000
+    assert rejection(made, 1, b"clicks", 5.0).throttle_ms == 10_000
 
 
 def test_the_wait_ends_as_soon_as_the_total_may_be_below_though_the_topic_is_not() -> None:
     made = engine(total=10 * MB, clicks=1 * MB)
     fill(made, clicks=9 * MB, rest=1.5 * MB)
-    assert made.rejection(1, b"clicks", 5.0).throttle_ms == 5000
+    assert rejection(made, 1, b"clicks", 5.0).throttle_ms == 5000
 
 
 def test_what_came_in_since_the_last_tick_counts_for_the_wait() -> None:
@@ -294,13 +296,13 @@ def test_what_came_in_since_the_last_tick_counts_for_the_wait() -> None:
     fill(made, clicks=5.1 * MB, rest=5.2 * MB)
     made.broker(1).topics[b"clicks"].uncounted += 100 * MB
     made.broker(1).total.uncounted += 100 * MB
-    assert made.rejection(1, b"clicks", 5.0).throttle_ms > 5000
+    assert rejection(made, 1, b"clicks", 5.0).throttle_ms > 5000
 
 
 def test_a_rejection_carries_its_numbers() -> None:
     made = engine(total=10 * MB, clicks=5 * MB)
     fill(made, clicks=6 * MB, rest=6 * MB)
-    verdict = made.rejection(1, b"clicks", 5.0)
+    verdict = rejection(made, 1, b"clicks", 5.0)
     assert (verdict.action, verdict.reason) == ("reject", "topic-threshold")
     assert (verdict.observed, verdict.limit) == (6 * MB, 5 * MB)
     assert (verdict.total_observed, verdict.total_limit) == (12 * MB, 10 * MB)
@@ -324,7 +326,7 @@ def test_a_policy_counts_at_once_in_both_directions() -> None:
 def test_without_a_total_nothing_is_ever_rejected_and_topic_thresholds_are_warned_about() -> None:
     made = engine(None, clicks=1)
     fill(made, clicks=10_000 * MB)
-    assert made.broker(1).record(b"clicks", 1) is True
+    assert record(made.broker(1), b"clicks", 1) is True
     assert len(made.warnings()) == 1
 
 
@@ -387,7 +389,7 @@ class Machine(RuleBasedStateMachine):
     def produce(self, node: int, name: str, size: int) -> None:
         before = self.engine.broker(node).topics.get(name.encode())
         is_over = before is not None and before.over
-        assert self.engine.broker(node).record(name.encode(), size) is not is_over
+        assert record(self.engine.broker(node), name.encode(), size) is not is_over
 
     @rule(node=brokers, name=names, size=st.integers(1, 500))
     def refuse(self, node: int, name: str, size: int) -> None:

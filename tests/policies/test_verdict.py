@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from policies.decision import strictest
 from policies.usage import REASONS, WOULD
 from policies.verdict import (
     DELAY,
@@ -22,7 +23,6 @@ from policies.verdict import (
     resource_group,
     storage_pause,
     storage_throttle,
-    strictest,
     unknown_topic_id,
     used_up_threshold,
     whole_request,
