@@ -1,7 +1,7 @@
 # What one upstream broker gets, and how much of it each topic: meters, implicit shares, and the limits that go by them.
 #
 # The answer for the hot path, `TopicMeter.over`, is whether anybody has to be asked about the topic's next batch: the
-# thresholds (on_exceed.py: by rejection or by delay) or a resource group (group_lines.py). Rates and thresholds are per
+# thresholds (rejecting.py, pacing.py) or a resource group (group_lines.py). Rates and thresholds are per
 # upstream broker, as if each metered itself (V1). What implicit topics share is one number per broker.
 #
 # Thresholds hold for the sum of all gateways and workers. Those that reject go by the others' rates as well (`Others`);
@@ -24,10 +24,9 @@ from policies.fleet_lines import Fleet, FleetLine
 from policies.group_lines import GroupLines, GroupSide
 from policies.line import ask_all
 from policies.meter import ALPHA, TICK_S, Meter
-from policies.on_exceed import ThresholdStrategy
 from policies.pacing import Pacer
 from policies.rejecting import Rejecter
-from policies.thresholds import Thresholds
+from policies.thresholds import Thresholds, ThresholdStrategy
 from policies.verdict import Verdict, storage_throttle
 
 if TYPE_CHECKING:

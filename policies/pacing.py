@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from policies.bucket import Bucket
 from policies.line import AT_ONCE, BURST_S, DEBT_S, MIN_WAIT_S, Answer, Door
-from policies.on_exceed import ThresholdStrategy
+from policies.thresholds import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from policies.meter import DECAY, TICK_S, Meter
-from policies.on_exceed import ThresholdStrategy
+from policies.thresholds import ThresholdStrategy
 from policies.verdict import MAX_THROTTLE_MS, Verdict, over_threshold
 
 if TYPE_CHECKING:

@@ -248,9 +248,8 @@ class Gate:
         """`whole`: what all of the request is under."""
         meter = self._meter(topic, version)
         group = self._side(meter, now) if self.world.engine.groups.exists else None
-        if not meter.thresholds_ask:
-            return whole if group is None else whole._replace(group=group)
-        return whole._replace(group=group, threshold=TopicThreshold(self.broker, meter, self.name(topic, version)))
+        threshold = TopicThreshold(self.broker, meter, self.name(topic, version)) if meter.thresholds_ask else None
+        return Limits(whole.storage, whole.quota, group, threshold)
 
     def _side(self, meter: TopicMeter, now: float) -> GroupSide | None:
         """The group to ask about that topic; None also where it need not be asked, since it has credit enough."""

@@ -8,6 +8,7 @@ from policies.broker_meters import OTHER, BrokerMeters, TopicMeter, TopicThresho
 from policies.decision import Limit, Patience, strictest
 from policies.engine import Engine
 from policies.group_lines import GroupSide
+from policies.meter import TICK_S
 from policies.verdict import DELAY, Verdict
 
 
@@ -15,6 +16,20 @@ def say(limit: Limit | None, size: int, now: float, patience: Patience, messages
     """What one limit says, marked where it is only observed; None: there is no such limit, or nothing to say."""
     why = None if limit is None else limit.judge(size, messages, patience, now)
     return replace(why, observed_only=True) if why is not None and limit is not None and limit.observes else why
+
+
+def rejecting(total: float | None = 20_000_000, **topics: float) -> Engine:
+    """An engine with thresholds that reject."""
+    made = Engine(now=0.0)
+    made.set_policy(total, topics)
+    return made
+
+
+def fill(made: Engine, node_id: int = 1, **rates: float) -> None:
+    """One tick's worth of traffic at these rates, and the tick."""
+    for topic, rate in rates.items():
+        record(made.broker(node_id), topic.encode(), round(rate * TICK_S))
+    made.tick(made.due)
 
 
 def meter_of(broker: BrokerMeters, topic: bytes) -> TopicMeter | None:
