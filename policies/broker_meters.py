@@ -22,7 +22,7 @@ from policies.decision import Limit, Patience
 from policies.fleet_keys import total_key
 from policies.fleet_lines import Fleet, FleetLine
 from policies.group_lines import GroupLines, GroupSide
-from policies.line import ask_all
+from policies.line import AT_ONCE
 from policies.meter import ALPHA, TICK_S, Meter
 from policies.pacing import Pacer
 from policies.rejecting import Rejecter
@@ -135,15 +135,28 @@ class StorageLimit(Limit):
         self._broker = broker
 
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
-        answer, line = ask_all([(self.line, size)], patience, now)
-        if line is None:
+        answer = self.line.ask(size, now, patience.may_delay, patience.denied_s)
+        if answer is AT_ONCE:
             return None
         broker = self._broker
-        rates = broker.total.rate, line.bucket.rate
+        rates = broker.total.rate, self.line.bucket.rate
         return storage_throttle(broker.node_id, answer.throttle_ms, rates, broker.note, answer.outcome)
 
     def take(self, size: int, messages: int, now: float) -> None:
         self.line.take(size, now)
+
+
+class StoragePause(Limit):
+    """Nothing may be forwarded, as `verdict` says."""
+
+    __slots__ = ("observes", "verdict")
+
+    def __init__(self, verdict: Verdict, *, observes: bool) -> None:
+        self.verdict = verdict
+        self.observes = observes
+
+    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict:
+        return self.verdict
 
 
 class BrokerMeters:
@@ -155,31 +168,9 @@ class BrokerMeters:
     fleet bring. `passed`: bytes that got into the log before the last tick. `due`: when the next tick is.
     """
 
-    __slots__ = (
-        "_fleet",
-        "_groups",
-        "_has_portions",
-        "_internal",
-        "_listed",
-        "_sharing",
-        "_strangers",
-        "_thresholds",
-        "_unlisted",
-        "due",
-        "errors",
-        "factor",
-        "node_id",
-        "note",
-        "observes",
-        "others",
-        "passed",
-        "share",
-        "storage",
-        "strategy",
-        "throttled",
-        "topics",
-        "total",
-    )
+    __slots__ = ("_fleet", "_groups", "_has_portions", "_internal", "_listed", "_sharing", "_strangers",
+                 "_thresholds", "_unlisted", "due", "errors", "factor", "node_id", "note", "observes", "others",
+                 "passed", "share", "storage", "strategy", "throttled", "topics", "total")  # fmt: skip
 
     def __init__(self, node_id: int, internal: frozenset[bytes], fleet: Fleet, groups: GroupLines, due: float) -> None:
         """Without thresholds, until `apply`."""

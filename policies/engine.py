@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from policies.broker_meters import NO_OTHERS, BrokerMeters, Others
-from policies.decision import Limit, Patience
+from policies.broker_meters import NO_OTHERS, BrokerMeters, Others, StoragePause
 from policies.fleet_lines import Fleet
 from policies.group_lines import Finder, GroupLimits, GroupLines
 from policies.meter import TICK_S
 from policies.thresholds import Thresholds
-from policies.verdict import Verdict, reduced, storage_pause
+from policies.verdict import reduced, storage_pause
 
 OnExceed = Literal["reject", "delay"]
 Mode = Literal["enforce", "observe"]
@@ -46,19 +45,6 @@ class BrokerRate(NamedTuple):
     throttled_rate: float
     threshold: float | None
     topics: list[TopicRate]
-
-
-class StoragePause(Limit):
-    """Nothing may be forwarded, as `verdict` says."""
-
-    __slots__ = ("observes", "verdict")
-
-    def __init__(self, verdict: Verdict, *, observes: bool) -> None:
-        self.verdict = verdict
-        self.observes = observes
-
-    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict:
-        return self.verdict
 
 
 class Engine:

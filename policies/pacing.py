@@ -126,12 +126,12 @@ class Pacer(ThresholdStrategy):
         self._seen += size
 
     def _ask(self, meter: TopicMeter, size: int, patience: Patience, now: float) -> Answer:
-        bucket = self._settle(meter, self._settle_total(now), now)
+        total_wait = self._settle_total(now)
+        bucket = self._settle(meter, total_wait, now)
         self._asked[meter] = True
         if bucket is None:
             return AT_ONCE
-        total = self.bucket
-        total_wait, topic_wait = total.wait(now), bucket.wait(now)
+        total, topic_wait = self.bucket, bucket.wait(now)
         ahead = min(total_wait, topic_wait)
         after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
         refusal = self._door.turn_away(ahead, after, patience.may_delay, patience.denied_s)

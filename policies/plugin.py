@@ -44,34 +44,18 @@ class TrafficPolicy(Protocol):
 class PluginLimit(Limit):
     """What all policies of the operator's own say about one partition of one request."""
 
-    __slots__ = ("_client_id", "_node_id", "_partition", "_plugins", "_principal", "_producer_id", "_topic")
+    __slots__ = ("_batch", "_client", "_plugins")
 
     def __init__(
-        self,
-        plugins: Sequence[TrafficPolicy],
-        node_id: int,
-        topic: bytes,
-        partition: int,
-        producer_id: int,
-        principal: str,
-        client_id: str,
+        self, plugins: Sequence[TrafficPolicy], batch: tuple[int, bytes, int, int], client: tuple[str, str]
     ) -> None:
+        """`batch`: broker, topic, partition and producer id; `client`: principal and client id."""
         self._plugins = plugins
-        self._node_id = node_id
-        self._topic = topic
-        self._partition = partition
-        self._producer_id = producer_id
-        self._principal = principal
-        self._client_id = client_id
+        self._batch = batch
+        self._client = client
 
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
-        why = strictest(
-            plugin.decide(
-                self._node_id, self._topic, self._partition, self._producer_id, size, self._principal, self._client_id,
-                now,
-            )
-            for plugin in self._plugins
-        )  # fmt: skip
+        why = strictest(plugin.decide(*self._batch, size, *self._client, now) for plugin in self._plugins)
         if why is not None and why.throttle_ms > MAX_THROTTLE_MS:  # its client would obey it, and time out elsewhere
             return replace(why, throttle_ms=MAX_THROTTLE_MS)
         return why

@@ -238,9 +238,8 @@ class Gate:
             if limits is None:
                 limits = by_topic[topic] = self._limits_of(topic, version, whole, now)
             if plugins:
-                name = self.name(topic, version)
-                own = PluginLimit(plugins, self.node_id, name, part[1], part[4], self.principal, self._client)
-                limits = limits._replace(plugin=own)
+                batch = self.node_id, self.name(topic, version), part[1], part[4]
+                limits = limits._replace(plugin=PluginLimit(plugins, batch, (self.principal, self._client)))
             found[part[:2]] = limits
         return found
 
