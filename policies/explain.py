@@ -1,19 +1,19 @@
-# Why traffic is or is not held back: every rule that looks at a topic, user and client id, in the order in which the
-# gateway asks them, each with its limit, the rate against it, and which of them binds first; and which rules say
-# nothing about it, and why.
+# Why traffic is or is not held back: every rule that looks at a topic, user and client id, limits in the order in which
+# they are asked (decision.Limits), each with its limit, the rate against it, and which of them binds first; and which
+# rules say nothing about it, and why.
 #
 # It decides nothing: it puts what others know (policies, storage factor, rates, what was rejected) beside each other by
-# the rules of engine.py, quota_lines.py, group_lines.py and the gate before them. Knows no clock and no process:
-# `now_ms` is Unix time. Utilization is rate by limit, not capped, NaN where there is no limit or nothing is known
-# (KIP-1373).
+# the rules of broker_meters.py, quota_lines.py and group_lines.py. Knows no clock and no process: `now_ms` is Unix
+# time. Utilization is rate by limit, not capped, NaN where there is no limit or nothing is known (KIP-1373).
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple
 
 from policies.client_quotas import Effective
+from policies.decision import STRICTNESS, Limits
 from policies.engine import INTERNAL_TOPICS, BrokerRate, Mode, OnExceed, TopicRate
 from policies.fleet_keys import Direction, FleetKey, group_key
 from policies.group_names import ATTACHMENT_KEY, GROUP_KEYS, MEANS, rate_text
@@ -34,7 +34,7 @@ from policies.verdict import (
     format_rate,
 )
 
-Action = Literal["refuse", "hold", "reject", "delay"]  # strictest first; refuse: for good
+Action = Literal["refuse", "hold", "reject", "delay"]  # refuse: for good, whatever the limits say
 Traffic = Literal["produce", "fetch", "both"]
 By = Literal["rate", "rejected", "utilization"]
 
@@ -387,10 +387,15 @@ class _Explaining:
         return self._leaders or tuple(sorted({*self.known.leads, *self._rates})) or (None,)
 
     def rules(self) -> list[Rule]:
-        return [
-            *self._protected(), *self._of_storage(), *self._quotas(), *self._groups(), *self._thresholds(),
-            *self._others(),
-        ]  # fmt: skip
+        limits: dict[str, Callable[[], Iterator[Rule]]] = {
+            "storage": self._of_storage,
+            "quota": self._quotas,
+            "group": self._groups,
+            "threshold": self._thresholds,
+            "plugin": self._plugins,
+        }
+        asked = [rule for kind in Limits._fields for rule in limits[kind]()]
+        return [*self._protected(), *asked, self._fence()]
 
     def notes(self) -> Iterator[str]:
         asked, known = self.asked, self.known
@@ -440,13 +445,15 @@ class _Explaining:
             now = level.utilization >= 1 or self._was_held(STORAGE_THROTTLE, broker)
             yield Rule(STORAGE_THROTTLE, broker, (level,), "delay", "produce", mode, now, storage.why)
 
-    def _others(self) -> Iterator[Rule]:
+    def _plugins(self) -> Iterator[Rule]:
         for name in self.known.plugins:
             note = f"{name} is asked about every partition; only it knows its limits"
             now = self._was_held(name, None)
             yield Rule(PLUGIN, None, (), "reject", "produce", self._mode("enforce"), now, note)
+
+    def _fence(self) -> Rule:
         note = "of an idempotent producer: what comes behind a rejected batch, until that one comes again"
-        yield Rule(FENCE, None, (), "reject", "produce", self._mode("enforce"), self._was_held(FENCE, None), note)
+        return Rule(FENCE, None, (), "reject", "produce", self._mode("enforce"), self._was_held(FENCE, None), note)
 
     # --- client quotas ------------------------------------------------------------------------------------------------
 
@@ -708,7 +715,7 @@ class _Explaining:
 
 
 def share_of(known: Known, broker: int | None, total: float, topic: str, rates: BrokerRate | None) -> float:
-    """The implicit threshold of a broker's topics, as engine.BrokerMeters counts them, `topic` being one of its own."""
+    """The implicit threshold of a broker's topics, as BrokerMeters counts them, `topic` being one of its own."""
     explicit = known.policies.topics()
     left = max(0.0, total - math.fsum(known.policies.topics(known.gone).values()))
     names = {*known.leads.get(-1 if broker is None else broker, ()), topic}
@@ -777,7 +784,7 @@ def _first(rules: Sequence[Rule]) -> Rule | None:
     enforced = [rule for rule in rules if rule.mode == "enforce" and rule.traffic != "fetch"]
     binding = [rule for rule in enforced if rule.limits_now]
     if binding:
-        return min(binding, key=lambda rule: (get_args(Action).index(rule.action), -_sortable(rule.utilization)))
+        return max(binding, key=lambda rule: (STRICTNESS.get(rule.action, math.inf), _sortable(rule.utilization)))
     comparable = [rule for rule in enforced if rule.headroom is not None]
     if comparable:
         return min(comparable, key=lambda rule: (rule.headroom, -_sortable(rule.utilization)))

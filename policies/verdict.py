@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,16 +67,6 @@ class Verdict:
     def would(self) -> str:
         """One of usage.WOULD: what would have happened to the batch if this were enforced."""
         return "would_delay" if self.action == DELAY else "would_reject"
-
-
-def strictest(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """The one that counts among several policies' verdicts on the same batch; None if none says anything.
-
-    What is enforced beats what is only observed, a rejection beats a delay, then the longer throttle wins; the first of
-    equals.
-    """
-    said = (verdict for verdict in verdicts if verdict is not None)
-    return max(said, key=lambda v: (not v.observed_only, v.action == REJECT, v.throttle_ms), default=None)
 
 
 def over_threshold(

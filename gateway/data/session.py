@@ -17,7 +17,7 @@ from gateway.data import admin_turn
 from gateway.data.admin_turn import AdminTurn
 from gateway.data.budget import Unaccounted
 from gateway.data.fetches import Fetches
-from gateway.data.gate import Gate, Refusals
+from gateway.data.gate import Gate
 from policies.usage import DELAYED
 from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID
 from protocol import api, fetch_request, produce_request, produce_response, rewrite
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.channel import Answer
     from gateway.data.budget import Account
     from gateway.data.world import World
+    from policies.decision import Decision, Refused
     from protocol.produce_request import Partition
 
 MAX_PENDING = 1000  # requests in flight on one connection before it is no longer read; clients send 1 to 5
@@ -513,7 +514,8 @@ class Session:
             return False
         wait_ms = max(0, round((self.mute_until - now) * 1000))
         may_delay = not acks or now < self.drained_at + MAX_WAIT_S
-        refused, delay_ms, notes = gate.judge(parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
+        judged = gate.judge(parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
+        refused, delay_ms = judged.refused, judged.delay_ms
         if refused and not acks:
             unforgiven = self._delay_unacknowledged(refused, now)
             if self.hold_until:
@@ -523,14 +525,14 @@ class Session:
                 return False
             refused = unforgiven
         self._holds = False
-        if notes:
-            gate.note(notes)
+        if judged.notes:
+            gate.note(judged.notes, version)
         if delay_ms:
             self._delay(delay_ms, acks, now)
         if refused:
-            self._reject(buf, start, stop, version, correlation, acks, parts, refused, delay_ms, now)
+            self._reject(buf, start, stop, version, correlation, acks, parts, judged, refused, now)
             return False
-        gate.admit(parts, version, now)
+        gate.admit(judged, parts, version, now)
         if acks:
             self._owe(parts)
             self.pending.entries.append((correlation, PRODUCE, version, parts, None, delay_ms))
@@ -556,7 +558,7 @@ class Session:
                 return True
         elif self.paused_since:
             held_ms = round((now - self.paused_since) * 1000)
-            gate.note([(part, gate.name(part[0], version), DELAYED, STORAGE_PAUSE, held_ms) for part in parts])
+            gate.note([(part, DELAYED, STORAGE_PAUSE, held_ms) for part in parts], version)
         self.paused_since = 0.0
         return False
 
@@ -575,17 +577,17 @@ class Session:
         self._mute_until(until)
         self._delayed = True
 
-    def _delay_unacknowledged(self, refused: Refusals, now: float) -> Refusals:
+    def _delay_unacknowledged(self, refused: Refused, now: float) -> Refused:
         """acks=0 waits, unless the operator wants it dropped: every client reports success for what is lost, and none
         times out on it. What is left refused (a topic that nobody may produce to, or nobody knows) can't be told to
         anyone.
         """
-        for_good = {key: why for key, why in refused.items() if why.verdict.reason in NEVER_PASSES}
+        for_good = {key: why for key, why in refused.items() if why.reason in NEVER_PASSES}
         if self.world.settings.acks0 == "drop" or self.memory_short:
             return refused
         if self.client_gone or self.draining or len(for_good) == len(refused):
             return for_good
-        wait = min(why.verdict.throttle_ms for key, why in refused.items() if key not in for_good) / 1000
+        wait = min(why.throttle_ms for key, why in refused.items() if key not in for_good) / 1000
         self._mute_until(now + max(MIN_HOLD_S, min(wait, MAX_MUTE_S)))
         self.hold_until = self.mute_until
         return refused
@@ -599,8 +601,8 @@ class Session:
         correlation: int,
         acks: int,
         parts: list[Partition],
-        refused: Refusals,
-        delay_ms: int,
+        judged: Decision[Partition],
+        refused: Refused,
         now: float,
     ) -> None:
         """Forward what is left of the request, if anything, and tell the client the rest in the same answer."""
@@ -614,12 +616,12 @@ class Session:
         else:
             dropped: dict[str, list[Partition]] = {}  # nobody can be told
             for part in stopped:
-                reason = refused[part[:2]].verdict.reason
+                reason = refused[part[:2]].reason
                 dropped.setdefault(reason if reason in NEVER_PASSES else ACKS0_LIMIT, []).append(part)
             for reason, some in dropped.items():
                 gate.count(some, version, "dropped", reason)
-        rows = [(topic, index, code, why.text) for (topic, index), (code, why) in refused.items()]
-        throttle_ms = max(delay_ms, *(why.throttle_ms for _, why in refused.values()))
+        rows = [(topic, index, gate.code(why), why.text) for (topic, index), why in refused.items()]
+        throttle_ms = max(judged.delay_ms, *(why.throttle_ms for why in refused.values()))
         if throttle_ms and acks:
             # Bounded twice: a single mute, and what the oldest unread request has waited already. Requests that are
             # read already are still decided at once: they would only wait for the same answer.
@@ -627,14 +629,14 @@ class Session:
             if until > now:
                 self._mute_until(until)
         if admitted:
-            gate.admit(admitted, version, now)
+            gate.admit(judged, admitted, version, now)
             self._substitute = produce_request.strip(buf, start, stop, refused.keys())
             if acks:
                 self._owe(admitted)
                 self.pending.entries.append((correlation, PRODUCE, version, admitted, rows, throttle_ms))
                 self.world.ledger.count("answers_merged")
             else:
-                gate.send_unacknowledged(admitted, version, delay_ms)
+                gate.send_unacknowledged(admitted, version, judged.delay_ms)
         elif acks:
             self._answer(produce_response.local(version, correlation, rows, throttle_ms))
 

@@ -22,7 +22,6 @@ from policies.verdict import (
     resource_group,
     storage_pause,
     storage_throttle,
-    strictest,
     unknown_topic_id,
     used_up_threshold,
     whole_request,
@@ -174,35 +173,3 @@ def test_a_short_delay_is_told_in_milliseconds() -> None:
 
 def test_every_action_has_an_outcome_for_when_it_is_only_observed() -> None:
     assert tuple(Verdict(action, "r", 0, "").would for action in (REJECT, DELAY)) == WOULD
-
-
-# --- several policies -------------------------------------------------------------------------------------------------
-
-
-def said(action: str, throttle_ms: int, observed_only: bool = False, reason: str = "r") -> Verdict:
-    return Verdict(action, reason, throttle_ms, "", observed_only=observed_only)
-
-
-def test_where_no_policy_says_anything_there_is_no_verdict() -> None:
-    assert strictest([]) is None
-    assert strictest([None, None]) is None
-
-
-@pytest.mark.parametrize(
-    ("winner", "other"),
-    [
-        (said(REJECT, 1), said(DELAY, 9000)),
-        (said(REJECT, 2), said(REJECT, 1)),
-        (said(DELAY, 2), said(DELAY, 1)),
-        (said(DELAY, 1), said(REJECT, 9000, observed_only=True)),
-        (said(REJECT, 1, observed_only=True), said(DELAY, 9000, observed_only=True)),
-    ],
-)
-def test_the_strictest_verdict_counts_in_any_order(winner: Verdict, other: Verdict) -> None:
-    assert strictest([winner, None, other]) is winner
-    assert strictest(iter([other, winner])) is winner
-
-
-def test_of_equal_verdicts_the_first_counts() -> None:
-    first, second = said(DELAY, 5, reason="topic-threshold"), said(DELAY, 5, reason="mine")
-    assert strictest([first, second]) is first
