@@ -191,21 +191,6 @@ class Budget:
         )
 
 
-class Unaccounted:
-    """In place of an account, for a session without sockets."""
-
-    is_short = False
-
-    def charge(self, size: int) -> None:
-        """Nobody counts."""
-
-    def discharge(self, size: int) -> None:
-        """Nobody counts."""
-
-    def rename(self, name: str) -> None:
-        """Nobody asks whose it is."""
-
-
 class Account:
     """What one connection holds of the budget: `used` bytes; `reserved`: of these, in buffers for requests."""
 

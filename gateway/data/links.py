@@ -16,16 +16,16 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gateway.data.budget import Account
+from gateway.data.ends import Excluded, UpstreamError, close_reason
 from gateway.data.inbound import EOF, Inbound
 from gateway.data.reactor import DEAF, ERR, HUP, IN, OUT, QUIET, RDHUP
-from gateway.data.session import MAX_PENDING, Excluded, Session, UpstreamError, close_reason
+from gateway.data.session import Session
 from protocol.framing import check_answer_head, check_request_head
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
     from gateway.channel import Settings
-    from gateway.data.budget import Large
+    from gateway.data.budget import Account, Large
     from gateway.data.reactor import Reactor
 
 MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
@@ -181,10 +181,9 @@ class Link:
         self.session = session
         self.client = client
         self.upstream = upstream
-        self.peer = session.peer = peer
-        session.wake = self._wake
-        account = Account(reactor.budget, peer.rpartition(":")[0])
-        self.account = session.account = account
+        self.peer = session.admin.peer = peer
+        session.admin.wake = self._wake
+        self.account = session.account
         self.c_in = Inbound(reactor.shared, self.account, self._wake, is_client=True)
         self.u_in = Inbound(reactor.shared, self.account, self._wake, is_client=False)
         self.c_out = Outbound(self.account)
@@ -198,7 +197,7 @@ class Link:
         self._plain = True  # nothing parked, no side has ended, nothing is finishing
         self._c_idle = True  # its socket was empty, and is being read: what comes now has not waited
         self._ended_at = 0.0  # since when there is nothing left but to send what is kept, and nothing of it went
-        self._read_at = self._opened_at = self._looked_at = session.drained_at
+        self._read_at = self._opened_at = self._looked_at = session.hold.drained_at
         self._answered_at = 0.0  # when the broker was last read
         self._frame_at = 0.0  # since when, while it was being read, no frame of the client's came to its end
         self._began_at = 0.0  # since when its client takes nothing, or too little, of what it is sent …
@@ -215,14 +214,14 @@ class Link:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.session.drained_at = self._read_at = self._opened_at = self._looked_at = now
+        self.session.hold.drained_at = self._read_at = self._opened_at = self._looked_at = now
         self.reactor.links.add(self)
         self.reactor.register(self.client, IN, self.on_client)
         self.reactor.register(self.upstream, IN, self.on_upstream)
 
     @property
     def muted(self) -> bool:
-        return self.parked is not None and bool(self.session.hold_until)
+        return self.parked is not None and bool(self.session.hold.until)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -241,7 +240,7 @@ class Link:
                 self._go_on(now)
                 return
             if self._c_idle:
-                self.session.drained_at = now
+                self.session.hold.drained_at = now
             n = self.c_in.receive(self.client)
         except OSError:
             self.close("disconnects_client")
@@ -305,7 +304,7 @@ class Link:
         """Give the session what was read, send what it leaves, and keep or park the rest."""
         session = self.session
         self.c_in.large = None  # ours from here on: handed to whoever needs it further, or given back below
-        if self.finishing and not session.draining:
+        if self.finishing and not session.hold.draining:
             self._give_back(large)  # behind a malformed frame
             return
         malformed = None
@@ -313,13 +312,13 @@ class Link:
         started = perf_counter() if session.gate.timed else 0.0
         try:
             pos = session.on_client(buf, pos, end, now)
-            if pos < end and not session.hold_until:
+            if pos < end and not session.hold.until:
                 frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed = error
         if pos != start:
             self._frame_at = 0.0
-        if session.is_waiting:
+        if session.in_flight.is_waiting:
             self._plain = False  # `_update` has to look
         if session.to_upstream:
             try:
@@ -334,11 +333,11 @@ class Link:
         if malformed is not None:
             self._end_malformed(malformed, now)
         elif pos < end and not self.closed:
-            if session.hold_until or session.is_full:
+            if session.hold.until or session.in_flight.is_full:
                 self._park(buf, pos, end, large)
                 return
             self.c_in.buf, self.c_in.end = buf, end
-            self.c_in.keep(pos, frame_bytes, proven=session.authenticated or not session.world.wants_sasl)
+            self.c_in.keep(pos, frame_bytes, proven=not session.authentication.is_owed)
         if large is not None:
             self.account.give(large)
 
@@ -370,24 +369,24 @@ class Link:
         """
         buf, pos, end, large = self._unpark()
         session = self.session
-        session.memory_short = self.account.is_wanted
-        forwards = session.turn is None and not (session.paused_since and session.gate.paused())
-        if session.hold_until and forwards and not self.c_in.partial:
+        session.hold.memory_short = self.account.is_wanted
+        forwards = session.admin.turn is None and not (session.hold.paused_since and session.gate.paused())
+        if session.hold.until and forwards and not self.c_in.partial:
             more = self._read_on(min(MAX_READ_ON, self.reactor.budget.room // 2) - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
                 self._give_back(large)
                 large = None
-                if not self.c_eof and self._rounds < READ_ON_ROUNDS and not session.draining:
+                if not self.c_eof and self._rounds < READ_ON_ROUNDS and not session.hold.draining:
                     self._rounds += 1
-                    session.hold_until = now + READ_ON_S
+                    session.hold.until = now + READ_ON_S
                     self._park(buf, pos, end, None)
                     return
         self._rounds = 0
-        session.client_gone = session.client_gone or self.c_eof
+        session.hold.client_gone = session.hold.client_gone or self.c_eof
         size = end - pos
         self._handle(buf, pos, end, large, now)
-        session.memory_short = False  # it was about what was held; what comes next is looked at anew
+        session.hold.memory_short = False  # it was about what was held; what comes next is looked at anew
         self._age(size, now)
 
     def _age(self, size: int, now: float) -> None:
@@ -399,7 +398,7 @@ class Link:
         self._behind -= size - left
         session = self.session
         if self._emptied_at and self._behind <= 0:  # what is left came after that
-            session.drained_at, self._emptied_at = max(session.drained_at, self._emptied_at), 0.0
+            session.hold.drained_at, self._emptied_at = max(session.hold.drained_at, self._emptied_at), 0.0
         if left and not self._emptied_at:
             self._behind, self._emptied_at = left, now
 
@@ -443,7 +442,7 @@ class Link:
         if started:
             session.gate.spend(perf_counter() - started, now)
         if not self.closed and (pos < end or u_in.large is not None):
-            size = check_answer_head(buf, pos, end) if session.wants_whole() else 0
+            size = check_answer_head(buf, pos, end) if session.wants_whole_answer else 0
             if size > self.reactor.budget.limit:
                 self._end_upstream(UpstreamError(f"an answer of {size} bytes, more than limits.max_buffered_bytes"))
                 return
@@ -481,14 +480,14 @@ class Link:
                 self._c_idle = c_in.drained
                 return  # nearly always: both sides are read, and nothing is left to send
         session = self.session
-        if self.parked is not None and self._may_resume(now):
+        if self.parked is not None and not (self.u_out.pieces or self.c_out.pieces) and session.may_go_on(now):
             self._resume(now)
         if self.closed:
             return
         if self.u_eof and not self.c_out.pieces:
             self.close("disconnects_client" if self.c_eof else "disconnects_upstream")
             return
-        if self.finishing and session.idle and not self.c_out.pieces and not self.u_out.pieces:
+        if self.finishing and session.is_idle and not self.c_out.pieces and not self.u_out.pieces:
             self.close(self.finishing)
             return
         if self.c_eof and not self._u_shut and self.parked is None and not self.u_out.pieces:
@@ -498,29 +497,17 @@ class Link:
                 self.upstream.shutdown(socket.SHUT_WR)
             except OSError:
                 self._upstream_broken(now)
-        is_set = 0.0 < self._timer_at <= session.hold_until
-        if self.parked is not None and now < session.hold_until and not is_set:
-            self._timer_at = session.hold_until
-            self.reactor.call_at(session.hold_until, self)
+        is_set = 0.0 < self._timer_at <= session.hold.until
+        if self.parked is not None and now < session.hold.until and not is_set:
+            self._timer_at = session.hold.until
+            self.reactor.call_at(session.hold.until, self)
         self._update()
-
-    def _may_resume(self, now: float) -> bool:
-        session = self.session
-        if self.u_out.pieces or self.c_out.pieces:
-            return False
-        if session.draining:
-            return True
-        if session.turn is not None:
-            return session.turn_moves(now)
-        if session.hold_until:
-            return now >= session.hold_until
-        return len(session.pending.entries) < MAX_PENDING // 2 and not session.is_waiting
 
     def _update(self) -> None:
         """Tell epoll what is waited for, where it changed."""
         c_out, u_out = self.c_out.pieces, self.u_out.pieces
         ended = self.c_eof or self.u_eof or self._u_gone or self.finishing
-        waits = self.session.is_waiting
+        waits = self.session.in_flight.is_waiting
         self._plain = not (ended or waits or self.parked is not None)
         read = not (c_out or u_out or ended or waits or self.parked is not None or self.c_in.waiting)
         self._c_idle = read and self.c_in.drained
@@ -552,7 +539,7 @@ class Link:
 
     def drain(self, now: float) -> None:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
-        self.session.draining = True
+        self.session.hold.draining = True
         self._plain = False
         if not self.finishing:
             self.finishing, self._ended_at = "disconnects_drain", now
@@ -571,7 +558,7 @@ class Link:
         if ending:
             if now - self._ended_at > settings.frame_timeout_s:  # its peer takes or says nothing more
                 self.close("disconnects_timeout")
-        elif session.world.wants_sasl and not session.authenticated:
+        elif session.authentication.is_owed:
             if now - self._opened_at > settings.authentication_timeout_s:
                 self._end_late("unauthenticated", f"not authenticated within {settings.authentication_timeout_s:g} s")
         elif self.c_out.pieces:

@@ -12,9 +12,11 @@ import pytest
 import trio
 import trio.testing
 
+from gateway.data.budget import Account
+from gateway.data.in_flight import MAX_PENDING
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor, SelectorPoller
-from gateway.data.session import MAX_PENDING, Session
+from gateway.data.session import Session
 from policies.verdict import DELAY, Verdict
 from tests.gateway.play import Play, answer, decode_answer, other_answer, other_request, request, size_of
 
@@ -35,7 +37,8 @@ class Stage:
         client, c_far = _tcp_pair(small)
         upstream, u_far = _tcp_pair(small)
         now = trio.current_time()
-        link = Link(self.reactor, Session(self.play.world, 1, now), client, upstream, "test:1")
+        session = Session(self.play.world, 1, Account(self.reactor.budget, "test"), now)
+        link = Link(self.reactor, session, client, upstream, "test:1")
         link.open(now)
         self.streams += (c_far, u_far)
         return link, c_far, u_far
@@ -162,7 +165,7 @@ async def test_a_client_that_does_not_read_its_answers_stops_the_broker_and_itse
         for _ in range(50):
             await trio.lowlevel.checkpoint()
         assert stage.reactor.budget.used < 2_000_000
-        assert len(link.session.pending) <= MAX_PENDING
+        assert len(link.session.in_flight) <= MAX_PENDING
         nursery.cancel_scope.cancel()
 
 
@@ -277,12 +280,12 @@ async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:
         frame = await receive_exactly(client, 4)
         rest = await receive_exactly(client, struct.unpack(">i", frame)[0])
         assert decode_answer(frame + rest)[2]["clicks", 0][0] == 89
-        link.session.mute_until = trio.current_time() + 0.3
+        link.session.hold.mute_until = trio.current_time() + 0.3
         await client.send_all(request(2, {"free": [0]}))
         await stage.until(lambda: link.parked is not None)
         assert link.muted
         assert await receive_exactly(broker, len(request(2, {"free": [0]}))) == request(2, {"free": [0]})
-        assert trio.current_time() >= link.session.mute_until
+        assert trio.current_time() >= link.session.hold.mute_until
 
 
 class Slow:
@@ -300,32 +303,32 @@ async def test_a_queue_that_never_empties_does_not_age_what_is_young() -> None:
         await client.send_all(5 * request(1))
         await stage.until(lambda: link.parked is not None)
         start = trio.current_time()
-        link.session.drained_at = start - 14
+        link.session.hold.drained_at = start - 14
         for _ in range(6):
             await client.send_all(5 * request(1))
             await receive_exactly(broker, 5 * len(request(1)))
             assert link.parked is not None
-        assert link.session.drained_at >= start
+        assert link.session.hold.drained_at >= start
 
 
 async def test_a_client_that_closes_during_a_mute_has_its_parked_requests_discarded_and_acks_0_forwarded() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
-        link.session.mute_until = trio.current_time() + 0.2
+        link.session.hold.mute_until = trio.current_time() + 0.2
         await client.send_all(request(1) + request(2, acks=0))
         await client.aclose()
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         rows = stage.play.rows()
         assert rows["clicks", "discarded", ""] == (size_of(), 1, 1)
         assert rows["clicks", "unacknowledged", ""] == (size_of(), 1, 1)
-        assert link.session.client_gone
+        assert link.session.hold.client_gone
 
 
 async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_forwarded() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
         frames = 60 * request(1, values=(bytes(50_000),))
-        link.session.mute_until = trio.current_time() + 0.3
+        link.session.hold.mute_until = trio.current_time() + 0.3
         far = socket.socket(fileno=client.socket.detach())
         far.setblocking(True)
 
@@ -337,13 +340,13 @@ async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_for
             nursery.start_soon(trio.to_thread.run_sync, send_and_close)
             assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
         assert stage.play.rows()["clicks", "discarded", ""][2] == 60
-        assert link.session.client_gone
+        assert link.session.hold.client_gone
 
 
 async def test_a_muted_link_whose_peer_resets_costs_no_events() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
-        link.session.mute_until = trio.current_time() + 3600
+        link.session.hold.mute_until = trio.current_time() + 3600
         await client.send_all(request(1))
         await stage.until(lambda: link.parked is not None)
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -402,9 +405,9 @@ async def test_when_writes_are_not_paused_any_more_what_was_held_goes_on_without
         link, client, broker = stage.connect()
         await client.send_all(request(1))
         await stage.until(lambda: link.parked is not None)
-        assert link.session.hold_until > trio.current_time() + 10
+        assert link.session.hold.until > trio.current_time() + 10
         play.engine.set_storage(1.0, "", 1.0)
-        assert link.session.resume(trio.current_time())
+        assert link.session.hold.resume(trio.current_time())
         stage.reactor.call_soon(link)
         stage.reactor.settle(trio.current_time())
         assert await receive_exactly(broker, len(request(1))) == request(1)
@@ -419,7 +422,7 @@ async def test_a_client_that_leaves_during_a_pause_has_its_request_discarded() -
         await stage.until(lambda: link.parked is not None)
         await client.aclose()
         play.engine.set_storage(1.0, "", 1.0)
-        link.session.resume(trio.current_time())
+        link.session.hold.resume(trio.current_time())
         stage.reactor.call_soon(link)
         stage.reactor.settle(trio.current_time())
         await broker.aclose()
@@ -439,7 +442,7 @@ async def test_what_is_held_in_a_pause_reads_no_further_however_often_it_is_look
             await stage.until(lambda: link.parked is not None)
             held = stage.reactor.budget.used
             for _ in range(5):
-                link.session.hold_until = trio.current_time()
+                link.session.hold.until = trio.current_time()
                 stage.reactor.call_soon(link)
                 stage.reactor.settle(trio.current_time())
                 await trio.testing.wait_all_tasks_blocked(0.01)
@@ -466,4 +469,5 @@ async def test_acks_0_held_in_a_pause_makes_room_for_those_who_are_not() -> None
             assert await receive_exactly(broker, len(frame)) == frame
             nursery.cancel_scope.cancel()
         assert play.rows()["clicks", "dropped", "acks0-limit"][2] > 0
-        assert not any(link.session.memory_short for link in held)  # acks=0 that comes later is not dropped for that
+        # acks=0 that comes later is not dropped for that
+        assert not any(link.session.hold.memory_short for link in held)

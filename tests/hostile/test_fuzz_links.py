@@ -46,7 +46,7 @@ class Peers:
         self.to_client: list[int] = []
         self._asked = False
         if rng.random() < 0.4:
-            self.link.session.mute_until = trio.current_time() + rng.choice((0.005, 0.05))
+            self.link.session.hold.mute_until = trio.current_time() + rng.choice((0.005, 0.05))
 
     def _request(self, correlation: int) -> bytes:
         rng = self.rng
@@ -405,7 +405,7 @@ async def test_a_parked_large_request_is_counted_before_another_frame_gets_its_b
     async with staged(max_buffered_bytes=1_000_000) as stage, trio.open_nursery() as nursery:
         one, one_client, _ = stage.connect()
         two, two_client, _ = stage.connect()
-        one.session.mute_until = trio.current_time() + 3600
+        one.session.hold.mute_until = trio.current_time() + 3600
         await one_client.send_all(request(1, values=(bytes(600_000),)))
         await stage.until(lambda: one.parked is not None)
         nursery.start_soon(two_client.send_all, request(2, {"other": [0]}, values=(bytes(600_000),), acks=0))
@@ -449,13 +449,13 @@ async def test_a_rejection_mutes_a_connection_that_was_idle_before() -> None:
         link, client, _ = stage.connect()
         link.session.gate.software = ("apache-kafka-java", "4.1.0")
         await client.send_all(other_request(1))
-        await stage.until(lambda: bool(link.session.pending))
+        await stage.until(lambda: bool(link.session.in_flight))
         before = trio.current_time()
-        link.session.drained_at -= 20
-        link.session.pending.entries.clear()
+        link.session.hold.drained_at -= 20
+        link.session.in_flight.entries.clear()
         await client.send_all(request(2))
         await receive_exactly(client, 4)
-        assert link.session.mute_until > before
+        assert link.session.hold.mute_until > before
 
 
 async def test_a_rejection_mutes_a_connection_that_sends_large_requests() -> None:
@@ -467,12 +467,12 @@ async def test_a_rejection_mutes_a_connection_that_sends_large_requests() -> Non
         await client.send_all(frame[:50_000])
         await stage.until(lambda: link.c_in.partial == 50_000)
         before = trio.current_time()
-        link.session.drained_at -= 20
+        link.session.hold.drained_at -= 20
         await client.send_all(frame[50_000:60_000])
         await stage.until(lambda: link.c_in.partial == 60_000)
         await client.send_all(frame[60_000:])
         await receive_exactly(client, 4)
-        assert link.session.mute_until > before
+        assert link.session.hold.mute_until > before
 
 
 async def test_a_client_that_never_reads_does_not_outlive_its_broker_for_ever() -> None:
@@ -498,10 +498,10 @@ async def test_a_shorter_hold_than_the_last_one_ends_in_time() -> None:
         await client.send_all(request(1, version=13))  # an unknown topic id: held for a second at most
         await stage.until(lambda: link.parked is not None)
         link.session.world.topic_ids[TOPIC_ID] = b"clicks"
-        link.session.hold_until = 0.0  # as when the broker has told the name
+        link.session.hold.until = 0.0  # as when the broker has told the name
         link.on_ready(trio.current_time())
         assert link.parked is None
-        until = link.session.mute_until = trio.current_time() + 0.05
+        until = link.session.hold.mute_until = trio.current_time() + 0.05
         await client.send_all(request(2, version=13))
         await stage.until(lambda: link.parked is not None)
         await stage.until(lambda: link.parked is None)
@@ -533,7 +533,7 @@ async def test_an_error_while_a_link_is_closed_does_not_leave_the_reactor() -> N
     async with staged() as stage:
         broken, client, _ = stage.connect()
         _, fine, fine_broker = stage.connect()
-        broken.session.pending.entries.append((1, PRODUCE, 13, [(bytes(16), 0, 1, 1, -1, -1, -1, 0)], None, 0))
+        broken.session.in_flight.entries.append((1, PRODUCE, 13, [(bytes(16), 0, 1, 1, -1, -1, -1, 0)], None, 0))
         broken.session.gate.fence = None  # type: ignore[assignment]
         await client.send_all(request(1))
         await stage.until(lambda: broken.closed)
@@ -550,12 +550,12 @@ async def test_a_mute_that_ends_while_the_client_does_not_read_sets_no_timer_in_
         link, client, broker = stage.connect(small=True)
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
-        link.session.mute_until = trio.current_time() + 3600
+        link.session.hold.mute_until = trio.current_time() + 3600
         await client.send_all(request(2))
         await stage.until(lambda: link.parked is not None)
         nursery.start_soon(quietly, broker.send_all, other_answer(1, bytes(20_000_000)))
         await stage.until(lambda: bool(link.c_out.pieces))
-        later = link.session.hold_until + 1
+        later = link.session.hold.until + 1
         stage.reactor._timers.clear()
         link.on_timer(later)  # by hand: the loop would not come back
         assert [when for when, _, _ in stage.reactor._timers if when <= later] == []
@@ -565,7 +565,7 @@ async def test_a_mute_that_ends_while_the_client_does_not_read_sets_no_timer_in_
 async def test_a_link_that_closes_while_it_handles_input_parks_nothing_any_more() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
-        link.session.mute_until = trio.current_time() + 3600
+        link.session.hold.mute_until = trio.current_time() + 3600
         say_at_once(client, other_request(1, key=18, version=9) + request(2))
         reset(client)
         now = trio.current_time()

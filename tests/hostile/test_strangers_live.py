@@ -10,9 +10,9 @@ import trio
 
 from gateway.channel import Settings
 from gateway.data.budget import Account, Budget, Large
+from gateway.data.ends import Unauthenticated
 from gateway.data.links import PATIENCE_S
 from gateway.data.opening import HEAD, receive_head
-from gateway.data.session import Unauthenticated
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.gateway.play import Play, other_answer, other_request, request
@@ -283,8 +283,8 @@ async def test_requests_of_many_partitions_in_flight_are_counted_as_memory_and_e
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, 3 * frame)
             await receive_exactly(broker, len(frame))
-            await stage.until(lambda: link.session.is_waiting)
-            assert len(link.session.pending.entries) == 1
+            await stage.until(lambda: link.session.in_flight.is_waiting)
+            assert len(link.session.in_flight.entries) == 1
             nursery.cancel_scope.cancel()
 
 
