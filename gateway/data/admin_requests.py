@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.data import admin_turn
 from gateway.data.admin_turn import AdminTurn
+from gateway.data.budget import Charge
 from gateway.data.steps import ANSWER, FORWARDED, HOLD, Step
 from protocol.framing import REQUEST_HEAD
 from protocol.pending import ADMIN, PASS
@@ -28,13 +29,12 @@ class AdminRequests:
     when a request needn't wait any longer.
     """
 
-    __slots__ = ("_account", "_charged", "_gate", "_in_flight", "peer", "turn", "wake")
+    __slots__ = ("_charge", "_gate", "_in_flight", "peer", "turn", "wake")
 
     def __init__(self, gate: Gate, in_flight: InFlight, account: Account) -> None:
         self._gate = gate
         self._in_flight = in_flight
-        self._account = account
-        self._charged = 0
+        self._charge = Charge(account)
         self.turn: AdminTurn | None = None
         self.peer = ""
         self.wake: Callable[[], None] = _nothing
@@ -54,7 +54,7 @@ class AdminRequests:
         if self.turn is None:
             most = world.settings.max_admin_request_bytes
             self.turn = AdminTurn(bytes(memoryview(request.buf)[request.start : request.stop]), most)
-            self._charge(request.stop - request.start)
+            self._charge.set(request.stop - request.start)
         turn = self.turn
         try:
             move, frame = turn.move(bool(entries), now)
@@ -90,20 +90,15 @@ class AdminRequests:
             Unanswerable: it is too large for control.
         """
         if self.turn is not None:
-            self._charge(len(self.turn.request) + len(answer))
+            self._charge.set(len(self.turn.request) + len(answer))
             self.turn.take(answer)
 
     def end(self) -> None:
         """The turn, if there is one, is over."""
         if self.turn is not None:
             self._gate.world.asked.pop(self.turn.token, None)
-            self._charge(0)
+            self._charge.set(0)
             self.turn = None
-
-    def _charge(self, size: int) -> None:
-        """So much is kept for the turn now."""
-        self._account.charge(size - self._charged)
-        self._charged = size
 
 
 def _nothing() -> None:

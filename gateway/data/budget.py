@@ -286,3 +286,19 @@ class Account:
     def close(self) -> None:
         """The connection has ended and has given everything back."""
         self._leave()
+
+
+class Charge:
+    """What an account is charged for one thing, whose size changes; nobody is granted anything when it shrinks."""
+
+    __slots__ = ("_account", "_size")
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._size = 0
+
+    def set(self, size: int) -> None:
+        """So many bytes are held for it now."""
+        if size != self._size:
+            self._account.charge(size - self._size)
+            self._size = size

@@ -1,11 +1,17 @@
-# Why connections end before their peers end them: by whose fault, and under which name that is counted.
+# Why connections end before their peers end them: by whose fault, under which name that is counted, and what the log
+# says.
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from protocol import produce_request
 from protocol.framing import TooLarge
 from protocol.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame, TooManyTags
+
+if TYPE_CHECKING:
+    from gateway.data.gate import Gate
 
 
 class UpstreamError(Exception):
@@ -43,3 +49,33 @@ _REASONS: dict[type[Exception], str] = {
 def close_reason(error: Exception) -> str:
     """What the end of a connection because of `error` is counted under: one of gateway.channel.COUNTS."""
     return next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), "disconnects_malformed")
+
+
+class EndLog:
+    """Tells why one connection ends: to the counters and to the log."""
+
+    __slots__ = ("_gate", "_peer")
+
+    def __init__(self, gate: Gate, peer: str) -> None:
+        self._gate = gate
+        self._peer = peer
+
+    def closed(self, kind: str, what: str) -> None:
+        """The gateway closes it for that reason."""
+        software = self._gate.software
+        who = f"{self._peer} ({software[0]} {software[1]})" if software else self._peer
+        self._gate.world.complain(kind, f"{who}: connection closed: {what}")
+
+    def malformed(self, what: str) -> None:
+        """The client sent something that is no request."""
+        self._gate.world.ledger.count("requests_malformed")
+        self.closed("malformed", what)
+
+    def by_broker(self, error: Exception) -> None:
+        """What the broker sent can't be passed on."""
+        if isinstance(error, Excluded):
+            self.closed("excluded", str(error))
+            return
+        world = self._gate.world
+        world.log("error", f"{self._peer}: broker {self._gate.node_id} sent {error}: connection closed")
+        world.ledger.count("upstream_failed")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.data.admin_requests import AdminRequests
 from gateway.data.answers import Answers
 from gateway.data.authentication import Authentication
+from gateway.data.budget import Charge
 from gateway.data.enforcement import Enforcement
 from gateway.data.fetches import Fetches
 from gateway.data.gate import Gate
@@ -29,6 +30,8 @@ from protocol.pending import PRODUCE
 if TYPE_CHECKING:
     from gateway.data.budget import Account
     from gateway.data.world import World
+
+FENCE_BYTES = 850  # of one entry of a fence, about
 
 
 class Session:
@@ -44,6 +47,7 @@ class Session:
 
     __slots__ = (
         "_answers",
+        "_fence_charge",
         "_requests",
         "account",
         "admin",
@@ -52,7 +56,6 @@ class Session:
         "gate",
         "hold",
         "in_flight",
-        "lookup",
         "on_client",
         "on_upstream",
         "to_client",
@@ -67,13 +70,14 @@ class Session:
         self.hold = hold = Hold(now)
         self.in_flight = in_flight = InFlight(account)
         self.authentication = authentication = Authentication(gate, account)
-        self.lookup = lookup = Lookup(world.ledger)
+        lookup = Lookup(world.ledger)
         self.fetches = fetches = Fetches(gate)
         self.admin = admin = AdminRequests(gate, in_flight, account)
         enforcement = Enforcement(gate, in_flight, hold, lookup)
         self._requests = Requests(gate, in_flight, hold, authentication, enforcement, fetches, admin)
         self._answers = Answers(gate, in_flight, hold, authentication, lookup, fetches, admin)
         self.on_client, self.on_upstream = self._requests.handle, self._answers.handle  # no call for each request
+        self._fence_charge = Charge(account)
         self.to_upstream: list[Any] = self._requests.to_upstream
         self.to_client: list[Any] = in_flight.out
 
@@ -96,9 +100,16 @@ class Session:
             return self.admin.may_move(hold.until, now)
         return now >= hold.until if hold.until else self.in_flight.has_room
 
+    def tidy(self, now: float) -> None:
+        """To be called every few seconds: let go of fences that are over, and charge what is left of them."""
+        fence = self.gate.fence
+        fence.expire(now)
+        self._fence_charge.set(len(fence.entries) * FENCE_BYTES)
+
     def close(self, parked: tuple[bytearray, int, int] | None = None, *, by_broker: bool = False) -> None:
         """Settle the accounts: what was forwarded and not answered, and what was read and never forwarded."""
         gate, in_flight = self.gate, self.in_flight
+        self._fence_charge.set(0)
         if by_broker:
             gate.retract_unacknowledged()
         if gate.epoch != self.world.ledger.epoch:

@@ -58,6 +58,7 @@ from gateway.data.links import Link
 from gateway.data.lowest_factor import LowestFactor
 from gateway.data.opening import HEAD, receive_head
 from gateway.data.reactor import Reactor
+from gateway.data.relief import relieve
 from gateway.data.session import Session
 from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, HandshakeError, Tls, TlsLink, shake_hands
 from gateway.data.world import Asker, World
@@ -100,7 +101,7 @@ class Worker:
         self._number = number
         self._boot = uuid.uuid4().hex
         self._world: World | None = None
-        self._reactor = Reactor(BUFFERED_BYTES, self._report_bug, self._count_closed)
+        self._reactor: Reactor[Link] = Reactor(BUFFERED_BYTES, self._report_bug, self._count_closed)
         self._channel: Channel | None = None
         self._engine = Engine(trio.current_time())
         self._bootstrap: tuple[tuple[str, int], ...] = ()
@@ -456,9 +457,9 @@ class Worker:
             link = Link(self._reactor, session, client, upstream, accepted.peer)
         else:
             link = TlsLink(self._reactor, session, client, upstream, accepted.peer, tls)
-        link.c_in.begin(head)
+        link.client.inbound.begin(head)
         try:
-            link.open(now)
+            link.open()
         except OSError:  # the client is gone already
             link.close("disconnects_client")
         self._reactor.settle(now)
@@ -669,7 +670,7 @@ class Worker:
         told: Gauges | None = None
         while True:
             links = self._reactor.links
-            muted = sum(link.muted for link in links)
+            muted = sum(link.is_muted for link in links)
             opening = self._dialling + len(self._openings)
             gauges = Gauges(len(links), muted, self._reactor.budget.used, opening, self._taken)
             if gauges != told:
@@ -678,7 +679,7 @@ class Worker:
             if self._ended and self._post_if_heard(Ended(dict(self._ended))):
                 self._ended.clear()
             if self._world is not None:
-                self._reactor.relieve(trio.current_time(), self._world.settings.frame_timeout_s)
+                relieve(self._reactor, trio.current_time(), self._world.settings.frame_timeout_s)
             await trio.sleep(GAUGES_S)
 
     # --- the end ------------------------------------------------------------------------------------------------------

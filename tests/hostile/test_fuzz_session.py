@@ -323,7 +323,7 @@ def test_a_client_that_has_gone_leaves_no_byte_uncounted(seed: int) -> None:
     for _ in range(scene.rng.randint(0, 60)):
         scene.step()
     session = scene.play.session
-    setattr(session, scene.rng.choice(("client_gone", "draining")), True)
+    setattr(session.hold, scene.rng.choice(("client_gone", "draining")), True)
     scene.finish()
     session.close()
     scene.check_accounts()
