@@ -54,6 +54,12 @@ def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, 
     return int(size) + 4
 
 
+def unspoken(key: int, version: int) -> MalformedFrame:
+    """Only a client that ignores our ApiVersions answer sends this; a broker closes such a connection as well."""
+    low, high = api.FLOORS.get(key, 0), api.CAPS[key]
+    return MalformedFrame(f"{api.NAMES[key]} version {version}: versions {low} to {high} are spoken")
+
+
 def check_answer_head(buf: bytes | bytearray | memoryview, pos: int, end: int) -> int:
     """The whole length of the answer that begins at `pos`, 0 if its size prefix and correlation id aren't here yet."""
     if end - pos < 8:

@@ -2,47 +2,56 @@
 #
 # A broker answers the requests of one connection strictly in order, and so do we, with answers of our own among the
 # upstream's: a FIFO of entries, not a map by correlation id (a client may reuse one). acks=0 requests are owed nothing
-# and never enter. An entry is a plain tuple, because one is made for every request; its first two places are
-# (correlation id, kind), what follows belongs to the kind and to whoever pushed it.
+# and never enter. An entry is a plain tuple, because one is made for every request: correlation id, kind, and what
+# belongs to the kind.
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
-PASS = 0  # the upstream answer goes to the client as it is
-PRODUCE = 1  # error codes are read, rejected partitions merged in
-REWRITE = 2  # addresses in it are replaced
-CAP = 3  # ApiVersions: maxima lowered
-STREAM = 4  # walked while it streams through, for addresses at its end
-SASL = 5  # tells whether the broker has accepted the principal
-OURS = 6  # the gateway asked; the client never sees it
-LOCAL = 7  # answered by the gateway, the frame is in the entry
-ADMIN = 8  # the gateway asked, for an admin request of the client's that it answers itself
+# Kinds, and what their entries hold behind (correlation id, kind). An answer of the first three streams through; others
+# are handled whole.
+PASS: Final = 0  # ()  the upstream answer goes to the client as it is
+STREAM: Final = 1  # (version, API key)  the same, walked for addresses at its end
+FETCH: Final = 2  # (version, API key, what it is charged to)  the same, and charged
+PRODUCE: Final = 3  # (version, partitions, rejected rows or None, throttle ms)  read, and the rejected rows merged in
+REWRITE: Final = 4  # (version, API key)  addresses in it are replaced
+CAP: Final = 5  # (version,)  ApiVersions: maxima lowered
+SASL: Final = 6  # (claim or None,)  tells whether the broker has accepted the principal
+LOOKUP: Final = 7  # (version,)  the gateway asked for topics' names; the client never sees it
+ADMIN: Final = 8  # ()  the gateway asked, for an admin request of the client's that control answers
+LOCAL: Final = 9  # (frame,)  answered by the gateway
+
+STREAMED: Final = (PASS, STREAM, FETCH)
 
 Entry = tuple[Any, ...]
 
 
 class Pending:
-    """FIFO of entries; `entries` is read directly by the hot path."""
+    """FIFO of entries; `entries` is read directly by the hot path.
 
-    __slots__ = ("entries",)
+    `out`: what is to be sent to the client, in order.
+    """
+
+    __slots__ = ("entries", "out")
 
     def __init__(self) -> None:
         self.entries: deque[Entry] = deque()
+        self.out: list[Any] = []
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def answer_locally(self, frame: bytes, out: list[Any]) -> None:
+    def answer(self, frame: bytes) -> None:
         """Send our own answer: at once if nothing is owed before it, else in its turn."""
         if self.entries:
             self.entries.append((-1, LOCAL, frame))
         else:
-            out.append(frame)
+            self.out.append(frame)
 
-    def release(self, out: list[Any]) -> None:
+    def release(self) -> None:
         """Let out every local answer at the head: what it waited for has been answered."""
         entries = self.entries
         while entries and entries[0][1] == LOCAL:
-            out.append(entries.popleft()[2])
+            self.out.append(entries.popleft()[2])

@@ -191,21 +191,6 @@ class Budget:
         )
 
 
-class Unaccounted:
-    """In place of an account, for a session without sockets."""
-
-    is_short = False
-
-    def charge(self, size: int) -> None:
-        """Nobody counts."""
-
-    def discharge(self, size: int) -> None:
-        """Nobody counts."""
-
-    def rename(self, name: str) -> None:
-        """Nobody asks whose it is."""
-
-
 class Account:
     """What one connection holds of the budget: `used` bytes; `reserved`: of these, in buffers for requests."""
 
@@ -301,3 +286,19 @@ class Account:
     def close(self) -> None:
         """The connection has ended and has given everything back."""
         self._leave()
+
+
+class Charge:
+    """What an account is charged for one thing, whose size changes; nobody is granted anything when it shrinks."""
+
+    __slots__ = ("_account", "_size")
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._size = 0
+
+    def set(self, size: int) -> None:
+        """So many bytes are held for it now."""
+        if size != self._size:
+            self._account.charge(size - self._size)
+            self._size = size

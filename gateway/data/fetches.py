@@ -1,169 +1,190 @@
-# What one connection fetches from resource groups with a dispatch limit (PIP-82): which groups those are, what its
-# answers cost them, and how long it has to wait.
+# Fetch and ShareFetch requests of one connection where some limit concerns them: client quotas (consumer_byte_rate,
+# request_percentage) and resource groups with a dispatch limit. What each may ask for, what its answer is charged to,
+# what its client is told, and how long the next one waits. Sans-IO.
 #
-# A wait is bounded, so a group that owes more than that pays for is not held to its limit. So what one Fetch may ask
-# for is bounded as well: by a PART of what is left until the group owes DEBT_S. So the debt stays below that however
-# many share the group, and they get equal parts: who comes right behind others may take less and waits longer, and
-# comes at a better time then (taking all that is left, the one behind the largest gap would always have most). The
-# broker gives one batch however little is asked for.
-#
-# Who is new to a group waits for the debt that is there. Since all consumers may start at once, what is promised to
-# those that are new counts as owed until their first answers are there.
-#
-# Knows no bytes on the wire: topics are what requests and answers call them.
+# What quotas are charged is known when an answer begins, what resource groups are charged when it has passed
+# (dispatch.py): while not all of an answer is here, its client can only be told what is to be expected.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policies.line import MIN_WAIT_S
+from gateway.data.dispatch import Dispatch
+from gateway.data.hold import MAX_MUTE_S
+from protocol import api, fetch_request, produce_request
+from protocol.fetch_response import FetchMeter
+from protocol.framing import ANSWER_HEAD, unspoken
+from protocol.stream import EndpointHider, has_endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.data.gate import Gate
-    from policies.group_lines import GroupSide
+    from gateway.data.steps import Request
+    from protocol.pending import Entry
 
-DEBT_S: Final = 3.0  # with more of it everybody waits longer, with less more batches are cut in two
-PART: Final = 1 / 3
-LATELY_S: Final = 30.0  # for so long a group is one that this connection fetches from
-MAX_NAMELESS: Final = 1000  # topic ids without a name that are remembered as such
-MAX_TOPICS: Final = 10_000  # that are remembered: a client may ask for any that it makes up
-MAX_NAME: Final = 249  # of a topic: Kafka makes no longer ones
-MESSAGE: Final = 1000.0  # bytes that a message is taken to have before one was seen
+APIS: Final = (api.FETCH, api.SHARE_FETCH)
+HEAD: Final = 13  # bytes of an answer up to behind its throttle time: size, correlation id, no tagged fields, and it
+BY_QUOTA, BY_GROUP = 1, 2  # what an answer is charged to
+_LARGEST: Final = 2**31 - 1
+_THROTTLE: Final = struct.Struct(">i")
+
+
+class _Passing(NamedTuple):
+    """An answer that resource groups are charged, while it passes."""
+
+    meter: FetchMeter
+    by_id: bool  # its topics are ids
+    until: float  # the next request has to wait until then because of quotas …
+    would_until: float  # … or would have to, because of what is only observed
+    throttle_at: int  # where its throttle time is in the buffer in hand; -1: not all of the answer is there
 
 
 class Fetches:
-    """One connection's. Topics are names, or ids (`by_id`) from Fetch v13 on and in ShareFetch."""
+    """`mute_until`: until when these requests have to wait."""
 
-    __slots__ = ("_answer", "_gate", "_mean", "_mix", "_nameless", "_promised", "_sides", "_used", "_who")
+    __slots__ = ("_gate", "_passing", "dispatch", "mute_until")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._who: tuple[int, str] | None = None  # version of the groups, and principal, that all this is for
-        self._sides: dict[tuple[bytes, bool], tuple[GroupSide, bytes] | None] = {}
-        self._nameless: set[bytes] = set()
-        self._used: dict[GroupSide, float] = {}  # when last
-        self._promised: dict[GroupSide, float] = {}  # for the first answer: seconds of the group's rates
-        self._mean: dict[GroupSide, float] = {}  # bytes of a message, of what came last
-        self._answer: dict[GroupSide, list[int]] = {}  # of the answer that is passing: bytes, messages
-        self._mix: dict[GroupSide, tuple[float, float]] = {}  # of the last answer: the same per byte of its frame
+        self._passing: _Passing | None = None
+        self.dispatch: Dispatch | None = None
+        self.mute_until = 0.0
 
-    def ask(self, topics: Iterable[bytes], by_id: bool, now: float) -> float:
-        """A request lists these topics: for how many seconds it has to wait."""
-        self._renew()
-        for side, then in list(self._used.items()):
-            if now - then > LATELY_S:
-                del self._used[side]
-        wait = 0.0
-        for topic in topics:
-            found = self._find(topic, by_id, now)
-            if found is not None:
-                side = found[0]
-                if side not in self._used:
-                    wait = max(wait, side.wait(now))
-                self._used[side] = now
-        return wait
+    # --- requests -----------------------------------------------------------------------------------------------------
 
-    def most(self, now: float) -> int | None:
-        """Bytes that the request may ask for, at least 1; None: as many as it likes. Its next answer is its first of a
-        group that it has had none of.
+    def ask(self, request: Request, is_over: bool, now: float) -> int | None:
+        """What its answer is charged to; None: it has to wait until `mute_until`. `is_over`: nobody can wait any more.
+
+        It may only ask for as much as can be paid for by a bounded wait, or it has to wait itself.
+
+        Raises:
+            MalformedFrame: it can't be read.
         """
-        most = None
-        for side in self._used:
-            left, rate = DEBT_S, []
-            for line, mean in ((side.bytes, 1.0), (side.msgs, self._mean.get(side, MESSAGE))):
-                if line is not None:
-                    left = min(left, DEBT_S + line.bucket.level(now) / line.bucket.rate)
-                    rate.append(line.bucket.rate * mean)
-            if not rate:
-                continue
-            if side not in self._mean:
-                side.promised -= self._promised.get(side, 0.0)
-                left -= side.promised
-                self._promised[side] = max(0.0, left * PART)
-                side.promised += self._promised[side]
-            size = max(1, int(left * PART * min(rate)))
-            most = size if most is None else min(most, size)
-        return most
+        gate = self._gate
+        world = gate.world
+        if not (world.quotas.has_fetch_limits or world.engine.groups.has_dispatch_limits):
+            return 0
+        client_id = produce_request.client_id(request.buf, request.start, request.stop)  # the header is the same
+        if client_id != gate.client_id:
+            gate.identify(client_id)
+            gate.find_lines(now)
+        charges, most = self._ask_quotas(request.key)
+        if self._has_dispatch_limit(request):
+            charges |= BY_GROUP
+            if self.dispatch is None:
+                self.dispatch = Dispatch(gate)
+            wait = self.dispatch.ask(_topics(request), request.version >= api.FETCH_TOPIC_IDS, now)
+            if not world.engine.groups.observes:
+                if wait and not is_over:
+                    self._mute(wait, now)
+                    return None
+                most = min(most, self.dispatch.most(now) or _LARGEST)
+        if most < _LARGEST:
+            cap = fetch_request.cap if request.key == api.FETCH else fetch_request.cap_share
+            cap(request.buf, request.start, request.stop, request.version, max(1, most))
+        return charges
 
-    def take(self, rows: Iterable[tuple[bytes, int, int]], by_id: bool, now: float) -> None:
-        """Bytes and messages of these topics pass."""
-        self._renew()
-        for topic, size, messages in rows:
-            found = self._find(topic, by_id, now)
-            if found is None:
-                continue
-            side, name = found
-            self._used[side] = now
-            side.topics.add(name)
-            side.take(size, messages, now)
-            sums = self._answer.setdefault(side, [0, 0])
-            sums[0] += size
-            sums[1] += messages
+    def _ask_quotas(self, key: int) -> tuple[int, int]:
+        """What to charge, and the most bytes that may be asked for."""
+        lines = self._gate.lines
+        if key != api.FETCH or not (lines.consume or lines.request):
+            return 0, _LARGEST
+        if self._gate.world.quotas.observes or not lines.consume:
+            return BY_QUOTA, _LARGEST
+        return BY_QUOTA, int(min(line.bucket.rate for line in lines.consume) * MAX_MUTE_S)
 
-    def end(self, size: int, now: float) -> float:
-        """An answer of `size` bytes is over: seconds until the next one may be asked for."""
-        self._release()
-        wait = 0.0
-        self._mix = {}
-        for side, (taken, messages) in self._answer.items():
-            self._mix[side] = taken / size, messages / size
-            self._mean[side] = taken / messages if messages else self._mean.get(side, MESSAGE)
-            wait = max(wait, side.wait(now))
-        self._answer = {}
-        return wait
+    def _has_dispatch_limit(self, request: Request) -> bool:
+        groups = self._gate.world.engine.groups
+        if not groups.has_dispatch_limits or self._gate.exempt:
+            return False
+        is_readable = request.version >= api.FLOORS[request.key]
+        if not is_readable and not groups.observes:  # what is fetched by it can't be charged
+            raise unspoken(request.key, request.version)
+        return is_readable
 
-    def expect(self, size: int, now: float) -> float:
-        """What `end` will say of an answer of `size` bytes that begins now, if it is like the last one."""
-        wait = 0.0
-        for side, parts in self._mix.items():
-            for line, part in zip((side.bytes, side.msgs), parts, strict=True):
-                if line is not None:
-                    after = (size * part - line.bucket.level(now)) / line.bucket.rate
-                    wait = max(wait, min(after, line.longest_wait(now)))
-        return wait if wait >= MIN_WAIT_S else 0.0
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def begin(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> EndpointHider | None:
+        """An answer in buf[pos:end], of which HEAD bytes are here: charge it, and tell its client how long to wait.
+
+        Returns what it has to be fed to while it passes, if anything.
+        """
+        world = self._gate.world
+        _, _, version, key, charges = entry
+        size, _ = ANSWER_HEAD.unpack_from(buf, pos)
+        at = _throttle_at(buf, pos, size, key, version)
+        wait = self._gate.consume(4 + size, now) if charges & BY_QUOTA else 0.0
+        would = 0.0
+        if world.quotas.observes:
+            wait, would = 0.0, wait
+        if not charges & BY_GROUP:
+            self._delay(wait, would, now)
+            _tell(buf, at, wait)
+            return EndpointHider(key, version, size) if has_endpoints(key, version) else None
+        is_whole = pos + 4 + size <= end
+        by_id = key == api.SHARE_FETCH or version >= api.FETCH_TOPIC_IDS
+        meter = FetchMeter(key, version, size)
+        self._passing = _Passing(meter, by_id, now + wait, now + would, at if is_whole else -1)
+        if not is_whole and self.dispatch is not None and not world.engine.groups.observes:
+            _tell(buf, at, max(wait, self.dispatch.expect(size, now)))
+        return meter
+
+    def pass_on(self, buf: bytearray, is_over: bool, now: float) -> None:
+        """More of the answer was fed; when that was its end, the next request waits."""
+        passing, dispatch = self._passing, self.dispatch
+        if passing is None or dispatch is None:
+            return
+        meter, by_id, until, would_until, throttle_at = passing
+        dispatch.take(meter.taken(), by_id, now)
+        if not is_over:
+            return
+        self._passing = None
+        wait, would = max(0.0, until - now), max(0.0, would_until - now)
+        owed = dispatch.end(meter.size, now)
+        if self._gate.world.engine.groups.observes:
+            would = max(would, owed)
+        else:
+            wait = max(wait, owed)
+        self._delay(wait, would, now)
+        _tell(buf, throttle_at, wait)
 
     def close(self) -> None:
-        """The connection, or what was said about groups, is over."""
-        self._release()
-        self._sides, self._used, self._mean, self._mix, self._answer = {}, {}, {}, {}, {}
+        """The connection is over."""
+        if self.dispatch is not None:
+            self.dispatch.close()
 
-    def _release(self) -> None:
-        for side, promised in self._promised.items():
-            side.promised -= promised
-        self._promised = {}
+    def _delay(self, wait: float, would: float, now: float) -> None:
+        """`would`: how long the next request would have to wait because of what is only observed."""
+        if wait:
+            self._mute(wait, now)
+        elif would:
+            self._gate.world.ledger.count("fetches_would_be_delayed")
 
-    def _renew(self) -> None:
-        who = self._gate.world.engine.groups.version, self._gate.principal
-        if self._who != who:
-            self._who = who
-            self.close()
+    def _mute(self, wait: float, now: float) -> None:
+        self.mute_until = max(self.mute_until, now + min(wait, MAX_MUTE_S))
+        ledger = self._gate.world.ledger
+        ledger.count("fetches_delayed")
+        ledger.count("fetch_delay_ms", round(wait * 1000))
 
-    def _find(self, topic: bytes, by_id: bool, now: float) -> tuple[GroupSide, bytes] | None:
-        """The topic's group and its name. None: it is in no group with a dispatch limit, or nobody knows its name."""
-        key = topic, by_id
-        try:
-            return self._sides[key]
-        except KeyError:
-            pass
-        world = self._gate.world
-        name = world.topic_ids.get(topic) if by_id else topic
-        if name is None:
-            self._miss(topic)
-            return None
-        if len(name) > MAX_NAME:
-            return None
-        side = world.engine.groups.dispatch(name, self._gate.principal, now)
-        if len(self._sides) >= MAX_TOPICS:
-            self._sides.clear()
-        found = self._sides[key] = None if side is None or not side.lines else (side, name)
-        return found
 
-    def _miss(self, topic_id: bytes) -> None:
-        if topic_id not in self._nameless:
-            if len(self._nameless) >= MAX_NAMELESS:
-                self._nameless.clear()
-            self._nameless.add(topic_id)
-            self._gate.world.ledger.count("topic_ids_unknown")
-            self._gate.world.want_metadata()
+def _topics(request: Request) -> Iterable[bytes]:
+    """Names, or ids, that the request lists: ShareFetch has its topics in a session."""
+    if request.key != api.FETCH:
+        return ()
+    return fetch_request.topics(request.buf, request.start, request.stop, request.version)
+
+
+def _throttle_at(buf: bytearray, pos: int, size: int, key: int, version: int) -> int:
+    """Where the throttle time of the answer at `pos` is; -1: nowhere, or behind tagged fields."""
+    is_flexible = key == api.SHARE_FETCH or version >= api.FETCH_FLEXIBLE
+    at = pos + 8 + is_flexible  # behind size and correlation id, and then the header's tagged fields
+    return -1 if not version or at + 4 > pos + 4 + size or (is_flexible and buf[at - 1]) else at
+
+
+def _tell(buf: bytearray, at: int, wait: float) -> None:
+    """Put seconds into an answer's throttle time, unless it has more."""
+    if wait and at >= 0:
+        (theirs,) = _THROTTLE.unpack_from(buf, at)
+        _THROTTLE.pack_into(buf, at, max(theirs, round(wait * 1000)))

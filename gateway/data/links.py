@@ -1,25 +1,27 @@
 # One client connection and its upstream connection: what is read, sent, kept, paused and closed.
 #
-#            ┌────────── u_out (not yet sent) ◄── session ◄── c_in ◄── client
-#  upstream ◄┘                                                            ▲
-#  upstream ──► u_in ──► session ──► c_out (not yet sent) ────────────────┘
+#            ┌────────── upstream.outbound ◄── session ◄── client.inbound ◄── client
+#  upstream ◄┘                                                                   ▲
+#  upstream ──► upstream.inbound ──► session ──► client.outbound ────────────────┘
 #
 # Backpressure: a side is not read while the other has something that it was not able to send; the client is not read
 # either while answers to it wait, for the gateway makes answers of its own. One writer per socket by construction: all
-# of this is synchronous and in one thread. What may pass and what is owed is the session's; sockets, memory and time
-# are here.
+# of this is synchronous and in one thread. What may pass and what is owed is the session's, how long anything may take
+# is the watch's; here are sockets and what follows from where they stand.
 
 from __future__ import annotations
 
 import socket
-from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gateway.data.budget import Account
+from gateway.data.ends import EndLog, UpstreamError, close_reason
 from gateway.data.inbound import EOF, Inbound
-from gateway.data.reactor import DEAF, ERR, HUP, IN, OUT, QUIET, RDHUP
-from gateway.data.session import MAX_PENDING, Excluded, Session, UpstreamError, close_reason
+from gateway.data.outbound import Outbound
+from gateway.data.parked import Parked
+from gateway.data.reactor import ERR, HUP, IN, OUT, RDHUP
+from gateway.data.sides import Side
+from gateway.data.watch import Late, Watch
 from protocol.framing import check_answer_head, check_request_head
 from protocol.wire import MalformedFrame
 
@@ -27,140 +29,28 @@ if TYPE_CHECKING:
     from gateway.channel import Settings
     from gateway.data.budget import Large
     from gateway.data.reactor import Reactor
+    from gateway.data.session import Session
 
 MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
 READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
 READ_ON_S = 0.05  # … and with so long between
-PATIENCE_S = 2.0  # where memory is short, with those who hold it and do nothing
-FENCE_BYTES = 850  # of one entry of a fence, about
-MAX_IOV = 512  # IOV_MAX is 1024 on Linux
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
-
-
-class Outbound:
-    """What a socket didn't take at once. `emptied`: how many times all of it had gone."""
-
-    __slots__ = ("_account", "_charged", "_held", "emptied", "pieces")
-
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self._charged = 0
-        self.emptied = 0
-        self._held: Large | None = None  # the buffer that pieces lie in: given back when all are sent
-        self.pieces: deque[Any] = deque()
-
-    def send(self, sock: socket.socket, parts: list[Any], large: Large | None) -> Large | None:
-        """Send all of `parts`, keep what doesn't go. Returns `large` unless it is needed for that.
-
-        Raises:
-            OSError: the connection is broken.
-        """
-        if self.pieces:
-            self._keep(parts, None)
-            parts.clear()
-            return large
-        sent = 0
-        try:
-            sent = sock.send(parts[0]) if len(parts) == 1 else sock.sendmsg(parts[:MAX_IOV])
-        except BlockingIOError:
-            pass
-        if len(parts) == 1 and sent == len(parts[0]):
-            parts.clear()
-            return large
-        rest = []
-        for part in parts:
-            size = len(part)
-            if sent >= size:
-                sent -= size
-            else:
-                rest.append(memoryview(part)[sent:])
-                sent = 0
-        parts.clear()
-        if not rest:
-            return large
-        self._keep(rest, large)
-        return None if self._held is not None else large
-
-    def _keep(self, parts: list[Any], large: Large | None) -> None:
-        for part in parts:
-            view = memoryview(part)
-            if large is not None and view.obj is large.buffer:
-                self._held = large  # no copy: the client isn't read until this has gone
-                self.pieces.append(view)
-            else:
-                whole = view.obj
-                if not isinstance(whole, bytes) or len(whole) > 2 * len(view):
-                    whole = bytes(view)  # it lies in a buffer that others use, or much of it has gone
-                    view = memoryview(whole)
-                self.pieces.append(view)
-                self._charged += len(whole)
-                self._account.charge(len(whole))
-
-    def flush(self, sock: socket.socket) -> None:
-        """Send more of what was kept.
-
-        Raises:
-            OSError: the connection is broken.
-        """
-        pieces = self.pieces
-        while pieces:
-            try:
-                sent = sock.send(pieces[0])
-            except BlockingIOError:
-                return
-            if sent == len(pieces[0]):
-                pieces.popleft()
-            else:
-                pieces[0] = pieces[0][sent:]
-        self.emptied += 1
-        self.close()
-
-    def close(self) -> None:
-        self.pieces.clear()
-        if self._held is not None:
-            held, self._held = self._held, None
-            self._account.give(held)
-        charged, self._charged = self._charged, 0
-        if charged:
-            self._account.discharge(charged)
 
 
 class Link:
     """A pair of connected sockets in the reactor; owns both.
 
     Attributes:
-        parked: read, but not to be handled before the session's `hold_until`: (buffer, from, to, its Large or None).
+        parked: read, but not to be handled before the session's hold is over.
         finishing: nothing more is taken from the client; once all is answered, the close is counted under this name.
-        account: what all of this connection's memory is charged to.
     """
 
     __slots__ = (
-        "_answered_at",
-        "_began_at",
-        "_behind",
-        "_c_fd",
-        "_c_idle",
-        "_c_mask",
-        "_c_rdhup",
-        "_emptied_at",
-        "_ended_at",
-        "_fenced",
-        "_frame_at",
-        "_looked_at",
-        "_opened_at",
-        "_plain",
-        "_read_at",
-        "_rounds",
-        "_taken",
+        "_is_drained",
+        "_is_plain",
+        "_log",
         "_timer_at",
-        "_u_fd",
-        "_u_gone",
-        "_u_mask",
-        "_u_shut",
-        "account",
-        "c_eof",
-        "c_in",
-        "c_out",
+        "_watch",
         "client",
         "closed",
         "finishing",
@@ -168,61 +58,41 @@ class Link:
         "peer",
         "reactor",
         "session",
-        "u_eof",
-        "u_in",
-        "u_out",
         "upstream",
     )
 
     def __init__(
-        self, reactor: Reactor, session: Session, client: socket.socket, upstream: socket.socket, peer: str
+        self, reactor: Reactor[Link], session: Session, client: socket.socket, upstream: socket.socket, peer: str
     ) -> None:
+        account = session.account
         self.reactor = reactor
         self.session = session
-        self.client = client
-        self.upstream = upstream
-        self.peer = session.peer = peer
-        session.wake = self._wake
-        account = Account(reactor.budget, peer.rpartition(":")[0])
-        self.account = session.account = account
-        self.c_in = Inbound(reactor.shared, self.account, self._wake, is_client=True)
-        self.u_in = Inbound(reactor.shared, self.account, self._wake, is_client=False)
-        self.c_out = Outbound(self.account)
-        self.u_out = Outbound(self.account)
-        self.parked: tuple[bytearray, int, int, Large | None] | None = None
+        self.client = Side(client, Inbound(reactor.shared, account, self._wake, is_client=True), Outbound(account))
+        self.upstream = Side(upstream, Inbound(reactor.shared, account, self._wake, is_client=False), Outbound(account))
+        self.peer = session.admin.peer = peer
+        session.admin.wake = self._wake
+        self.parked = Parked(account)
         self.finishing = ""
-        self.c_eof = self.u_eof = self.closed = False
-        self._c_fd, self._u_fd = client.fileno(), upstream.fileno()
-        self._c_mask = self._u_mask = IN
-        self._c_rdhup = self._u_shut = self._u_gone = False
-        self._plain = True  # nothing parked, no side has ended, nothing is finishing
-        self._c_idle = True  # its socket was empty, and is being read: what comes now has not waited
-        self._ended_at = 0.0  # since when there is nothing left but to send what is kept, and nothing of it went
-        self._read_at = self._opened_at = self._looked_at = session.drained_at
-        self._answered_at = 0.0  # when the broker was last read
-        self._frame_at = 0.0  # since when, while it was being read, no frame of the client's came to its end
-        self._began_at = 0.0  # since when its client takes nothing, or too little, of what it is sent …
-        self._taken = 0  # … namely while `c_out.emptied` is this
+        self.closed = False
+        self._watch = Watch(self.client, session.hold.drained_at)
+        self._log = EndLog(session.gate, peer)
+        self._is_plain = True  # nothing parked, no side has ended, nothing is finishing
+        self._is_drained = True  # the client's socket was empty, and is being read: what comes now has not waited
         self._timer_at = 0.0
-        self._fenced = 0  # bytes of the fence that are in the account
-        self._rounds = 0
-        self._behind = 0  # of what was parked when the socket was last seen empty: bytes not handled yet …
-        self._emptied_at = 0.0  # … and when that was; 0.0: all of it is handled
 
-    def open(self, now: float) -> None:
-        """Put both sockets into the reactor."""
-        for sock in (self.client, self.upstream):
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.session.drained_at = self._read_at = self._opened_at = self._looked_at = now
+    def open(self) -> None:
+        """Put both sockets into the reactor.
+
+        Raises:
+            OSError: one of them is broken; the link must be closed.
+        """
         self.reactor.links.add(self)
-        self.reactor.register(self.client, IN, self.on_client)
-        self.reactor.register(self.upstream, IN, self.on_upstream)
+        self.client.open(self.reactor, self.on_client)
+        self.upstream.open(self.reactor, self.on_upstream)
 
     @property
-    def muted(self) -> bool:
-        return self.parked is not None and bool(self.session.hold_until)
+    def is_muted(self) -> bool:
+        return self.parked.held is not None and bool(self.session.hold.until)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -231,47 +101,50 @@ class Link:
         if events & (ERR | HUP):
             self.close("disconnects_client")
             return
+        client = self.client
         try:
             if events & OUT:
-                self.c_out.flush(self.client)
-                self._ended_at = now
-            if not events & IN or not self._c_mask & IN:
+                client.outbound.flush(client.sock)
+                self._watch.ended_at = now
+            if not events & IN or not client.mask & IN:
                 if events & RDHUP:
-                    self._c_rdhup, self._c_mask = True, 0  # the one shot is used up
+                    client.is_gone, client.mask = True, 0  # the one shot is used up
                 self._go_on(now)
                 return
-            if self._c_idle:
-                self.session.drained_at = now
-            n = self.c_in.receive(self.client)
+            if self._is_drained:
+                self.session.hold.drained_at = now
+            inbound = client.inbound
+            n = inbound.receive(client.sock)
         except OSError:
             self.close("disconnects_client")
             return
         if n == EOF:
             self._client_ended(now)
         else:
-            self._read_at = now
+            self._watch.read_at = now
             if n:
-                c_in = self.c_in
-                self._handle(c_in.buf, c_in.start, c_in.end, c_in.large, now)
+                self._handle(inbound.buf, inbound.start, inbound.end, inbound.large, now)
         self._go_on(now)
 
     def on_upstream(self, events: int, now: float) -> None:
         """The upstream socket is ready."""
+        upstream = self.upstream
         try:
             if events & OUT and not events & (ERR | HUP):
-                self.u_out.flush(self.upstream)
+                upstream.outbound.flush(upstream.sock)
             if events & (ERR | HUP):
-                self.u_out.close()  # nobody takes it any more, and OUT would be reported for ever
-            if events & IN and self._u_mask & IN:
-                n = self.u_in.receive(self.upstream)
+                upstream.outbound.close()  # nobody takes it any more, and OUT would be reported for ever
+            if events & IN and upstream.mask & IN:
+                n = upstream.inbound.receive(upstream.sock)
                 if n > 0:
-                    self._answered_at = now
+                    self._watch.answered_at = now
                     self._handle_answers(now)
                 elif n == EOF:
                     self._upstream_ended(now)
-            elif events & (ERR | HUP | RDHUP) and not self._u_gone:
+            elif events & (ERR | HUP | RDHUP) and not upstream.is_gone:
                 # What it said before is still the client's: its end is read behind that.
-                self._u_gone, self._u_mask, self._ended_at, self._plain = True, 0, now, False
+                upstream.is_gone, upstream.mask = True, 0
+                self._is_ending(now)
         except OSError:
             self._upstream_ended(now)
         if not self.closed:
@@ -291,21 +164,34 @@ class Link:
     def _wake(self) -> None:
         self.reactor.call_soon(self)
 
+    def _is_ending(self, now: float) -> None:
+        """Nothing more comes from a side, or is taken from it: what is left has to go in time."""
+        self._watch.ended_at, self._is_plain = now, False
+
+    def _client_ended(self, now: float) -> None:
+        self.client.is_over = True
+        self._is_ending(now)
+        partial = self.client.inbound.partial
+        if partial:
+            self._log.malformed(f"half a frame: {partial} bytes, then the client closed")
+
     def _upstream_broken(self, now: float) -> None:
         """Nothing can be sent to it any more; what it said before may still be to be read."""
-        self.u_out.close()
-        self._u_gone, self._ended_at, self._plain = True, now, False
+        self.upstream.outbound.close()
+        self.upstream.is_gone = True
+        self._is_ending(now)
 
     def _upstream_ended(self, now: float) -> None:
-        self.u_eof, self._ended_at, self._plain = True, now, False
+        self.upstream.is_over = True
+        self._is_ending(now)
 
     # --- client -> upstream -------------------------------------------------------------------------------------------
 
     def _handle(self, buf: bytearray, pos: int, end: int, large: Large | None, now: float) -> None:
         """Give the session what was read, send what it leaves, and keep or park the rest."""
-        session = self.session
-        self.c_in.large = None  # ours from here on: handed to whoever needs it further, or given back below
-        if self.finishing and not session.draining:
+        session, inbound = self.session, self.client.inbound
+        inbound.large = None  # ours from here on: handed to whoever needs it further, or given back below
+        if self.finishing and not session.hold.draining:
             self._give_back(large)  # behind a malformed frame
             return
         malformed = None
@@ -313,17 +199,17 @@ class Link:
         started = perf_counter() if session.gate.timed else 0.0
         try:
             pos = session.on_client(buf, pos, end, now)
-            if pos < end and not session.hold_until:
+            if pos < end and not session.hold.until:
                 frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed = error
         if pos != start:
-            self._frame_at = 0.0
-        if session.is_waiting:
-            self._plain = False  # `_update` has to look
+            self._watch.frame_at = 0.0
+        if session.in_flight.is_waiting:
+            self._is_plain = False  # `_update` has to look
         if session.to_upstream:
             try:
-                large = self.u_out.send(self.upstream, session.to_upstream, large)
+                large = self.upstream.outbound.send(self.upstream.sock, session.to_upstream, large)
             except OSError:
                 session.to_upstream.clear()
                 self._upstream_broken(now)
@@ -332,34 +218,24 @@ class Link:
         if started:
             session.gate.spend(perf_counter() - started, now)
         if malformed is not None:
-            self._end_malformed(malformed, now)
+            self._log.malformed(str(malformed))
+            self.finishing = close_reason(malformed)  # the requests before the broken one are still answered
+            self._is_ending(now)
         elif pos < end and not self.closed:
-            if session.hold_until or session.is_full:
+            if session.hold.until or session.in_flight.is_full:
                 self._park(buf, pos, end, large)
                 return
-            self.c_in.buf, self.c_in.end = buf, end
-            self.c_in.keep(pos, frame_bytes, proven=session.authenticated or not session.world.wants_sasl)
-        if large is not None:
-            self.account.give(large)
+            inbound.buf, inbound.end = buf, end
+            inbound.keep(pos, frame_bytes, proven=not session.authentication.is_owed)
+        self._give_back(large)
 
     def _give_back(self, large: Large | None) -> None:
         if large is not None:
-            self.account.give(large)
+            self.session.account.give(large)
 
     def _park(self, buf: bytearray, pos: int, end: int, large: Large | None) -> None:
-        if large is None:
-            buf, pos, end = bytearray(memoryview(buf)[pos:end]), 0, end - pos
-            self.account.charge(end)
-        self.parked = (buf, pos, end, large)
-        self._plain = False
-
-    def _unpark(self) -> tuple[bytearray, int, int, Large | None]:
-        assert self.parked is not None
-        buf, pos, end, large = self.parked
-        self.parked = None
-        if large is None:
-            self.account.discharge(end)
-        return buf, pos, end, large
+        self.parked.put(buf, pos, end, large)
+        self._is_plain = False
 
     def _resume(self, now: float) -> None:
         """A hold is over: handle what was parked, after a look at whether its client is still there.
@@ -368,48 +244,37 @@ class Link:
         write them twice. Its FIN may stand behind requests that are not read yet, so those are read first. Not where
         nothing is forwarded anyway: all connections may be held at once, and none may read what it has no room for.
         """
-        buf, pos, end, large = self._unpark()
-        session = self.session
-        session.memory_short = self.account.is_wanted
-        forwards = session.turn is None and not (session.paused_since and session.gate.paused())
-        if session.hold_until and forwards and not self.c_in.partial:
+        session, parked = self.session, self.parked
+        hold = session.hold
+        buf, pos, end, large = parked.take()
+        hold.memory_short = session.account.is_wanted
+        forwards = session.admin.turn is None and not (hold.paused_since and session.gate.paused())
+        if hold.until and forwards and not self.client.inbound.partial:
             more = self._read_on(min(MAX_READ_ON, self.reactor.budget.room // 2) - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
                 self._give_back(large)
                 large = None
-                if not self.c_eof and self._rounds < READ_ON_ROUNDS and not session.draining:
-                    self._rounds += 1
-                    session.hold_until = now + READ_ON_S
+                if not self.client.is_over and parked.rounds < READ_ON_ROUNDS and not hold.draining:
+                    parked.rounds += 1
+                    hold.until = now + READ_ON_S
                     self._park(buf, pos, end, None)
                     return
-        self._rounds = 0
-        session.client_gone = session.client_gone or self.c_eof
+        parked.rounds = 0
+        hold.client_gone = hold.client_gone or self.client.is_over
         size = end - pos
         self._handle(buf, pos, end, large, now)
-        session.memory_short = False  # it was about what was held; what comes next is looked at anew
-        self._age(size, now)
-
-    def _age(self, size: int, now: float) -> None:
-        """Of `size` parked bytes some were handled: how long has the oldest that is left waited?
-
-        A client that pipelines into a steady delay keeps something parked for ever, each request but for a moment.
-        """
-        left = self.parked[2] - self.parked[1] if self.parked is not None else 0
-        self._behind -= size - left
-        session = self.session
-        if self._emptied_at and self._behind <= 0:  # what is left came after that
-            session.drained_at, self._emptied_at = max(session.drained_at, self._emptied_at), 0.0
-        if left and not self._emptied_at:
-            self._behind, self._emptied_at = left, now
+        hold.memory_short = False  # it was about what was held; what comes next is looked at anew
+        hold.drained_at = parked.age(size, hold.drained_at, now)
 
     def _read_on(self, most: int) -> bytearray:
         """Read up to about `most` bytes more, and note when the client has closed."""
+        client = self.client
         more = bytearray()
-        ended = self._c_rdhup or _in_close_wait(self.client)
+        ended = client.is_gone or _in_close_wait(client.sock)
         try:
             while len(more) < most:
-                data = self.c_in.recv(self.client, 262_144)
+                data = client.inbound.recv(client.sock, 262_144)
                 if not data:
                     ended = True
                     break
@@ -418,23 +283,17 @@ class Link:
             pass
         except OSError:
             ended = True
-        self.c_eof = self.c_eof or ended
+        client.is_over = client.is_over or ended
         return more
-
-    def _client_ended(self, now: float) -> None:
-        self.c_eof, self._plain, self._ended_at = True, False, now
-        partial = self.c_in.partial
-        if partial:
-            self._log_malformed(f"half a frame: {partial} bytes, then the client closed")
 
     # --- upstream -> client -------------------------------------------------------------------------------------------
 
     def _handle_answers(self, now: float) -> None:
-        session, u_in = self.session, self.u_in
-        buf, end = u_in.buf, u_in.end
+        session, inbound = self.session, self.upstream.inbound
+        buf, end = inbound.buf, inbound.end
         started = perf_counter() if session.gate.timed else 0.0
         try:
-            pos = session.on_upstream(buf, u_in.start, end, now)
+            pos = session.on_upstream(buf, inbound.start, end, now)
         except (UpstreamError, MalformedFrame) as error:
             self._end_upstream(error)
             return
@@ -442,22 +301,15 @@ class Link:
             self._send_client()
         if started:
             session.gate.spend(perf_counter() - started, now)
-        if not self.closed and (pos < end or u_in.large is not None):
-            size = check_answer_head(buf, pos, end) if session.wants_whole() else 0
+        if not self.closed and (pos < end or inbound.large is not None):
+            size = check_answer_head(buf, pos, end) if session.wants_whole_answer else 0
             if size > self.reactor.budget.limit:
                 self._end_upstream(UpstreamError(f"an answer of {size} bytes, more than limits.max_buffered_bytes"))
                 return
-            u_in.keep(pos, size)
+            inbound.keep(pos, size)
 
     def _end_upstream(self, error: Exception) -> None:
-        session = self.session
-        if isinstance(error, Excluded):
-            self._log_closed("excluded", str(error))
-            self._send_client()
-            self.close(close_reason(error))
-            return
-        session.world.log("error", f"{self.peer}: broker {session.gate.node_id} sent {error}: connection closed")
-        session.world.ledger.count("upstream_failed")
+        self._log.by_broker(error)
         self._send_client()
         self.close(close_reason(error))
 
@@ -466,7 +318,7 @@ class Link:
         if not to_client:
             return
         try:
-            self.c_out.send(self.client, to_client, None)
+            self.client.outbound.send(self.client.sock, to_client, None)
         except OSError:
             to_client.clear()
             self.close("disconnects_client")
@@ -475,188 +327,123 @@ class Link:
 
     def _go_on(self, now: float) -> None:
         """After anything happened: resume, shut down, close, or change what is waited for."""
-        if self._plain and self._c_mask == self._u_mask == IN:
-            c_in = self.c_in
-            if not (self.c_out.pieces or self.u_out.pieces or c_in.waiting or self.u_in.waiting):
-                self._c_idle = c_in.drained
+        client, upstream = self.client, self.upstream
+        if self._is_plain and client.mask == upstream.mask == IN:
+            inbound = client.inbound
+            if not (client.outbound.pieces or upstream.outbound.pieces or inbound.waiting or upstream.inbound.waiting):
+                self._is_drained = inbound.drained
                 return  # nearly always: both sides are read, and nothing is left to send
-        session = self.session
-        if self.parked is not None and self._may_resume(now):
+        session, parked = self.session, self.parked
+        if parked.held is not None and not (upstream.is_stuck or client.is_stuck) and session.may_go_on(now):
             self._resume(now)
         if self.closed:
             return
-        if self.u_eof and not self.c_out.pieces:
-            self.close("disconnects_client" if self.c_eof else "disconnects_upstream")
+        if upstream.is_over and not client.is_stuck:
+            self.close("disconnects_client" if client.is_over else "disconnects_upstream")
             return
-        if self.finishing and session.idle and not self.c_out.pieces and not self.u_out.pieces:
+        if self.finishing and session.is_idle and not client.is_stuck and not upstream.is_stuck:
             self.close(self.finishing)
             return
-        if self.c_eof and not self._u_shut and self.parked is None and not self.u_out.pieces:
+        if client.is_over and not upstream.is_shut and parked.held is None and not upstream.is_stuck:
             # As the broker does itself: what was asked before a half-close is still answered.
-            self._u_shut = True
             try:
-                self.upstream.shutdown(socket.SHUT_WR)
+                upstream.shut()
             except OSError:
                 self._upstream_broken(now)
-        is_set = 0.0 < self._timer_at <= session.hold_until
-        if self.parked is not None and now < session.hold_until and not is_set:
-            self._timer_at = session.hold_until
-            self.reactor.call_at(session.hold_until, self)
+        until = session.hold.until
+        if parked.held is not None and now < until and not 0.0 < self._timer_at <= until:
+            self._timer_at = until
+            self.reactor.call_at(until, self)
         self._update()
-
-    def _may_resume(self, now: float) -> bool:
-        session = self.session
-        if self.u_out.pieces or self.c_out.pieces:
-            return False
-        if session.draining:
-            return True
-        if session.turn is not None:
-            return session.turn_moves(now)
-        if session.hold_until:
-            return now >= session.hold_until
-        return len(session.pending.entries) < MAX_PENDING // 2 and not session.is_waiting
 
     def _update(self) -> None:
         """Tell epoll what is waited for, where it changed."""
-        c_out, u_out = self.c_out.pieces, self.u_out.pieces
-        ended = self.c_eof or self.u_eof or self._u_gone or self.finishing
-        waits = self.session.is_waiting
-        self._plain = not (ended or waits or self.parked is not None)
-        read = not (c_out or u_out or ended or waits or self.parked is not None or self.c_in.waiting)
-        self._c_idle = read and self.c_in.drained
-        mask = (IN if read else 0) | (OUT if c_out else 0) or (DEAF if self._c_rdhup else QUIET)
-        if mask != self._c_mask:
-            self._c_mask = mask
-            self.reactor.modify(self._c_fd, mask)
-        mask = (0 if c_out or self.u_eof or self.u_in.waiting else IN) | (OUT if u_out else 0)
-        mask = mask or (DEAF if self._u_gone else QUIET)
-        if mask != self._u_mask:
-            self._u_mask = mask
-            self.reactor.modify(self._u_fd, mask)
+        client, upstream = self.client, self.upstream
+        ended = client.is_over or upstream.is_over or upstream.is_gone or self.finishing
+        self._is_plain = not (ended or self.session.in_flight.is_waiting or self.parked.held is not None)
+        read = self._is_plain and not (client.is_stuck or upstream.is_stuck or client.inbound.waiting)
+        self._is_drained = read and client.inbound.drained
+        client.wait_for((IN if read else 0) | (OUT if client.is_stuck else 0), self.reactor)
+        read = not (client.is_stuck or upstream.is_over or upstream.inbound.waiting)
+        upstream.wait_for((IN if read else 0) | (OUT if upstream.is_stuck else 0), self.reactor)
 
-    # --- the end ------------------------------------------------------------------------------------------------------
-
-    def _log_malformed(self, what: str) -> None:
-        self.session.world.ledger.count("requests_malformed")
-        self._log_closed("malformed", what)
-
-    def _log_closed(self, kind: str, what: str) -> None:
-        software = self.session.gate.software
-        who = f"{self.peer} ({software[0]} {software[1]})" if software else self.peer
-        self.session.world.complain(kind, f"{who}: connection closed: {what}")
-
-    def _end_malformed(self, error: MalformedFrame, now: float) -> None:
-        """Close this connection, but let the requests before the broken one be answered."""
-        self._log_malformed(str(error))
-        self.finishing, self._ended_at, self._plain = close_reason(error), now, False
-
-    def drain(self, now: float) -> None:
-        """Take nothing more from the client, and close as soon as everything forwarded is answered."""
-        self.session.draining = True
-        self._plain = False
-        if not self.finishing:
-            self.finishing, self._ended_at = "disconnects_drain", now
-        if self.parked is not None:
-            self._resume(now)
-        if not self.closed:
-            self._go_on(now)
+    # --- by the clock -------------------------------------------------------------------------------------------------
 
     def check_progress(self, now: float, settings: Settings) -> None:
         """End a connection that takes too long, whatever it does; to be called every few seconds."""
-        since, self._looked_at = now - self._looked_at, now
-        session = self.session
-        session.gate.fence.expire(now)
-        self._charge_fence(len(session.gate.fence.entries) * FENCE_BYTES)
-        ending = self.u_eof or self._u_gone or self.finishing or (self.c_eof and self.c_in.partial)
-        if ending:
-            if now - self._ended_at > settings.frame_timeout_s:  # its peer takes or says nothing more
-                self.close("disconnects_timeout")
-        elif session.world.wants_sasl and not session.authenticated:
-            if now - self._opened_at > settings.authentication_timeout_s:
-                self._end_late("unauthenticated", f"not authenticated within {settings.authentication_timeout_s:g} s")
-        elif self.c_out.pieces:
-            if self._taken != self.c_out.emptied or not self._began_at:
-                self._taken, self._began_at = self.c_out.emptied, now
-            elif now - self._began_at > settings.idle_timeout_s:
-                self._end_late("slow_reader", f"it did not read an answer within {settings.idle_timeout_s:g} s")
-        elif self.c_in.partial:
-            if not self._frame_at:
-                self._frame_at = now - min(since, now - self._read_at)
-            elif not self._c_mask & IN or self.c_in.waiting:
-                self._frame_at += since  # we don't read it
-            elif now - self._frame_at > settings.frame_timeout_s + self.c_in.partial / settings.min_bytes_per_s:
-                self._end_late("slow_request", f"{self.c_in.partial} bytes of a frame in {now - self._frame_at:.0f} s")
-        elif now - max(self._read_at, self._answered_at) > settings.idle_timeout_s and self.parked is None:
-            self.close("disconnects_idle")
-
-    def _charge_fence(self, size: int) -> None:
-        if size != self._fenced:
-            self.account.charge(size - self._fenced)
-            self._fenced = size
+        client, upstream, session = self.client, self.upstream, self.session
+        session.tidy(now)
+        ends = upstream.is_over or upstream.is_gone or self.finishing or (client.is_over and client.inbound.partial)
+        self._end_late(
+            self._watch.check(
+                settings,
+                now,
+                is_ending=bool(ends),
+                is_unknown=session.authentication.is_owed,
+                is_parked=self.parked.held is not None,
+            )
+        )
 
     def check_course(self, now: float, timeout_s: float) -> None:
         """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
-        large = self.c_in.large
-        if large is None:
-            return
-        if not self._c_mask & IN or not self.account.is_wanted:
-            large.since = 0.0  # what we don't read is not its client's fault
-            return
-        large.since = large.since or now
-        age = now - large.since
-        if age > PATIENCE_S and self.c_in.partial * timeout_s < large.size * age:
-            text = f"others wait for memory, and of {large.size} bytes {self.c_in.partial} came in {age:.1f} s"
-            self._end_late("slow_request", text)
+        self._end_late(self._watch.check_course(timeout_s, self.session.account.is_wanted, now))
 
     def is_reading(self, now: float) -> bool:
         """Whether its client takes what it is sent; False only where it has taken too little for a while."""
-        if not self.c_out.pieces or self._taken != self.c_out.emptied or not self._began_at:
-            self._taken, self._began_at = self.c_out.emptied, now
-        return now - self._began_at < PATIENCE_S
-
-    def _end_late(self, kind: str, what: str) -> None:
-        self._log_closed(kind, what)
-        self.close(f"disconnects_{kind}")
+        return self._watch.is_reading(now)
 
     def give_up(self) -> None:
         """Memory is far exceeded, and this connection waits for more of it."""
-        self._end_late("memory", f"memory is used up, and it waits for more of it with {self.account.used} bytes")
+        used = self.session.account.used
+        self._end_late(Late("memory", f"memory is used up, and it waits for more of it with {used} bytes"))
 
     def shed(self) -> None:
         """Memory is used up, and this connection's client doesn't read what it holds of it."""
-        self._end_late(
-            "slow_reader", f"memory is short, and it does not read the {self.account.used} bytes it asked for"
-        )
+        used = self.session.account.used
+        self._end_late(Late("slow_reader", f"memory is short, and it does not read the {used} bytes it asked for"))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _end_late(self, late: Late | None) -> None:
+        if late is not None:
+            if late.what:
+                self._log.closed(late.kind, late.what)
+            self.close(f"disconnects_{late.kind}")
+
+    def drain(self, now: float) -> None:
+        """Take nothing more from the client, and close as soon as everything forwarded is answered."""
+        self.session.hold.draining = True
+        self._is_plain = False
+        if not self.finishing:
+            self.finishing, self._watch.ended_at = "disconnects_drain", now
+        if self.parked.held is not None:
+            self._resume(now)
+        if not self.closed:
+            self._go_on(now)
 
     def close(self, cause: str) -> None:
         """Close both sockets, settle the accounts, give all memory back."""
         if self.closed:
             return
-        self.closed, self._plain = True, False
-        reactor = self.reactor
+        self.closed, self._is_plain = True, False
+        reactor, session, held = self.reactor, self.session, self.parked.held
         reactor.links.discard(self)
-        parked, self.parked = self.parked, None
         try:
-            self.session.world.ledger.count(cause)
+            session.world.ledger.count(cause)
             # Before any memory is given back: whoever waits for it may write into it at once.
             by_broker = cause == "disconnects_upstream"
-            self.session.close(parked[:3] if parked is not None else None, by_broker=by_broker)
+            session.close(held[:3] if held is not None else None, by_broker=by_broker)
         finally:
-            reactor.discard(self.client)
-            reactor.discard(self.upstream)
-            if parked is not None:
-                self._give_back_parked(parked)
-            for part in (self.c_in, self.u_in, self.c_out, self.u_out):
-                part.close()
-            self._charge_fence(0)
-            self.account.close()
+            sides = self.client, self.upstream
+            for side in sides:
+                reactor.discard(side.sock)
+            self.parked.close()
+            for side in sides:
+                side.inbound.close()
+            for side in sides:
+                side.outbound.close()
+            session.account.close()
             reactor.on_closed(self)
-
-    def _give_back_parked(self, parked: tuple[bytearray, int, int, Large | None]) -> None:
-        _, _, end, large = parked
-        if large is None:
-            self.account.discharge(end)
-        self._give_back(large)
 
 
 def _in_close_wait(sock: socket.socket) -> bool:
@@ -667,4 +454,4 @@ def _in_close_wait(sock: socket.socket) -> bool:
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, tcp_info, 1)[0] == _CLOSE_WAIT
     except OSError:
-        return True
+        return False

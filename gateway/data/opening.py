@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from gateway.data.session import BEFORE_AUTHENTICATION, Unauthenticated
+from gateway.data.authentication import BEFORE_AUTHENTICATION
+from gateway.data.ends import Unauthenticated
 from protocol import api
 from protocol.framing import REQUEST_HEAD, check_request_head
 

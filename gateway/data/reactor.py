@@ -12,18 +12,16 @@ import heapq
 import select
 import selectors
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import trio
 
-from gateway.data.budget import EXCESS, Budget
+from gateway.data.budget import Budget
 from gateway.data.inbound import Shared
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-
-    from gateway.data.links import Link
 
 SLICE_S = 0.002  # how long trio's other tasks wait at most while there is traffic
 MAX_EVENTS = 256
@@ -96,8 +94,24 @@ def new_poller() -> Poller:
     return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
 
 
-class Reactor:
-    """The sockets of one worker.
+class Handler(Protocol):
+    """Whose sockets are in a reactor."""
+
+    def on_ready(self, now: float) -> None:
+        """After `call_soon`."""
+
+    def on_timer(self, now: float) -> None:
+        """After `call_at`, or later."""
+
+    def close(self, cause: str) -> None:
+        """It ends, and is counted under that name."""
+
+
+H = TypeVar("H", bound=Handler)
+
+
+class Reactor(Generic[H]):
+    """The sockets of one worker, which links handle.
 
     Attributes:
         links: every open connection pair.
@@ -109,19 +123,19 @@ class Reactor:
     def __init__(
         self,
         max_buffered_bytes: int,
-        on_bug: Callable[[Link, Exception], None],
-        on_closed: Callable[[Link], None] = lambda link: None,
+        on_bug: Callable[[H, Exception], None],
+        on_closed: Callable[[H], None] = lambda link: None,
     ) -> None:
-        self.links: set[Link] = set()
+        self.links: set[H] = set()
         self.shared = Shared()
         self.budget = Budget(max_buffered_bytes)
         self.on_bug = on_bug
         self.on_closed = on_closed
         self._poller = new_poller()
         self._handlers: dict[int, Callable[[int, float], None]] = {}
-        self._ready: list[Link] = []
+        self._ready: list[H] = []
         self._closing: list[socket.socket] = []
-        self._timers: list[tuple[float, int, Link]] = []
+        self._timers: list[tuple[float, int, H]] = []
         self._timer_ids = count()
         self._timer_set = trio.Event()
 
@@ -144,11 +158,11 @@ class Reactor:
             pass
         self._closing.append(sock)
 
-    def call_soon(self, link: Link) -> None:
+    def call_soon(self, link: H) -> None:
         """This link has work in user space that no event will tell of."""
         self._ready.append(link)
 
-    def call_at(self, when: float, link: Link) -> None:
+    def call_at(self, when: float, link: H) -> None:
         """Call the link's `on_timer` then."""
         heapq.heappush(self._timers, (when, next(self._timer_ids), link))
         if self._timers[0][2] is link:
@@ -165,35 +179,14 @@ class Reactor:
             for sock in closing:
                 sock.close()
 
-    def relieve(self, now: float, frame_timeout_s: float) -> None:
-        """Where memory is short, end those who hold it without getting on; to be called a few times a second."""
-        budget = self.budget
-        self.shared.bound(budget.is_wanted)
-        if budget.has_waiters:
-            for link in list(self.links):
-                self.guard(link, link.check_course, now, frame_timeout_s)
-        if budget.used > budget.limit:
-            idle = [link for link in self.links if not link.is_reading(now)]
-            idle.sort(key=lambda link: link.account.used)
-            while idle and budget.used > budget.limit:
-                link = idle.pop()
-                self.guard(link, link.shed)
-        if budget.used > budget.limit * EXCESS:
-            waiting = [link for link in self.links if link.c_in.waiting]
-            waiting.sort(key=lambda link: (link.account.owner.used, link.account.used))
-            while waiting and budget.used > budget.limit * EXCESS:
-                link = waiting.pop()
-                self.guard(link, link.give_up)
-        self.settle(now)
-
-    def guard(self, link: Link, call: Callable[..., Any], *args: Any) -> None:
+    def guard(self, link: H, call: Callable[..., Any], *args: Any) -> None:
         """An unexpected error ends its own link, never the reactor."""
         try:
             call(*args)
         except Exception as bug:
             self._fail(link, bug)
 
-    def _fail(self, link: Link, bug: Exception) -> None:
+    def _fail(self, link: H, bug: Exception) -> None:
         self.on_bug(link, bug)
         try:
             link.close("disconnects_error")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from gateway.data.inbound import SHARED_BYTES, Inbound, Shared
-from gateway.data.links import Link, Outbound
+from gateway.data.links import Link
+from gateway.data.outbound import Outbound
 from gateway.data.reactor import IN
 from protocol.describe import looks_like
 from protocol.framing import check_request_head
@@ -400,13 +401,11 @@ class TlsOutbound(Outbound):
 class TlsLink(Link):
     """A link whose client speaks TLS; the handshake is over."""
 
-    __slots__ = ("_tls",)
-
-    c_out: TlsOutbound
+    __slots__ = ("_outbound", "_tls")
 
     def __init__(
         self,
-        reactor: Reactor,
+        reactor: Reactor[Link],
         session: Session,
         client: socket.socket,
         upstream: socket.socket,
@@ -415,16 +414,16 @@ class TlsLink(Link):
     ) -> None:
         super().__init__(reactor, session, client, upstream, peer)
         self._tls = tls
-        self.c_in = TlsInbound(tls, reactor.shared, self.account, self._wake)
-        self.c_out = TlsOutbound(tls, self.account)
+        self.client.inbound = TlsInbound(tls, reactor.shared, session.account, self._wake)
+        self.client.outbound = self._outbound = TlsOutbound(tls, session.account)
 
-    def open(self, now: float) -> None:
-        super().open(now)
+    def open(self) -> None:
+        super().open()
         if self._tls.ready:
             self.reactor.call_soon(self)
 
     def on_ready(self, now: float) -> None:
-        if self._tls.ready and self._c_mask & IN and not self.closed:
+        if self._tls.ready and self.client.mask & IN and not self.closed:
             self.on_client(IN, now)
         else:
             super().on_ready(now)
@@ -434,12 +433,12 @@ class TlsLink(Link):
         tls = self._tls
         if tls.owes and not self.closed:
             self._speak()
-        if tls.ready and self._c_mask & IN and not self.closed:
+        if tls.ready and self.client.mask & IN and not self.closed:
             self.reactor.call_soon(self)
 
     def _speak(self) -> None:
         try:
-            self.c_out.speak(self.client)
+            self._outbound.speak(self.client.sock)
         except OSError:
             self.close("disconnects_client")
         else:
@@ -449,12 +448,12 @@ class TlsLink(Link):
         if self.closed:
             return
         if self._tls.fault:
-            self._log_malformed(f"TLS: {self._tls.fault}")
+            self._log.malformed(f"TLS: {self._tls.fault}")
             cause = "disconnects_malformed"
-        last = b"" if self.c_out.pieces else self._tls.end()  # behind half a record it would be no alert but damage
+        last = b"" if self.client.is_stuck else self._tls.end()  # behind half a record it would be no alert but damage
         if last:
             try:
-                self.client.send(last)
+                self.client.sock.send(last)
             except OSError:  # it is gone, or takes nothing
                 pass
         super().close(cause)

@@ -49,16 +49,19 @@ from gateway.channel import (
     Topics,
     Want,
 )
+from gateway.data.budget import Account
 from gateway.data.complaints import Complaints
+from gateway.data.ends import Unauthenticated, close_reason
 from gateway.data.fleet import FleetDesk
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.links import Link
 from gateway.data.lowest_factor import LowestFactor
 from gateway.data.opening import HEAD, receive_head
 from gateway.data.reactor import Reactor
-from gateway.data.session import Session, Unauthenticated, close_reason
+from gateway.data.relief import relieve
+from gateway.data.session import Session
 from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, HandshakeError, Tls, TlsLink, shake_hands
-from gateway.data.world import World
+from gateway.data.world import Asker, World
 from gateway.sockets import network_of, reset
 from policies.client_quotas import QuotaStore
 from policies.engine import Engine
@@ -98,7 +101,7 @@ class Worker:
         self._number = number
         self._boot = uuid.uuid4().hex
         self._world: World | None = None
-        self._reactor = Reactor(BUFFERED_BYTES, self._report_bug, self._count_closed)
+        self._reactor: Reactor[Link] = Reactor(BUFFERED_BYTES, self._report_bug, self._count_closed)
         self._channel: Channel | None = None
         self._engine = Engine(trio.current_time())
         self._bootstrap: tuple[tuple[str, int], ...] = ()
@@ -167,8 +170,8 @@ class Worker:
         channel.post(
             Hello(PROTOCOL, self._number, os.getpid(), self._boot, self._storage, members, informed, addresses)
         )
-        for session in [] if self._world is None else self._world.asked.values():
-            self._ask(session)  # the former control took the question with it
+        for asker in [] if self._world is None else self._world.asked.values():
+            self._ask(asker)  # the former control took the question with it
         for interval in self._unspooled:
             channel.post(interval)
         while self._lines:
@@ -213,9 +216,9 @@ class Worker:
             case Others():
                 self._fleet.take_others(message)
             case Answer(token):
-                session = self._known_world.asked.pop(token, None)
-                if session is not None:  # else its client has gone, or was told that nobody answered
-                    session.tell(message)
+                asker = self._known_world.asked.pop(token, None)
+                if asker is not None:  # else its client has gone, or was told that nobody answered
+                    asker.tell(message)
                     self._reactor.settle(trio.current_time())
             case Spooled(seq):
                 while self._unspooled and self._unspooled[0].seq <= seq:
@@ -326,14 +329,13 @@ class Worker:
             self._wanted_at = now
             self._post(Want("metadata"))
 
-    def _ask(self, session: Session) -> None:
-        turn = session.turn
+    def _ask(self, asker: Asker) -> None:
+        turn = asker.turn
         assert turn is not None
         until = time.monotonic() + turn.until - trio.current_time()
-        principal = session.gate.principal
         if self._channel is not None and self._channel.backlog_bytes > MAX_BACKLOG_BYTES:
             return  # its client is told after a while that nobody answered
-        self._post_if_heard(Ask(turn.token, until, session.peer, principal, turn.request, turn.memo, turn.answer))
+        self._post_if_heard(Ask(turn.token, until, asker.peer, asker.principal, turn.request, turn.memo, turn.answer))
 
     def _report_bug(self, link: Link, bug: Exception) -> None:
         # The first frames of ours say where; a whole traceback per connection would be a log storm.
@@ -449,14 +451,15 @@ class Worker:
             reset(client)
             return None
         now = trio.current_time()
-        session = Session(world, node_id, now)
+        account = Account(self._reactor.budget, accepted.peer.rpartition(":")[0])
+        session = Session(world, node_id, account, now)
         if tls is None:
             link = Link(self._reactor, session, client, upstream, accepted.peer)
         else:
             link = TlsLink(self._reactor, session, client, upstream, accepted.peer, tls)
-        link.c_in.begin(head)
+        link.client.inbound.begin(head)
         try:
-            link.open(now)
+            link.open()
         except OSError:  # the client is gone already
             link.close("disconnects_client")
         self._reactor.settle(now)
@@ -568,15 +571,15 @@ class Worker:
                 )
 
     async def _resume_paused(self) -> None:
-        paused = [link for link in self._reactor.links if link.session.paused_since]
-        paused.sort(key=lambda link: link.session.paused_since)
+        paused = [link for link in self._reactor.links if link.session.hold.paused_since]
+        paused.sort(key=lambda link: link.session.hold.paused_since)
         since = trio.current_time()
         for link in paused:
             if self._reactor.budget.is_used_up:  # each reads what its client has sent meanwhile: let brokers take it
                 await trio.sleep(RESUME_PAUSE_S)
                 since = trio.current_time()
             now = trio.current_time()
-            if not link.closed and link.session.resume(now):
+            if not link.closed and link.session.hold.resume(now):
                 self._reactor.call_soon(link)
             self._reactor.settle(now)
             if trio.current_time() - since > RESUME_SLICE_S:
@@ -667,7 +670,7 @@ class Worker:
         told: Gauges | None = None
         while True:
             links = self._reactor.links
-            muted = sum(link.muted for link in links)
+            muted = sum(link.is_muted for link in links)
             opening = self._dialling + len(self._openings)
             gauges = Gauges(len(links), muted, self._reactor.budget.used, opening, self._taken)
             if gauges != told:
@@ -676,7 +679,7 @@ class Worker:
             if self._ended and self._post_if_heard(Ended(dict(self._ended))):
                 self._ended.clear()
             if self._world is not None:
-                self._reactor.relieve(trio.current_time(), self._world.settings.frame_timeout_s)
+                relieve(self._reactor, trio.current_time(), self._world.settings.frame_timeout_s)
             await trio.sleep(GAUGES_S)
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import astuple
 
@@ -25,9 +25,22 @@ from policies.repeats import Rejected
 from policies.verdict import reject_code
 
 if TYPE_CHECKING:
-    from gateway.data.session import Session
+    from gateway.channel import Answer
+    from gateway.data.admin_turn import AdminTurn
 
 Log = Callable[[str, str], None]
+
+
+class Asker(Protocol):
+    """Whose admin request, in `turn`, control is to answer."""
+
+    turn: AdminTurn | None
+    peer: str
+
+    @property
+    def principal(self) -> str: ...
+
+    def tell(self, answer: Answer) -> None: ...
 
 
 class World:
@@ -54,10 +67,10 @@ class World:
         engine: Engine,
         log: Log,
         want_metadata: Callable[[], None] = lambda: None,
-        put: Callable[[Session], None] = lambda session: None,
+        put: Callable[[Asker], None] = lambda asker: None,
         complain: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`put` brings the question of a session's turn to control."""
+        """`put` brings the question of an asker's turn to control."""
         self.engine = engine
         self.quotas = QuotaLines(engine.fleet)
         self.plugins: list[TrafficPolicy] = []
@@ -74,7 +87,7 @@ class World:
         self.brokers: dict[int, Broker] = {}
         self.addresses: dict[int, tuple[bytes, int]] = {}
         self.topic_ids: dict[bytes, bytes] = {}
-        self.asked: dict[int, Session] = {}
+        self.asked: dict[int, Asker] = {}
         self._put = put
         self._tokens = count(1)
 
@@ -98,14 +111,14 @@ class World:
         self.brokers = {broker.node_id: broker for broker in brokers}
         self.addresses = {b.node_id: (b.advertised_host.encode(), b.advertised_port) for b in brokers}
 
-    def ask(self, session: Session) -> None:
-        """Put the question of this session's turn to control."""
-        turn = session.turn
+    def ask(self, asker: Asker) -> None:
+        """Put the question of its turn to control."""
+        turn = asker.turn
         assert turn is not None
         self.asked.pop(turn.token, None)
         turn.token = next(self._tokens)
-        self.asked[turn.token] = session
-        self._put(session)
+        self.asked[turn.token] = asker
+        self._put(asker)
 
     def is_internal(self, principal: str, client_id: str) -> bool:
         """Metered, never limited (KIP-proposal 035): the operators' own tools and replication."""

@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 from gateway.channel import PROTOCOL, Broker, Row, Settings
+from gateway.data.budget import Account, Budget
 from gateway.data.session import Session
 from gateway.data.world import World
 from policies.engine import Engine
@@ -63,6 +64,11 @@ def other_request(correlation: int, key: int = 12, version: int = 0, body: bytes
     return cases.framed(struct.pack(">hhih", key, version, correlation, -1) + body)
 
 
+def account() -> Account:
+    """Of a session without sockets, which nobody bounds."""
+    return Account(Budget(2**40), "")
+
+
 def other_answer(correlation: int, body: bytes = b"\0\0") -> bytes:
     return cases.framed(struct.pack(">i", correlation) + body)
 
@@ -82,7 +88,7 @@ class Play:
         self.engine.set_policy(total, topics or {})
         self.world = World(Settings(PROTOCOL, "gw", **settings), self.engine, lambda *line: self.logs.append(line))
         self.world.set_brokers(ADDRESSES)
-        self.session = Session(self.world, 1, self.now)
+        self.session = Session(self.world, 1, account(), self.now)
         self.unhandled = b""
         self._answers_left = b""
 

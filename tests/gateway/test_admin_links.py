@@ -14,8 +14,9 @@ from gateway.channel import PROTOCOL, Answer, Ask, Channel, ChannelClosed, Hello
 from gateway.data import admin_turn
 from gateway.data.session import Session
 from gateway.data.worker import Worker
+from gateway.data.world import Asker
 from gateway.supervisor import ParentLink
-from tests.gateway.play import Play, answer, other_answer, other_request, request
+from tests.gateway.play import Play, account, answer, other_answer, other_request, request
 from tests.gateway.test_links import Stage, receive_exactly, staged
 
 MANAGED = (44, 49)
@@ -24,14 +25,14 @@ PROBE = other_request(-7, 44, 1, b"may this client?")
 CLIENTS = other_answer(5, b"what the client gets")
 
 
-def managed() -> tuple[Play, list[Session]]:
+def managed() -> tuple[Play, list[Asker]]:
     play = Play(managed_apis=MANAGED)
-    asked: list[Session] = []
+    asked: list[Asker] = []
     play.world._put = asked.append
     return play, asked
 
 
-def say(stage: Stage, asked: list[Session], **said: bytes) -> None:
+def say(stage: Stage, asked: list[Asker], **said: bytes) -> None:
     """Control's answer, as the worker takes it."""
     turn = asked.pop().turn
     assert turn is not None
@@ -112,7 +113,7 @@ async def test_a_side_that_goes_away_in_the_middle_is_harmless(who: str) -> None
             await broker.aclose()
         await stage.until(lambda: link.closed)
         assert play.world.asked == {}
-        link.session.tell(Answer(turn.token, client=CLIENTS))
+        link.session.admin.tell(Answer(turn.token, client=CLIENTS))
         stage.reactor.settle(trio.current_time())
 
 
@@ -214,8 +215,8 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
             staff = Staff(nursery)
             world = staff.worker._known_world
             first = await staff.control()
-            session = Session(world, 1, trio.current_time())
-            session.peer = "10.0.0.9:5"
+            session = Session(world, 1, account(), trio.current_time())
+            session.admin.peer = "10.0.0.9:5"
             session.gate.authenticate("User:alice")
             buf = bytearray(ADMIN)
             assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
@@ -227,7 +228,7 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
             assert (again.token, again.request) == (ask.token, ask.request)
             assert abs(again.until - ask.until) < 0.1
             woken = trio.Event()
-            session.wake = woken.set
+            session.admin.wake = woken.set
             second.post(Answer(9999, client=b"nobody waits for this"))
             second.post(Answer(ask.token, client=CLIENTS))
             await woken.wait()

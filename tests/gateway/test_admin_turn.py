@@ -12,7 +12,7 @@ import pytest
 from gateway.channel import Answer
 from gateway.data import admin_turn
 from gateway.data.admin_turn import ASK_S, AdminTurn, Unanswerable
-from gateway.data.session import Session
+from gateway.data.world import Asker
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
@@ -39,18 +39,18 @@ class Managed(Play):
 
     def __init__(self, managed: tuple[int, ...] = MANAGED, **options: Any) -> None:
         super().__init__(managed_apis=managed, **options)
-        self.asked: list[Session] = []
+        self.asked: list[Asker] = []
         self.woken = 0
         self.world._put = self.asked.append
-        self.session.wake = self._wake
+        self.session.admin.wake = self._wake
 
     def _wake(self) -> None:
         self.woken += 1
 
     @property
     def turn(self) -> AdminTurn:
-        assert self.session.turn is not None
-        return self.session.turn
+        assert self.session.admin.turn is not None
+        return self.session.admin.turn
 
     def control(self, **said: bytes) -> tuple[bytes, bytes]:
         """What goes where when control says that."""
@@ -60,7 +60,7 @@ class Managed(Play):
 
     def go_on(self) -> tuple[bytes, bytes]:
         """As the link does after any event."""
-        return self.again() if self.session.turn_moves(self.now) else (b"", b"")
+        return self.again() if self.session.admin.may_move(self.session.hold.until, self.now) else (b"", b"")
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
@@ -74,8 +74,8 @@ def test_a_request_is_asked_about_and_answered_by_what_control_says(step: int) -
     assert play.turn.request == change()[4:]
     assert (play.turn.memo, play.turn.answer) == (b"", b"")
     assert play.control(client=CLIENTS) == (b"", CLIENTS)
-    assert play.session.turn is None
-    assert play.session.idle
+    assert play.session.admin.turn is None
+    assert play.session.is_idle
     assert play.world.asked == {}
 
 
@@ -85,7 +85,7 @@ def test_a_request_that_is_none_of_ours_passes_as_it_is(step: int) -> None:
     play.client(change(), step)
     assert play.control() == (change(), b"")
     assert play.broker(other_answer(5, b"the broker's"), step) == other_answer(5, b"the broker's")
-    assert play.session.idle
+    assert play.session.is_idle
 
 
 @STEPS
@@ -103,7 +103,7 @@ def test_the_broker_is_asked_on_the_same_connection_and_the_client_sees_nothing_
     play.go_on()
     assert (play.turn.memo, play.turn.answer) == (b"sent", other_answer(-8, b"done")[4:])
     assert play.control(client=CLIENTS) == (b"", CLIENTS)
-    assert play.session.idle
+    assert play.session.is_idle
 
 
 @STEPS
@@ -127,7 +127,7 @@ def test_it_waits_for_the_answers_before_it_and_what_is_behind_it_waits(step: in
     answers = answer(6) + other_answer(7)
     assert play.broker(answers, step) == answers
     assert play.rows() == {("clicks", "accepted", ""): (2 * size_of(), 2, 2)}
-    assert play.session.idle
+    assert play.session.is_idle
 
 
 def test_two_in_a_row_are_taken_one_after_the_other() -> None:
@@ -174,7 +174,7 @@ def test_control_that_does_not_answer_in_time_is_an_error_for_each_resource() ->
     play = Managed()
     play.client(change() + other_request(6))
     late = play.turn.token
-    assert play.session.hold_until == play.now + ASK_S
+    assert play.session.hold.until == play.now + ASK_S
     play.now += ASK_S - 0.001
     assert play.go_on() == (b"", b"")
     play.now += 0.001
@@ -186,7 +186,7 @@ def test_control_that_does_not_answer_in_time_is_an_error_for_each_resource() ->
     assert (row.error_code, *row[2:]) == (api.REQUEST_TIMED_OUT, c.TOPIC, "clicks")
     assert row.error_message == "the gateway's control process did not answer within 10 s: nothing was changed"
     assert play.world.asked == {}
-    play.session.tell(Answer(late, client=CLIENTS))  # too late
+    play.session.admin.tell(Answer(late, client=CLIENTS))  # too late
     assert play.client(b"") == (b"", b"")
 
 
@@ -211,7 +211,7 @@ def test_what_was_asked_before_is_no_answer_to_what_is_asked_now() -> None:
     play.broker(other_answer(-7))
     play.go_on()
     assert play.turn.token != first
-    play.session.tell(Answer(first, client=CLIENTS))
+    play.session.admin.tell(Answer(first, client=CLIENTS))
     assert play.go_on() == (b"", b"")
     assert play.control(client=other_answer(5, b"right")) == (b"", other_answer(5, b"right"))
 
@@ -243,7 +243,7 @@ def test_a_large_request_that_nobody_answers_closes_its_connection() -> None:
     play.now += ASK_S
     with pytest.raises(MalformedFrame, match="nobody answered IncrementalAlterConfigs"):
         play.go_on()
-    assert play.session.turn is None
+    assert play.session.admin.turn is None
     assert play.world.asked == {}
 
 
@@ -275,28 +275,28 @@ def test_a_connection_that_closes_in_the_middle_forgets_its_question() -> None:
     play = Managed()
     play.client(change())
     token = play.turn.token
-    assert not play.session.idle
+    assert not play.session.is_idle
     play.session.close()
     assert play.world.asked == {}
-    play.session.tell(Answer(token, client=CLIENTS))
+    play.session.admin.tell(Answer(token, client=CLIENTS))
     assert play.woken == 0
-    assert play.session.idle
+    assert play.session.is_idle
 
 
 def test_an_answer_wakes_the_link() -> None:
     play = Managed()
     play.client(change())
-    play.session.tell(Answer(play.turn.token, client=CLIENTS))
+    play.session.admin.tell(Answer(play.turn.token, client=CLIENTS))
     assert play.woken == 1
-    assert play.session.turn_moves(play.now)
+    assert play.session.admin.may_move(play.session.hold.until, play.now)
 
 
 def test_a_connection_that_is_drained_still_gets_its_answer() -> None:
     play = Managed()
     play.client(change() + request(6))
-    play.session.draining = True
+    play.session.hold.draining = True
     assert play.again() == (b"", b"")
-    assert not play.session.idle
+    assert not play.session.is_idle
     assert play.control(client=CLIENTS) == (b"", CLIENTS)
     assert play.rows() == {("clicks", "discarded", ""): (size_of(), 1, 1)}
 
@@ -316,9 +316,9 @@ def test_a_topic_id_that_is_asked_for_and_a_turn_do_not_mix_their_answers_up() -
     play = Managed()
     upstream, _ = play.client(request(1, version=13, topic_id=b"\xee" * 16) + change())
     (lookup,) = struct.unpack_from(">i", upstream, 8)
-    assert play.session.turn is None  # a request before it still waits
+    assert play.session.admin.turn is None  # a request before it still waits
     play.now += 1
     upstream, _ = play.again()
     assert upstream == b""  # nobody knows that topic: refused, behind the answer to the question
-    assert lookup in [entry[0] for entry in play.session.pending.entries]
+    assert lookup in [entry[0] for entry in play.session.in_flight.entries]
     assert play.asked == []

@@ -12,9 +12,11 @@ import pytest
 import trio
 import trio.testing
 
+from gateway.data.budget import Account
+from gateway.data.in_flight import MAX_PENDING
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor, SelectorPoller
-from gateway.data.session import MAX_PENDING, Session
+from gateway.data.session import Session
 from policies.verdict import DELAY, Verdict
 from tests.gateway.play import Play, answer, decode_answer, other_answer, other_request, request, size_of
 
@@ -27,7 +29,7 @@ class Stage:
     def __init__(self, play: Play, max_buffered_bytes: int = 2**26) -> None:
         self.play = play
         self.bugs: list[Exception] = []
-        self.reactor = Reactor(max_buffered_bytes, lambda _, bug: self.bugs.append(bug))
+        self.reactor: Reactor[Link] = Reactor(max_buffered_bytes, lambda _, bug: self.bugs.append(bug))
         self.streams: list[trio.SocketStream] = []
 
     def connect(self, *, small: bool = False) -> tuple[Link, trio.SocketStream, trio.SocketStream]:
@@ -35,8 +37,9 @@ class Stage:
         client, c_far = _tcp_pair(small)
         upstream, u_far = _tcp_pair(small)
         now = trio.current_time()
-        link = Link(self.reactor, Session(self.play.world, 1, now), client, upstream, "test:1")
-        link.open(now)
+        session = Session(self.play.world, 1, Account(self.reactor.budget, "test"), now)
+        link = Link(self.reactor, session, client, upstream, "test:1")
+        link.open()
         self.streams += (c_far, u_far)
         return link, c_far, u_far
 
@@ -143,7 +146,7 @@ async def test_a_broker_that_does_not_read_stops_the_client() -> None:
     async with staged() as stage, trio.open_nursery() as nursery:
         link, client, _ = stage.connect(small=True)
         nursery.start_soon(client.send_all, 1000 * request(1, values=(bytes(20_000),)))
-        await stage.until(lambda: bool(link.u_out.pieces))
+        await stage.until(lambda: bool(link.upstream.outbound.pieces))
         for _ in range(50):  # whatever else may happen happens now
             await trio.lowlevel.checkpoint()
         assert stage.reactor.budget.used < 2_000_000
@@ -157,12 +160,12 @@ async def test_a_client_that_does_not_read_its_answers_stops_the_broker_and_itse
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
         nursery.start_soon(broker.send_all, other_answer(1, bytes(50_000_000)))
-        await stage.until(lambda: bool(link.c_out.pieces))
+        await stage.until(lambda: bool(link.client.outbound.pieces))
         nursery.start_soon(client.send_all, 100_000 * other_request(2))
         for _ in range(50):
             await trio.lowlevel.checkpoint()
         assert stage.reactor.budget.used < 2_000_000
-        assert len(link.session.pending) <= MAX_PENDING
+        assert len(link.session.in_flight) <= MAX_PENDING
         nursery.cancel_scope.cancel()
 
 
@@ -244,7 +247,7 @@ async def test_a_half_sent_frame_without_progress_is_closed_after_the_deadline()
     async with staged() as stage:
         link, client, _ = stage.connect()
         await client.send_all(request(1)[:40])
-        await stage.until(lambda: link.c_in.partial == 40)
+        await stage.until(lambda: link.client.inbound.partial == 40)
         now = trio.current_time()
         settings = stage.play.world.settings
         link.check_progress(now, settings)
@@ -262,7 +265,7 @@ async def test_a_frame_waits_for_memory_in_turn_and_gets_it() -> None:
         await stage.until(lambda: stage.reactor.budget.used >= 1_000_000)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(two.send_all, frame)
-            await stage.until(lambda: second.c_in.waiting)
+            await stage.until(lambda: second.client.inbound.waiting)
             nursery.start_soon(one.send_all, frame[500_000:])
             assert await receive_exactly(one_broker, len(frame)) == frame
             assert await receive_exactly(two_broker, len(frame)) == frame
@@ -277,12 +280,12 @@ async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:
         frame = await receive_exactly(client, 4)
         rest = await receive_exactly(client, struct.unpack(">i", frame)[0])
         assert decode_answer(frame + rest)[2]["clicks", 0][0] == 89
-        link.session.mute_until = trio.current_time() + 0.3
+        link.session.hold.mute_until = trio.current_time() + 0.3
         await client.send_all(request(2, {"free": [0]}))
-        await stage.until(lambda: link.parked is not None)
-        assert link.muted
+        await stage.until(lambda: link.parked.held is not None)
+        assert link.is_muted
         assert await receive_exactly(broker, len(request(2, {"free": [0]}))) == request(2, {"free": [0]})
-        assert trio.current_time() >= link.session.mute_until
+        assert trio.current_time() >= link.session.hold.mute_until
 
 
 class Slow:
@@ -298,34 +301,34 @@ async def test_a_queue_that_never_empties_does_not_age_what_is_young() -> None:
         stage.play.world.plugins = [Slow()]
         link, client, broker = stage.connect()
         await client.send_all(5 * request(1))
-        await stage.until(lambda: link.parked is not None)
+        await stage.until(lambda: link.parked.held is not None)
         start = trio.current_time()
-        link.session.drained_at = start - 14
+        link.session.hold.drained_at = start - 14
         for _ in range(6):
             await client.send_all(5 * request(1))
             await receive_exactly(broker, 5 * len(request(1)))
-            assert link.parked is not None
-        assert link.session.drained_at >= start
+            assert link.parked.held is not None
+        assert link.session.hold.drained_at >= start
 
 
 async def test_a_client_that_closes_during_a_mute_has_its_parked_requests_discarded_and_acks_0_forwarded() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
-        link.session.mute_until = trio.current_time() + 0.2
+        link.session.hold.mute_until = trio.current_time() + 0.2
         await client.send_all(request(1) + request(2, acks=0))
         await client.aclose()
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         rows = stage.play.rows()
         assert rows["clicks", "discarded", ""] == (size_of(), 1, 1)
         assert rows["clicks", "unacknowledged", ""] == (size_of(), 1, 1)
-        assert link.session.client_gone
+        assert link.session.hold.client_gone
 
 
 async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_forwarded() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
         frames = 60 * request(1, values=(bytes(50_000),))
-        link.session.mute_until = trio.current_time() + 0.3
+        link.session.hold.mute_until = trio.current_time() + 0.3
         far = socket.socket(fileno=client.socket.detach())
         far.setblocking(True)
 
@@ -337,15 +340,15 @@ async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_for
             nursery.start_soon(trio.to_thread.run_sync, send_and_close)
             assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
         assert stage.play.rows()["clicks", "discarded", ""][2] == 60
-        assert link.session.client_gone
+        assert link.session.hold.client_gone
 
 
 async def test_a_muted_link_whose_peer_resets_costs_no_events() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
-        link.session.mute_until = trio.current_time() + 3600
+        link.session.hold.mute_until = trio.current_time() + 3600
         await client.send_all(request(1))
-        await stage.until(lambda: link.parked is not None)
+        await stage.until(lambda: link.parked.held is not None)
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.socket.close()
         await stage.until(lambda: link.closed)
@@ -401,10 +404,10 @@ async def test_when_writes_are_not_paused_any_more_what_was_held_goes_on_without
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
-        await stage.until(lambda: link.parked is not None)
-        assert link.session.hold_until > trio.current_time() + 10
+        await stage.until(lambda: link.parked.held is not None)
+        assert link.session.hold.until > trio.current_time() + 10
         play.engine.set_storage(1.0, "", 1.0)
-        assert link.session.resume(trio.current_time())
+        assert link.session.hold.resume(trio.current_time())
         stage.reactor.call_soon(link)
         stage.reactor.settle(trio.current_time())
         assert await receive_exactly(broker, len(request(1))) == request(1)
@@ -416,10 +419,10 @@ async def test_a_client_that_leaves_during_a_pause_has_its_request_discarded() -
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
-        await stage.until(lambda: link.parked is not None)
+        await stage.until(lambda: link.parked.held is not None)
         await client.aclose()
         play.engine.set_storage(1.0, "", 1.0)
-        link.session.resume(trio.current_time())
+        link.session.hold.resume(trio.current_time())
         stage.reactor.call_soon(link)
         stage.reactor.settle(trio.current_time())
         await broker.aclose()
@@ -436,10 +439,10 @@ async def test_what_is_held_in_a_pause_reads_no_further_however_often_it_is_look
         stage.streams.remove(client)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, request(1, acks=0, values=(bytes(1000),)) * 3000)
-            await stage.until(lambda: link.parked is not None)
+            await stage.until(lambda: link.parked.held is not None)
             held = stage.reactor.budget.used
             for _ in range(5):
-                link.session.hold_until = trio.current_time()
+                link.session.hold.until = trio.current_time()
                 stage.reactor.call_soon(link)
                 stage.reactor.settle(trio.current_time())
                 await trio.testing.wait_all_tasks_blocked(0.01)
@@ -466,4 +469,5 @@ async def test_acks_0_held_in_a_pause_makes_room_for_those_who_are_not() -> None
             assert await receive_exactly(broker, len(frame)) == frame
             nursery.cancel_scope.cancel()
         assert play.rows()["clicks", "dropped", "acks0-limit"][2] > 0
-        assert not any(link.session.memory_short for link in held)  # acks=0 that comes later is not dropped for that
+        # acks=0 that comes later is not dropped for that
+        assert not any(link.session.hold.memory_short for link in held)

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from gateway.data.session import MAX_MUTE_S, MAX_WAIT_S, UpstreamError
+from gateway.data.ends import UpstreamError
+from gateway.data.hold import MAX_MUTE_S, MAX_WAIT_S
 from policies.verdict import DELAY, NOT_ENOUGH_REPLICAS, REJECT, THROTTLING_QUOTA_EXCEEDED, Verdict
 from protocol import api
 from protocol.wire import MalformedFrame
@@ -50,7 +51,7 @@ def test_admitted_requests_and_their_answers_pass_untouched(step: int, version: 
         ("a", "accepted", ""): (2 * SIZE, 2, 1),
         ("b", "accepted", ""): (SIZE, 1, 1),
     }
-    assert play.session.idle
+    assert play.session.is_idle
 
 
 def test_admitted_bytes_are_recorded_in_the_meters() -> None:
@@ -164,7 +165,7 @@ def test_a_topic_over_its_limit_is_rejected_here_with_throttle_time_and_a_mute(v
     if version >= 8:
         assert text is not None
         assert "topic clicks is over its threshold" in text
-    assert play.session.mute_until == pytest.approx(play.now + throttle_ms / 1000)
+    assert play.session.hold.mute_until == pytest.approx(play.now + throttle_ms / 1000)
     assert play.rows() == {("clicks", "rejected", "topic-threshold"): (SIZE, 1, 1)}
     assert play.engine.broker(1).throttled.uncounted == SIZE
     assert play.engine.broker(1).total.uncounted == 0
@@ -246,7 +247,7 @@ def test_the_gateways_own_topics_are_not_for_producers() -> None:
         0,
         {("__usage", 0): (29, "topic __usage is written by the gateway only")},
     )
-    assert play.session.mute_until == 0.0
+    assert play.session.hold.mute_until == 0.0
     assert play.client(request(2, {"__usage": [0]}))[0] == b""  # the second time as well: no fast way around it
 
 
@@ -256,29 +257,29 @@ def test_the_gateways_own_topics_are_not_for_producers() -> None:
 def test_a_mute_holds_produce_and_what_is_behind_it_and_nothing_before() -> None:
     play = Play(**OVER).named().overload()
     play.client(request(1))
-    until = play.session.mute_until
+    until = play.session.hold.mute_until
     upstream, _ = play.client(other_request(2) + request(3, {"free": [0]}) + other_request(4))
     assert upstream == other_request(2)
-    assert play.session.hold_until == until
+    assert play.session.hold.until == until
     play.now = until
     upstream, _ = play.again()
     assert upstream == request(3, {"free": [0]}) + other_request(4)
-    assert play.session.hold_until == 0.0
+    assert play.session.hold.until == 0.0
 
 
 def test_a_single_mute_is_bounded() -> None:
     play = Play(**OVER).named().overload()
-    play.session.drained_at = play.now
+    play.session.hold.drained_at = play.now
     play.client(request(1))
-    assert play.session.mute_until <= play.now + MAX_MUTE_S
+    assert play.session.hold.mute_until <= play.now + MAX_MUTE_S
 
 
 def test_a_request_that_has_waited_15_seconds_is_answered_at_once() -> None:
     play = Play(**OVER).named().overload()
-    play.session.drained_at = play.now - 15.0
+    play.session.hold.drained_at = play.now - 15.0
     _, client = play.client(request(1))
     assert decode_answer(client)[2]["clicks", 0][0] == 89
-    assert play.session.mute_until == 0.0  # the next one in the queue has waited as long
+    assert play.session.hold.mute_until == 0.0  # the next one in the queue has waited as long
 
 
 def test_requests_read_together_with_a_rejected_one_are_decided_together() -> None:
@@ -297,7 +298,7 @@ def test_batches_behind_a_rejected_one_of_an_idempotent_producer_are_rejected_un
     play.client(request(1, producer=(7, 0, 0)))
     play.engine.set_policy(None, {})  # the limit is lifted while a later batch is under way
     play.world.ledger.renew()
-    play.now = play.session.mute_until
+    play.now = play.session.hold.mute_until
     upstream, client = play.client(request(2, producer=(7, 0, 1)))
     assert upstream == b""
     assert decode_answer(client)[2]["clicks", 0][0] == THROTTLING_QUOTA_EXCEEDED
@@ -318,7 +319,7 @@ def test_no_fence_behind_a_code_that_the_client_does_not_retry() -> None:
 def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
     play = Play(**OVER).named().overload()
     assert play.client(request(1, acks=0)) == (b"", b"")
-    until = play.session.hold_until
+    until = play.session.hold.until
     assert play.now < until <= play.now + MAX_MUTE_S
     play.engine.set_policy(None, {})
     play.world.ledger.renew()
@@ -335,7 +336,7 @@ def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
 
 def test_what_a_client_that_has_gone_left_unforwarded_is_discarded_but_acks_0_is_forwarded() -> None:
     play = Play().named()
-    play.session.client_gone = True
+    play.session.hold.client_gone = True
     assert play.client(request(1) + request(2, acks=0)) == (request(2, acks=0), b"")
     assert play.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1), ("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
 
@@ -388,7 +389,7 @@ def test_an_unknown_topic_id_is_asked_for_on_the_clients_own_connection() -> Non
     )
     assert play.broker(other_answer(1) + other_answer(correlation, told)) == other_answer(1)
     assert play.world.topic_ids[TOPIC_ID] == b"clicks"
-    assert play.session.hold_until == 0.0
+    assert play.session.hold.until == 0.0
     assert play.again()[0] == request(2, version=13) + other_request(3)
 
 
@@ -396,7 +397,7 @@ def test_a_topic_id_that_no_broker_names_in_time_is_refused_and_counted_under_th
     # A long poll is before the question: its answer comes too late. The topic may be one of the gateway's own.
     play = Play(protected_topics=("own",)).named()
     lookup = play.client(other_request(7, key=1, version=4, body=bytes(21)) + request(1, version=13))[0]
-    play.now = play.session.hold_until
+    play.now = play.session.hold.until
     assert play.again()[0] == b""
     (asked,) = struct.unpack_from(">i", lookup, len(other_request(7, key=1, version=4, body=bytes(21))) + 8)
     no_topics = b"\0" + struct.pack(">i", 0) + b"\1\0" + struct.pack(">i", 1) + b"\1\0"
@@ -413,8 +414,8 @@ def test_acks_0_to_a_topic_id_that_no_broker_names_is_dropped() -> None:
     play = Play()
     play.client(request(1, version=13, acks=0))
     began, looks = play.now, 0
-    while play.session.hold_until > play.now and play.now < began + 20:
-        play.now = play.session.hold_until
+    while play.session.hold.until > play.now and play.now < began + 20:
+        play.now = play.session.hold.until
         looks += play.again() != (b"", b"")
     assert play.now - began == MAX_WAIT_S
     assert looks == 14  # it was asked for again and again
@@ -425,7 +426,7 @@ def test_what_may_stand_behind_a_refused_topic_id_waits_for_it() -> None:
     # The name comes to be known in between: without a fence the second batch would pass, and the first never again.
     play = Play().named()
     play.client(request(1, version=13, producer=(7, 0, 0)))
-    play.now = play.session.hold_until
+    play.now = play.session.hold.until
     play.again()
     play.world.topic_ids[TOPIC_ID] = b"clicks"
     assert play.client(request(2, version=13, producer=(7, 0, 1)))[0] == b""
@@ -518,7 +519,7 @@ def test_a_delayed_request_is_forwarded_at_once_and_its_answer_carries_the_throt
     assert play.client(request(1, version=version)) == (request(1, version=version), b"")
     frame = play.broker(answer(1, version=version))
     assert decode_answer(frame, version) == (1, 2500, {("clicks", 0): (0, None)})
-    assert play.session.mute_until == play.now + 2.5
+    assert play.session.hold.mute_until == play.now + 2.5
 
 
 def test_the_larger_of_the_brokers_throttle_time_and_ours_is_told() -> None:
@@ -531,8 +532,8 @@ def test_what_is_behind_a_delayed_request_stays_parked_and_undecided() -> None:
     play = asked(delay(1000))
     upstream, _ = play.client(request(1) + request(2) + other_request(3))
     assert upstream == request(1)
-    assert play.session.hold_until == play.now + 1.0
-    play.now = play.session.hold_until
+    assert play.session.hold.until == play.now + 1.0
+    play.now = play.session.hold.until
     upstream, _ = play.again()
     assert upstream == request(2) + other_request(3)
 
@@ -545,7 +546,7 @@ def test_what_is_behind_a_delayed_request_stays_parked_and_undecided() -> None:
 def test_what_is_no_produce_request_passes_a_mute(key: int, version: int, body: bytes) -> None:
     play = asked(delay(1000))
     play.client(request(1))
-    assert play.session.mute_until > play.now
+    assert play.session.hold.mute_until > play.now
     frame = other_request(2, key=key, version=version, body=body)
     assert play.client(frame)[0] == frame
     assert play.client(request(3) + frame)[0] == b""  # but what is behind a Produce request waits with it
@@ -554,7 +555,7 @@ def test_what_is_no_produce_request_passes_a_mute(key: int, version: int, body: 
 def test_a_single_delay_is_at_most_ten_seconds() -> None:
     play = asked(delay(60_000))
     play.client(request(1))
-    assert play.session.mute_until == play.now + MAX_MUTE_S
+    assert play.session.hold.mute_until == play.now + MAX_MUTE_S
     assert decode_answer(play.broker(answer(1)))[1] == 10_000  # and no client is told more
 
 
@@ -562,13 +563,13 @@ def test_no_request_waits_longer_than_fifteen_seconds_in_all() -> None:
     play = asked(delay(6000))
     start = play.now
     assert play.client(b"".join(request(i) for i in range(1, 5)))[0] == request(1)
-    waits = [play.session.hold_until - start]
+    waits = [play.session.hold.until - start]
     for _ in range(10):
         if not play.unhandled:
             break
-        play.now = play.session.hold_until
+        play.now = play.session.hold.until
         play.again()
-        waits.append(play.session.hold_until - start)
+        waits.append(play.session.hold.until - start)
     assert max(waits) <= 15.0
     assert play.unhandled == b""
 
@@ -577,7 +578,7 @@ def test_several_delays_of_one_request_do_not_add_up() -> None:
     play = asked(delay(1000))
     play.world.plugins.append(Fixed(delay(4000)))
     play.client(request(1))
-    assert play.session.mute_until == play.now + 4.0
+    assert play.session.hold.mute_until == play.now + 4.0
 
 
 def test_a_rejection_beats_a_delay() -> None:
@@ -606,9 +607,9 @@ def test_the_time_of_delays_is_in_the_accounts() -> None:
 
 def test_acks_0_is_delayed_beyond_the_fifteen_seconds_since_no_client_times_out_on_it() -> None:
     play = asked(delay(9000))
-    play.session.drained_at = play.now - 60
+    play.session.hold.drained_at = play.now - 60
     assert play.client(request(1, acks=0))[0] == request(1, acks=0)
-    assert play.session.mute_until == play.now + 9.0
+    assert play.session.hold.mute_until == play.now + 9.0
 
 
 def test_acks_0_is_dropped_and_counted_only_where_the_operator_says_so() -> None:
@@ -635,7 +636,7 @@ def test_observe_touches_nothing_and_counts_what_would_have_been(verdict: Verdic
     play = asked(verdict, observe=True)
     assert play.client(request(1)) == (request(1), b"")
     assert play.broker(answer(1)) == answer(1)
-    assert play.session.mute_until == 0.0
+    assert play.session.hold.mute_until == 0.0
     assert play.rows() == {("clicks", "accepted", ""): (SIZE, 1, 1), ("clicks", outcome, "test"): (SIZE, 1, 1)}
 
 
@@ -667,8 +668,8 @@ def test_thresholds_that_delay_pace_a_producer_and_show_no_error() -> None:
         play.engine.pace(play.now)
         if play.engine.tick(play.now):
             play.world.ledger.renew()
-        if play.session.mute_until <= play.now:
-            play.session.drained_at = play.now
+        if play.session.hold.mute_until <= play.now:
+            play.session.hold.drained_at = play.now
             assert play.client(frame)[0] == frame
             play.broker(answer(1))
             sent += size_of((bytes(1000),))

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from gateway.data.fetches import DEBT_S, PART
+from gateway.data.dispatch import DEBT_S, PART
 from policies.client_quotas import QuotaStore
 from policies.group_lines import GroupLimits, GroupSide
 from policies.groups import Finder
 from policies.quota_names import Entity, QuotaKey
 from protocol import api
 from protocol.wire import MalformedFrame
-from tests.gateway.play import Play, answer, other_answer, other_request, request
+from tests.gateway.play import Play, account, answer, other_answer, other_request, request
 from tests.protocol import kio_messages
 from tests.protocol.batches import batch
 from tests.protocol.produce_cases import framed
@@ -49,7 +49,7 @@ def beside(on: Play) -> Play:
     """Another connection to the same worker."""
     made = Play().named()
     made.world = on.world
-    made.session = type(on.session)(on.world, 1, on.now)
+    made.session = type(on.session)(on.world, 1, account(), on.now)
     made.now = on.now
     return made
 
@@ -142,7 +142,7 @@ def test_an_answer_is_charged_to_its_group_and_the_next_fetch_waits(version: int
     assert passed == plain
     assert (side(on).bytes_meter.uncounted, side(on).msgs_meter.uncounted) == (3 * SIZE, 12)
     assert on.client(fetch(2, version)) == (b"", b"")
-    assert on.session.hold_until == on.now + 3.0
+    assert on.session.hold.until == on.now + 3.0
     on.now += 3.0
     assert len(on.again()[0]) == len(fetch(2, version))
     assert counts(on)["fetches_delayed"] == 1
@@ -164,7 +164,7 @@ def test_messages_are_limited_whatever_their_size() -> None:
     on = play({"gold": GroupLimits(dispatch_msgs=2.0)})
     on.client(fetch())
     assert told(on.broker(fetched())) == 2000
-    assert on.session.fetch_mute_until == on.now + 2.0
+    assert on.session.fetches.mute_until == on.now + 2.0
 
 
 def test_the_longer_wait_of_bytes_and_messages_counts() -> None:
@@ -195,7 +195,7 @@ def test_one_wait_is_bounded() -> None:
     on = play({"gold": GroupLimits(dispatch_bytes=1.0)})
     on.client(fetch())
     assert told(on.broker(fetched())) == 10_000
-    assert on.session.fetch_mute_until == on.now + 10.0
+    assert on.session.fetches.mute_until == on.now + 10.0
 
 
 def test_the_principal_may_say_which_group_it_is() -> None:
@@ -218,7 +218,7 @@ def test_an_answer_without_records_costs_nothing() -> None:
     on.client(fetch(2, topics=()))
     frame = fetched(2, topics={})
     assert on.broker(frame) == frame
-    assert on.session.fetch_mute_until == 0.0
+    assert on.session.fetches.mute_until == 0.0
 
 
 def test_the_brokers_own_throttle_time_is_never_lowered() -> None:
@@ -243,7 +243,7 @@ def test_a_client_that_has_gone_or_a_drain_holds_no_fetch_back() -> None:
     on = play()
     on.client(fetch())
     on.broker(fetched())
-    on.session.draining = True
+    on.session.hold.draining = True
     assert on.client(fetch(2))[0]
 
 
@@ -256,11 +256,11 @@ def test_what_is_to_be_expected_of_an_answer_of_many_pieces_is_told_in_its_head(
     records = {ORDERS: [ONE] * 150, FREE: [ONE] * 150}
     on.client(fetch())
     assert told(on.broker(fetched(topics=records), 50_000)) == 0  # nobody knows yet
-    assert on.session.fetch_mute_until == on.now + 1.5
+    assert on.session.fetches.mute_until == on.now + 1.5
     on.now += 1.5
     on.client(fetch(2))
     assert told(on.broker(fetched(2, topics=records), 50_000)) == 1500
-    assert on.session.fetch_mute_until == on.now + 1.5
+    assert on.session.fetches.mute_until == on.now + 1.5
 
 
 def test_a_debt_is_charged_while_a_long_answer_passes() -> None:
@@ -269,10 +269,10 @@ def test_a_debt_is_charged_while_a_long_answer_passes() -> None:
     frame = fetched(topics={ORDERS: [ONE], CLICKS: [ONE]})
     on.broker(frame[: len(frame) // 2])
     assert side(on).bytes_meter.uncounted == SIZE
-    assert on.session.fetch_mute_until == 0.0
+    assert on.session.fetches.mute_until == 0.0
     on.now += 1.0
     on.broker(frame[len(frame) // 2 :])
-    assert on.session.fetch_mute_until == on.now + 1.0
+    assert on.session.fetches.mute_until == on.now + 1.0
 
 
 # --- how much a Fetch may ask for -------------------------------------------------------------------------------------
@@ -321,11 +321,11 @@ def test_who_share_a_group_get_equal_parts_however_many_they_are() -> None:
             upstream, _ = each.again() if each.unhandled else each.client(fetch())
             if upstream:
                 size = asked(upstream)
-                found = each.session._fetches
+                found = each.session.fetches.dispatch
                 assert found is not None
                 found.take([(ORDERS.encode(), size, 1)], False, now)
-                each.session._mute_fetch(found.end(size, now), now)
-                each.session.pending.entries.clear()
+                each.session.fetches._mute(found.end(size, now), now)
+                each.session.in_flight.entries.clear()
                 taken[n] += size if now >= began else 0
         now += 0.05
     assert sum(taken) / 40.0 == pytest.approx(rate, rel=0.03)
@@ -359,7 +359,7 @@ def test_who_is_new_to_a_group_waits_for_the_debt_that_is_there() -> None:
     on.broker(fetched())
     other = beside(on)
     assert other.client(fetch()) == (b"", b"")
-    assert other.session.hold_until == on.now + 1.0
+    assert other.session.hold.until == on.now + 1.0
     assert other.client(fetch(2, topics=(FREE,))) == (b"", b"")  # in order
     other.now += 1.0
     upstream, _ = other.again()
@@ -380,9 +380,9 @@ def test_a_message_limit_bounds_bytes_by_what_messages_were_like() -> None:
 def test_without_a_dispatch_limit_fetches_cost_nothing(limits: dict[str, GroupLimits]) -> None:
     on = play(limits)
     assert on.client(fetch())[0] == fetch()
-    assert on.session.pending.entries[0] == (1, 0)
+    assert on.session.in_flight.entries[0] == (1, 0)
     assert on.broker(fetched()) == fetched()
-    assert on.session._fetches is None
+    assert on.session.fetches.dispatch is None
 
 
 def test_topics_without_a_group_are_not_limited() -> None:
@@ -399,7 +399,7 @@ def test_internal_consumers_are_not_limited(settings: dict[str, Any]) -> None:
     on = play(**settings)
     assert on.client(fetch())[0] == fetch()
     assert on.broker(fetched()) == fetched()
-    assert on.session.fetch_mute_until == 0.0
+    assert on.session.fetches.mute_until == 0.0
 
 
 def test_observed_limits_are_counted_and_touch_nothing() -> None:
@@ -428,7 +428,7 @@ def test_the_longest_of_quota_and_group_counts(step: int) -> None:
         on = with_quota(play(), rate)
         on.client(fetch())
         throttle_ms = told(on.broker(frame, step))
-        assert on.session.fetch_mute_until == pytest.approx(on.now + wait)
+        assert on.session.fetches.mute_until == pytest.approx(on.now + wait)
         assert counts(on)["fetches_delayed"] == 1
         assert on.counts["fetch_delay_ms"] == wait * 1000
         if not step:
@@ -468,12 +468,12 @@ def test_a_topic_id_that_nobody_knows_is_in_no_group_and_counted_once() -> None:
 
 
 def test_names_that_a_client_makes_up_fill_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.data.fetches.MAX_TOPICS", 10)
+    monkeypatch.setattr("gateway.data.dispatch.MAX_TOPICS", 10)
     on = play()
     for n in range(25):
         on.client(fetch(n, topics=(f"acme.shop.{n}", "acme.shop." + "x" * 240 + str(n))))
         on.broker(fetched(n, topics={}))
-    fetches = on.session._fetches
+    fetches = on.session.fetches.dispatch
     assert fetches is not None
     assert len(fetches._sides) <= 10
     assert max(map(len, on.engine.groups._names)) <= 249
@@ -505,7 +505,7 @@ def test_a_quota_reads_of_an_older_fetch_what_is_there(version: int) -> None:
     assert (on.client(frame)[0] == frame) == (version < 3)  # before there is no bound, but the count of topics
     answered = other_answer(1, b"\0" * 8)
     assert (on.broker(answered) == answered) == (version == 0)  # there is no throttle time yet
-    assert on.session.fetch_mute_until > on.now
+    assert on.session.fetches.mute_until > on.now
 
 
 @pytest.mark.parametrize("version", [11, 17])
@@ -515,7 +515,7 @@ def test_an_answer_that_can_not_be_followed_passes_and_is_counted(version: int) 
     cut = framed(fetched(1, version)[4:-200])  # within the last records
     assert on.broker(cut)[20:] == cut[20:]
     assert counts(on)["answers_not_followed"] == 1
-    assert on.session.idle
+    assert on.session.is_idle
 
 
 def test_a_group_whose_limit_is_lifted_limits_nothing_from_the_next_answer_on() -> None:
@@ -535,4 +535,4 @@ def test_a_limit_that_is_lifted_while_an_answer_passes() -> None:
     on.broker(frame[:100])
     on.engine.set_groups({}, Finder("", "", {}, {}), on.now)
     on.broker(frame[100:])
-    assert on.session.fetch_mute_until == 0.0
+    assert on.session.fetches.mute_until == 0.0

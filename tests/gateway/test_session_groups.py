@@ -10,7 +10,7 @@ from policies.client_quotas import QuotaStore
 from policies.group_lines import GroupSide
 from policies.pacing import PACE_S
 from policies.quota_names import Entity, QuotaKey
-from tests.gateway.play import TOPIC_ID, Play, answer, decode_answer, request, size_of
+from tests.gateway.play import TOPIC_ID, Play, account, answer, decode_answer, request, size_of
 
 SIZE = size_of()
 ACME = "acme.orders.t"
@@ -27,7 +27,7 @@ def second(first: Play, node_id: int = 1) -> Play:
     """Another connection to the same worker."""
     made = Play().named()
     made.now, made.engine, made.world = first.now, first.engine, first.world
-    made.session = Session(first.world, node_id, first.now)
+    made.session = Session(first.world, node_id, account(), first.now)
     made.session.gate.software = ("apache-kafka-java", "4.1.0")
     return made
 
@@ -66,7 +66,7 @@ def test_a_client_whose_group_is_over_its_limit_is_delayed_and_told_so(step: int
     frame = request(1, {ACME: [0]})
     assert on.client(frame, step) == (frame, b"")
     assert decode_answer(on.broker(answer(1, {ACME: {0: (0, 0)}})))[1] == 1000
-    assert on.session.mute_until == on.now + 1.0
+    assert on.session.hold.mute_until == on.now + 1.0
     assert on.rows()[ACME, "delayed", "resource-group"] == (SIZE, 1, 1)
 
 
@@ -88,7 +88,7 @@ def test_a_request_with_several_topics_is_judged_by_all_it_has_for_the_group() -
     rows = on.rows()
     delayed = {topic for topic, outcome, _ in rows if outcome == "delayed"}
     assert delayed == {ACME, "acme.clicks.t"}
-    assert on.session.mute_until == on.now + 3.0
+    assert on.session.hold.mute_until == on.now + 3.0
     assert side(on).bytes_meter.uncounted == 3 * SIZE
 
 
@@ -190,7 +190,7 @@ def test_a_topic_whose_name_nobody_knows_is_in_no_group() -> None:
     on = play(GroupLimit(1))
     on.client(request(1, {ACME: [0]}, version=13))
     on.now += 1.0
-    on.session.hold_until = 0.0
+    on.session.hold.until = 0.0
     on.again()
     assert not any(outcome == "delayed" for _, outcome, _ in on.rows())
 
@@ -201,8 +201,8 @@ def test_acks_0_over_its_groups_limit_waits() -> None:
         second(on).client(request(1, {ACME: [0]}, acks=0))
     upstream, _ = on.client(request(1, {ACME: [0]}, acks=0))
     assert upstream == b""
-    assert on.session.hold_until > on.now
-    on.now = on.session.hold_until + 10
+    assert on.session.hold.until > on.now
+    on.now = on.session.hold.until + 10
     assert on.again()[0] != b""
 
 
@@ -272,5 +272,5 @@ def test_while_writes_are_paused_groups_are_not_charged() -> None:
     on = play(GroupLimit(SIZE))
     on.engine.set_storage(0.0, "broker 2 volume /data is full", on.now)
     on.client(request(1, {ACME: [0]}))
-    assert on.session.hold_until > on.now
+    assert on.session.hold.until > on.now
     assert ("gold", "publish") not in on.engine.groups._sides or side(on).bytes_meter.uncounted == 0

@@ -52,7 +52,7 @@ def test_a_client_over_its_quota_is_delayed_and_told_so(step: int) -> None:
     on = play((Entity(None, "app"), "producer_byte_rate", SIZE))
     assert on.client(request(1), step) == (request(1), b"")
     assert throttle_of(on) == 1000
-    assert on.session.mute_until == on.now + 1.0
+    assert on.session.hold.mute_until == on.now + 1.0
     assert on.rows()["clicks", "delayed", "client-quota"] == (SIZE, 1, 1)
 
 
@@ -143,7 +143,7 @@ def test_a_fetch_answer_carries_its_throttle_time_and_the_next_fetch_waits(versi
     struct.pack_into(">i", expected, 9 if version >= 12 else 8, 1000)
     assert on.broker(frame, step) == expected
     assert on.client(fetch_request(2, version)) == (b"", b"")
-    assert on.session.hold_until == on.now + 1.0
+    assert on.session.hold.until == on.now + 1.0
     on.now += 1.0
     assert on.again()[0] == fetch_request(2, version)
 
@@ -188,8 +188,8 @@ def test_who_consumes_too_much_may_still_produce_and_the_other_way_round() -> No
     on.broker(fetch_answer(1, 11))
     assert on.client(request(2))[0] == request(2)
     on.broker(answer(2))
-    on.now = on.session.fetch_mute_until
-    assert on.session.mute_until >= on.now
+    on.now = on.session.fetches.mute_until
+    assert on.session.hold.mute_until >= on.now
     assert on.client(fetch_request(3))[0] == fetch_request(3)
 
 
@@ -198,7 +198,7 @@ def test_fetches_without_a_quota_are_not_touched() -> None:
     on.client(fetch_request(1))
     frame = fetch_answer(1, 11)
     assert on.broker(frame) == frame
-    assert on.session.fetch_mute_until == 0.0
+    assert on.session.fetches.mute_until == 0.0
 
 
 def test_a_fetch_answer_of_a_consumer_that_has_left_charges_his_line() -> None:
@@ -225,4 +225,4 @@ def test_time_spent_on_a_connection_delays_its_next_requests() -> None:
     on.session.gate.spend(0.1, on.now)
     on.client(fetch_request(3))
     on.broker(fetch_answer(3, 11))
-    assert on.session.fetch_mute_until == pytest.approx(on.now + 1.0)
+    assert on.session.fetches.mute_until == pytest.approx(on.now + 1.0)

@@ -13,7 +13,7 @@ from gateway.data.ledger import OTHER, Ledger
 from gateway.data.session import Session
 from policies.repeats import KEPT_S
 from policies.usage import NOTES
-from tests.gateway.play import JAVA, TOPIC_ID, Play, answer, other_request, request, size_of
+from tests.gateway.play import JAVA, TOPIC_ID, Play, account, answer, other_request, request, size_of
 
 SIZE = size_of()
 OVER = {"total": 100.0, "topics": {"clicks": 50.0}}
@@ -37,15 +37,15 @@ def second(first: Play, software: tuple[str, str] | None = JAVA) -> Play:
     """Another connection to the same worker."""
     made = Play().named(software)
     made.now, made.engine, made.world = first.now, first.engine, first.world
-    made.session = Session(first.world, 1, first.now)
+    made.session = Session(first.world, 1, account(), first.now)
     made.session.gate.software = software
     return made
 
 
 def again(play: Play, frame: bytes) -> tuple[bytes, bytes]:
     """The client sends after it has waited as long as it was told."""
-    play.now = max(play.now, play.session.mute_until)
-    play.session.drained_at = play.now
+    play.now = max(play.now, play.session.hold.mute_until)
+    play.session.hold.drained_at = play.now
     return play.client(frame)
 
 
@@ -320,7 +320,7 @@ def test_rows_say_the_clients_software_by_its_name() -> None:
     body = b"\0" + b"\x0blibrdkafka" + b"\x062.1.0" + b"\0"
     hello = other_request(9, key=18, version=3, body=body)
     assert play.client(hello)[0] == hello
-    play.session.pending.entries.clear()
+    play.session.in_flight.entries.clear()
     produce(play, "clicks")
     assert {row.software for row in play.ledger()} == {"", "librdkafka"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.data.session import MAX_WAIT_S
+from gateway.data.hold import MAX_WAIT_S
 from tests.gateway.play import Play, answer, decode_answer, other_request, request, size_of
 
 WHY = "broker 2 volume /data: 0.9 GB of 100.0 GB free, hard limit at 1.0 GB"
@@ -19,7 +19,7 @@ def play(factor: float = 0.0, total: float | None = None, mode: str = "enforce",
 
 def lift(on: Play, factor: float = 1.0) -> tuple[bytes, bytes]:
     on.engine.set_storage(factor, WHY if factor < 1 else "", on.now)
-    assert on.session.resume(on.now)
+    assert on.session.hold.resume(on.now)
     return on.again()
 
 
@@ -27,7 +27,7 @@ def lift(on: Play, factor: float = 1.0) -> tuple[bytes, bytes]:
 def test_in_a_pause_nothing_is_forwarded_and_nothing_answered(step: int) -> None:
     on = play()
     assert on.client(request(1) + request(2), step) == (b"", b"")
-    assert on.session.hold_until == on.now + MAX_WAIT_S
+    assert on.session.hold.until == on.now + MAX_WAIT_S
     assert on.rows() == {}
 
 
@@ -90,10 +90,10 @@ def test_acks_0_waits_on_and_is_forwarded_when_the_pause_is_over() -> None:
     frame = request(1, acks=0)
     on.client(frame)
     for _ in range(10):
-        on.now = on.session.hold_until
+        on.now = on.session.hold.until
         assert on.again() == (b"", b"")
-    on.session.client_gone = True  # nobody can be told, and nobody sends it again
-    on.now = on.session.hold_until
+    on.session.hold.client_gone = True  # nobody can be told, and nobody sends it again
+    on.now = on.session.hold.until
     assert on.again() == (b"", b"")
     assert lift(on)[0] == frame
     assert on.rows()["clicks", "unacknowledged", ""][2] == 1
@@ -104,7 +104,7 @@ def test_acks_0_is_dropped_and_counted_where_the_operator_says_so_or_the_gateway
     assert drops.client(request(1, acks=0)) == (b"", b"")
     assert drops.rows() == {("clicks", "dropped", "acks0-limit"): (SIZE, 1, 1)}
     stops = play()
-    stops.session.draining = True
+    stops.session.hold.draining = True
     assert stops.client(request(1, acks=0)) == (b"", b"")
     assert stops.rows() == {("clicks", "dropped", "connection-lost"): (SIZE, 1, 1)}
 
@@ -112,18 +112,18 @@ def test_acks_0_is_dropped_and_counted_where_the_operator_says_so_or_the_gateway
 def test_acks_0_that_waits_in_a_pause_goes_when_others_need_the_memory() -> None:
     on = play()
     on.client(request(1, acks=0))
-    on.now = on.session.hold_until
-    on.session.memory_short = True
+    on.now = on.session.hold.until
+    on.session.hold.memory_short = True
     assert on.again() == (b"", b"")
-    assert on.session.hold_until == 0.0
+    assert on.session.hold.until == 0.0
     assert on.rows() == {("clicks", "dropped", "acks0-limit"): (SIZE, 1, 1)}
 
 
 def test_what_a_client_that_has_gone_left_in_a_pause_is_discarded() -> None:
     on = play()
     on.client(request(1))
-    on.session.client_gone = True
-    on.now = on.session.hold_until
+    on.session.hold.client_gone = True
+    on.now = on.session.hold.until
     assert on.again() == (b"", b"")
     assert on.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1)}
 
@@ -150,7 +150,7 @@ def test_below_1_every_producer_is_delayed_to_its_part_of_the_total() -> None:
     on = play(0.5, total=2 * SIZE)  # one request a second
     frames = request(1) + request(2)
     assert on.client(frames)[0] == request(1)  # forwarded at once; what is behind it waits
-    assert on.session.hold_until == pytest.approx(on.now + 1.0, abs=0.01)
+    assert on.session.hold.until == pytest.approx(on.now + 1.0, abs=0.01)
     throttle_ms = decode_answer(on.broker(answer(1)))[1]
     assert throttle_ms == pytest.approx(1000, abs=10)
     assert on.rows()["clicks", "delayed", "storage-throttle"][0] == SIZE

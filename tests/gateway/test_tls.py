@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from gateway.certificates import LOOK_S, SETTLE_S, CertificateError, Certificates, ListenerTls, make_context
+from gateway.data.budget import Account
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.session import Session
 from gateway.data.tls import PROBE, RECORD, HandshakeError, Tls, TlsLink, shake_hands
@@ -121,9 +122,9 @@ class TlsStage:
             nursery.start_soon(client.shake_hands, first)
             await shake_hands(tls, near, trio.Lock())
         now = trio.current_time()
-        session = Session(self.stage.play.world, 1, now)
+        session = Session(self.stage.play.world, 1, Account(self.stage.reactor.budget, "test"), now)
         link = TlsLink(self.stage.reactor, session, near, upstream, "test:1", tls)
-        link.open(now)
+        link.open()
         self.stage.reactor.settle(now)
         return link, client, broker
 
@@ -208,7 +209,7 @@ async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None
     async with staged() as stage, trio.open_nursery() as nursery:
         link, client, _ = await secure(stage).connect(small=True)
         nursery.start_soon(client.send, 200 * request(1, values=(bytes(20_000),)))
-        await stage.until(lambda: bool(link.u_out.pieces))
+        await stage.until(lambda: bool(link.upstream.outbound.pieces))
         for _ in range(50):
             await trio.lowlevel.checkpoint()
         assert stage.reactor.budget.used < 2_000_000
@@ -218,13 +219,13 @@ async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None
 async def test_a_muted_link_parks_what_was_decrypted_and_goes_on_by_itself(secure: Any) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        link.session.mute_until = trio.current_time() + 0.2
+        link.session.hold.mute_until = trio.current_time() + 0.2
         frames = b"".join(request(i) for i in range(1, 200))
         await client.send(frames)
-        await stage.until(lambda: link.parked is not None)
+        await stage.until(lambda: link.parked.held is not None)
         assert stage.reactor.budget.used > 0
         assert await receive_exactly(broker, len(frames)) == frames
-        assert trio.current_time() >= link.session.mute_until
+        assert trio.current_time() >= link.session.hold.mute_until
 
 
 async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_memory(secure: Any) -> None:
@@ -232,12 +233,12 @@ async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_m
     # says nothing.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        near, tls, c_in = link.client, link._tls, link.c_in
+        near, tls, c_in = link.client.sock, link._tls, link.client.inbound
         stage.reactor.modify(near.fileno(), 0)
         data = client.encrypt(bytes(50_000))
         await client.stream.send_all(data)
         await stage.until(lambda: len(near.recv(len(data), socket.MSG_PEEK)) == len(data))
-        c_in.large = link.account.take(25_000, c_in)
+        c_in.large = link.session.account.take(25_000, c_in)
         assert c_in.receive(near) == 0
         assert c_in.partial < 25_000
         assert not c_in.drained, "the kernel has more"
@@ -277,7 +278,8 @@ async def test_a_renegotiation_is_refused_at_once_though_no_answer_is_due(
         upstream, broker = _tcp_pair(False)
         stage.streams.append(broker)
         now = trio.current_time()
-        TlsLink(stage.reactor, Session(stage.play.world, 1, now), near, upstream, "test:1", tls).open(now)
+        session = Session(stage.play.world, 1, Account(stage.reactor.budget, "test"), now)
+        TlsLink(stage.reactor, session, near, upstream, "test:1", tls).open()
         said = b""
         async with process.stdin, process.stdout:
             await process.stdin.send_all(b"R\n")
@@ -357,7 +359,7 @@ async def test_an_end_that_is_given_to_openssl_in_a_piece_of_its_own_is_seen(sec
     # OpenSSL gets RECORD bytes at once; what ends here is the last record before that, and no further event comes.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        near, tls = link.client, link._tls
+        near, tls = link.client.sock, link._tls
         stage.reactor.modify(near.fileno(), 0)
         frames = client.encrypt(bytes(16_384)) + client.encrypt(bytes(RECORD - 16_384 - 2 * 22))
         assert len(frames) == RECORD
@@ -449,12 +451,12 @@ async def test_a_malformed_frame_is_named_as_without_tls(secure: Any) -> None:
 async def test_a_client_that_leaves_during_a_mute_has_its_requests_discarded(secure: Any, notify: bool) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        link.session.mute_until = trio.current_time() + 0.2
+        link.session.hold.mute_until = trio.current_time() + 0.2
         await client.send(request(1) + request(2, acks=0))
         await (client.say_end() if notify else client.stream.aclose())
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
-        assert link.session.client_gone
+        assert link.session.hold.client_gone
 
 
 async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) -> None:

@@ -275,7 +275,7 @@ class Player:
             return Op("close", peer.number)
         if draw < 0.084 or peer.steps < 0:
             return Op(rng.choice(("close", "close", "close", "gone", "drain", "short")), peer.number)
-        turn = connection.session.turn
+        turn = connection.session.admin.turn
         if turn is not None and turn.token and draw < 0.5:
             return Op("answer", peer.number, self._answer(turn.request, peer))
         if (peer.answers or peer.answer_rest) and draw < 0.55:
@@ -290,7 +290,7 @@ class Player:
 
     def _time(self, play: Play) -> Op:
         rng = self.rng
-        held = [one.session.hold_until for one in play.connections.values() if one.is_parked]
+        held = [one.session.hold.until for one in play.connections.values() if one.is_parked]
         if held and rng.random() < 0.7:
             return Op("time", value=min(max(0.001, min(held) - trio.current_time()), 60.0))
         return Op("time", value=rng.choice((0.001, 0.05, 0.3, 1.0, 1.0, 5.0)))

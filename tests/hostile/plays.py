@@ -26,9 +26,11 @@ from trio._core import _run as _scheduler
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, QuotaRate, Rates, Settings, Spooled, Want
+from gateway.data.budget import Budget
+from gateway.data.ends import UpstreamError
 from gateway.data.gate import Gate
 from gateway.data.ledger import Ledger
-from gateway.data.session import MAX_PENDING, Session, UpstreamError
+from gateway.data.session import Session
 from gateway.data.worker import Worker
 from gateway.data.world import World
 from policies.engine import Engine
@@ -40,6 +42,7 @@ from protocol import api, produce_request
 from protocol.framing import check_request_head
 from protocol.pending import LOCAL
 from protocol.wire import MalformedFrame
+from tests.gateway.play import account
 from tests.hostile.frames import SASL, batch_bytes, offered, split
 
 MAX_UP = 4 * 2**20  # bytes of a message to control
@@ -47,7 +50,7 @@ MAX_TEXT = 1000  # characters of a line for the log
 BOUNDS = {"topic": 249, "client_id": 256, "principal": 256, "software": 128}
 FORWARDED = ("accepted", "duplicate", "unacknowledged", "errored", "unanswered")  # of policies.usage.OUTCOMES
 OWN_ID = 0x7FFF0000  # correlation ids of the gateway's own requests begin here
-_SHARED = (World, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, types.MethodType, types.ModuleType)
+_SHARED = (World, Budget, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, types.ModuleType)
 
 # Rules that the gateway doesn't keep yet; each is looked at once it is taken out. Others of their kind are "protected",
 # "nameless", "names", "message size", "log text" and "before authentication".
@@ -151,7 +154,7 @@ class Connection:
     @property
     def is_silent(self) -> bool:
         """Some requests of this connection are not answered any more."""
-        return self.session.client_gone or self.session.draining
+        return self.session.hold.is_over
 
 
 class Play:
@@ -240,7 +243,7 @@ class Play:
             self.worker._obey(_decode_down(op.data))
         elif op.what == "open":
             if connection is None:
-                session = Session(self.world, int(op.value), trio.current_time())
+                session = Session(self.world, int(op.value), account(), trio.current_time())
                 self.connections[op.number] = Connection(op.number, session)
         elif connection is not None:
             self._do(connection, op)
@@ -257,19 +260,19 @@ class Play:
                 connection.is_broker_honest = connection.is_broker_honest and not op.value
                 self._answered(connection, op.data)
             case "answer":
-                turn = session.turn
+                turn = session.admin.turn
                 if turn is not None and turn.token:
                     upstream, client, memo = msgspec.msgpack.decode(op.data)
                     connection.told.append(upstream)
                     self.worker._obey(Answer(turn.token, upstream, client, memo))
                     self._resume(connection)
             case "gone":
-                session.client_gone = True
+                session.hold.client_gone = True
             case "drain":
-                session.draining = True
+                session.hold.draining = True
                 self._resume(connection)
             case "short":
-                session.memory_short = not session.memory_short
+                session.hold.memory_short = not session.hold.memory_short
             case "close":
                 self._close(connection, "closed")
 
@@ -298,7 +301,7 @@ class Play:
         now = trio.current_time()
         while not connection.is_finishing:
             if connection.is_parked:
-                if not _may_resume(session, now):
+                if not session.may_go_on(now):
                     return
             elif not connection.unread:
                 return
@@ -320,7 +323,7 @@ class Play:
         pos = 0
         try:
             pos = session.on_client(buf, 0, len(buf), now)
-            if pos < len(buf) and not session.hold_until:
+            if pos < len(buf) and not session.hold.until:
                 check_request_head(buf, pos, len(buf), world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed = error
@@ -340,13 +343,13 @@ class Play:
             world.log("warning", f"connection closed: {malformed}")
             connection.is_finishing = True
             connection.is_parked, connection.unhandled = False, b""
-            if session.idle:
+            if session.is_idle:
                 self._close(connection, "malformed")
             return False
         if sum(map(len, handled)) != pos:
             raise Violation("requests", f"{pos} bytes were handled, {len(handled)} requests counted")
         connection.unhandled = bytes(buf[pos:])
-        connection.is_parked = bool(buf[pos:]) and bool(session.hold_until or session.is_full)
+        connection.is_parked = bool(buf[pos:]) and bool(session.hold.until or session.in_flight.is_full)
         return True
 
     def _note_handled(self, connection: Connection, frame: bytes) -> None:
@@ -436,12 +439,12 @@ class Play:
         self._told_client(connection)
         if failed:
             self._close(connection, "upstream")
-        elif connection.is_finishing and session.idle:
+        elif connection.is_finishing and session.is_idle:
             self._close(connection, "malformed")
         else:
-            if session.pending.entries and session.pending.entries[0][1] == LOCAL:
+            if session.in_flight.entries and session.in_flight.entries[0][1] == LOCAL:
                 raise Violation("answers", "one of the gateway's own waits for nothing")
-            if not session.pending.entries and session.turn is None and not connection.is_silent and connection.owed:
+            if session.is_idle and not connection.is_silent and connection.owed:
                 raise Violation("answers", f"nothing is under way, and {len(connection.owed)} answers are owed")
             self._resume(connection)
 
@@ -485,23 +488,12 @@ class Play:
         if connection.is_parked:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
-            if session.authenticated or not self.world.wants_sasl:
+            if session.authentication.is_done or not self.world.wants_sasl:
                 self.offered += _discarded(connection.unhandled, self.world.settings)
         session.close(parked)
         if guarded is not None:
             self.expect("unauthenticated end", guarded == self._guarded(connection), "it was counted")
         del self.connections[connection.number]
-
-
-def _may_resume(session: Session, now: float) -> bool:
-    """As Link._may_resume."""
-    if session.draining:
-        return True
-    if session.turn is not None:
-        return session.turn_moves(now)
-    if session.hold_until:
-        return now >= session.hold_until
-    return len(session.pending.entries) < MAX_PENDING // 2 and not session.is_waiting
 
 
 def _is_part(frame: bytes, sent: bytes) -> bool:

@@ -46,7 +46,7 @@ class Peers:
         self.to_client: list[int] = []
         self._asked = False
         if rng.random() < 0.4:
-            self.link.session.mute_until = trio.current_time() + rng.choice((0.005, 0.05))
+            self.link.session.hold.mute_until = trio.current_time() + rng.choice((0.005, 0.05))
 
     def _request(self, correlation: int) -> bytes:
         rng = self.rng
@@ -215,8 +215,8 @@ class Count:
         self._link = link
 
         # Bound methods, because the reactor finds the link of a handler that failed by its __self__.
-        handlers[link.client.fileno()] = _Counting(link, on_client, self, "client").call
-        handlers[link.upstream.fileno()] = _Counting(link, on_upstream, self, "upstream").call
+        handlers[link.client.sock.fileno()] = _Counting(link, on_client, self, "client").call
+        handlers[link.upstream.sock.fileno()] = _Counting(link, on_upstream, self, "upstream").call
 
 
 class _Counting:
@@ -269,9 +269,9 @@ async def test_a_half_closed_client_that_was_slow_once_costs_no_events() -> None
         await receive_exactly(broker, 2 * len(other_request(1)))
         large = other_answer(1, bytes(2_000_000))
         nursery.start_soon(broker.send_all, large)
-        await stage.until(lambda: bool(link.c_out.pieces))
+        await stage.until(lambda: bool(link.client.outbound.pieces))
         assert await receive_exactly(client, len(large)) == large
-        await stage.until(lambda: not link.c_out.pieces)
+        await stage.until(lambda: not link.client.outbound.pieces)
         count = Count(stage, link)
         await some_time()
         assert count.client < 20
@@ -285,10 +285,10 @@ async def test_a_broker_that_resets_while_both_sides_are_full_costs_no_events() 
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
         nursery.start_soon(quietly, client.send_all, 50 * request(2, values=(bytes(200_000),)))
-        await stage.until(lambda: bool(link.u_out.pieces))
+        await stage.until(lambda: bool(link.upstream.outbound.pieces))
         nursery.start_soon(quietly, broker.send_all, other_answer(1, bytes(20_000_000)))
-        await stage.until(lambda: bool(link.c_out.pieces))
-        assert link.u_out.pieces
+        await stage.until(lambda: bool(link.client.outbound.pieces))
+        assert link.upstream.outbound.pieces
         count = Count(stage, link)
         reset(broker)
         await some_time()
@@ -301,8 +301,8 @@ async def test_a_slow_client_that_half_closed_gets_its_answer_to_the_end() -> No
     async with staged() as stage:
         link, client, broker = stage.connect()
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 20_000)
-        link.client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
-        link.upstream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)
+        link.client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
+        link.upstream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)
         await client.send_all(other_request(1))
         await client.send_eof()
         assert await receive_exactly(broker, len(other_request(1))) == other_request(1)
@@ -344,7 +344,7 @@ async def test_memory_asked_for_by_both_sides_of_a_link_goes_to_the_one_that_ask
         nursery.start_soon(broker.send_all, answered)
         await some_time()
         nursery.start_soon(client.send_all, ours)
-        await stage.until(lambda: link.c_in.waiting)
+        await stage.until(lambda: link.client.inbound.waiting)
         nursery.start_soon(holder.send_all, frame[100_000:])
         with trio.fail_after(SOON_S):
             assert await receive_exactly(holder_broker, len(frame)) == frame
@@ -360,7 +360,7 @@ async def test_an_answer_never_waits_for_the_memory_of_a_request_that_waits_for_
         asked = other_request(1, key=api.METADATA, version=1, body=bytes(4))
         nursery.start_soon(client.send_all, asked + frame)
         await receive_exactly(broker, len(asked))
-        await stage.until(lambda: bool(link.u_out.pieces))
+        await stage.until(lambda: bool(link.upstream.outbound.pieces))
         answered = metadata(1, 6000)
         with trio.fail_after(SOON_S):
             nursery.start_soon(broker.send_all, answered)
@@ -376,7 +376,7 @@ async def test_a_client_that_resets_behind_a_large_rejected_request_gives_its_bu
         link.session.gate.software = ("apache-kafka-java", "4.1.0")
         frame = request(1, values=(bytes(100_000),))
         await client.send_all(frame[:50_000])
-        await stage.until(lambda: link.c_in.large is not None)
+        await stage.until(lambda: link.client.inbound.large is not None)
         say_at_once(client, frame[50_000:])
         reset(client)
         # As when the reset arrives between the poll and this socket's turn.
@@ -405,11 +405,11 @@ async def test_a_parked_large_request_is_counted_before_another_frame_gets_its_b
     async with staged(max_buffered_bytes=1_000_000) as stage, trio.open_nursery() as nursery:
         one, one_client, _ = stage.connect()
         two, two_client, _ = stage.connect()
-        one.session.mute_until = trio.current_time() + 3600
+        one.session.hold.mute_until = trio.current_time() + 3600
         await one_client.send_all(request(1, values=(bytes(600_000),)))
-        await stage.until(lambda: one.parked is not None)
+        await stage.until(lambda: one.parked.held is not None)
         nursery.start_soon(two_client.send_all, request(2, {"other": [0]}, values=(bytes(600_000),), acks=0))
-        await stage.until(lambda: two.c_in.waiting)
+        await stage.until(lambda: two.client.inbound.waiting)
         one.close("disconnects_client")
         rows = stage.play.rows()
         assert rows == {("clicks", "discarded", ""): (size_of((bytes(600_000),)), 1, 1)}
@@ -431,10 +431,10 @@ async def test_a_large_frame_that_comes_slowly_makes_progress() -> None:
         link, client, _ = stage.connect()
         frame = request(1, values=(bytes(200_000),))
         await client.send_all(frame[:50_000])
-        await stage.until(lambda: link.c_in.partial == 50_000)
-        link._read_at -= 50
+        await stage.until(lambda: link.client.inbound.partial == 50_000)
+        link._watch.read_at -= 50
         await client.send_all(frame[50_000:60_000])
-        await stage.until(lambda: link.c_in.partial == 60_000)
+        await stage.until(lambda: link.client.inbound.partial == 60_000)
         link.check_progress(trio.current_time() + 20, stage.play.world.settings)
         assert not link.closed
 
@@ -449,13 +449,13 @@ async def test_a_rejection_mutes_a_connection_that_was_idle_before() -> None:
         link, client, _ = stage.connect()
         link.session.gate.software = ("apache-kafka-java", "4.1.0")
         await client.send_all(other_request(1))
-        await stage.until(lambda: bool(link.session.pending))
+        await stage.until(lambda: bool(link.session.in_flight))
         before = trio.current_time()
-        link.session.drained_at -= 20
-        link.session.pending.entries.clear()
+        link.session.hold.drained_at -= 20
+        link.session.in_flight.entries.clear()
         await client.send_all(request(2))
         await receive_exactly(client, 4)
-        assert link.session.mute_until > before
+        assert link.session.hold.mute_until > before
 
 
 async def test_a_rejection_mutes_a_connection_that_sends_large_requests() -> None:
@@ -465,14 +465,14 @@ async def test_a_rejection_mutes_a_connection_that_sends_large_requests() -> Non
         link.session.gate.software = ("apache-kafka-java", "4.1.0")
         frame = request(1, values=(bytes(300_000),))
         await client.send_all(frame[:50_000])
-        await stage.until(lambda: link.c_in.partial == 50_000)
+        await stage.until(lambda: link.client.inbound.partial == 50_000)
         before = trio.current_time()
-        link.session.drained_at -= 20
+        link.session.hold.drained_at -= 20
         await client.send_all(frame[50_000:60_000])
-        await stage.until(lambda: link.c_in.partial == 60_000)
+        await stage.until(lambda: link.client.inbound.partial == 60_000)
         await client.send_all(frame[60_000:])
         await receive_exactly(client, 4)
-        assert link.session.mute_until > before
+        assert link.session.hold.mute_until > before
 
 
 async def test_a_client_that_never_reads_does_not_outlive_its_broker_for_ever() -> None:
@@ -481,7 +481,7 @@ async def test_a_client_that_never_reads_does_not_outlive_its_broker_for_ever() 
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
         nursery.start_soon(quietly, broker.send_all, other_answer(1, bytes(20_000_000)))
-        await stage.until(lambda: bool(link.c_out.pieces))
+        await stage.until(lambda: bool(link.client.outbound.pieces))
         reset(broker)
         for _ in range(50):
             await trio.lowlevel.checkpoint()
@@ -496,15 +496,15 @@ async def test_a_shorter_hold_than_the_last_one_ends_in_time() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
         await client.send_all(request(1, version=13))  # an unknown topic id: held for a second at most
-        await stage.until(lambda: link.parked is not None)
+        await stage.until(lambda: link.parked.held is not None)
         link.session.world.topic_ids[TOPIC_ID] = b"clicks"
-        link.session.hold_until = 0.0  # as when the broker has told the name
+        link.session.hold.until = 0.0  # as when the broker has told the name
         link.on_ready(trio.current_time())
-        assert link.parked is None
-        until = link.session.mute_until = trio.current_time() + 0.05
+        assert link.parked.held is None
+        until = link.session.hold.mute_until = trio.current_time() + 0.05
         await client.send_all(request(2, version=13))
-        await stage.until(lambda: link.parked is not None)
-        await stage.until(lambda: link.parked is None)
+        await stage.until(lambda: link.parked.held is not None)
+        await stage.until(lambda: link.parked.held is None)
         assert trio.current_time() < until + 0.5
 
 
@@ -533,7 +533,7 @@ async def test_an_error_while_a_link_is_closed_does_not_leave_the_reactor() -> N
     async with staged() as stage:
         broken, client, _ = stage.connect()
         _, fine, fine_broker = stage.connect()
-        broken.session.pending.entries.append((1, PRODUCE, 13, [(bytes(16), 0, 1, 1, -1, -1, -1, 0)], None, 0))
+        broken.session.in_flight.entries.append((1, PRODUCE, 13, [(bytes(16), 0, 1, 1, -1, -1, -1, 0)], None, 0))
         broken.session.gate.fence = None  # type: ignore[assignment]
         await client.send_all(request(1))
         await stage.until(lambda: broken.closed)
@@ -550,12 +550,12 @@ async def test_a_mute_that_ends_while_the_client_does_not_read_sets_no_timer_in_
         link, client, broker = stage.connect(small=True)
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
-        link.session.mute_until = trio.current_time() + 3600
+        link.session.hold.mute_until = trio.current_time() + 3600
         await client.send_all(request(2))
-        await stage.until(lambda: link.parked is not None)
+        await stage.until(lambda: link.parked.held is not None)
         nursery.start_soon(quietly, broker.send_all, other_answer(1, bytes(20_000_000)))
-        await stage.until(lambda: bool(link.c_out.pieces))
-        later = link.session.hold_until + 1
+        await stage.until(lambda: bool(link.client.outbound.pieces))
+        later = link.session.hold.until + 1
         stage.reactor._timers.clear()
         link.on_timer(later)  # by hand: the loop would not come back
         assert [when for when, _, _ in stage.reactor._timers if when <= later] == []
@@ -565,14 +565,14 @@ async def test_a_mute_that_ends_while_the_client_does_not_read_sets_no_timer_in_
 async def test_a_link_that_closes_while_it_handles_input_parks_nothing_any_more() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
-        link.session.mute_until = trio.current_time() + 3600
+        link.session.hold.mute_until = trio.current_time() + 3600
         say_at_once(client, other_request(1, key=18, version=9) + request(2))
         reset(client)
         now = trio.current_time()
         link.on_client(IN, now)
         stage.reactor.settle(now)
         assert link.closed
-        assert link.parked is None
+        assert link.parked.held is None
         assert stage.reactor.budget.used == 0
 
 

@@ -15,9 +15,10 @@ from gateway.channel import PROTOCOL, Channel, GroupLimit, Groups, Interval, Set
 from gateway.control.metrics import Metrics
 from gateway.data import worker as worker_module
 from gateway.data.complaints import BURST, PERIOD_S, Complaints
+from gateway.data.ends import IdentityChanged, TooManyConnections, Unauthenticated
 from gateway.data.gate import INVALID_TOPIC, MAX_CLIENT_ID, MAX_PRINCIPAL
 from gateway.data.ledger import MAX_BYTES, OTHER
-from gateway.data.session import IdentityChanged, Session, TooManyConnections, Unauthenticated
+from gateway.data.session import Session
 from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
@@ -27,7 +28,17 @@ from policies.quota_names import Entity, QuotaKey
 from protocol import api
 from protocol.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame
-from tests.gateway.play import TOPIC_ID, Play, answer, decode_answer, other_answer, other_request, request, size_of
+from tests.gateway.play import (
+    TOPIC_ID,
+    Play,
+    account,
+    answer,
+    decode_answer,
+    other_answer,
+    other_request,
+    request,
+    size_of,
+)
 from tests.protocol import test_identity as sasl
 from tests.protocol.produce_cases import framed
 
@@ -183,8 +194,8 @@ def test_those_whom_only_the_broker_can_tell_apart_are_not_one_principal() -> No
         handshake(play, "OAUTHBEARER")
         play.client(framed(sasl.authenticate(b"n,,\x01auth=Bearer opaque\x01\x01")))
         play.broker(framed(sasl.authenticated(b"")))
-        assert play.session.authenticated
-        play.session = Session(play.world, 1, play.now)
+        assert play.session.authentication.is_done
+        play.session = Session(play.world, 1, account(), play.now)
     assert play.world.principals == {}
 
 

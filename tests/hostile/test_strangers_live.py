@@ -10,9 +10,10 @@ import trio
 
 from gateway.channel import Settings
 from gateway.data.budget import Account, Budget, Large
-from gateway.data.links import PATIENCE_S
+from gateway.data.ends import Unauthenticated
 from gateway.data.opening import HEAD, receive_head
-from gateway.data.session import Unauthenticated
+from gateway.data.relief import relieve
+from gateway.data.watch import PATIENCE_S
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.gateway.play import Play, other_answer, other_request, request
@@ -43,9 +44,9 @@ async def test_a_frame_that_drips_in_is_ended_though_it_never_stands_still() -> 
         while not link.closed:
             await client.send_all(frame[at : at + 50])
             at += 50
-            await stage.until(lambda to=at: link.c_in.partial == to)
+            await stage.until(lambda to=at: link.client.inbound.partial == to)
             now += 5  # ten bytes a second
-            link._read_at = now
+            link._watch.read_at = now
             link.check_progress(now, settings(stage))
         assert at < 50 * 20
         assert causes(stage) == {"disconnects_slow_request": 1}
@@ -60,9 +61,9 @@ async def test_a_frame_that_comes_at_a_fair_rate_may_take_its_time() -> None:
         async with trio.open_nursery() as nursery:
             for at in range(0, len(frame) - step, step):
                 await client.send_all(frame[at : at + step])
-                await stage.until(lambda to=at + step: link.c_in.partial == to)
+                await stage.until(lambda to=at + step: link.client.inbound.partial == to)
                 now += 60
-                link._read_at = now
+                link._watch.read_at = now
                 now -= 55
                 link.check_progress(now, settings(stage))
                 assert not link.closed
@@ -78,7 +79,7 @@ async def test_time_in_which_the_gateway_does_not_read_is_not_the_clients() -> N
         await holder.send_all(frame[:100_000])
         await stage.until(lambda: stage.reactor.budget.used > 0)
         await client.send_all(frame[:20_000])
-        await stage.until(lambda: link.c_in.waiting)
+        await stage.until(lambda: link.client.inbound.waiting)
         now = trio.current_time()
         for _ in range(100):
             now += 5
@@ -98,7 +99,7 @@ async def test_a_client_that_does_not_read_its_answers_is_ended() -> None:
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             link.session.to_client.append(bytes(4_000_000))
             link._send_client()
-            assert link.c_out.pieces
+            assert link.client.outbound.pieces
             now = trio.current_time()
             link.check_progress(now, settings(stage))
             link.check_progress(now + settings(stage).idle_timeout_s - 1, settings(stage))
@@ -230,15 +231,15 @@ async def test_who_reserves_memory_and_sends_nothing_is_ended_when_others_want_i
         holder_link, holder, _ = stage.connect()
         link, client, broker = stage.connect()
         await holder.send_all(request(1, values=(bytes(900_000),))[:40_000])
-        await stage.until(lambda: holder_link.c_in.partial == 40_000)
+        await stage.until(lambda: holder_link.client.inbound.partial == 40_000)
         frame = request(2, values=(bytes(400_000),))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, frame)
-            await stage.until(lambda: link.c_in.waiting)
+            await stage.until(lambda: link.client.inbound.waiting)
             now = trio.current_time()
-            stage.reactor.relieve(now, 60.0)
+            relieve(stage.reactor, now, 60.0)
             assert not holder_link.closed
-            stage.reactor.relieve(now + PATIENCE_S + 1, 60.0)
+            relieve(stage.reactor, now + PATIENCE_S + 1, 60.0)
             assert holder_link.closed
             assert await receive_exactly(broker, len(frame)) == frame
         assert causes(stage) == {"disconnects_slow_request": 1}
@@ -250,12 +251,12 @@ async def test_a_client_that_the_gateway_does_not_read_is_not_late() -> None:
         other, its, _ = stage.connect()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, request(1, values=(bytes(300_000),)) + request(2)[:50])
-            await stage.until(lambda: bool(link.u_out.pieces))  # a slow broker
+            await stage.until(lambda: bool(link.upstream.outbound.pieces))  # a slow broker
             nursery.start_soon(its.send_all, request(3, values=(bytes(900_000),)))
-            await stage.until(lambda: other.c_in.waiting)
+            await stage.until(lambda: other.client.inbound.waiting)
             now = trio.current_time()
             for late in range(10):
-                stage.reactor.relieve(now + late, 60.0)
+                relieve(stage.reactor, now + late, 60.0)
             assert not link.closed
             nursery.cancel_scope.cancel()
 
@@ -269,9 +270,9 @@ async def test_those_who_do_not_read_are_ended_when_memory_is_used_up_the_larges
             link._send_client()
             links.append(link)
         now = trio.current_time()
-        stage.reactor.relieve(now, 60.0)
+        relieve(stage.reactor, now, 60.0)
         assert not any(link.closed for link in links)
-        stage.reactor.relieve(now + PATIENCE_S + 1, 60.0)
+        relieve(stage.reactor, now + PATIENCE_S + 1, 60.0)
         assert [link.closed for link in links] == [False, True]
         assert stage.reactor.budget.used <= 10_000_000
 
@@ -283,8 +284,8 @@ async def test_requests_of_many_partitions_in_flight_are_counted_as_memory_and_e
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, 3 * frame)
             await receive_exactly(broker, len(frame))
-            await stage.until(lambda: link.session.is_waiting)
-            assert len(link.session.pending.entries) == 1
+            await stage.until(lambda: link.session.in_flight.is_waiting)
+            assert len(link.session.in_flight.entries) == 1
             nursery.cancel_scope.cancel()
 
 

@@ -1,0 +1,185 @@
+# What the broker says on one connection, matched in order with what it is owed: from its bytes to what the client gets.
+# Sans-IO. Untouched answers stay in one run of the caller's buffer; those that nobody has to understand stream through
+# in pieces.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.data import fetches
+from gateway.data.ends import UpstreamError
+from protocol import produce_response, rewrite
+from protocol.framing import ANSWER_HEAD
+from protocol.pending import ADMIN, CAP, FETCH, LOCAL, PASS, PRODUCE, REWRITE, SASL, STREAMED, Entry
+from protocol.stream import EndpointHider
+
+if TYPE_CHECKING:
+    from gateway.data.admin_requests import AdminRequests
+    from gateway.data.authentication import Authentication
+    from gateway.data.fetches import Fetches
+    from gateway.data.gate import Gate
+    from gateway.data.hold import Hold
+    from gateway.data.in_flight import InFlight
+    from gateway.data.lookup import Lookup
+
+
+class Answers:
+    """On one connection."""
+
+    __slots__ = (
+        "_admin",
+        "_authentication",
+        "_fetches",
+        "_gate",
+        "_hold",
+        "_in_flight",
+        "_left",
+        "_lookup",
+        "_walker",
+    )
+
+    def __init__(
+        self,
+        gate: Gate,
+        in_flight: InFlight,
+        hold: Hold,
+        authentication: Authentication,
+        lookup: Lookup,
+        fetches: Fetches,
+        admin: AdminRequests,
+    ) -> None:
+        self._gate = gate
+        self._in_flight = in_flight
+        self._hold = hold
+        self._authentication = authentication
+        self._lookup = lookup
+        self._fetches = fetches
+        self._admin = admin
+        self._left = 0  # bytes of the answer in progress that are still to come
+        self._walker: EndpointHider | None = None  # walks that answer
+
+    @property
+    def wants_whole(self) -> bool:
+        """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
+        entries = self._in_flight.entries
+        return not self._left and bool(entries) and entries[0][1] not in STREAMED
+
+    def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        """Handle what the broker sent in buf[pos:end]; return where the first unhandled byte is.
+
+        Raises:
+            UpstreamError, MalformedFrame: both sides must be closed.
+        """
+        gate, in_flight = self._gate, self._in_flight
+        if gate.epoch != gate.world.ledger.epoch:
+            gate.renew()
+        entries, out = in_flight.entries, in_flight.out
+        run = pos
+        try:
+            while pos < end:
+                if self._left:
+                    pos = self._stream(buf, pos, end, now)
+                    if self._left:
+                        break
+                    # Only now: a local answer must not come between the parts of this one.
+                    entries.popleft()
+                    if entries and entries[0][1] == LOCAL:
+                        self._emit(buf, run, pos)
+                        run = pos
+                        in_flight.release()
+                    continue
+                if end - pos < 8:
+                    break
+                size, correlation = ANSWER_HEAD.unpack_from(buf, pos)
+                if size < 4:
+                    raise UpstreamError(f"an answer with a size of {size} bytes")
+                if not entries or entries[0][0] != correlation:
+                    raise UpstreamError(f"an answer with correlation id {correlation} that nobody waits for")
+                entry = entries[0]
+                kind = entry[1]
+                if kind in STREAMED:
+                    if kind == FETCH and end - pos < min(fetches.HEAD, 4 + size):
+                        break
+                    self._walker = None if kind == PASS else self._walk(buf, pos, end, entry, now)
+                    self._left = size
+                    pos += 4
+                    continue
+                stop = pos + 4 + size
+                if stop > end:
+                    break
+                if kind == PRODUCE:
+                    _, _, version, parts, rows, throttle_ms = entry
+                    answered, endpoints = produce_response.skim(buf, pos + 4, stop, version)
+                    frame = None
+                    if rows or throttle_ms or endpoints:
+                        frame = self._produce_answer(buf, pos + 4, stop, entry, endpoints)
+                    gate.settle(parts, version, answered, 0 if rows else throttle_ms)  # only what the client will see
+                    if len(parts) > 1:
+                        in_flight.forget(parts)
+                else:
+                    frame = self._other_answer(buf, pos, stop, entry)
+                entries.popleft()
+                if frame is not None or (entries and entries[0][1] == LOCAL):
+                    self._emit(buf, run, pos if frame is not None else stop)
+                    run = stop
+                    if frame:
+                        out.append(frame)
+                    in_flight.release()
+                pos = stop
+        finally:  # answers before a broken one are the client's
+            self._emit(buf, run, pos)
+        return pos
+
+    def _emit(self, buf: bytearray, start: int, stop: int) -> None:
+        if stop > start:
+            self._in_flight.out.append(memoryview(buf)[start:stop])
+
+    def _walk(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> EndpointHider | None:
+        """What walks the answer that begins at `pos` while it streams through, if anything."""
+        if entry[1] == FETCH:
+            return self._fetches.begin(buf, pos, end, entry, now)
+        return EndpointHider(entry[3], entry[2], ANSWER_HEAD.unpack_from(buf, pos)[0])
+
+    def _stream(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        """Pass on what is here of an answer that is not kept whole."""
+        stop = min(end, pos + self._left)
+        walker = self._walker
+        if walker is not None:
+            stop -= walker.feed(buf, pos, stop)
+        self._left -= stop - pos
+        if walker is not None:
+            self._fetches.pass_on(buf, not self._left, now)
+            if not self._left and walker.lost:
+                self._gate.world.ledger.count("answers_not_followed")
+        return stop
+
+    def _produce_answer(self, buf: bytearray, start: int, stop: int, entry: Entry, endpoints: bool) -> bytes:
+        _, _, version, _, rows, throttle_ms = entry
+        if endpoints:
+            frame = produce_response.rewrite_endpoints(buf, start, stop, version, self._gate.world.addresses)
+            buf, start, stop = bytearray(frame), 4, len(frame)
+        return produce_response.merge(buf, start, stop, version, rows or [], throttle_ms)
+
+    def _other_answer(self, buf: bytearray, pos: int, stop: int, entry: Entry) -> bytes | None:
+        """None: pass the (possibly patched) bytes on. b"": the client gets nothing. Else: send this instead."""
+        world, kind = self._gate.world, entry[1]
+        if kind == REWRITE:
+            _, _, version, key = entry
+            frame, withheld = rewrite.REWRITES[key](buf, pos + 4, stop, version, world.addresses, world.topic_ids)
+            if withheld:
+                world.ledger.count("brokers_withheld", len(withheld))
+                world.want_metadata()
+            return frame
+        if kind == ADMIN:
+            self._admin.take_answer(bytes(memoryview(buf)[pos + 4 : stop]))
+            return b""
+        if kind == CAP:
+            return rewrite.cap_api_versions(buf, pos + 4, stop, entry[2], world.settings.unknown_apis == "hide")
+        if kind == SASL:
+            self._in_flight.is_waiting = False
+            self._authentication.take_answer(buf, pos + 4, stop, entry[2])
+            return None
+        rewrite.metadata(buf, pos + 4, stop, entry[2], world.addresses, world.topic_ids)  # LOOKUP: only to learn from
+        if self._lookup.take_answer(entry[0]):
+            self._hold.until = 0.0
+        return b""

@@ -1,0 +1,46 @@
+# What makes the requests of one connection wait, and what ends that early: times and flags that the link and the parts
+# of a session share. Decides nothing.
+
+from __future__ import annotations
+
+MAX_MUTE_S = 10.0  # franz-go gives a request up after 20 s, others after 30 s (docs/clients.md) …
+MAX_WAIT_S = 15.0  # … so that no request waits longer than this in all, those queued before it included
+
+
+class Hold:
+    """Times are the link's monotonic clock in seconds; 0.0: none.
+
+    Attributes:
+        until: until when the request at the head of the unread input must wait.
+        mute_until: until when Produce requests must.
+        paused_since: since when the request at the head is held because a disk is full.
+        drained_at: when the client's socket was last seen empty: no unread request is older.
+        client_gone: the link saw, after a pause, that the client has closed. What it doesn't wait for any more is
+            discarded: it has been sent again elsewhere, and would be written twice. acks=0 is forwarded.
+        draining: no new requests: they are discarded unforwarded (acks=0 passes), so that clients send them elsewhere.
+        memory_short: others wait for memory: what is held here without an end has to go.
+    """
+
+    __slots__ = ("client_gone", "drained_at", "draining", "memory_short", "mute_until", "paused_since", "until")
+
+    def __init__(self, now: float) -> None:
+        self.until = self.mute_until = self.paused_since = 0.0
+        self.drained_at = now
+        self.client_gone = self.draining = self.memory_short = False
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody waits for answers to new requests."""
+        return self.client_gone or self.draining
+
+    @property
+    def latest(self) -> float:
+        """No request that is owed an answer waits longer than this."""
+        return self.drained_at + MAX_WAIT_S
+
+    def resume(self, now: float) -> bool:
+        """Writes are not paused any more. True: there is a request that waited for that."""
+        if self.paused_since and self.until:
+            self.until = now
+            return True
+        return False

@@ -1,0 +1,34 @@
+# Where memory is short, ends those who hold it without getting on: half-sent frames that don't come, clients that don't
+# read what they asked for, and, where it is far exceeded, those who wait for still more.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.data.budget import EXCESS
+
+if TYPE_CHECKING:
+    from gateway.data.links import Link
+    from gateway.data.reactor import Reactor
+
+
+def relieve(reactor: Reactor[Link], now: float, frame_timeout_s: float) -> None:
+    """To be called a few times a second."""
+    budget = reactor.budget
+    reactor.shared.bound(budget.is_wanted)
+    if budget.has_waiters:
+        for link in list(reactor.links):
+            reactor.guard(link, link.check_course, now, frame_timeout_s)
+    if budget.used > budget.limit:
+        idle = [link for link in reactor.links if not link.is_reading(now)]
+        idle.sort(key=lambda link: link.session.account.used)
+        while idle and budget.used > budget.limit:
+            link = idle.pop()
+            reactor.guard(link, link.shed)
+    if budget.used > budget.limit * EXCESS:
+        waiting = [link for link in reactor.links if link.client.inbound.waiting]
+        waiting.sort(key=lambda link: (link.session.account.owner.used, link.session.account.used))
+        while waiting and budget.used > budget.limit * EXCESS:
+            link = waiting.pop()
+            reactor.guard(link, link.give_up)
+    reactor.settle(now)

@@ -1,0 +1,267 @@
+# What one client connection asks for: from its bytes to what goes upstream. Sans-IO.
+#
+# What is admitted stays in one untouched run of the caller's buffer; a run is cut only where a request is stripped of
+# partitions, answered here, or has to wait. A request that has to wait (a mute, a topic id without a name, an admin
+# request's turn) stays unhandled at the head of the unread input, and the hold says until when. What becomes of a
+# Produce request off the fast path is decided in enforcement.py.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.data import fetches
+from gateway.data.authentication import MAX_UNAUTHENTICATED
+from gateway.data.ends import Unauthenticated
+from gateway.data.enforcement import with_checksums
+from gateway.data.in_flight import MAX_PENDING
+from gateway.data.steps import ANSWER, FORWARD, FORWARDED, HOLD, SKIP, SKIPPED, ProduceRequest, Request, Step
+from protocol import api, produce_request, rewrite
+from protocol.framing import MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head, largest, unspoken
+from protocol.identity import software
+from protocol.pending import CAP, FETCH, PASS, PRODUCE, REWRITE, SASL, STREAM, Entry
+from protocol.stream import has_endpoints
+from protocol.wire import MalformedFrame
+
+if TYPE_CHECKING:
+    from gateway.data.admin_requests import AdminRequests
+    from gateway.data.authentication import Authentication
+    from gateway.data.enforcement import Enforcement
+    from gateway.data.fetches import Fetches
+    from gateway.data.gate import Gate
+    from gateway.data.hold import Hold
+    from gateway.data.in_flight import InFlight
+
+_BY_ID = api.PRODUCE_TOPIC_IDS
+_OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
+
+
+class Requests:
+    """`to_upstream`: what is to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes."""
+
+    __slots__ = (
+        "_admin",
+        "_authentication",
+        "_enforcement",
+        "_fetches",
+        "_gate",
+        "_has_skipped",
+        "_hold",
+        "_in_flight",
+        "to_upstream",
+    )
+
+    def __init__(
+        self,
+        gate: Gate,
+        in_flight: InFlight,
+        hold: Hold,
+        authentication: Authentication,
+        enforcement: Enforcement,
+        fetches: Fetches,
+        admin: AdminRequests,
+    ) -> None:
+        self._gate = gate
+        self._in_flight = in_flight
+        self._hold = hold
+        self._authentication = authentication
+        self._enforcement = enforcement
+        self._fetches = fetches
+        self._admin = admin
+        self._has_skipped = False  # a request that will never be answered: nothing behind it may be
+        self.to_upstream: list[Any] = []
+
+    def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        """Handle the whole requests in buf[pos:end]; return where the first unhandled byte is.
+
+        Raises:
+            MalformedFrame: the connection must be closed. Requests before the broken one are handled, it isn't.
+        """
+        gate, hold, in_flight = self._gate, self._hold, self._in_flight
+        world, entries = gate.world, in_flight.entries
+        if world.wants_sasl and not self._authentication.is_done:
+            return self._handle_unauthenticated(buf, pos, end, now)
+        if gate.epoch != world.ledger.epoch:
+            gate.renew()
+        if gate.lines_version != world.quotas.version:
+            gate.find_lines(now)
+        hold.until = 0.0
+        if in_flight.is_waiting:
+            return pos
+        muted = hold.mute_until > now and not hold.draining
+        special = (
+            gate.limited or hold.client_gone or hold.draining or world.engine.guards_storage or bool(world.plugins)
+        )
+        max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
+        by_name, by_id, total, fence = gate.meters, gate.meters_by_id, gate.broker.total, gate.fence
+        asks = gate.rejected.asks
+        read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
+        run = pos
+        handled = 0
+        try:
+            while end - pos >= 12:
+                size, key, version, correlation = read_head(buf, pos)
+                stop = pos + 4 + size
+                if not MIN_REQUEST <= size <= max_bytes or not 0 <= key <= MAX_API_KEY:
+                    check_request_head(buf, pos, end, max_bytes)
+                if stop > end or len(entries) >= MAX_PENDING:
+                    break
+                if key == 0:
+                    if muted:
+                        hold.until = hold.mute_until
+                        break
+                    if not _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
+                        raise unspoken(key, version)
+                    _, acks, client_id, _, parts = skim(buf, pos + 4, stop, most)
+                    if client_id != gate.client_id:
+                        gate.identify(client_id)
+                        gate.find_lines(now)
+                        special = special or gate.limited
+                    # The fast way: one partition of a topic that is known here and within its limit.
+                    if len(parts) == 1 and acks and not fence.entries and not special:
+                        part = parts[0]
+                        meter = (by_id if version >= _BY_ID else by_name).get(part[0])
+                        if meter is not None and not meter.over:
+                            if asks and part[4] < 0 and gate.awaits(parts, version):
+                                parts = with_checksums(buf, pos + 4, stop, parts)
+                            meter.uncounted += part[2]
+                            meter.messages += part[3]
+                            total.uncounted += part[2]
+                            entries.append((correlation, PRODUCE, version, parts, None, 0))
+                            handled += 1
+                            pos = stop
+                            continue
+                    request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, parts)
+                    step = self._enforcement.handle(request, now)
+                    if step.delays:  # what is behind a delayed request stays parked and undecided
+                        muted = hold.mute_until > now
+                elif self._fetches.mute_until > now and key in fetches.APIS and not hold.is_over:
+                    hold.until = self._fetches.mute_until
+                    break
+                else:
+                    step = self._handle_other(Request(buf, pos + 4, stop, key, version, correlation), now)
+                    special = special or gate.limited  # a Fetch may have come under another client id
+                if step.move != FORWARD:
+                    self._divert(step, buf, run, pos)
+                    if step.move == HOLD:
+                        run = pos
+                        break
+                    run = stop
+                handled += 1
+                pos = stop
+                if in_flight.is_waiting:
+                    break
+            else:
+                check_request_head(buf, pos, end, max_bytes)
+        finally:
+            self._cut(buf, run, pos)
+            if handled:
+                world.ledger.count("requests", handled)
+        return pos
+
+    def _handle_unauthenticated(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        """Requests of a connection that the broker knows nobody behind: only those that lead there, one step at a time.
+
+        As SaslServerAuthenticator has it. None of them is metered, and none takes part in any limit.
+        """
+        world = self._gate.world
+        max_bytes = world.settings.max_request_bytes
+        run = pos
+        handled = 0
+        try:
+            while not self._in_flight.is_waiting:
+                length = check_request_head(buf, pos, end, max_bytes)
+                if not length:
+                    break
+                _, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
+                self._authentication.check(key)
+                stop = pos + length
+                if stop > end:
+                    break
+                if len(self._in_flight) >= MAX_UNAUTHENTICATED:
+                    raise Unauthenticated(f"{len(self._in_flight)} requests at once before authentication")
+                step = self._handle_other(Request(buf, pos + 4, stop, key, version, correlation), now)
+                if step.move != FORWARD:
+                    self._divert(step, buf, run, pos)
+                    run = stop
+                pos = stop
+                handled += 1
+        finally:
+            self._cut(buf, run, pos)
+            if handled:
+                world.ledger.count("requests", handled)
+        return pos
+
+    def _cut(self, buf: bytearray, start: int, stop: int) -> None:
+        if stop > start:
+            self.to_upstream.append(memoryview(buf)[start:stop])
+
+    def _divert(self, step: Step, buf: bytearray, run: int, pos: int) -> None:
+        """The request at `pos` doesn't pass as it is: end the run before it, and do what is to be done instead."""
+        self._cut(buf, run, pos)
+        if step.move == ANSWER:
+            self._in_flight.answer(step.frame)
+            self._gate.world.ledger.count("answers_local")
+        elif step.frame:
+            self.to_upstream.append(step.frame)
+        if step.move == HOLD:
+            self._hold.until = step.until
+        elif step.move == SKIP:
+            self._has_skipped = True
+
+    def _handle_other(self, request: Request, now: float) -> Step:
+        """Note what a request other than Produce is owed, or say what becomes of it instead.
+
+        Raises:
+            MalformedFrame: it is none that the gateway lets pass.
+        """
+        if self._has_skipped:
+            return SKIPPED
+        buf, start, stop, key, version, correlation = request
+        world = self._gate.world
+        max_bytes = world.settings.max_request_bytes
+        if stop - start > largest(key, max_bytes) or version < 0:
+            check_request_head(buf, start - 4, stop, max_bytes)
+        cap = api.CAPS.get(key)
+        entry: Entry = (correlation, PASS)
+        if key == api.API_VERSIONS:
+            if cap is not None and version > cap:
+                return Step(ANSWER, rewrite.unsupported_api_versions(correlation))
+            self._gate.introduce(software(buf, start, stop))
+            entry = (correlation, CAP, version)
+        elif cap is not None and version > cap:
+            raise unspoken(key, version)
+        elif key in rewrite.REWRITES:
+            entry = (correlation, REWRITE, version, key)
+        elif has_endpoints(key, version):
+            entry = (correlation, STREAM, version, key)
+        elif key in world.managed or self._admin.turn is not None:
+            return self._admin.take(request, now)
+        elif key in (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE):
+            entry = (correlation, SASL, self._authentication.claim(request))
+            self._in_flight.is_waiting = True
+        if key in fetches.APIS:
+            charges = self._fetches.ask(request, self._hold.is_over, now)
+            if charges is None:
+                return Step(HOLD, until=self._fetches.mute_until)
+            if charges:
+                entry = (correlation, FETCH, version, key, charges)
+        self._in_flight.entries.append(entry)
+        return FORWARDED
+
+    def discard(self, buf: bytearray, pos: int, end: int) -> None:
+        """What was read and will never be forwarded."""
+        gate, settings = self._gate, self._gate.world.settings
+        max_bytes, most = settings.max_request_bytes, settings.max_partitions_per_request
+        try:
+            while (length := check_request_head(buf, pos, end, max_bytes)) and pos + length <= end:
+                _, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
+                stop = pos + length
+                if key == 0 and _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
+                    _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, stop, most)
+                    if client_id != gate.client_id:
+                        gate.identify(client_id)
+                    request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, parts)
+                    self._enforcement.discard(request)
+                pos = stop
+        except MalformedFrame:
+            return  # never forwarded, and no Produce request: nothing to account for

@@ -1,0 +1,67 @@
+# One of the two sockets of a link: what is read from it, what it has still to take, and what epoll is to tell of it.
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+from gateway.data.reactor import DEAF, IN, QUIET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.data.inbound import Inbound
+    from gateway.data.outbound import Outbound
+    from gateway.data.reactor import Reactor
+
+
+class Side:
+    """
+    Attributes:
+        mask: what epoll tells of it.
+        is_over: its end was read: nothing more comes.
+        is_shut: it was told that nothing more comes.
+        is_gone: its peer has closed or reset, whether that was read or not; only an error or a reset is news.
+    """
+
+    __slots__ = ("_fd", "inbound", "is_gone", "is_over", "is_shut", "mask", "outbound", "sock")
+
+    def __init__(self, sock: socket.socket, inbound: Inbound, outbound: Outbound) -> None:
+        self.sock = sock
+        self._fd = sock.fileno()
+        self.inbound = inbound
+        self.outbound = outbound
+        self.mask = IN
+        self.is_over = self.is_gone = self.is_shut = False
+
+    @property
+    def is_stuck(self) -> bool:
+        """It didn't take all that it was sent."""
+        return bool(self.outbound.pieces)
+
+    def open(self, reactor: Reactor[Any], handler: Callable[[int, float], None]) -> None:
+        """Put it into the reactor.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        self.sock.setblocking(False)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        reactor.register(self.sock, IN, handler)
+
+    def wait_for(self, mask: int, reactor: Reactor[Any]) -> None:
+        """Have epoll tell of that; of nothing but an end where it is 0."""
+        mask = mask or (DEAF if self.is_gone else QUIET)
+        if mask != self.mask:
+            self.mask = mask
+            reactor.modify(self._fd, mask)
+
+    def shut(self) -> None:
+        """Tell its peer that nothing more comes.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        self.is_shut = True
+        self.sock.shutdown(socket.SHUT_WR)

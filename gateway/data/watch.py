@@ -1,0 +1,110 @@
+# The clock of one connection: who takes too long, whatever it does. Says so, and ends nothing. Times are the link's
+# monotonic clock in seconds.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gateway.data.reactor import IN
+
+if TYPE_CHECKING:
+    from gateway.channel import Settings
+    from gateway.data.outbound import Outbound
+    from gateway.data.sides import Side
+
+PATIENCE_S = 2.0  # where memory is short, with those who hold it and do nothing
+
+
+class Late(NamedTuple):
+    """A connection that has to end: counted as `disconnects_<kind>`, and told in words where there are any."""
+
+    kind: str
+    what: str = ""
+
+
+class Watch:
+    """
+    Attributes:
+        read_at, answered_at: when the client, and the broker, was last read.
+        frame_at: 0.0, or since when, while the client was being read, no frame of its came to its end.
+        ended_at: since when there is nothing left but to send what is kept, and nothing of it went.
+    """
+
+    __slots__ = (
+        "_client",
+        "_emptied",
+        "_looked_at",
+        "_opened_at",
+        "_stuck_at",
+        "answered_at",
+        "ended_at",
+        "frame_at",
+        "read_at",
+    )
+
+    def __init__(self, client: Side, now: float) -> None:
+        self._client = client
+        self.read_at = self._opened_at = self._looked_at = now
+        self.answered_at = self.frame_at = self.ended_at = 0.0
+        self._stuck_at = 0.0  # since when the client takes nothing, or too little, of what it is sent …
+        self._emptied = 0  # … namely while all of that had gone so many times
+
+    def check(
+        self, settings: Settings, now: float, *, is_ending: bool, is_unknown: bool, is_parked: bool
+    ) -> Late | None:
+        """Whether it is too long; to be asked every few seconds.
+
+        `is_ending`: nothing more is taken from a side. `is_unknown`: it has not authenticated, as it must. `is_parked`:
+        its request waits here.
+        """
+        since, self._looked_at = now - self._looked_at, now
+        client = self._client
+        if is_ending:  # its peer takes or says nothing more
+            return Late("timeout") if now - self.ended_at > settings.frame_timeout_s else None
+        if is_unknown:
+            most = settings.authentication_timeout_s
+            is_late = now - self._opened_at > most
+            return Late("unauthenticated", f"not authenticated within {most:g} s") if is_late else None
+        if client.is_stuck:
+            most = settings.idle_timeout_s
+            is_late = self._stuck_s(client.outbound, now) > most
+            return Late("slow_reader", f"it did not read an answer within {most:g} s") if is_late else None
+        if client.inbound.partial:
+            return self._check_frame(settings, since, now)
+        is_idle = now - max(self.read_at, self.answered_at) > settings.idle_timeout_s
+        return Late("idle") if is_idle and not is_parked else None
+
+    def _check_frame(self, settings: Settings, since: float, now: float) -> Late | None:
+        client, partial = self._client, self._client.inbound.partial
+        if not self.frame_at:
+            self.frame_at = now - min(since, now - self.read_at)
+        elif not client.mask & IN or client.inbound.waiting:
+            self.frame_at += since  # we don't read it
+        elif now - self.frame_at > settings.frame_timeout_s + partial / settings.min_bytes_per_s:
+            return Late("slow_request", f"{partial} bytes of a frame in {now - self.frame_at:.0f} s")
+        return None
+
+    def _stuck_s(self, outbound: Outbound, now: float) -> float:
+        if not outbound.pieces or self._emptied != outbound.emptied or not self._stuck_at:
+            self._emptied, self._stuck_at = outbound.emptied, now
+        return now - self._stuck_at
+
+    def is_reading(self, now: float) -> bool:
+        """Whether the client takes what it is sent; False only where it has taken too little for a while."""
+        return self._stuck_s(self._client.outbound, now) < PATIENCE_S
+
+    def check_course(self, timeout_s: float, is_wanted: bool, now: float) -> Late | None:
+        """Memory is short (`is_wanted`: this connection's): whether its half-sent frame won't be whole in that time."""
+        inbound = self._client.inbound
+        large = inbound.large
+        if large is None:
+            return None
+        if not self._client.mask & IN or not is_wanted:
+            large.since = 0.0  # what we don't read is not its client's fault
+            return None
+        large.since = large.since or now
+        age = now - large.since
+        if age <= PATIENCE_S or inbound.partial * timeout_s >= large.size * age:
+            return None
+        text = f"others wait for memory, and of {large.size} bytes {inbound.partial} came in {age:.1f} s"
+        return Late("slow_request", text)
