@@ -12,9 +12,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from gateway.config import Settings, Storage, StorageLimit
+from gateway.kafka.access import access_of
 from gateway.plugins import PluginError
 from gateway.storage import plugins
-from gateway.storage.log_dirs import active_brokers, client_configs
+from gateway.storage.log_dirs import active_brokers
 from gateway.storage.sights import Eye, Guarded, Observed, Snapshots
 from gateway.storage.snapshots import SnapshotReader, TopicError, ensure_topic
 from policies.storage import (
@@ -86,7 +87,7 @@ def _check_properties(settings: Settings, storage: Storage) -> None:
     """Those of the snapshots' reader and of the list of active brokers: two clients, each with its own opinion."""
     admin = settings.storage_admin
     try:
-        client_configs(admin.properties)
+        access_of(admin.properties)
         if admin.properties:
             AdminClient({**admin.properties, "log_level": 0})  # without a server: it has nowhere to connect to
     except (ValueError, KafkaException) as error:
