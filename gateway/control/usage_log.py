@@ -25,11 +25,10 @@ from typing import Any, Final
 
 import trio
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from gateway.channel import Interval
 from gateway.control.metrics import Metrics
+from gateway.kafka.internal_topic import InternalTopic, Spec, TopicError
 from policies import usage
 
 log = logging.getLogger("gateway.usage")
@@ -419,9 +418,8 @@ class Publisher:
     ) -> None:
         self._spool = spool
         self._client = client
-        self._topic = topic
-        self._partitions = partitions
-        self._replication = replication
+        spec = Spec({"cleanup.policy": "delete", "compression.type": "producer"}, partitions=partitions)
+        self._topic = InternalTopic(client, topic, spec, replication)
         self._metrics = metrics
         self._producer: Producer | None = None
         self._ready = False
@@ -483,7 +481,7 @@ class Publisher:
             self._ready = False  # perhaps somebody deleted the topic
             if any(error.fatal() for _, error in failed):
                 self._producer = None  # an idempotent producer that lost its place; a new one begins a new sequence
-            raise PublishError(f"topic {self._topic}: {error.str()}")
+            raise PublishError(f"topic {self._topic.name}: {error.str()}")
         if refused:
             self._metrics.usage_dropped.labels("refused").inc(len(refused))
             log.error("usage log: %d records are not in the topic: %s", len(refused), refused[0].str())
@@ -519,7 +517,7 @@ class Publisher:
 
         while True:
             try:
-                self._producer.produce(self._topic, value=line, key=_key_of(line), on_delivery=delivered)
+                self._producer.produce(self._topic.name, value=line, key=_key_of(line), on_delivery=delivered)
                 return
             except BufferError:
                 self._producer.poll(0.1)
@@ -540,27 +538,11 @@ class Publisher:
                 }
             )
         if not self._ready:
-            self._create_topic()
+            try:
+                self._topic.ensure()
+            except TopicError as error:
+                raise PublishError(str(error)) from error
             self._ready = True
-
-    def _create_topic(self) -> None:
-        admin = AdminClient(self._client)
-        try:
-            metadata = admin.list_topics(timeout=5)
-            if self._topic in metadata.topics:
-                return
-            replication = self._replication or min(3, len(metadata.brokers))
-            config = {"cleanup.policy": "delete", "compression.type": "producer"}
-            if replication >= 3:
-                config["min.insync.replicas"] = "2"
-            new = NewTopic(self._topic, num_partitions=self._partitions, replication_factor=replication, config=config)
-            admin.create_topics([new])[self._topic].result(timeout=15)
-            log.info("topic %s created: %d partitions, %d replicas", self._topic, self._partitions, replication)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise PublishError(f"topic {self._topic} can't be created: {error.args[0].str()}") from error
-        except TimeoutError as error:
-            raise PublishError(f"topic {self._topic} can't be created: no answer") from error
 
 
 def _is_final(error: KafkaError) -> bool:

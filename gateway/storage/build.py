@@ -13,11 +13,12 @@ from confluent_kafka.admin import AdminClient
 
 from gateway.config import Settings, Storage, StorageLimit
 from gateway.kafka.access import access_of
+from gateway.kafka.internal_topic import TopicError
 from gateway.plugins import PluginError
 from gateway.storage import plugins
 from gateway.storage.log_dirs import active_brokers
 from gateway.storage.sights import Eye, Guarded, Observed, Snapshots
-from gateway.storage.snapshots import SnapshotReader, TopicError, ensure_topic
+from gateway.storage.snapshots import SnapshotReader, volume_topic
 from policies.storage import (
     FactorSource,
     Keeper,
@@ -141,11 +142,12 @@ def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -
         "bootstrap.servers": admin.bootstrap_servers,
         "client.id": f"produce-gateway-{settings.gateway}",
     }
+    topic = volume_topic(client, section.topic, section.replication)
     said: set[str] = set()
 
     def prepare() -> bool:
         try:
-            wrong = ensure_topic(client, section.topic, section.replication)
+            wrong = topic.ensure()
         except TopicError as error:
             if str(error) not in said:
                 log.warning("volume snapshots: %s", error)
