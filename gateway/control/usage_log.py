@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -28,6 +27,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.channel import Interval
 from gateway.control.metrics import Metrics
+from gateway.files import locked, sync_directory
 from gateway.kafka.internal_topic import InternalTopic, Spec, TopicError
 from policies import usage
 
@@ -98,7 +98,10 @@ class Spool:
         self._published = (0, 0)  # segment number, offset: what lies before is acknowledged
         self._lives: dict[str, _Life] = {}
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self._lock = _lock(directory / "lock")
+        lock = locked(directory / "lock")
+        if lock is None:
+            raise SpoolInUse(f"{directory} is in use by another gateway: give each its own usage_log.spool_dir")
+        self._lock = lock
         self._scan()
 
     @property
@@ -237,7 +240,7 @@ class Spool:
         self._current += 1
         self._current_since = time.monotonic()
         self._segments[self._current] = _Segment(path, 0)
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
         return self._segments[self._current]
 
     def _undo(self, segment: _Segment) -> None:
@@ -557,16 +560,6 @@ def _nothing() -> None:
     """For records that nobody waits for."""
 
 
-def _lock(path: Path) -> Any:
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise SpoolInUse(f"{path.parent} is in use by another gateway: give each its own usage_log.spool_dir") from None
-    return file
-
-
 def _cut_half_line(path: Path) -> int:
     """The size after cutting what a crash left of a record: it was never confirmed."""
     size = path.stat().st_size
@@ -602,11 +595,3 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

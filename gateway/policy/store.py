@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -25,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -39,6 +38,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
+from gateway.files import locked, sync_directory
 from gateway.kafka.describe import NO_TOPIC
 from gateway.kafka.internal_topic import (
     CREATE_TIMEOUT_S,
@@ -634,7 +634,10 @@ class FileStore:
         self.problem = ""
         try:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._lock = _lock(path.with_name(path.name + ".lock"))
+            lock = locked(path.with_name(path.name + ".lock"))
+            if lock is None:
+                raise StoreError(f"{path} is in use by another gateway: give each its own policies_store.file")
+            self._lock = lock
             held, version, whole = self._load()
             if whole:
                 self._rewrite()
@@ -739,7 +742,7 @@ class FileStore:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
-        _sync_directory(self._path.parent)
+        sync_directory(self._path.parent)
         self._open()
 
     def _open(self) -> None:
@@ -770,23 +773,3 @@ def _record(said: Any) -> Record:
 
 def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _lock(path: Path) -> IO[str]:
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise StoreError(
-            f"{path.with_suffix('')} is in use by another gateway: give each its own policies_store.file"
-        ) from None
-    return file
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -162,7 +162,7 @@ class QuotaClient(Quotas):
     Args:
         bootstrap_servers: `host:port,host:port`; the first that answers is enough.
         properties: how to reach and trust them, by librdkafka's names, as under `upstream` in the configuration;
-            gateway.quotas.properties makes them of a Java client's.
+            gateway.kafka.java_properties makes them of a Java client's.
         timeout_s: for one call.
 
     Raises:
