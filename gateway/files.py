@@ -1,5 +1,5 @@
-# What every writer of files here needs of the operating system: entries of a directory that survive a power cut, and a
-# directory or file that only one process has. Knows nothing of what is in the files.
+# Two services of the operating system for all that keep files: a directory's entries survive a power cut, and one
+# process alone uses a file. Knows no content.
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO
 
 
 def sync_directory(directory: Path) -> None:
-    """Let what was created in it, or renamed, last."""
+    """Make the files that were created or renamed in it survive a power cut."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

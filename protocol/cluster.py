@@ -1,5 +1,5 @@
-# What the gateway asks brokers about themselves: which there are (DescribeCluster; Metadata, where brokers don't have
-# it), and their log dirs. The messages only: what follows from an answer is its reader's business.
+# The gateway's own questions to brokers about themselves: DescribeCluster (Metadata, where brokers don't have it) and
+# DescribeLogDirs. The messages only: conclusions are drawn by the reader.
 #
 # Spec: KIP-700, KIP-919, KIP-1073 (DescribeCluster v0, v1, v2), KIP-113, KIP-827 (DescribeLogDirs: sizes of volumes).
 

@@ -1,6 +1,6 @@
-# What a client of Kafka says before its first request: which versions the broker speaks, and who it is. These are the
-# messages of the gateway's own connections to brokers (gateway/kafka/client.py); how a stranger's are followed is in
-# protocol/identity.py. It refuses to know any SASL mechanism: their messages are bytes here.
+# The beginning of a connection to a broker: the versions that both speak, and credentials. These are the messages of
+# the gateway's own connections (gateway/kafka/client.py); protocol/identity.py follows those of strangers. It refuses
+# to know any SASL mechanism: tokens are bytes here.
 #
 # Spec: KIP-35, KIP-511 (ApiVersions), KIP-43, KIP-152 (SaslHandshake v1, SaslAuthenticate).
 

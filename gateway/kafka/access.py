@@ -1,6 +1,6 @@
 # How a broker is reached and trusted, from librdkafka's properties: the same names that the gateway's other clients
-# take, for connections of our own (gateway/kafka/client.py). Whatever decides who is reached or trusted is understood
-# or refused. Reads certificates and keys; opens no connection.
+# take, for connections of our own (gateway/kafka/client.py). A property that decides which broker is reached, or
+# trusted, is understood or refused. Reads certificates and keys; opens no connection.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOWN: Final = frozenset(
         "ssl.cipher.suites",
     }
 )
-# How librdkafka works with its sockets: nothing that decides who is reached or trusted, so it is passed over.
+# How librdkafka works with its sockets: no broker is reached or trusted by them, so they are passed over.
 _TUNING: Final = frozenset(
     {
         "broker.address.family",  # here every address of a name is tried
@@ -69,7 +69,7 @@ class Access(NamedTuple):
 
 
 def access_of(properties: Mapping[str, str]) -> Access:
-    """What these properties come to.
+    """Translate librdkafka's properties.
 
     Raises:
         InvalidProperties: one is unknown, missing, or names a file that can't be used.

@@ -1,9 +1,9 @@
 # Requests that librdkafka doesn't have (DescribeLogDirs, the client quotas), by connections of our own.
 #
-# Each question has connections of its own, driven by the thread that asks, and a deadline that stands over all of it,
-# from the resolver to the last byte: nothing is left to break, leak or go stale between two questions a minute apart.
-# Whoever didn't answer is named. The messages are protocol/'s, what they mean is the asking module's to know; which
-# brokers may be asked (any one, or all of a list) is decided here.
+# Each run has connections of its own, driven by the thread that asks, and one deadline from the resolver to the last
+# byte: nothing is left to break, leak or go stale between two runs a minute apart. An error names the brokers that gave
+# no answer. The messages are protocol/'s, and the asking module knows their meaning; this one knows how any broker, or
+# each of several, is asked.
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """Nobody answered, or not what was asked: one line that names who."""
+    """No broker answered, or not with what was asked: one line that names them."""
 
 
 class UnknownApi(NoAnswer):
@@ -72,7 +72,7 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
 
     async def begin(self, credentials: Credentials | None) -> None:
-        """What comes before the first request: versions, and who we are."""
+        """Say and hear all that comes before the first request: versions, credentials."""
         await self._learn_versions()
         if credentials is not None:
             await self._authenticate(credentials)
@@ -92,7 +92,7 @@ class Connection:
 
     async def _learn_versions(self) -> None:
         ours = ApiVersionsRequest(SOFTWARE, _release())
-        for spoken in (3, 0):  # 3 says who we are (KIP-511); before Kafka 2.4 error 35 answers it, in the form of 0
+        for spoken in (3, 0):  # 3 names our software (KIP-511); brokers before Kafka 2.4 answer error 35, in version 0
             frame = await self._exchange(API_VERSIONS, ours, spoken)
             if spoken == 0 or frame[4:6] != tables.UNSUPPORTED_VERSION.to_bytes(2, "big"):
                 break
@@ -213,7 +213,7 @@ class Client:
 
 
 class Round:
-    """One `run`: whom it may ask, and until when."""
+    """One `run`: the brokers that it may ask, until its deadline."""
 
     def __init__(self, access: Access, servers: list[Address], until: float, max_answer_bytes: int) -> None:
         self._access = access

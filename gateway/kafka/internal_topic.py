@@ -1,9 +1,9 @@
-# A topic of the gateways' own: created where it is missing, looked up again and again, judged by its configuration. Who
-# keeps something in it follows it by its id: a topic that was deleted and made again is another one.
+# A topic of the gateways' own: created where it is missing, looked up again and again, judged by its configuration. Its
+# store follows it by its id: a topic that was deleted and made again is another one.
 #
 # Also the one policy of complaints: each kind of trouble is logged once, until all is well again.
 #
-# Blocking, for threads; `poll` doesn't wait. Knows no record and no key: what is in a topic is its store's.
+# Blocking, for threads; only `poll` doesn't wait. Knows no record and no key: those are the store's.
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Spec(NamedTuple):
 
     Attributes:
         durable: with three copies or more, two of them must have a record (min.insync.replicas).
-        adopts: what a topic of other making, perhaps Kafka's own, has not set is set.
+        adopts: settings that a topic lacks, since something else created it (perhaps Kafka itself), are set.
     """
 
     config: Mapping[str, str]
@@ -72,11 +72,11 @@ class Present(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """There is none of that name; the cluster says so."""
+    """The cluster says that it has no topic of that name."""
 
 
 class Unreachable(NamedTuple):
-    """Nobody knows; `why` is one line, the same as long as the reason is."""
+    """The cluster doesn't say. `why`: one line, the same as long as the reason is."""
 
     why: str
 
@@ -113,7 +113,7 @@ class InternalTopic:
         return time.monotonic() >= self._look_at
 
     def hurry(self, delay_s: float = 0.0) -> None:
-        """Something happened to it: don't wait any longer with the next look."""
+        """Bring the next look forward."""
         self._look_at = min(self._look_at, time.monotonic() + delay_s)
 
     def note_error(self, error: KafkaError) -> None:
@@ -124,7 +124,7 @@ class InternalTopic:
             self._said = reason(error)
 
     def look(self) -> Found:
-        """What the cluster says of it now."""
+        """Ask the cluster for it."""
         self._look_at = time.monotonic() + METADATA_S
         try:
             described = describe_topic(self.admin, self.name, REQUEST_TIMEOUT_S)
@@ -137,7 +137,7 @@ class InternalTopic:
         return Present(str(described.topic_id), frozenset(partition.id for partition in described.partitions))
 
     def poll(self) -> Found | None:
-        """What a look came to that was begun when it was due; None: nothing new."""
+        """Begin a look when it is due, without waiting; the result of one that is over, once, else None."""
         if self._looking is None and self.is_due:
             self._looking = Future()
             threading.Thread(target=self._look_for, args=(self._looking,), name="topic", daemon=True).start()
@@ -247,7 +247,7 @@ class InternalTopic:
 
 
 class Troubles:
-    """What is wrong just now. Each kind is logged once, until all is well again.
+    """The present trouble of something. Each kind is logged once, until all is well again.
 
     Attributes:
         kind, problem: of the last one; "" for none.
@@ -260,7 +260,7 @@ class Troubles:
         self._said: set[str] = set()
 
     def expect(self, kind: str, problem: str) -> None:
-        """Something isn't so yet: nothing to complain about."""
+        """Note a trouble of every start, which is no reason to complain."""
         self._said.clear()
         self.kind, self.problem = kind, problem
 
