@@ -6,6 +6,7 @@
 #   channel.py           the messages between control and workers, and how they are framed
 #   data/                one worker: what a produced byte passes through
 #   control/             one per gateway: metadata, usage log, metrics, admin server
+#   kafka/               how brokers are reached and asked; the internal topics
 #   embedded.py, demo.py a real Kafka for demo and tests, and the demo
 #   audit/               the PySpark audit
 #

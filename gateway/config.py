@@ -32,6 +32,7 @@ from pydantic import (
 from gateway.certificates import PROTOCOLS, ListenerTls
 from gateway.durations import parse_iso8601
 from gateway.hosts import is_loopback
+from gateway.kafka import topic_names
 from gateway.tokens import check_token
 from policies import group_names, groups
 from policies.storage import LimitType
@@ -396,7 +397,7 @@ class Thresholds(_Section):
 
 
 class UsageLog(_Section):
-    topic: KafkaName = "__produce_gateway_usage"
+    topic: KafkaName = topic_names.USAGE
     spool_dir: Path = Path("./spool")
     max_spool_bytes: Size = Field(default=2**30, ge=2**20)  # a day without Kafka at 12 kB/s: about 50 busy clients
     retention: Seconds = Field(default=7 * 86400.0, ge=0)  # published files stay so long: the audit can read them too
@@ -455,7 +456,7 @@ class ResourceGroups(_Section):
 class PoliciesStore(_Section):
     """Where policies changed at run time are kept: in the topic, or with `internal_topics: none` in the file."""
 
-    topic: KafkaName = "__produce_gateway_policies"
+    topic: KafkaName = topic_names.POLICIES
     replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
     file: Path | None = None  # None: policies.jsonl in usage_log.spool_dir, which is this gateway's alone
 
@@ -488,7 +489,7 @@ class StorageAdmin(_Client):
 class Snapshots(_Section):
     """Volume snapshots in a compacted topic, written by `produce-gateway volume-agent` beside each broker."""
 
-    topic: KafkaName = "__produce_gateway_volumes"
+    topic: KafkaName = topic_names.VOLUMES
     max_age: Seconds = Field(default=180.0, gt=0, le=7 * 86400)  # three of an agent's rounds
     fail_safe: Literal["PAUSE", "OPEN"] = "PAUSE"  # 035's default
     replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
@@ -705,7 +706,7 @@ class Settings(_Section):
     client_quotas_api: Literal["gateway", "upstream"] = "gateway"  # whose are Describe- and AlterClientQuotas
     resource_groups: ResourceGroups = ResourceGroups()
     # The next three are PIP-82's: where gateways tell each other what they use.
-    usage_topic: Annotated[KafkaName, Field(alias="resourceUsagePublishTopicName")] = "__produce_gateway_resource_usage"
+    usage_topic: Annotated[KafkaName, Field(alias="resourceUsagePublishTopicName")] = topic_names.RESOURCE_USAGE
     publishes_usage: Annotated[bool, Field(alias="resourceUsagePublishToTopic")] = True
     usage_interval: Annotated[Seconds, Field(alias="resourceUsagePublishIntervalInSecs", ge=0.1, le=3600)] = 1.0
     resource_usage_report_every: int = Field(default=5, ge=1, le=1000)  # cycles: what didn't change is told again

@@ -120,6 +120,18 @@ def test_what_gateways_say_to_each_other_is_made_without_io(name: str) -> None:
     assert not [module for module in names if module.startswith("gateway.") and not module.startswith("gateway.fleet.")]
 
 
+@pytest.mark.parametrize("path", under("gateway/kafka/"), ids=ids(under("gateway/kafka/")))
+def test_the_clients_of_kafka_know_nothing_of_who_asks(path: Path) -> None:
+    inner = [name for name in imports(path) if name.startswith(("gateway.", "policies."))]
+    assert not [name for name in inner if not name.startswith(("gateway.kafka", "policies.text"))]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
+def test_only_the_demo_imports_kafka_python(path: Path) -> None:
+    if not path.name.startswith("demo"):
+        assert "kafka" not in {name.split(".")[0] for name in imports(path)}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
 def test_only_the_audit_imports_pyspark(path: Path) -> None:
     if "gateway/audit/" not in path.as_posix():

@@ -21,12 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
+from gateway.kafka import topic_names
+
 if TYPE_CHECKING:
     from gateway.audit.job import Records
 
 _Session = TypeVar("_Session")
 
-TOPIC: Final = "__produce_gateway_usage"
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
 
 # Written out here because importing the schema imports PySpark; a test holds them equal.
@@ -138,7 +139,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     """The options that say what is to be read, and with which Spark."""
     add = parser.add_argument
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
-    add("--topic", default=TOPIC, help="its name (%(default)s)")
+    add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
     add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
     add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gateway.audit import cli
+from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
     from gateway.audit.upkeep import Done
@@ -40,7 +41,7 @@ def _stream_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
-    add("--topic", default=cli.TOPIC, help="its name (%(default)s)")
+    add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
     add("--output", required=True, metavar="DIR", help="the tables: a directory, or s3a://…, hdfs://…")
     add("--checkpoint", metavar="DIR", help="how far it has come (OUTPUT/_checkpoint)")
     add("--format", choices=("parquet", "delta"), default="parquet", help="of the tables (%(default)s)")

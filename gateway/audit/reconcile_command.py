@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.audit import cli
+from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
     add("--since", metavar="FILE", help="a snapshot; without it: since the topics were made")
     add("--until", metavar="FILE", help="a later one; without it: now")
-    add("--topic", default=cli.TOPIC, help="of the usage log (%(default)s)")
+    add("--topic", default=topic_names.USAGE, help="of the usage log (%(default)s)")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files in place of that topic")
     add("--tables", metavar="DIR", help="read the tables of `produce-gateway audit stream` in place of that topic")
     add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")

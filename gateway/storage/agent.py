@@ -36,8 +36,11 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from gateway.config import parse_duration, parse_size, property_text
 from gateway.durations import parse_iso8601
+from gateway.kafka import topic_names
+from gateway.kafka.describe import NO_TOPIC
+from gateway.kafka.internal_topic import TopicError
 from gateway.storage.snapshot import encode
-from gateway.storage.snapshots import DEFAULT_TOPIC, NO_TOPIC, TopicError, ensure_topic
+from gateway.storage.snapshots import volume_topic
 from policies.storage import Limit, LimitType, Snapshot, Volume
 
 log = logging.getLogger("gateway.volume-agent")
@@ -127,7 +130,7 @@ class Settings(_Section):
     broker_id: int = Field(ge=0, le=2**31 - 1)
     log_dirs: tuple[str, ...]
     bootstrap_servers: str = "127.0.0.1:9092"
-    topic: str = Field(default=DEFAULT_TOPIC, pattern=r"^[a-zA-Z0-9._-]{1,249}$")
+    topic: str = Field(default=topic_names.VOLUMES, pattern=r"^[a-zA-Z0-9._-]{1,249}$")
     replication: int | None = Field(default=None, ge=1, le=100)
     interval: Annotated[float, PlainValidator(_interval)] = 30.0
     soft: Annotated[Limit | None, PlainValidator(_own_limit)] = None
@@ -292,7 +295,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--log-dirs", metavar="PATH,…", help="the broker's log.dirs")
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="the cluster (127.0.0.1:9092)")
     add("--kafka", metavar="KEY=VALUE", action="append", help="property of librdkafka, such as security.protocol=SSL")
-    add("--topic", help=f"the volume topic ({DEFAULT_TOPIC}); created, compacted, where it doesn't exist")
+    add("--topic", help=f"the volume topic ({topic_names.VOLUMES}); created, compacted, where it doesn't exist")
     add("--replication", metavar="N", help="its copies when it is created (3, or as many as there are brokers)")
     add("--interval", metavar="DURATION", help="between snapshots, PT30S or 30s (PT30S)")
     add("--soft", metavar="TYPE:LEVEL", help="where producers should be throttled")
@@ -463,6 +466,7 @@ class Agent:
         self._troubles: set[object] = set()  # what was logged since the last success
         self._failures = 0  # since then
         self.stop = threading.Event()
+        self._topic = volume_topic(settings.client(), settings.topic, settings.replication)
         self._producer = self._make_producer()
 
     def run(self) -> None:
@@ -504,7 +508,7 @@ class Agent:
     def _publish(self, value: bytes) -> None:
         settings = self._settings
         if not self._has_topic:  # a producer that asks for it first could have it made by the broker, uncompacted
-            complaint = ensure_topic(settings.client(), settings.topic, settings.replication)
+            complaint = self._topic.ensure()
             if complaint and complaint != self._complaint:
                 log.warning("%s", complaint)
             self._complaint = complaint

@@ -335,35 +335,6 @@ def test_without_an_address_the_flag_is_asked_for() -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_properties_are_read_as_java_does() -> None:
-    text = "\n".join(
-        [
-            "# comment = no",
-            "  ! nor this",
-            "a=1",
-            "b : 2",
-            "c 3",
-            "d\\ d\\=x = 4 = four ",
-            "e=one,\\",
-            "   two\\\\",
-            "f=\\u0041\\t\\q",
-            "g",
-            "a=last",
-            "h=#no comment",
-        ]
-    )
-    assert strimzi.parse_properties(text) == {
-        "a": "last",
-        "b": "2",
-        "c": "3",
-        "d d=x": "4 = four ",
-        "e": "one,two\\",
-        "f": "A\tq",
-        "g": "",
-        "h": "#no comment",
-    }
-
-
 RESOURCE = """
 apiVersion: kafka.strimzi.io/v1beta2
 kind: KafkaNodePool
