@@ -141,7 +141,6 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add("--topic", default=TOPIC, help="its name (%(default)s)")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
     add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
-    add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
     add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
     add("--to", dest="end", metavar="TIME", help="end, not included")
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
@@ -189,8 +188,7 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
     options, conf = reading.options, reading.conf
     if options.tables:
         tell("starting Spark")
-        delta = options.tables_format == "delta" or store.marked_format(options.tables) == "delta"
-        session = job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages)
+        session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
         with interruptible(session) as spark:
             tables = store.open_tables(spark, options.tables)
             with job.read_tables(tables, reading.start_ms, reading.end_ms, tell) as records:

@@ -1,4 +1,4 @@
-# What Spark needs and PySpark does not bring along: the jars of the Kafka connector, and of Delta Lake where asked for.
+# What Spark needs and PySpark does not bring along: the jars of the Kafka connector, and of Delta Lake for the tables.
 #
 # The connector has to be of exactly Spark's own version. For the versions in PINNED its jars are named one by one with
 # their SHA-256, fetched once with the Ivy that PySpark carries, and kept in the cache directory; only four are needed,
@@ -150,7 +150,7 @@ def delta_jars(spark_version: str, pyspark_jars: Path, cache: Path | None = None
     if pinned is None:
         raise MissingDependency(
             f"no Delta Lake is known for Spark {spark_version}: install pyspark=={', '.join(DELTA_PINNED)}, or give it"
-            " by --jars FILE,… (with those of the Kafka connector), or use --format parquet"
+            " by --jars FILE,… (with those of the Kafka connector)"
         )
     folder = (cache or cache_dir()) / "spark-delta" / spark_version
     sums = {jar.file: jar.sha256 for jar in pinned}
@@ -273,13 +273,15 @@ def _sha256(path: Path) -> str | None:
 
 
 def main() -> int:
-    """`python -m gateway.audit.connector`: fetch the connector and print its files, for images and --jars."""
+    """`python -m gateway.audit.connector`: fetch the connector and Delta Lake, and print their files, for images and
+    --jars."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         print("PySpark is not installed: pip install 'produce-gateway[audit]'", file=sys.stderr)
         return 1
     try:
-        found = connector_jars(importlib.metadata.version("pyspark"), Path(spec.origin).parent / "jars")
+        version, own = importlib.metadata.version("pyspark"), Path(spec.origin).parent / "jars"
+        found = [*connector_jars(version, own), *delta_jars(version, own)]
     except MissingDependency as error:
         print(error, file=sys.stderr)
         return 1

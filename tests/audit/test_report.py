@@ -342,10 +342,9 @@ def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) 
     direct = report.gather(Records(transforms.usage_rows(records), records, [], trust), None, None, 5, 5)
     at = datetime.fromtimestamp(START / 1000, UTC)
     rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(lines)]
-    tables = store.open_tables(spark, str(tmp_path / "tables"), make="parquet")
-    tables.open_stream()
+    tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
     columns = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    stream.add(tables, spark.createDataFrame(rows, columns), "id")
+    stream.add(store.Writer(tables), spark.createDataFrame(rows, columns), "id")
     with job.read_tables(tables) as read:
         found = report.gather(read, None, None, 5, 5)
     assert dataclasses.replace(found, sources=[]) == direct

@@ -59,7 +59,7 @@ def test_an_hour_in_uneven_partitions_in_small_batches_loses_nothing(
 ) -> None:
     lines = kill_stream.usage_log(90)
     kill_stream.fill(kafka.bootstrap_servers, "stream-hour", lines, random.Random(2))
-    tables = store.open_tables(spark, str(tmp_path / "t"), make="parquet")
+    tables = store.open_tables(spark, str(tmp_path / "t"), make=True)
     plan = Plan(kafka.bootstrap_servers, "stream-hour", {}, str(tmp_path / "c"), max_records=150)
     said: list[str] = []
     stream.run(spark, tables, plan, said.append)
@@ -78,7 +78,7 @@ def test_what_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     topic = "stream-again"
     admin = _make(kafka, topic)
     _send(kafka, topic, _lines(range(3)))
-    tables = store.open_tables(spark, str(tmp_path / "t"), make="parquet")
+    tables = store.open_tables(spark, str(tmp_path / "t"), make=True)
 
     def run(checkpoint: str) -> dict[str, int]:
         return stream.run(spark, tables, Plan(kafka.bootstrap_servers, topic, {}, str(tmp_path / checkpoint)))
@@ -107,7 +107,7 @@ def test_what_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     assert job.run_tables(tables, Question()).rows[0]["offered_bytes"] == 1200
 
     # The tables were thrown away, and the checkpoint was not.
-    other = store.open_tables(spark, str(tmp_path / "other"), make="parquet")
+    other = store.open_tables(spark, str(tmp_path / "other"), make=True)
     with pytest.raises(AuditError, match=r"^the checkpoint [^\n]* belongs to other tables or another topic"):
         stream.run(spark, other, Plan(kafka.bootstrap_servers, topic, {}, str(tmp_path / "three")))
 
