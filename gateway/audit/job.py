@@ -425,8 +425,8 @@ def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: st
     if packages:
         return {"spark.jars.packages": packages}
     own = Path(pyspark.__file__).parent / "jars"
-    found = connector.connector_jars(pyspark.__version__, own) if kafka else []
-    found += connector.delta_jars(pyspark.__version__, own) if delta else []
+    wanted = [*([connector.KAFKA] if kafka else []), *([connector.DELTA] if delta else [])]
+    found = [jar for library in wanted for jar in connector.jars(library, pyspark.__version__, own)]
     return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 

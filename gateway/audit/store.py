@@ -328,7 +328,7 @@ def _check_delta_lake(spark: SparkSession) -> None:
         jvm.java.lang.Class.forName("io.delta.sql.DeltaSparkSessionExtension", True, loader)
     except Py4JJavaError:
         raise AuditError(
-            f"Spark has no Delta Lake: under spark-submit add {connector.DELTA_COORDINATE} to --packages"
+            f"Spark has no Delta Lake: under spark-submit add {connector.DELTA.coordinate} to --packages"
         ) from None
 
 
