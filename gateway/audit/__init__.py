@@ -29,5 +29,5 @@
 #   page, plots                   the report's HTML and SVG
 #
 # Only gateway.cli imports this package, when the command is asked for. This package imports `policies` (records,
-# replay, thresholds), and of the gateway `embedded` (the cache, which Java to take), `config` and `policy.document` (files that
-# what-if and recommend read and write), and nothing else.
+# replay, thresholds), and of the gateway `embedded` (the cache, which Java to take), `config` and `policy.document`
+# (files that what-if and recommend read and write), and nothing else.
