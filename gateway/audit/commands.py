@@ -160,8 +160,6 @@ def _age(name: str, text: str) -> int:
 
 
 def _said(done: Done) -> str:
-    if done.files_before == done.files_after:
-        return f"nothing to do; {done.deleted:,} leftovers deleted"
     return f"{done.files_before:,} files became {done.files_after:,}; {done.deleted:,} leftovers deleted"
 
 

@@ -50,7 +50,7 @@ def expire(
     Raises:
         AuditError: another process rewrote the same files at the same time; nothing is lost, run it again.
     """
-    number = (store.now_ms() - keep_ms) // store.DAY_MS
+    number = max(1, (store.now_ms() - keep_ms) // store.DAY_MS)  # days since 1970-01-01; 0 would be none
     # This alone decides what readers see. The rest only makes room, and is the same however often it is done.
     tables.expire(number)
     records, horizon = tables.path(layout.RECORDS), f"DATE'{tables.horizon()}'"
