@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
+from policies import usage
+
 if TYPE_CHECKING:
     from gateway.audit.job import Records
 
@@ -29,11 +31,6 @@ _Session = TypeVar("_Session")
 TOPIC: Final = "__produce_gateway_usage"
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
 
-# Written out here because importing the schema imports PySpark; a test holds them equal.
-BY: Final = (
-    *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
-)
-MEASURES: Final = ("bytes", "messages", "requests")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _EPILOG = """\
@@ -235,18 +232,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_sources(parser)
     add = parser.add_argument
-    add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
+    known = ", ".join(usage.DIMENSIONS)
+    add("--by", default="topic", metavar="A,B", help=f"any of {known}; empty for one sum (%(default)s)")
     add("--window", metavar="DURATION", help="one row per 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
-    add("--measure", default=",".join(MEASURES), metavar="A,B", help="tables to show: %(default)s")
+    add("--measure", default=",".join(usage.MEASURES), metavar="A,B", help="tables to show: %(default)s")
     return parser
 
 
 def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[str, ...], int | None, Reading]:
     """By what, per window of how many ms, and from where; the rest of `options` is put in order."""
     reading = checked_sources(options, now_ms)
-    by = choice("--by", options.by, BY)
-    options.measure = choice("--measure", options.measure, MEASURES) or MEASURES
+    by = choice("--by", options.by, usage.DIMENSIONS)
+    options.measure = choice("--measure", options.measure, usage.MEASURES) or usage.MEASURES
     window = duration("--window", options.window) if options.window is not None else None
     return by, window, reading
 

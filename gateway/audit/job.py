@@ -75,7 +75,7 @@ _DELTA: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: sums `by` some of schema.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
+    """What is asked: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
 
     by: tuple[str, ...] = ()
     window_ms: int | None = None

@@ -24,6 +24,7 @@ from gateway.audit import cli, page, plots, report_command, schema, transforms
 from gateway.audit.job import Integrity, Records
 from gateway.audit.page import Facts, Group, Reason, Topic
 from gateway.audit.plots import Times
+from policies import usage
 from tests.audit.records import START, Row, interval, truth
 from tests.browser import open_page
 
@@ -48,7 +49,7 @@ HOSTILE = (
 
 
 def _sums(**bytes_: int) -> dict[str, int]:
-    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
+    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
     return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
 
 
