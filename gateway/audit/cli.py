@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from gateway.kafka import topic_names
+from policies import usage
 
 if TYPE_CHECKING:
     from gateway.audit.job import Records
@@ -30,11 +31,6 @@ _Session = TypeVar("_Session")
 
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
 
-# Written out here because importing the schema imports PySpark; a test holds them equal.
-BY: Final = (
-    *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
-)
-MEASURES: Final = ("bytes", "messages", "requests")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _EPILOG = """\
@@ -142,7 +138,6 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
     add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
-    add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
     add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
     add("--to", dest="end", metavar="TIME", help="end, not included")
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
@@ -190,8 +185,7 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
     options, conf = reading.options, reading.conf
     if options.tables:
         tell("starting Spark")
-        delta = options.tables_format == "delta" or store.marked_format(options.tables) == "delta"
-        session = job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages)
+        session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
         with interruptible(session) as spark:
             tables = store.open_tables(spark, options.tables)
             with job.read_tables(tables, reading.start_ms, reading.end_ms, tell) as records:
@@ -238,18 +232,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_sources(parser)
     add = parser.add_argument
-    add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
+    known = ", ".join(usage.DIMENSIONS)
+    add("--by", default="topic", metavar="A,B", help=f"any of {known}; empty for one sum (%(default)s)")
     add("--window", metavar="DURATION", help="one row per 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
-    add("--measure", default=",".join(MEASURES), metavar="A,B", help="tables to show: %(default)s")
+    add("--measure", default=",".join(usage.MEASURES), metavar="A,B", help="tables to show: %(default)s")
     return parser
 
 
 def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[str, ...], int | None, Reading]:
     """By what, per window of how many ms, and from where; the rest of `options` is put in order."""
     reading = checked_sources(options, now_ms)
-    by = choice("--by", options.by, BY)
-    options.measure = choice("--measure", options.measure, MEASURES) or MEASURES
+    by = choice("--by", options.by, usage.DIMENSIONS)
+    options.measure = choice("--measure", options.measure, usage.MEASURES) or usage.MEASURES
     window = duration("--window", options.window) if options.window is not None else None
     return by, window, reading
 

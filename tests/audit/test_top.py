@@ -12,6 +12,7 @@ import pytest
 from gateway.audit import cli, dropped, schema, tables, top, top_command, transforms
 from gateway.audit.job import Integrity, Question, Records
 from gateway.audit.top import Ranking, Wish
+from policies import usage
 from tests.audit.records import START, Row, interval
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> 
 
 def _ranking() -> Ranking:
     def sums(**bytes_: int) -> dict[str, Any]:
-        zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
+        zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
         return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
 
     rows = [
