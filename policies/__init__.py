@@ -23,4 +23,5 @@
 # replay.py       recorded usage decided once more by other policies: differences; tick_phase.py: when workers ticked
 # replay_rows.py, replay_lines.py, held.py: what it takes and gives, limits that delay, and what stands in for clients
 # text.py         text of somebody else's, fit for a log line
+# units.py        sizes, rates and durations as text: parsed and printed
 # usage.py        the usage record: fields and types, for the writer and the audit

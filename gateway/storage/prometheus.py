@@ -26,9 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from gateway.config import parse_duration
 from gateway.http_client import NoRedirect
 from policies.storage import Observation, ObservationFailed, Volume
+from policies.units import parse_duration
 
 # Where nothing is configured, these are asked in turn until one has series: node_exporter beside each broker, and what
 # a kubelet says of Strimzi's volume claims. Plain selectors, because `timestamp()` knows the age of those only.
@@ -412,7 +412,7 @@ def _read(response: Any, deadline: float) -> bytes:
 def _check_url(url: str) -> str:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"url {url!r} is none of Prometheus: write for example http://prometheus:9090")
+        raise ValueError(f"url {url!r} is not a valid URL of Prometheus; for example: http://prometheus:9090")
     if parts.username is not None:
         raise ValueError("url: credentials don't belong there: give username and password_file")
     return url.rstrip("/").removesuffix("/api/v1/query")
@@ -422,7 +422,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"broker_pattern {pattern!r} is no regular expression: {error}") from error
+        raise ValueError(f"broker_pattern {pattern!r} is not a valid regular expression: {error}") from error
     if not compiled.groups:
         raise ValueError(f"broker_pattern {pattern!r} needs a group around the broker's id, for example (\\d+)$")
     return compiled
@@ -431,7 +431,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 def _seconds(name: str, value: object) -> float:
     seconds = parse_duration(value)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-        raise ValueError(f"{name}: {value!r} is no time: write for example 3m")
+        raise ValueError(f"{name}: {value!r} is not a valid time; for example: 3m")
     return float(seconds)
 
 
