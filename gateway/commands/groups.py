@@ -14,7 +14,7 @@ from gateway.commands.asking import (
     CannotAsk,
     add_place,
     add_token_file,
-    call,
+    ask,
     find_place,
     find_token,
     shown,
@@ -110,7 +110,7 @@ def _usage(url: str, args: argparse.Namespace) -> list[str]:
 
 
 def _show(url: str, args: argparse.Namespace, describe: Callable[[Mapping[str, Any]], list[str]]) -> list[str]:
-    answer = call(url, OVERVIEW, token=find_token(args))
+    answer = ask(url, OVERVIEW, token=find_token(args))
     return [json.dumps(answer, indent=2)] if args.json else shown(url + OVERVIEW, answer, describe)
 
 
@@ -169,7 +169,7 @@ def _use(name: str, group: Mapping[str, Any], key: str) -> list[str]:
 
 def _get(url: str, args: argparse.Namespace) -> list[str]:
     path = f"{GROUPS}/{_quoted(args.group)}"
-    said = call(url, path, token=find_token(args))
+    said = ask(url, path, token=find_token(args))
     if args.json:
         return [json.dumps(said, indent=2)]
 
@@ -200,7 +200,7 @@ def _detach(url: str, args: argparse.Namespace) -> list[str]:
 
 
 def _change(url: str, args: argparse.Namespace, method: str, path: str, body: Any = None) -> list[str]:
-    said = call(url, path, method=method, body=body, token=find_token(args))
+    said = ask(url, path, method=method, body=body, token=find_token(args))
     return [json.dumps(said, indent=2)] if args.json else shown(url + path, said, _describe_change)
 
 
