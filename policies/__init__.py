@@ -1,5 +1,5 @@
-# Who may send how much: numbers in, verdicts out. Standard library only; no I/O, no clock (`now` is an argument), no
-# logging, and no knowledge of the wire.
+# Who may send how much: numbers in, verdicts out. The standard library and re2 only; no I/O, no clock (`now` is an
+# argument), no logging, and no knowledge of the wire.
 #
 # engine.py       the one entry of the hot path: which topics are over, per broker        [V1]
 # pacing.py       thresholds by delay: two debts, the shorter one is waited for

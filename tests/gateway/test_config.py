@@ -134,7 +134,10 @@ def test_settings_survive_the_way_to_control():
             UPSTREAM + "resource_groups:\n  topic_pattern: '{namespace}.{topic}'",
             "gw.yaml:3: resource_groups.topic_pattern: {tenant} is missing: for example",
         ),
-        (UPSTREAM + "resource_groups: {principal_pattern: '('}", "principal_pattern: no regular expression: missing )"),
+        (
+            UPSTREAM + "resource_groups: {principal_pattern: '('}",
+            "principal_pattern: not a valid regular expression (RE2's): missing )",
+        ),
         (
             UPSTREAM + "resource_groups:\n  groups:\n    gold: {publishRateInByte: 1}",
             "gw.yaml:4: resource_groups.groups.gold.publishRateInByte: unknown key; did you mean publishRateInBytes?",
