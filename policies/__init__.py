@@ -1,5 +1,5 @@
-# Who may send how much: numbers in, verdicts out. Standard library only; no I/O, no clock (`now` is an argument), no
-# logging, and no knowledge of the wire.
+# Who may send how much: numbers in, verdicts out. The standard library and re2 only; no I/O, no clock (`now` is an
+# argument), no logging, and no knowledge of the wire.
 #
 # decision.py     what a limit is, and how several of them become one verdict
 # engine.py       thresholds, storage factor and groups of one worker; its ticks             [V1]
@@ -27,4 +27,5 @@
 # replay.py       recorded usage decided once more by other policies: differences; tick_phase.py: when workers ticked
 # replay_rows.py, replay_lines.py, held.py: what it takes and gives, limits that delay, and what stands in for clients
 # text.py         text of somebody else's, fit for a log line
+# units.py        sizes, rates and durations as text: parsed and printed
 # usage.py        the usage record: fields and types, for the writer and the audit

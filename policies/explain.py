@@ -22,7 +22,8 @@ from policies.policy_set import PolicyKey, PolicySet, Setting, as_number, value_
 from policies.quota_lines import UNDEALT
 from policies.quota_names import Default, Entity
 from policies.quota_text import entity_text, quota_text
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY, exact
+from policies.thresholds import TOPIC_KEY, TOTAL_KEY
+from policies.units import exact_rate, format_rate
 from policies.verdict import (
     CLIENT_QUOTA,
     FENCE,
@@ -31,7 +32,6 @@ from policies.verdict import (
     STORAGE_PAUSE,
     STORAGE_THROTTLE,
     TOPIC_THRESHOLD,
-    format_rate,
 )
 
 Action = Literal["refuse", "hold", "reject", "delay"]  # refuse: for good, whatever the limits say
@@ -621,7 +621,7 @@ class _Explaining:
             elif explicit is not None and total is not None:
                 if share is not None:
                     why = f"the topic has {TOPIC_KEY} of its own"
-                    self._shadow(TOPIC_THRESHOLD, broker, "implicit share", "computed", exact(share), why)
+                    self._shadow(TOPIC_THRESHOLD, broker, "implicit share", "computed", exact_rate(share), why)
                 yield self._threshold(broker, total, explicit, self._origin(PolicyKey.of_topic(topic)), TOPIC_KEY)
             elif total is not None and topic in INTERNAL_TOPICS:
                 why = "Kafka's internal topics have no implicit threshold"
@@ -653,17 +653,17 @@ class _Explaining:
         if own is not None:
             self._note_base(own.key, TOPIC_THRESHOLD, broker)
             if default is not None:
-                why = f"broker {broker} has a total of its own, {exact(as_number(own.value))}"
+                why = f"broker {broker} has a total of its own, {exact_rate(as_number(own.value))}"
                 origin = self._origin(default.key)
                 what = f"{TOTAL_KEY} of all brokers"
-                self._shadow(TOPIC_THRESHOLD, broker, what, origin, exact(as_number(default.value)), why)
+                self._shadow(TOPIC_THRESHOLD, broker, what, origin, exact_rate(as_number(default.value)), why)
         elif default is not None and broker == self.brokers[0]:
             self._note_base(default.key, TOPIC_THRESHOLD, None)
 
     def _shadow_topic(self, broker: int | None, value: float, why: str) -> None:
         topic = self.asked.topic
         origin = self._origin(PolicyKey.of_topic(topic))
-        self._shadow(TOPIC_THRESHOLD, broker, f"{TOPIC_KEY} of topic {topic}", origin, exact(value), why)
+        self._shadow(TOPIC_THRESHOLD, broker, f"{TOPIC_KEY} of topic {topic}", origin, exact_rate(value), why)
 
     def _share(self, broker: int | None, total: float | None) -> float | None:
         """What a topic without a threshold gets there, before the storage factor."""
@@ -769,7 +769,7 @@ def _why_internal(asked: Asked, known: Known) -> str:
 
 def _silenced(rule: Rule, why: str) -> Shadowed:
     what = " and ".join(level.what for level in rule.levels) or rule.note
-    amounts = {**_AMOUNTS, "bytes/s": exact}
+    amounts = {**_AMOUNTS, "bytes/s": exact_rate}
     found = [level for level in rule.levels if level.unit != "%"]
     limits = [amounts[level.unit](level.configured) for level in found if level.configured is not None]
     return Shadowed(rule.name, rule.broker, what, ", ".join(level.origin for level in rule.levels),

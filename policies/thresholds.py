@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from policies.decision import Patience
     from policies.verdict import Verdict
 
+from policies.units import exact_rate
+
 TOTAL_KEY: Final = "total.bytes.in.per.sec.threshold"
 TOPIC_KEY: Final = "bytes.in.per.sec.threshold"
 LARGEST: Final = float(2**63 - 1)  # Kafka's LONG; so no sum of them is ever infinite
@@ -45,8 +47,8 @@ def check(total: float | None, topics: Mapping[str, float]) -> None:
 def excess_text(explicit: float, total: float) -> str:
     """What is wrong with topics that have more than the total together."""
     return (
-        f"the topics' {TOPIC_KEY} sum up to {exact(explicit)}, which exceeds {TOTAL_KEY} = {exact(total)}"
-        f" by {exact(explicit - total)}: lower some of them, or raise the total to at least {exact(explicit)}"
+        f"the topics' {TOPIC_KEY} sum up to {exact_rate(explicit)}, which exceeds {TOTAL_KEY} = {exact_rate(total)}"
+        f" by {exact_rate(explicit - total)}: lower some of them, or raise the total to at least {exact_rate(explicit)}"
     )
 
 
@@ -56,11 +58,6 @@ _MOST: Final = f" and at most {2**63 - 1}"
 def _wrong(value: float) -> str:
     text = f"{value:g}" if isinstance(value, float) and abs(value) > LARGEST else str(value)
     return f"{text if len(text) <= 30 else text[:29] + '…'} must be a finite number"
-
-
-def exact(rate: float) -> str:
-    """A configured rate with every digit: rounded numbers can't explain why a sum is refused."""
-    return f"{rate:,.0f} bytes/s" if rate == int(rate) else f"{rate:,.3f} bytes/s"
 
 
 class Thresholds:
@@ -115,8 +112,8 @@ class Thresholds:
             )
         if self.total is not None and self.left == 0:
             return (
-                f"the topics' {TOPIC_KEY} use up {TOTAL_KEY} = {exact(self.total)}: the implicit threshold of every"
-                " other topic is 0",
+                f"the topics' {TOPIC_KEY} use up {TOTAL_KEY} = {exact_rate(self.total)}: the implicit threshold of"
+                " every other topic is 0",
             )
         return ()
 

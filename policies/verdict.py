@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from policies.units import format_rate
+
 REJECT: Final = "reject"
 DELAY: Final = "delay"  # admitted; the client, and then its connection, waits afterwards
 HOLD: Final = "hold"  # not forwarded; it waits as long as its client may be kept, and is rejected then
@@ -219,11 +221,3 @@ def _of(observed: float, limit: float) -> str:
         if texts[0] != texts[1]:
             break
     return f"{texts[0]} of {texts[1]}"
-
-
-def format_rate(rate: float, digits: int = 1) -> str:
-    """Bytes per second in decimal units, as thresholds are configured."""
-    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if rate >= size:
-            return f"{rate / size:.{digits}f} {unit}"
-    return f"{rate:.{digits}f} B/s"

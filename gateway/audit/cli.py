@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from gateway.kafka import topic_names
 from policies import usage
+from policies.units import parse_duration
 
 if TYPE_CHECKING:
     from gateway.audit.job import Records
@@ -31,7 +31,7 @@ _Session = TypeVar("_Session")
 
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
 
-_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MAX_MS: Final = 10**17  # far beyond any record, and far below what a long holds
 
 _EPILOG = """\
 exit codes: 0 done; 1 it could not be done (one line on stderr says why); 2 wrong options;
@@ -258,17 +258,27 @@ def choice(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def duration(name: str, text: str) -> int:
-    found = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text)
-    if not found or not int(found[1]):
-        refuse(f"{name}: {text!r} is no duration such as 30s, 1m, 1h or 1d")
-    return int(found[1]) * _UNIT_MS[found[2]]
+    """Milliseconds, at least 1."""
+    ms = _milliseconds(text)
+    if not ms:
+        refuse(f"{name}: {text!r} is not a valid duration; for example: 30s, 1m, 1h or 1d")
+    return ms
+
+
+def _milliseconds(text: str) -> int | None:
+    """None: it is not a duration."""
+    try:
+        ms = parse_duration(text) * 1000
+    except ValueError:
+        return None
+    return round(ms) if ms <= _MAX_MS else None
 
 
 def _time(name: str, text: str | None, now_ms: int) -> int | None:
     if text is None:
         return None
-    if re.fullmatch(r"\d+(ms|s|m|h|d)", text):
-        return now_ms - duration(name, text)
+    if (ms := _milliseconds(text)) is not None:
+        return now_ms - ms
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import math
 import re
@@ -22,9 +21,10 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from gateway import config
-from gateway.durations import parse_iso8601
 from gateway.kafka import java_properties
+from gateway.suggest import nearest
 from policies.client_quotas import MOST_PERCENT
+from policies.units import parse_iso8601
 
 PREFIX: Final = "client.quota.callback.static."
 CLASS_KEY: Final = "client.quota.callback.class"
@@ -578,5 +578,5 @@ def _one_line(text: str) -> str:
 
 def _suggest(key: str, known: Iterable[str]) -> str:
     by_end = {each.removeprefix(PREFIX): each for each in known}
-    near = difflib.get_close_matches(key.removeprefix(PREFIX), list(by_end), n=1, cutoff=0.7)
-    return f" (did you mean {by_end[near[0]]}?)" if near else ""
+    near = nearest(key.removeprefix(PREFIX), by_end, 0.7)
+    return f" (did you mean {by_end[near]}?)" if near else ""

@@ -127,9 +127,9 @@ def _make_when_gone(kafka: Cluster, topic: str) -> None:
         (("stream",), "the following arguments are required: --bootstrap-servers, --output"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--interval", "soon"), "--interval: 'soon' is no"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--max-records", "0"), "--max-records: 0 is no"),
-        (("compact", "d", "--grace", "x"), "--grace: 'x' is no duration"),
+        (("compact", "d", "--grace", "x"), "--grace: 'x' is not a valid duration"),
         (("expire", "d"), "the following arguments are required: --keep"),
-        (("expire", "d", "--keep", "ever"), "--keep: 'ever' is no duration"),
+        (("expire", "d", "--keep", "ever"), "--keep: 'ever' is not a valid duration"),
     ],
 )
 def test_wrong_options_are_one_line(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,7 +161,7 @@ def test_the_json_has_every_sum() -> None:
         (("--spool", "x", "--by", "user"), "--by: 'user' is none of broker"),
         (("--spool", "x", "--what", "lost"), "argument --what: invalid choice: 'lost'"),
         (("--spool", "x", "--limit", "0"), "--limit: 0 is no number of rows"),
-        (("--spool", "x", "--window", "x"), "--window: 'x' is no duration"),
+        (("--spool", "x", "--window", "x"), "--window: 'x' is not a valid duration"),
     ],
 )
 def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -225,7 +225,7 @@ def test_values_that_are_none_are_refused(key: str, text: str, told: str) -> Non
 def test_what_the_configuration_refuses_is_one_line_too() -> None:
     given = {"produce": "9", "storage.soft.min-free-bytes": "1", "storage.hard.min-free-bytes": "2"}
     assert "the resulting YAML:" in refused(given)
-    with pytest.raises(ImportRefused, match="is no host:port"):
+    with pytest.raises(ImportRefused, match="is not a valid host:port"):
         convert(bootstrap="nonsense")
 
 

@@ -14,7 +14,6 @@ from policies.verdict import (
     Verdict,
     behind_fence,
     client_quota,
-    format_rate,
     is_retried,
     over_threshold,
     protected_topic,
@@ -90,14 +89,6 @@ def test_the_text_says_limit_observed_rate_and_when_to_retry() -> None:
 
 def test_the_text_does_not_say_that_a_rate_exceeds_itself() -> None:
     assert "5.01 MB/s of 5.00 MB/s" in over_threshold("clicks", 1, 1, (5.01e6, 5e6), (2.0, 1.0)).text
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [(0, "0.0 B/s"), (999, "999.0 B/s"), (1000, "1.0 kB/s"), (1.5e6, "1.5 MB/s"), (2.25e9, "2.2 GB/s")],
-)
-def test_rates_are_in_decimal_units(rate: float, text: str) -> None:
-    assert format_rate(rate) == text
 
 
 def test_every_rejection_has_a_reason_that_metrics_know() -> None:
