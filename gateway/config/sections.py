@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from gateway.kafka import topic_names
 from gateway.certificates import PROTOCOLS, ListenerTls
 from gateway.config.clients import Client, property_text
 from gateway.config.fields import (
@@ -32,6 +31,7 @@ from gateway.config.fields import (
 )
 from gateway.config.storage import Storage, StorageAdmin, limits_production
 from gateway.hosts import is_loopback
+from gateway.kafka import topic_names
 from gateway.policy.document import DocumentError, base_of
 from gateway.storage.plugins import QUOTA_SOURCES
 from gateway.tokens import check_token

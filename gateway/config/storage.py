@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from gateway.kafka import topic_names
 from gateway.config.clients import Client
 from gateway.config.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool
+from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
 from policies import group_names
 from policies.policy_set import PolicyKey
