@@ -194,7 +194,7 @@ class Link:
         if self.finishing and not session.hold.draining:
             self._give_back(large)  # behind a malformed frame
             return
-        malformed = None
+        malformed = reason = ""  # not the error itself: it would keep this frame, and all of the session, in a circle
         frame_bytes, start = 0, pos
         started = perf_counter() if session.gate.timed else 0.0
         try:
@@ -202,7 +202,7 @@ class Link:
             if pos < end and not session.hold.until:
                 frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
         except MalformedFrame as error:
-            malformed = error
+            malformed, reason = str(error), close_reason(error)
         if pos != start:
             self._watch.frame_at = 0.0
         if session.in_flight.is_waiting:
@@ -217,9 +217,9 @@ class Link:
             self._send_client()
         if started:
             session.gate.spend(perf_counter() - started, now)
-        if malformed is not None:
-            self._log.malformed(str(malformed))
-            self.finishing = close_reason(malformed)  # the requests before the broken one are still answered
+        if reason:
+            self._log.malformed(malformed)
+            self.finishing = reason  # the requests before the broken one are still answered
             self._is_ending(now)
         elif pos < end and not self.closed:
             if session.hold.until or session.in_flight.is_full:
