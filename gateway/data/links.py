@@ -144,7 +144,7 @@ class Link:
             elif events & (ERR | HUP | RDHUP) and not upstream.is_gone:
                 # What it said before is still the client's: its end is read behind that.
                 upstream.is_gone, upstream.mask = True, 0
-                self._is_ending(now)
+                self._begin_end(now)
         except OSError:
             self._upstream_ended(now)
         if not self.closed:
@@ -164,13 +164,13 @@ class Link:
     def _wake(self) -> None:
         self.reactor.call_soon(self)
 
-    def _is_ending(self, now: float) -> None:
+    def _begin_end(self, now: float) -> None:
         """Nothing more comes from a side, or is taken from it: what is left has to go in time."""
         self._watch.ended_at, self._is_plain = now, False
 
     def _client_ended(self, now: float) -> None:
         self.client.is_over = True
-        self._is_ending(now)
+        self._begin_end(now)
         partial = self.client.inbound.partial
         if partial:
             self._log.malformed(f"half a frame: {partial} bytes, then the client closed")
@@ -179,11 +179,11 @@ class Link:
         """Nothing can be sent to it any more; what it said before may still be to be read."""
         self.upstream.outbound.close()
         self.upstream.is_gone = True
-        self._is_ending(now)
+        self._begin_end(now)
 
     def _upstream_ended(self, now: float) -> None:
         self.upstream.is_over = True
-        self._is_ending(now)
+        self._begin_end(now)
 
     # --- client -> upstream -------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Link:
         if reason:
             self._log.malformed(malformed)
             self.finishing = reason  # the requests before the broken one are still answered
-            self._is_ending(now)
+            self._begin_end(now)
         elif pos < end and not self.closed:
             if session.hold.until or session.in_flight.is_full:
                 self._park(buf, pos, end, large)
