@@ -133,7 +133,7 @@ class Link:
             if events & OUT and not events & (ERR | HUP):
                 upstream.outbound.flush(upstream.sock)
             if events & (ERR | HUP):
-                upstream.outbound.close()  # nobody takes it any more, and OUT would be reported for ever
+                upstream.outbound.close()  # it can't be sent any more, and OUT would be reported for ever
             if events & IN and upstream.mask & IN:
                 n = upstream.inbound.receive(upstream.sock)
                 if n > 0:
@@ -190,7 +190,7 @@ class Link:
     def _handle(self, buf: bytearray, pos: int, end: int, large: Large | None, now: float) -> None:
         """Give the session what was read, send what it leaves, and keep or park the rest."""
         session, inbound = self.session, self.client.inbound
-        inbound.large = None  # ours from here on: handed to whoever needs it further, or given back below
+        inbound.large = None  # ours from here on: handed on to what needs it further, or given back below
         if self.finishing and not session.hold.draining:
             self._give_back(large)  # behind a malformed frame
             return
@@ -430,7 +430,7 @@ class Link:
         reactor.links.discard(self)
         try:
             session.world.ledger.count(cause)
-            # Before any memory is given back: whoever waits for it may write into it at once.
+            # Before any memory is given back: a connection that waits for it may write into it at once.
             by_broker = cause == "disconnects_upstream"
             session.close(held[:3] if held is not None else None, by_broker=by_broker)
         finally:
