@@ -36,7 +36,10 @@ _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE
 
 
 class Requests:
-    """The requests of one connection. `to_upstream`: what is to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes."""
+    """The requests of one connection.
+
+    `to_upstream`: what is to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes.
+    """
 
     __slots__ = (
         "_admin",
