@@ -293,8 +293,12 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def _run_other(name: str, argv: list[str]) -> int:
     if name == "demo":
-        from gateway import demo
-
+        try:
+            from gateway import demo
+        except ModuleNotFoundError as error:
+            if error.name != "kafka":
+                raise
+            return _fail(["the demo's producers need kafka-python: pip install 'produce-gateway[audit]'"])
         return int(demo.main(argv))
     if name == "storage":
         from gateway.storage import show

@@ -30,9 +30,9 @@ from gateway import demo_sums, embedded
 from gateway.demo_load import FLUSH_TIMEOUT_S, PERF_TEST, Plan, Producing
 from gateway.demo_sums import Brokers, Count, DemoError, Meters, Outcomes
 from gateway.embedded import Cluster, EmbeddedError
+from gateway.kafka import topic_names
 
 BROKERS: Final = 3
-USAGE_TOPIC: Final = "__produce_gateway_usage"
 
 TOTAL: Final = 1_000_000  # bytes/s and broker: small, so that a laptop with two cores has power left to show it
 THRESHOLDS: Final = {"clicks": 500_000, "payments": 250_000}  # `logs` and `signups` share what is left over
@@ -186,7 +186,7 @@ def gateway_config(upstream: str, port: int, admin_port: int, folder: Path) -> d
             "total.bytes.in.per.sec.threshold": TOTAL,
             "topics": {name: {"bytes.in.per.sec.threshold": limit} for name, limit in THRESHOLDS.items()},
         },
-        "usage_log": {"topic": USAGE_TOPIC, "spool_dir": str(folder / "spool")},
+        "usage_log": {"topic": topic_names.USAGE, "spool_dir": str(folder / "spool")},
         # There is only one gateway: looking for others would take until after the meters' first tick, and an average
         # that begins at nothing needs longer to get to a limit than a demo should last.
         "resourceUsagePublishToTopic": False,
@@ -310,15 +310,15 @@ def reconcile(
 ) -> Result:
     """Ask everybody who counted."""
     by_metrics = demo_sums.read_metrics(metrics, TOPICS)
-    by_usage_log = demo_sums.read_usage_log(bootstrap_servers, USAGE_TOPIC, TOPICS)
+    by_usage_log = demo_sums.read_usage_log(bootstrap_servers, topic_names.USAGE, TOPICS)
     brokers = Brokers(bootstrap_servers, TOPICS)
     try:
         log_bytes, end_offsets, preconditions = brokers.log_bytes(), brokers.end_offsets(), brokers.preconditions()
     finally:
         brokers.close()
     progress.say("Spark sums up the usage log (some 15 s)")
-    with demo_sums.report_written(bootstrap_servers, USAGE_TOPIC, report):
-        by_spark, complete = demo_sums.run_audit(bootstrap_servers, USAGE_TOPIC, TOPICS, progress.say)
+    with demo_sums.report_written(bootstrap_servers, topic_names.USAGE, report):
+        by_spark, complete = demo_sums.run_audit(bootstrap_servers, topic_names.USAGE, TOPICS, progress.say)
         progress.say("waiting for the report with plots")
     progress.say(f"the report is {report}: open it in a browser")
     acknowledged = sum(producer.counts.acknowledged for producer in producers)

@@ -72,6 +72,11 @@ class Bucket:
         self._refill(now)
         return -self._level / self.rate if self._level < 0.0 else 0.0
 
+    def wait_after(self, size: float, now: float) -> float:
+        """What `take` would return. Takes nothing."""
+        level = max(self.level(now) - size, -self.max_debt)
+        return -level / self.rate if level < 0.0 else 0.0
+
     def give_back(self, size: float) -> None:
         """These bytes were taken, and then not used."""
         self._clip(self._level + size)

@@ -1,19 +1,19 @@
-# Why traffic is or is not held back: every rule that looks at a topic, user and client id, in the order in which the
-# gateway asks them, each with its limit, the rate against it, and which of them binds first; and which rules say
-# nothing about it, and why.
+# Why traffic is or is not held back: every rule that looks at a topic, user and client id, limits in the order in which
+# they are asked (decision.Limits), each with its limit, the rate against it, and which of them binds first; and which
+# rules say nothing about it, and why.
 #
 # It decides nothing: it puts what others know (policies, storage factor, rates, what was rejected) beside each other by
-# the rules of engine.py, quota_lines.py, group_lines.py and the gate before them. Knows no clock and no process:
-# `now_ms` is Unix time. Utilization is rate by limit, not capped, NaN where there is no limit or nothing is known
-# (KIP-1373).
+# the rules of broker_meters.py, quota_lines.py and group_lines.py. Knows no clock and no process: `now_ms` is Unix
+# time. Utilization is rate by limit, not capped, NaN where there is no limit or nothing is known (KIP-1373).
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple
 
 from policies.client_quotas import Effective
+from policies.decision import STRICTNESS, Limits
 from policies.engine import INTERNAL_TOPICS, BrokerRate, Mode, OnExceed, TopicRate
 from policies.fleet_keys import Direction, FleetKey, group_key
 from policies.group_names import ATTACHMENT_KEY, GROUP_KEYS, MEANS, rate_text
@@ -22,7 +22,8 @@ from policies.policy_set import PolicyKey, PolicySet, Setting, as_number, value_
 from policies.quota_lines import UNDEALT
 from policies.quota_names import Default, Entity
 from policies.quota_text import entity_text, quota_text
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY, exact
+from policies.thresholds import TOPIC_KEY, TOTAL_KEY
+from policies.units import exact_rate, format_rate
 from policies.verdict import (
     CLIENT_QUOTA,
     FENCE,
@@ -31,10 +32,9 @@ from policies.verdict import (
     STORAGE_PAUSE,
     STORAGE_THROTTLE,
     TOPIC_THRESHOLD,
-    format_rate,
 )
 
-Action = Literal["refuse", "hold", "reject", "delay"]  # strictest first; refuse: for good
+Action = Literal["refuse", "hold", "reject", "delay"]  # refuse: for good, whatever the limits say
 Traffic = Literal["produce", "fetch", "both"]
 By = Literal["rate", "rejected", "utilization"]
 
@@ -387,10 +387,15 @@ class _Explaining:
         return self._leaders or tuple(sorted({*self.known.leads, *self._rates})) or (None,)
 
     def rules(self) -> list[Rule]:
-        return [
-            *self._protected(), *self._of_storage(), *self._quotas(), *self._groups(), *self._thresholds(),
-            *self._others(),
-        ]  # fmt: skip
+        limits: dict[str, Callable[[], Iterator[Rule]]] = {
+            "storage": self._of_storage,
+            "quota": self._quotas,
+            "group": self._groups,
+            "threshold": self._thresholds,
+            "plugin": self._plugins,
+        }
+        asked = [rule for kind in Limits._fields for rule in limits[kind]()]
+        return [*self._protected(), *asked, self._fence()]
 
     def notes(self) -> Iterator[str]:
         asked, known = self.asked, self.known
@@ -440,13 +445,15 @@ class _Explaining:
             now = level.utilization >= 1 or self._was_held(STORAGE_THROTTLE, broker)
             yield Rule(STORAGE_THROTTLE, broker, (level,), "delay", "produce", mode, now, storage.why)
 
-    def _others(self) -> Iterator[Rule]:
+    def _plugins(self) -> Iterator[Rule]:
         for name in self.known.plugins:
             note = f"{name} is asked about every partition; only it knows its limits"
             now = self._was_held(name, None)
             yield Rule(PLUGIN, None, (), "reject", "produce", self._mode("enforce"), now, note)
+
+    def _fence(self) -> Rule:
         note = "of an idempotent producer: what comes behind a rejected batch, until that one comes again"
-        yield Rule(FENCE, None, (), "reject", "produce", self._mode("enforce"), self._was_held(FENCE, None), note)
+        return Rule(FENCE, None, (), "reject", "produce", self._mode("enforce"), self._was_held(FENCE, None), note)
 
     # --- client quotas ------------------------------------------------------------------------------------------------
 
@@ -614,7 +621,7 @@ class _Explaining:
             elif explicit is not None and total is not None:
                 if share is not None:
                     why = f"the topic has {TOPIC_KEY} of its own"
-                    self._shadow(TOPIC_THRESHOLD, broker, "implicit share", "computed", exact(share), why)
+                    self._shadow(TOPIC_THRESHOLD, broker, "implicit share", "computed", exact_rate(share), why)
                 yield self._threshold(broker, total, explicit, self._origin(PolicyKey.of_topic(topic)), TOPIC_KEY)
             elif total is not None and topic in INTERNAL_TOPICS:
                 why = "Kafka's internal topics have no implicit threshold"
@@ -646,17 +653,17 @@ class _Explaining:
         if own is not None:
             self._note_base(own.key, TOPIC_THRESHOLD, broker)
             if default is not None:
-                why = f"broker {broker} has a total of its own, {exact(as_number(own.value))}"
+                why = f"broker {broker} has a total of its own, {exact_rate(as_number(own.value))}"
                 origin = self._origin(default.key)
                 what = f"{TOTAL_KEY} of all brokers"
-                self._shadow(TOPIC_THRESHOLD, broker, what, origin, exact(as_number(default.value)), why)
+                self._shadow(TOPIC_THRESHOLD, broker, what, origin, exact_rate(as_number(default.value)), why)
         elif default is not None and broker == self.brokers[0]:
             self._note_base(default.key, TOPIC_THRESHOLD, None)
 
     def _shadow_topic(self, broker: int | None, value: float, why: str) -> None:
         topic = self.asked.topic
         origin = self._origin(PolicyKey.of_topic(topic))
-        self._shadow(TOPIC_THRESHOLD, broker, f"{TOPIC_KEY} of topic {topic}", origin, exact(value), why)
+        self._shadow(TOPIC_THRESHOLD, broker, f"{TOPIC_KEY} of topic {topic}", origin, exact_rate(value), why)
 
     def _share(self, broker: int | None, total: float | None) -> float | None:
         """What a topic without a threshold gets there, before the storage factor."""
@@ -708,7 +715,7 @@ class _Explaining:
 
 
 def share_of(known: Known, broker: int | None, total: float, topic: str, rates: BrokerRate | None) -> float:
-    """The implicit threshold of a broker's topics, as engine.BrokerMeters counts them, `topic` being one of its own."""
+    """The implicit threshold of a broker's topics, as BrokerMeters counts them, `topic` being one of its own."""
     explicit = known.policies.topics()
     left = max(0.0, total - math.fsum(known.policies.topics(known.gone).values()))
     names = {*known.leads.get(-1 if broker is None else broker, ()), topic}
@@ -762,7 +769,7 @@ def _why_internal(asked: Asked, known: Known) -> str:
 
 def _silenced(rule: Rule, why: str) -> Shadowed:
     what = " and ".join(level.what for level in rule.levels) or rule.note
-    amounts = {**_AMOUNTS, "bytes/s": exact}
+    amounts = {**_AMOUNTS, "bytes/s": exact_rate}
     found = [level for level in rule.levels if level.unit != "%"]
     limits = [amounts[level.unit](level.configured) for level in found if level.configured is not None]
     return Shadowed(rule.name, rule.broker, what, ", ".join(level.origin for level in rule.levels),
@@ -777,7 +784,7 @@ def _first(rules: Sequence[Rule]) -> Rule | None:
     enforced = [rule for rule in rules if rule.mode == "enforce" and rule.traffic != "fetch"]
     binding = [rule for rule in enforced if rule.limits_now]
     if binding:
-        return min(binding, key=lambda rule: (get_args(Action).index(rule.action), -_sortable(rule.utilization)))
+        return max(binding, key=lambda rule: (STRICTNESS.get(rule.action, math.inf), _sortable(rule.utilization)))
     comparable = [rule for rule in enforced if rule.headroom is not None]
     if comparable:
         return min(comparable, key=lambda rule: (rule.headroom, -_sortable(rule.utilization)))

@@ -13,21 +13,20 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from policies.decision import Limit, Patience
 from policies.fleet_keys import Direction, Unit, group_key
 from policies.fleet_lines import LOWEST, Fleet, FleetLine
-from policies.line import AT_ONCE, MAX_WAIT_S, MIN_WAIT_S, Answer
+from policies.line import MAX_WAIT_S, MIN_WAIT_S, ask_all
 from policies.meter import Meter
 from policies.pacing import ENTER_S, LEAVE_S
-from policies.verdict import DELAYED, LINE_FULL, MAX_THROTTLE_MS, WAITED_LONG, Verdict, resource_group
+from policies.verdict import Verdict, resource_group
 
 if TYPE_CHECKING:
-    from policies.engine import TopicMeter
+    from policies.broker_meters import TopicMeter
 
 IDLE_S: Final = 2.0  # a topic that was quiet for so long asks again
 MAX_LOOKS: Final = 1000  # at groups and topics in one `pace`; with more of them in use each is looked at less often
@@ -67,7 +66,7 @@ class _Nobody:
         return None
 
 
-class GroupSide:
+class GroupSide(Limit):
     """One group in one direction.
 
     `bytes`, `msgs`: lines, None where there is no limit. `bytes_meter`, `msgs_meter`: what was taken. `asks`: whether
@@ -77,13 +76,15 @@ class GroupSide:
     """
 
     __slots__ = ("__weakref__", "asks", "bytes", "bytes_meter", "direction", "group", "in_use", "is_queued", "is_stale",
-                 "msgs", "msgs_meter", "owed_bytes", "owed_msgs", "promised", "topic_count", "topics")  # fmt: skip
+                 "msgs", "msgs_meter", "observes", "owed_bytes", "owed_msgs", "promised", "topic_count",
+                 "topics")  # fmt: skip
 
     def __init__(self, group: str, direction: Direction) -> None:
         self.group = group
         self.direction = direction
         self.bytes: FleetLine | None = None
         self.msgs: FleetLine | None = None
+        self.observes = False
         self.bytes_meter = Meter()
         self.msgs_meter = Meter()
         self.asks = True
@@ -104,20 +105,17 @@ class GroupSide:
         """Whether it was in debt when it was last used."""
         return any(line.bucket.in_debt for line in self.lines)
 
-    def ask(
-        self, size: int, messages: int, now: float, may_wait: bool, denied_s: float
-    ) -> tuple[Answer, FleetLine | None]:
-        """What both lines say together, and which of them decides: a refusal, else the longer wait. Takes nothing."""
-        worst, whose = AT_ONCE, None
-        for line, count in ((self.bytes, size), (self.msgs, messages)):
-            if line is not None:
-                answer = line.ask(count, now, may_wait, denied_s)
-                if (not answer.admitted, answer.wait) > (not worst.admitted, worst.wait):
-                    worst, whose = answer, line
-        return worst, whose
+    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+        lines = ((self.bytes, size), (self.msgs, messages))
+        answer, line = ask_all([(line, count) for line, count in lines if line is not None], patience, now)
+        if line is None:
+            return None
+        unit: Unit = "bytes" if line is self.bytes else "msgs"
+        rate = self.bytes_meter.rate if line is self.bytes else self.msgs_meter.rate
+        rates = rate, line.limit * line.factor
+        return resource_group(self.group, unit, answer.throttle_ms, rates, line.bucket.rate, answer.outcome)
 
     def take(self, size: int, messages: int, now: float) -> None:
-        """These pass."""
         self.bytes_meter.uncounted += size
         self.msgs_meter.uncounted += messages
         size -= self.owed_bytes
@@ -313,6 +311,7 @@ class GroupLines:
 
     def _set_limits(self, side: GroupSide, now: float) -> None:
         limits = self._limits[side.group]
+        side.observes = self.observes
         if side.direction == "publish":
             side.bytes = self._line(side, side.bytes, "bytes", limits.publish_bytes, self._factor, now)
             side.msgs = self._line(side, side.msgs, "msgs", limits.publish_msgs, self._factor, now)
@@ -334,27 +333,6 @@ class GroupLines:
         return line
 
     # --- what happens -------------------------------------------------------------------------------------------------
-
-    def judge(
-        self, side: GroupSide, size: int, messages: int, now: float, may_delay: bool, denied_s: float
-    ) -> Verdict | None:
-        """What happens to a Produce request with so much for that group; None = nothing. Charges nothing. See
-        `Engine.decide`.
-        """
-        (admitted, wait, late), line = side.ask(size, messages, now, may_delay, denied_s)
-        if line is None:
-            return None
-        unit: Unit = "bytes" if line is side.bytes else "msgs"
-        meter = side.bytes_meter if line is side.bytes else side.msgs_meter
-        verdict = resource_group(
-            side.group,
-            unit,
-            min(math.ceil(wait * 1000), MAX_THROTTLE_MS),
-            (meter.rate, line.limit * line.factor),
-            line.bucket.rate,
-            DELAYED if admitted else WAITED_LONG if late else LINE_FULL,
-        )
-        return replace(verdict, observed_only=True) if self.observes else verdict
 
     def pace(self, now: float) -> None:
         """Move what was taken without asking into the lines, and find the groups whose topics have to ask."""

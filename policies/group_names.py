@@ -10,7 +10,8 @@ import re
 from typing import Final
 
 from policies.fleet_keys import Direction, Unit
-from policies.thresholds import LARGEST, exact
+from policies.thresholds import LARGEST
+from policies.units import exact_rate
 
 EXISTS: Final = "exists"
 ATTACHMENT_KEY: Final = "resourcegroup"
@@ -79,7 +80,7 @@ def check_namespace(name: str) -> None:
     """
     tenant, slash, namespace = name.partition("/")
     if not slash:
-        raise GroupNameError(f"{name[:MAX_NAME]!r} is no namespace: write tenant/namespace, for example acme/orders")
+        raise GroupNameError(f"{name[:MAX_NAME]!r} is not a valid namespace; for example: acme/orders")
     check_tenant(tenant)
     check_tenant(namespace)
 
@@ -106,6 +107,4 @@ def _short(value: float) -> str:
 
 def rate_text(key: str, value: float) -> str:
     """For people: with every digit and its unit."""
-    if MEANS[key][1] == "bytes":
-        return exact(value)
-    return f"{value:,.0f} messages/s" if value == int(value) else f"{value:,.3f} messages/s"
+    return exact_rate(value, "bytes" if MEANS[key][1] == "bytes" else "messages")

@@ -2,17 +2,19 @@
 # has neither, so a pattern reads them out of the topic's name or, where that says nothing, out of the principal. A
 # namespace's group replaces its tenant's: there is no hierarchy.
 #
-# Patterns are the operator's, names are anybody's, so no pattern is taken for which Python's backtracking matcher could
-# take much more than a tenth of a second with any name. Knows no limit and no traffic, and keeps no answer.
+# Patterns are the operator's, names are any client's. So a regular expression is RE2's, which takes time in proportion
+# to the name whatever the pattern. A template becomes one of Python's, since it needs a look-ahead, which RE2 lacks;
+# there only the end of the topic is ever tried twice. Knows no limit and no traffic, and keeps no answer.
 
 from __future__ import annotations
 
-import math
 import re
-import warnings
 from collections.abc import Callable, Mapping
-from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple
+
+import re2
+
+from policies.text import ERROR_CHARS, one_line
 
 TENANT: Final = "tenant"
 NAMESPACE: Final = "namespace"
@@ -20,8 +22,16 @@ TOPIC: Final = "topic"
 DEFAULT_PATTERN: Final = "{tenant}.{namespace}.{topic}"
 MAX_PATTERN: Final = 1000  # characters
 MAX_NAME: Final = 255  # of what is matched: a topic has at most 249; a longer principal has no place
-MAX_WAYS: Final = 255**3 * 16  # to match a name: three parts of any length, and two things that may be there
 
+# What RE2 says of what Python knows and it doesn't, and what would be right.
+_UNKNOWN: Final = (
+    (r"invalid escape sequence: \\\d|.*\(\?P$", "it has no back-references: say what a part may hold, as [^.]+"),
+    (
+        r"invalid perl operator",
+        "it has no look-around, atomic groups or conditions: say what a part may hold, as [^.]+",
+    ),
+    (r"bad repetition operator", "it needs no possessive repetition: write [^.]+ for [^.]++"),
+)
 _FIELD: Final = re.compile(r"\{(\w*)\}")
 
 
@@ -36,7 +46,7 @@ class Place(NamedTuple):
     namespace: str
 
 
-_Find = Callable[[str], "re.Match[str] | None"]
+_Find = Callable[[str], Any]  # to a match of the whole name, or None
 
 
 class Finder:
@@ -91,7 +101,10 @@ class Finder:
 def _place(find: _Find | None, name: str) -> Place | None:
     if find is None or len(name) > MAX_NAME:
         return None
-    match = find(name)
+    try:
+        match = find(name)
+    except UnicodeEncodeError:  # half a character, which RE2 can't look at
+        return None
     if match is None:
         return None
     found = match.groupdict("")
@@ -116,10 +129,10 @@ def _finder(pattern: str, what: str) -> _Find | None:
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"{what}: {len(pattern)} characters: {MAX_PATTERN} are the most")
     is_template = any(match[1] in (TENANT, NAMESPACE, TOPIC) for match in _FIELD.finditer(pattern))
-    return (_of_template if is_template else _of_expression)(pattern, what).fullmatch
+    return (_of_template if is_template else _of_expression)(pattern, what)
 
 
-def _of_template(pattern: str, what: str) -> re.Pattern[str]:
+def _of_template(pattern: str, what: str) -> _Find:
     """Tenant and namespace end at the text that stands beside them; the topic takes what is left."""
     parts = _FIELD.split(pattern)  # text, field, text, field, …, text
     texts, fields = parts[::2], parts[1::2]
@@ -139,16 +152,18 @@ def _of_template(pattern: str, what: str) -> re.Pattern[str]:
     made = [re.escape(texts[0])]
     for field, text in zip(fields, texts[1:], strict=True):
         made.append(f"(?P<{field}>{'.+' if field == TOPIC else some})" + re.escape(text))
-    return re.compile("".join(made), re.DOTALL)
+    return re.compile("".join(made), re.DOTALL).fullmatch
 
 
-def _of_expression(pattern: str, what: str) -> re.Pattern[str]:
+def _of_expression(pattern: str, what: str) -> _Find:
+    options = re2.Options()
+    options.log_errors = False
     try:
-        with warnings.catch_warnings(action="error"):  # what a later Python reads in another way
-            compiled = re.compile(pattern)
-            ways = _ways(_parser.parse(pattern))
-    except (re.error, Warning, RecursionError, OverflowError) as error:
-        raise PatternError(f"{what}: no regular expression: {error}") from error
+        compiled = re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        said = one_line(error.args[0] if isinstance(error, re2.error) else str(error), ERROR_CHARS)
+        hint = next((f"; {hint}" for fault, hint in _UNKNOWN if re.match(fault, said)), "")
+        raise PatternError(f"{what}: not a valid regular expression (RE2's): {said}{hint}") from error
     if TENANT not in compiled.groupindex:
         raise PatternError(
             f"{what}: says nothing of a tenant: write a template such as {DEFAULT_PATTERN}, or a regular expression"
@@ -157,36 +172,8 @@ def _of_expression(pattern: str, what: str) -> re.Pattern[str]:
     unknown = sorted(compiled.groupindex.keys() - {TENANT, NAMESPACE, TOPIC})
     if unknown:
         raise PatternError(f"{what}: (?P<{unknown[0]}>…) means nothing: tenant, namespace and topic do")
-    if ways > math.log(MAX_WAYS):
-        raise PatternError(
-            f"{what}: some names would keep this expression busy for too long: nothing that repeats or varies inside of"
-            " a repetition, and at most three parts of any length; [^.]++ (possessive) counts for none"
-        )
-    return compiled
-
-
-def _ways(parsed: Any) -> float:
-    """Logarithm of how many ways there are at most to match a name of full length, by what the parser says."""
-    return math.fsum(_ways_of(kind, details) for kind, details in parsed)
-
-
-def _ways_of(kind: Any, details: Any) -> float:
-    if kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
-        least, most, body = details
-        inner, times = _ways(body), min(most, MAX_NAME)
-        choices: int = max(1, times - min(least, MAX_NAME) + 1)
-        return math.log(min(MAX_NAME, choices**2)) + inner * float(times)  # many short ones cost more than a long one
-    if kind is _constants.POSSESSIVE_REPEAT:
-        inner = _ways(details[2])  # each turn is settled before the next
-        return inner + math.log(max(1, min(details[1], MAX_NAME))) if inner else 0.0
-    if kind is _constants.BRANCH:
-        return math.log(sum(math.exp(min(700.0, _ways(each))) for each in details[1]))
-    if kind is _constants.SUBPATTERN:
-        return _ways(details[-1])
-    if kind is _constants.ATOMIC_GROUP:
-        return _ways(details)
-    if kind in (_constants.ASSERT, _constants.ASSERT_NOT):
-        return _ways(details[1])
-    if kind is _constants.GROUPREF_EXISTS:
-        return _ways(details[1]) + (_ways(details[2]) if details[2] else 0.0)
-    return math.log(MAX_NAME) if kind is _constants.GROUPREF else 0.0
+    for name in compiled.groupindex:
+        if len(re.findall(rf"\(\?P?<{name}>", pattern)) > 1:  # RE2 would take the first one
+            raise PatternError(f"{what}: (?P<{name}>…) is there twice: write it once, with | inside of it")
+    find: _Find = compiled.fullmatch
+    return find

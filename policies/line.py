@@ -10,10 +10,15 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from policies.bucket import Bucket
-from policies.verdict import MAX_THROTTLE_MS
+from policies.verdict import DELAYED, LINE_FULL, MAX_THROTTLE_MS, WAITED_LONG
+
+if TYPE_CHECKING:
+    from policies.decision import Patience
 
 MAX_WAIT_S: Final = MAX_THROTTLE_MS / 1000
 MIN_WAIT_S: Final = 0.01  # shorter waits are not worth a timer: the debt stays and the next request waits for both
@@ -37,6 +42,16 @@ class Answer(NamedTuple):
     admitted: bool
     wait: float
     late: bool = False
+
+    @property
+    def throttle_ms(self) -> int:
+        """The wait as a verdict has it."""
+        return min(math.ceil(self.wait * 1000), MAX_THROTTLE_MS)
+
+    @property
+    def outcome(self) -> str:
+        """What happens, in the words of a verdict."""
+        return DELAYED if self.admitted else WAITED_LONG if self.late else LINE_FULL
 
 
 AT_ONCE: Final = Answer(True, 0.0)
@@ -103,3 +118,18 @@ class Line:
     def give_back(self, size: float) -> None:
         """These bytes passed, and didn't get into the log."""
         self.bucket.give_back(size)
+
+
+L = TypeVar("L", bound=Line)
+
+
+def ask_all(asked: Iterable[tuple[L, float]], patience: Patience, now: float) -> tuple[Answer, L | None]:
+    """What several lines say together, each asked about an amount of its own, and which of them decides: a refusal,
+    else the longest wait; None where none of them says anything. Takes nothing.
+    """
+    worst, whose = AT_ONCE, None
+    for line, amount in asked:
+        answer = line.ask(amount, now, patience.may_delay, patience.denied_s)
+        if (not answer.admitted, answer.wait) > (not worst.admitted, worst.wait):
+            worst, whose = answer, line
+    return worst, whose

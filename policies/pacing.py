@@ -5,9 +5,9 @@
 # between two of its ticks it would let everything through, and then nothing.
 #
 # The hot path asks `over` and adds to `uncounted`, as with rejections; here `thresholds_ask`, which is part of it,
-# means: ask `decide` about every request. So steady demand is paced request by request. It is set where a limit may be
-# reached before the next `pace`: for a topic that was quiet, as nobody knows how much comes, and where there is little
-# credit left. What was counted without asking, `pace` moves into the buckets.
+# means: ask `judge` about every request, and tell `take` what passes. So steady demand is paced request by request.
+# It is set where a limit may be reached before the next `pace`: for a topic that was quiet, as nobody knows how much
+# comes, and where there is little credit left. What was counted without asking, `pace` moves into the buckets.
 #
 # Strangers share both, so what one of them takes at once is forgiven beyond DEBT_S (line.py).
 #
@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Final
 
 from policies.bucket import Bucket
 from policies.line import AT_ONCE, BURST_S, DEBT_S, MIN_WAIT_S, Answer, Door
+from policies.thresholds import ThresholdStrategy
+from policies.verdict import Verdict, used_up_threshold
 
 if TYPE_CHECKING:
-    from policies.engine import TopicMeter
+    from policies.broker_meters import BrokerMeters, TopicMeter
+    from policies.decision import Patience
     from policies.fleet_lines import Fleet
-    from policies.meter import Meter
 
 PACE_S: Final = 0.05  # how often `pace` is called: for so long a topic that is not asked about can exceed its threshold
 ENTER_S: Final = 0.5  # seconds of credit below which a topic is asked about, if the total's is below it as well …
@@ -34,36 +36,40 @@ SLACK_DEBT_S: Final = 1.0  # what a topic may owe, beyond what the total does, f
 FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: all that such a topic gets is what others leave
 
 
-class Pacer:
-    """The buckets of one broker: its total's, and one of each topic in use (`TopicMeter.bucket`).
-
-    `topics` is the broker's own dictionary, read only. Who adds a topic to it sets its `thresholds_ask`. `hungry`:
-    somebody had to wait for the total or was turned away since somebody set this to False.
+class Pacer(ThresholdStrategy):
+    """The buckets of one broker, which has a total threshold: the total's, and one of each topic in use
+    (`TopicMeter.bucket`).
     """
 
-    __slots__ = ("_asked", "_door", "_fleet", "_seen", "_settled", "_since", "_topics", "_total", "_used", "bucket",
-                 "hungry")  # fmt: skip
+    __slots__ = ("_asked", "_broker", "_door", "_fleet", "_hungry", "_seen", "_settled", "_since", "_total", "_used",
+                 "bucket")  # fmt: skip
+    delays = True
 
-    def __init__(self, rate: float, total: Meter, topics: dict[bytes, TopicMeter], fleet: Fleet) -> None:
-        self.bucket = Bucket(rate, BURST_S, DEBT_S)
-        self._total = total
-        self._topics = topics
-        self._seen = total.uncounted  # of `total.uncounted`: what is in the bucket already
+    def __init__(self, broker: BrokerMeters, fleet: Fleet) -> None:
+        assert broker.own_threshold is not None
+        self.bucket = Bucket(broker.own_threshold, BURST_S, DEBT_S)
+        self._broker = broker
+        self._total = broker.total
+        self._seen = broker.total.uncounted  # of `total.uncounted`: what is in the bucket already
         self._since = math.inf  # what a topic without a bucket has not `seen` came in since then
-        # Topics whose `over` is set and that are in use: whether `decide` was asked about them since the last `pace`.
+        # Topics whose `over` is set and that are in use: whether `judge` was asked about them since the last `pace`.
         self._asked: dict[TopicMeter, bool] = {}
         self._door = Door()
         self._fleet = fleet
         self._used = -math.inf  # when something was taken
         self._settled = -math.inf  # until then our part of the total is provisional (fleet_lines.py)
-        self.hungry = False
-        for meter in topics.values():
+        self._hungry = False  # a request had to wait for the total, or was turned away
+        for meter in broker.topics.values():
             meter.seen = meter.uncounted
             meter.bucket = None
             meter.ask_thresholds(True)
 
-    def set_rate(self, rate: float, now: float) -> None:
-        """The total's threshold has changed, or our part of it. Topics' are looked up whenever they are used."""
+    def join(self, meter: TopicMeter) -> None:
+        meter.ask_thresholds(True)  # nobody knows how much comes
+
+    def retune(self, now: float) -> None:
+        rate = self._broker.own_threshold  # the topics' are looked up whenever they are used
+        assert rate is not None
         if rate != self.bucket.rate:
             self.bucket.set_rate(rate, now)
 
@@ -76,7 +82,7 @@ class Pacer:
         owed = self._settle_total(now)
         total = self.bucket
         if total.level(now) < ENTER_S * total.rate:
-            for meter in self._topics.values():
+            for meter in self._broker.topics.values():
                 if meter.uncounted != meter.seen:
                     bucket = self._settle(meter, owed, now)
                     if bucket is None or meter.thresholds_ask:
@@ -87,44 +93,65 @@ class Pacer:
         if self._asked:
             self._leave(owed, now)
 
-    def decide(self, meter: TopicMeter, size: int, now: float, may_delay: bool, denied_s: float) -> Answer:
-        """Whether a request for a topic that has to ask passes, and how long its connection then waits.
+    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
+        answer = self._ask(meter, size, patience, now)
+        if answer is AT_ONCE:
+            return None
+        broker = self._broker
+        limit, total_limit = meter.threshold, broker.threshold
+        assert limit is not None, "a topic without a threshold never waits"
+        assert total_limit is not None
+        return used_up_threshold(
+            topic.decode(errors="replace"),
+            broker.node_id,
+            answer.throttle_ms,
+            (meter.fleet_rate, limit),
+            (broker.fleet_rate, total_limit),
+            answer.outcome,
+            broker.note,
+        )
 
-        What is admitted is taken here; the caller adds it to `uncounted`. Where it doesn't, `pace` gives it back.
-        """
-        bucket = self._settle(meter, self._settle_total(now), now)
-        self._asked[meter] = True
-        if bucket is None:
-            return AT_ONCE
-        total = self.bucket
-        total_wait, topic_wait = total.wait(now), bucket.wait(now)
-        ahead = min(total_wait, topic_wait)
-        after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
-        refusal = self._door.turn_away(ahead, after, may_delay, denied_s)
-        if refusal is not None:
-            self.hungry = True
-            return refusal._replace(wait=min(refusal.wait, self._longest_wait(now)))
-        self.pass_over(meter, size)
-        owed = total.take(size, now)
-        wait = min(owed, bucket.take(size, now))
+    def take(self, meter: TopicMeter, size: int, now: float) -> None:
+        bucket = meter.bucket
+        if meter.threshold is None or bucket is None:  # for `pace` to take from the total
+            return
+        self.spare(meter, size)
+        owed = self.bucket.take(size, now)
+        bucket.take(size, now)
         bucket.forgive((owed + SLACK_DEBT_S) * bucket.rate)
-        longest = self._longest_wait(now)
         self._note_use(now)
-        if wait < MIN_WAIT_S:
-            return AT_ONCE
-        self.hungry = True
-        return Answer(True, min(wait, longest))
 
-    def pass_over(self, meter: TopicMeter, size: int) -> None:
-        """These bytes will be counted, and are not for `pace` to take."""
+    def spare(self, meter: TopicMeter, size: int) -> None:
         meter.seen += size
         self._seen += size
 
+    def _ask(self, meter: TopicMeter, size: int, patience: Patience, now: float) -> Answer:
+        total_wait = self._settle_total(now)
+        bucket = self._settle(meter, total_wait, now)
+        self._asked[meter] = True
+        if bucket is None:
+            return AT_ONCE
+        total, topic_wait = self.bucket, bucket.wait(now)
+        ahead = min(total_wait, topic_wait)
+        after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
+        refusal = self._door.turn_away(ahead, after, patience.may_delay, patience.denied_s)
+        if refusal is not None:
+            self._hungry = True
+            return refusal._replace(wait=min(refusal.wait, self._longest_wait(now)))
+        wait = min(total.wait_after(size, now), bucket.wait_after(size, now))
+        if wait < MIN_WAIT_S:
+            return AT_ONCE
+        self._hungry = True
+        return Answer(True, min(wait, self._longest_wait(now)))
+
+    def take_hunger(self, now: float) -> bool:
+        hungry, self._hungry = self._hungry or self.bucket.wait(now) > 0.0, False
+        return hungry
+
     def close_tick(self, now: float) -> None:
-        """Before the meters tick, since that sets `uncounted` to 0: every topic's bucket up to date."""
         owed = self._settle_total(now)
         self._seen = 0
-        for meter in self._topics.values():
+        for meter in self._broker.topics.values():
             if meter.uncounted != meter.seen:
                 self._settle(meter, owed, now)
             if not (meter.uncounted or meter.thresholds_ask):
@@ -133,13 +160,11 @@ class Pacer:
         self._since = now
 
     def release(self) -> None:
-        """No topic is asked about any more."""
-        for meter in self._topics.values():
+        for meter in self._broker.topics.values():
             meter.ask_thresholds(False)
         self._asked = {}
 
-    def is_paced(self, meter: TopicMeter) -> bool:
-        """Whether that topic and the total were in debt when they were last looked at."""
+    def is_limiting(self, meter: TopicMeter) -> bool:
         bucket = meter.bucket
         return meter.thresholds_ask and bucket is not None and bucket.in_debt and self.bucket.in_debt
 

@@ -1,5 +1,5 @@
 # The extension point: a policy of the operator's own, asked about each partition of a Produce request beside the
-# built-in ones. The strictest verdict counts (verdict.strictest). The gateway makes it by a factory that the
+# built-in ones. The strictest verdict counts (decision.strictest). The gateway makes it by a factory that the
 # configuration names as "module:factory".
 #
 # It runs in the data path, in the worker's only thread: it must neither block nor do I/O. One instance serves all
@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from policies.verdict import Verdict
+from policies.decision import Limit, Patience, strictest
+from policies.verdict import MAX_THROTTLE_MS, Verdict
 
 
 class TrafficPolicy(Protocol):
@@ -36,3 +39,23 @@ class TrafficPolicy(Protocol):
         once), and a text for the client and the log. A rejected batch comes again.
         """
         ...
+
+
+class PluginLimit(Limit):
+    """What all policies of the operator's own say about one partition of one request."""
+
+    __slots__ = ("_batch", "_client", "_plugins")
+
+    def __init__(
+        self, plugins: Sequence[TrafficPolicy], batch: tuple[int, bytes, int, int], client: tuple[str, str]
+    ) -> None:
+        """`batch`: broker, topic, partition and producer id; `client`: principal and client id."""
+        self._plugins = plugins
+        self._batch = batch
+        self._client = client
+
+    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+        why = strictest(plugin.decide(*self._batch, size, *self._client, now) for plugin in self._plugins)
+        if why is not None and why.throttle_ms > MAX_THROTTLE_MS:  # its client would obey it, and time out elsewhere
+            return replace(why, throttle_ms=MAX_THROTTLE_MS)
+        return why

@@ -33,7 +33,8 @@ from policies.group_names import (
 )
 from policies.quota_names import Entity, QuotaError, QuotaKey, QuotaType
 from policies.quota_text import entity_text
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY, ThresholdError, Thresholds, check, exact, excess_text
+from policies.thresholds import TOPIC_KEY, TOTAL_KEY, ThresholdError, Thresholds, check, excess_text
+from policies.units import exact_rate
 
 Kind = Literal["topic", "broker", "quota", "group", "tenant", "namespace"]
 Origin = Literal["file", "run time"]
@@ -636,7 +637,7 @@ def value_text(key: PolicyKey, value: Value | None) -> str:
     if key.kind == "group":
         return "exists" if key.key == EXISTS else rate_text(key.key, value)
     if key.kind != "quota" or key.quota.unit in ("bps", "broker_bps"):
-        return exact(value)
+        return exact_rate(value)
     return f"{value:g} {'shares' if key.quota.unit == 'shares' else '%'}"
 
 

@@ -12,24 +12,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from policies.client_quotas import BucketKey, QuotaStore
+from policies.decision import Limit, Patience
 from policies.fleet_keys import FleetKey, quota_key
 from policies.fleet_lines import LOWEST, Fleet, FleetLine
-from policies.line import AT_ONCE, BURST_S, MAX_WAIT_S, MIN_WAIT_S, Answer
+from policies.line import BURST_S, MAX_WAIT_S, MIN_WAIT_S, ask_all
 from policies.meter import Meter
 from policies.quota_names import Default
 from policies.quota_text import limit_text
 from policies.shares import fair
-from policies.verdict import DELAYED, LINE_FULL, MAX_THROTTLE_MS, WAITED_LONG, Verdict, client_quota
+from policies.verdict import Verdict, client_quota
 
 if TYPE_CHECKING:
-    from policies.client_quotas import Limit
+    from policies.client_quotas import Limit as Quota
 
 DEAL_S: Final = 0.25  # how often `deal` is called while there are shares
 IDLE_S: Final = 2.0  # who took nothing for so long leaves his shares to the others
@@ -45,7 +44,6 @@ OTHER: Final = "other"
 STRANGERS: Final = frozenset(
     {"", "ANONYMOUS"}
 )  # users who may be anybody: their names are not known, or there are none
-NO_LINES: Final[tuple[QuotaLine, ...]] = ()
 ALL_BROKERS: Final = -2  # in place of a node id; -1 is a broker that isn't known yet
 
 
@@ -59,7 +57,7 @@ class QuotaLine(FleetLine):
     __slots__ = ("_kept", "demand", "last", "meter", "node_id", "quota", "taken")
 
     def __init__(
-        self, fleet: Fleet, now: float, node_id: int, quota: Limit, factor: float, kept: set[QuotaLine], *, own: bool
+        self, fleet: Fleet, now: float, node_id: int, quota: Quota, factor: float, kept: set[QuotaLine], *, own: bool
     ) -> None:
         least = LEAST_TIME if quota.unit == "percent" else LOWEST
         super().__init__(fleet, _key(quota, node_id), _rate(quota), factor, now, least, own=own)
@@ -90,12 +88,37 @@ class QuotaLine(FleetLine):
         self.taken -= size
 
 
-class Lines(NamedTuple):
-    """All lines of one connection."""
+class Lines(Limit):
+    """All lines of one connection. Those of Fetch (`consume`) take no part in what is decided about Produce requests,
+    and the thread's time (`request`) is taken when it was spent.
+    """
 
-    produce: tuple[QuotaLine, ...] = NO_LINES
-    consume: tuple[QuotaLine, ...] = NO_LINES
-    request: tuple[QuotaLine, ...] = NO_LINES
+    __slots__ = ("consume", "observes", "produce", "request")
+
+    def __init__(
+        self,
+        produce: tuple[QuotaLine, ...] = (),
+        consume: tuple[QuotaLine, ...] = (),
+        request: tuple[QuotaLine, ...] = (),
+        *,
+        observes: bool = False,
+    ) -> None:
+        self.produce = produce
+        self.consume = consume
+        self.request = request
+        self.observes = observes
+
+    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+        asked = [*((line, size) for line in self.produce), *((line, 0) for line in self.request)]
+        answer, line = ask_all(asked, patience, now)
+        if line is None:
+            return None
+        rates = line.meter.rate, line.bucket.rate
+        return client_quota(line.text, answer.throttle_ms, rates, answer.outcome)
+
+    def take(self, size: int, messages: int, now: float) -> None:
+        for line in self.produce:
+            line.take(size, now)
 
 
 NONE: Final = Lines()
@@ -150,23 +173,8 @@ class QuotaLines:
         limits = self.store.limits(user, client_id)
         if not (limits.produce or limits.consume or limits.request):
             return NONE
-        return Lines(*(tuple(self._line(limit, node_id, now) for limit in kind) for kind in limits))
-
-    def judge(self, lines: Lines, size: int, now: float, may_delay: bool, denied_s: float) -> Verdict | None:
-        """What happens to a Produce request of `size` bytes; None = nothing. Charges nothing. See `Engine.decide`."""
-        (admitted, wait, late), line = ask(lines.produce, size, now, may_delay, denied_s)
-        (admitted_too, longer, late_too), timed = ask(lines.request, 0, now, may_delay, denied_s)
-        if (not admitted_too, longer) > (not admitted, wait):
-            admitted, wait, late, line = admitted_too, longer, late_too, timed
-        if line is None:
-            return None
-        verdict = client_quota(
-            line.text,
-            min(math.ceil(wait * 1000), MAX_THROTTLE_MS),
-            (line.meter.rate, line.bucket.rate),
-            DELAYED if admitted else WAITED_LONG if late else LINE_FULL,
-        )
-        return replace(verdict, observed_only=True) if self.observes else verdict
+        lines = (tuple(self._line(limit, node_id, now) for limit in kind) for kind in limits)
+        return Lines(*lines, observes=self.observes)
 
     def charge_fetch(self, lines: Lines, size: int, now: float) -> float:
         """A Fetch answer of `size` bytes passes: seconds until the next one may be asked for, at most MAX_WAIT_S; or,
@@ -222,7 +230,7 @@ class QuotaLines:
         """Every line, for metrics and explanations."""
         return list(self._lines.values())
 
-    def _line(self, limit: Limit, node_id: int, now: float) -> QuotaLine:
+    def _line(self, limit: Quota, node_id: int, now: float) -> QuotaLine:
         node_id = ALL_BROKERS if limit.unit == "bps" else node_id
         key = (limit.bucket, node_id)
         line = self._lines.get(key)
@@ -249,7 +257,7 @@ class QuotaLines:
                 line.set_limit(_rate(limit), self._factor_of(limit), now)
         return line
 
-    def _factor_of(self, limit: Limit) -> float:
+    def _factor_of(self, limit: Quota) -> float:
         """Times which the configured limit is in force."""
         return self._factor if limit.bucket.key.type == "producer_byte_rate" else 1.0
 
@@ -267,28 +275,16 @@ class QuotaLines:
         return found
 
 
-def _rate(quota: Limit) -> float:
+def _rate(quota: Quota) -> float:
     """In the unit of a line: bytes, or seconds, per second."""
     return quota.rate / 100 if quota.unit == "percent" else quota.rate
 
 
-def _key(quota: Limit, node_id: int) -> FleetKey:
+def _key(quota: Quota, node_id: int) -> FleetKey:
     if quota.unit == "shares":  # the fleet's limit is the total that they are shares of
         return ""
     user, client_id = (None if isinstance(name, Default) else name for name in quota.bucket[1:])
     return quota_key(quota.bucket.key.wire, user, client_id, None if node_id == ALL_BROKERS else node_id)
-
-
-def ask(
-    lines: Sequence[QuotaLine], size: int, now: float, may_wait: bool, denied_s: float
-) -> tuple[Answer, QuotaLine | None]:
-    """What several lines say together, and which of them decides: a refusal, else the longest wait. Takes nothing."""
-    worst, whose = AT_ONCE, None
-    for line in lines:
-        answer = line.ask(size, now, may_wait, denied_s)
-        if (not answer.admitted, answer.wait) > (not worst.admitted, worst.wait):
-            worst, whose = answer, line
-    return worst, whose
 
 
 def _deal(lines: list[QuotaLine], left: float, elapsed: float, now: float) -> None:

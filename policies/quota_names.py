@@ -35,8 +35,6 @@ UNITS: Final[dict[QuotaType, tuple[Unit, ...]]] = {
 _BROKERS_OWN: Final = {"controller_mutation_rate", "connection_creation_rate"}
 
 _ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
-_JMX_SAFE: Final = re.compile(r"[A-Za-z0-9_\-%. \t]*")
-_JMX_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "*": "\\*", "?": "\\?", "\n": "\\n"})
 
 
 class QuotaError(ValueError):
@@ -208,11 +206,6 @@ def desanitize(text: str) -> str:
         except UnicodeDecodeError:
             pass
     raise QuotaError(f"the name {text!r} holds a % that encodes no character: a % itself is written %25")
-
-
-def jmx_sanitize(name: str) -> str:
-    """`name` as the value of a tag in the name of a JMX metric: quoted (ObjectName.quote) if it must be."""
-    return name if _JMX_SAFE.fullmatch(name) else f'"{name.translate(_JMX_ESCAPES)}"'
 
 
 def spelled(name: str | Default) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from policies.client_quotas import Effective, Op
 from policies.quota_filter import Component, Match
 from policies.quota_names import (
-    DEFAULT,
     ENTITY_TYPES,
     Default,
     Entity,
@@ -41,18 +40,6 @@ _COMMON: Final = frozenset({"names", "defaults"})
 def entity_text(entity: Entity) -> str:
     """For instance `{user=<default>, client-id=my-client}`."""
     return "{" + ", ".join(f"{entity_type}={spelled(name)}" for entity_type, name in entity.names) + "}"
-
-
-def parse_entity(text: str) -> Entity:
-    """What `entity_text` wrote.
-
-    Raises:
-        QuotaError: it is no entity.
-    """
-    if not (text.startswith("{") and text.endswith("}")):
-        raise QuotaError(f"{text!r} is no entity, {{user=NAME, client-id=NAME}} would be one")
-    pairs = [_pair(part.strip(), "an entity") for part in text[1:-1].split(",") if part.strip()]
-    return Entity.of([(entity_type, _of_default(named(name))) for entity_type, name in pairs])
 
 
 def quota_text(key: QuotaKey, value: float) -> str:
@@ -141,14 +128,13 @@ def _parts(text: str, where: str) -> list[str]:
 
 
 def _pairs(text: str, where: str, form: str = "type=name") -> list[tuple[str, str]]:
-    return [_pair(part, where, form) for part in _parts(text, where)]
-
-
-def _pair(part: str, where: str, form: str = "type=name") -> tuple[str, str]:
-    key, equals, value = part.partition("=")
-    if not (key and equals and value):
-        raise QuotaError(f"{part!r} in {where}: {form} is needed; a comma in a name is written %2C")
-    return key, value
+    pairs = []
+    for part in _parts(text, where):
+        key, equals, value = part.partition("=")
+        if not (key and equals and value):
+            raise QuotaError(f"{part!r} in {where}: {form} is needed; a comma in a name is written %2C")
+        pairs.append((key, value))
+    return pairs
 
 
 def _known(entity_type: str) -> str:
@@ -162,10 +148,6 @@ def _name(text: str) -> str:
     if isinstance(name, Default):
         raise QuotaError("<default> is no name: use --defaults; a name that is spelled so is written %3Cdefault%3E")
     return name
-
-
-def _of_default(name: str | Default) -> str | None:
-    return None if name is DEFAULT else name
 
 
 def _number(key: str, value: str) -> float:

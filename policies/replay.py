@@ -21,7 +21,9 @@ from copy import copy
 from itertools import groupby
 from typing import Final
 
-from policies.engine import BrokerMeters, Engine, Others, TopicMeter
+from policies.broker_meters import BrokerMeters, Others, TopicMeter
+from policies.decision import Patience
+from policies.engine import Engine
 from policies.held import IN_FLIGHT, Stream
 from policies.meter import TICK_S
 from policies.policy_set import PolicySet
@@ -371,7 +373,7 @@ class _Replay:
                 if stream.exempt or (rejects == was and not (stream.gone or stream.held or stream.limited)):
                     _count(meter, broker, part.settle())
                     continue
-                want = Want(stream, worker.engine, broker, meter, rejects, was)
+                want = Want(stream, broker, meter, rejects, was)
                 self._divert(want, part, now)
                 wants.append(want)
         for stream in silent:
@@ -379,7 +381,7 @@ class _Replay:
             meter = _meter(broker, stream.key[1])
             rejects = meter.thresholds_ask and not self._lines.paces
             was = worker.rejecting.get(stream.key[:2], False)
-            wants.append(Want(stream, worker.engine, broker, meter, rejects, was))
+            wants.append(Want(stream, broker, meter, rejects, was))
         for want in wants:
             self._try(want, now)
         self._lines.flow([want for want in wants if want.stream.limited and not want.rejects], now, until)
@@ -475,8 +477,9 @@ class _Replay:
         if want.rejects:
             if not want.was:  # else what the record has it try stands for what it has in flight
                 self._reject(stream, TOPIC_THRESHOLD, *stream.attempt(IN_FLIGHT * stream.request))
-            verdict = want.engine.rejection(want.broker.node_id, want.meter.name, now)
-            stream.muted_until = now + verdict.throttle_ms / 1000
+            why = want.broker.strategy.judge(want.meter, want.meter.name, 0, Patience(), now)
+            assert why is not None
+            stream.muted_until = now + why.throttle_ms / 1000
         elif not stream.limited:
             want.passed, want.again = stream.release(stream.held)
             _count(want.meter, want.broker, want.passed)

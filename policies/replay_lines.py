@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from policies.engine import OTHER, BrokerMeters, Engine, TopicMeter
+from policies.broker_meters import OTHER, BrokerMeters, TopicMeter, TopicThreshold
+from policies.decision import Limits, Patience, admit, decide
+from policies.engine import Engine
 from policies.fleet_lines import Fleet
 from policies.group_lines import GroupLimits, GroupLines, GroupSide
 from policies.group_names import PUBLISH_BYTES, PUBLISH_MSGS
@@ -22,7 +24,6 @@ from policies.policy_set import PolicySet
 from policies.quota_lines import DEAL_S, NONE, QuotaLines
 from policies.quota_lines import Lines as OwnLines
 from policies.replay_rows import Rules
-from policies.verdict import REJECT, Verdict, strictest
 
 PIECE_S: Final = 0.25  # of a limit's rate: what passes at once, if requests are not larger
 
@@ -34,7 +35,6 @@ class Want:
     """
 
     stream: Stream
-    engine: Engine
     broker: BrokerMeters
     meter: TopicMeter
     rejects: bool
@@ -82,10 +82,10 @@ class Lines:
     def join(self, stream: Stream, now: float) -> None:
         """Find out what this client is under."""
         broker, topic, principal, client_id = stream.key
-        quotas = self._quotas.of(broker, principal.partition(":")[2], client_id, now)._replace(consume=(), request=())
+        quotas = self._quotas.of(broker, principal.partition(":")[2], client_id, now)
         side = self._side(topic, principal, now)
-        if quotas != NONE or side is not None:
-            self._own[stream] = quotas, side
+        if quotas.produce or side is not None:
+            self._own[stream] = OwnLines(quotas.produce), side
             stream.limited = True
         elif self.paces and self._policies.total(broker) is not None:
             stream.limited = True
@@ -123,46 +123,32 @@ class Lines:
         stream, now = want.stream, self._clock
         size = min(stream.held, max(want.piece, stream.request, PIECE_S * self._pace_of(want)))
         messages = round(size * stream.messages)
-        verdict = self._judge(want, size, messages, now)
-        wait = 0.0 if verdict is None else verdict.throttle_ms / 1000
-        if verdict is not None and verdict.action == REJECT:
+        key = want.meter.name, 0
+        patience = Patience(denied_s=now - stream.denied_since if stream.denied_since else 0.0)
+        decision = decide([(*key, round(size), messages)], {key: self._limits(want)}, patience, now)
+        refused = decision.refused.get(key)
+        if refused is not None:
             stream.denied_since = stream.denied_since or now
-            self._rejected(stream, verdict.reason, *stream.attempt(size))
-            stream.muted_until = at + max(wait, PIECE_S)
+            self._rejected(stream, refused.reason, *stream.attempt(size))
+            stream.muted_until = at + max(refused.throttle_ms / 1000, PIECE_S)
             return
         stream.denied_since = 0.0
         size, again = stream.release(size)
         want.passed += size
         want.again += again
+        admit(decision, [(*key, round(size), messages)], now)
         want.meter.uncounted += size  # type: ignore[assignment]  # of a fluid
         want.broker.total.uncounted += size  # type: ignore[assignment]
-        lines, side = self._own.get(stream, _NOTHING)
-        for line in lines.produce:
-            line.take(size, now)
-        if side is not None:
-            side.take(round(size), messages, now)
-        if verdict is None:
-            want.piece = 2 * size  # there is room: not by thousands of pieces
-        else:
-            want.piece = 0.0
-            self._delayed(stream, verdict.reason, size, wait)
-            stream.muted_until = at + wait
+        want.piece = 0.0 if decision.notes else 2 * size  # there is room: not by thousands of pieces
+        for _, _, reason, delay_ms in decision.notes:
+            self._delayed(stream, reason, size, delay_ms / 1000)
+            stream.muted_until = at + delay_ms / 1000
 
-    def _judge(self, want: Want, size: float, messages: int, now: float) -> Verdict | None:
-        stream = want.stream
-        denied_s = now - stream.denied_since if stream.denied_since else 0.0
-        lines, side = self._own.get(stream, _NOTHING)
-        whole = round(size)
-        found = []
-        if lines.produce:
-            found.append(self._quotas.judge(lines, whole, now, True, denied_s))
-        if side is not None:
-            found.append(self._groups.judge(side, whole, messages, now, True, denied_s))
-        if self.paces:
-            found.append(
-                want.engine.decide(want.broker.node_id, want.meter.name, whole, now, may_delay=True, denied_s=denied_s)
-            )
-        return strictest(found)
+    def _limits(self, want: Want) -> Limits:
+        lines, side = self._own.get(want.stream, _NOTHING)
+        asks = self.paces and want.meter.thresholds_ask
+        threshold = TopicThreshold(want.broker, want.meter, want.meter.name) if asks else None
+        return Limits(quota=lines, group=side, threshold=threshold)
 
     def _pace_of(self, want: Want) -> float:
         """The lowest rate that holds, bytes per second."""

@@ -1,6 +1,6 @@
 # Limits that hold for more than one process: what each gateway, and each of its workers, may take of them. Max-min fair
 # by what members take and whether they want more, computed at once from what everybody tells, not approached in steps
-# (policies/pip82.py is the seed's step function; docs/shares.md compares the two).
+# (tests/policies/pip82.py is the seed's step function; docs/shares.md compares the two).
 #
 # A hungry member has waited because of the limit: it wants everything. A content one is counted at what it takes, so
 # that the hungry ones together have the rest of the limit to the byte; it may take a little more, to grow. An idle one

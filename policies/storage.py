@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, Protocol
 
 from policies.text import ERROR_CHARS, one_line
+from policies.units import format_size
 
 LimitType = Literal["ConsumedBytes", "MinFreeBytes", "MinFreePercentage"]
 State = Literal["OPEN", "THROTTLE", "PAUSE"]
@@ -62,7 +63,7 @@ class Limit(NamedTuple):
         return float(whole) if total > 0 and whole / total == self.level else share
 
     def __str__(self) -> str:
-        level = f"{self.level * 100:g} %" if self.type == "MinFreePercentage" else size(self.level)
+        level = f"{self.level * 100:g} %" if self.type == "MinFreePercentage" else format_size(self.level)
         return f"{self.type} {level}"
 
 
@@ -306,14 +307,18 @@ class Assessment(NamedTuple):
         if self.worst is None or self.factor >= 1:
             return ""
         volume, factor, soft, hard = self.worst
-        free = f"{size(volume.available)} of {size(volume.total)} free" if volume.is_sized else "size unknown"
+        free = (
+            f"{format_size(volume.available)} of {format_size(volume.total)} free"
+            if volume.is_sized
+            else "size unknown"
+        )
         text = f"{volume}: {free}"
         release = self.worst.release_free
         if factor > 0 and self.held and release is not None:
-            return f"{text}, paused until more than {size(release)} are free"
+            return f"{text}, paused until more than {format_size(release)} are free"
         if factor > 0 and soft is not None and hard is not None:
-            return f"{text}, between soft limit {size(soft)} and hard limit {size(hard)}"
-        return text if hard is None else f"{text}, hard limit at {size(hard)}"
+            return f"{text}, between soft limit {format_size(soft)} and hard limit {format_size(hard)}"
+        return text if hard is None else f"{text}, hard limit at {format_size(hard)}"
 
 
 def assess(volumes: Iterable[Volume], policy: LimitPolicy, paused: bool) -> Assessment:
@@ -607,11 +612,3 @@ class SnapshotView:
         if len(reasons) > _BROKERS_NAMED:
             parts.append(f"{len(reasons) - _BROKERS_NAMED} more are unknown")
         return ", ".join(parts)
-
-
-def size(count: float) -> str:
-    """Bytes for people. Up to GB a unit is used from half of it on: "0.9 GB of 100.0 GB" compares at a glance."""
-    for unit, factor in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(count) >= factor * (1.0 if unit in ("PB", "TB") else 0.5):
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"

@@ -2,14 +2,22 @@
 # shared evenly by the broker's other topics. An immutable value: a change is a new one, checked as a whole first, so
 # nothing is ever half-applied.
 #
-# Knows no traffic: rates are meter.py's, comparing them is engine.py's. Source: the broker side quota
+# What becomes of requests beyond them is up to one of two strategies with one interface: thresholds that reject
+# (rejecting.py), or that delay (pacing.py). Knows no traffic: rates are meter.py's. Source: the broker side quota
 # proposal (V1), low level design 1.
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from typing import Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from policies.broker_meters import TopicMeter
+    from policies.decision import Patience
+    from policies.verdict import Verdict
+
+from policies.units import exact_rate
 
 TOTAL_KEY: Final = "total.bytes.in.per.sec.threshold"
 TOPIC_KEY: Final = "bytes.in.per.sec.threshold"
@@ -39,8 +47,8 @@ def check(total: float | None, topics: Mapping[str, float]) -> None:
 def excess_text(explicit: float, total: float) -> str:
     """What is wrong with topics that have more than the total together."""
     return (
-        f"the topics' {TOPIC_KEY} sum up to {exact(explicit)}, which exceeds {TOTAL_KEY} = {exact(total)}"
-        f" by {exact(explicit - total)}: lower some of them, or raise the total to at least {exact(explicit)}"
+        f"the topics' {TOPIC_KEY} sum up to {exact_rate(explicit)}, which exceeds {TOTAL_KEY} = {exact_rate(total)}"
+        f" by {exact_rate(explicit - total)}: lower some of them, or raise the total to at least {exact_rate(explicit)}"
     )
 
 
@@ -50,11 +58,6 @@ _MOST: Final = f" and at most {2**63 - 1}"
 def _wrong(value: float) -> str:
     text = f"{value:g}" if isinstance(value, float) and abs(value) > LARGEST else str(value)
     return f"{text if len(text) <= 30 else text[:29] + '…'} must be a finite number"
-
-
-def exact(rate: float) -> str:
-    """A configured rate with every digit: rounded numbers can't explain why a sum is refused."""
-    return f"{rate:,.0f} bytes/s" if rate == int(rate) else f"{rate:,.3f} bytes/s"
 
 
 class Thresholds:
@@ -109,8 +112,8 @@ class Thresholds:
             )
         if self.total is not None and self.left == 0:
             return (
-                f"the topics' {TOPIC_KEY} use up {TOTAL_KEY} = {exact(self.total)}: the implicit threshold of every"
-                " other topic is 0",
+                f"the topics' {TOPIC_KEY} use up {TOTAL_KEY} = {exact_rate(self.total)}: the implicit threshold of"
+                " every other topic is 0",
             )
         return ()
 
@@ -119,3 +122,56 @@ def _made(total: float | None, explicit: dict[bytes, float], left: float) -> Thr
     made = Thresholds(None, {})
     made.total, made.explicit, made.left = total, explicit, left
     return made
+
+
+class ThresholdStrategy:
+    """What becomes of requests beyond the thresholds of one broker, whose meters tell it what changes. It alone says
+    which topics have to be asked about (`TopicMeter.ask_thresholds`).
+
+    `delays`: requests wait for the total, which is ours in part.
+    """
+
+    __slots__ = ()
+    delays: ClassVar[bool]
+
+    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
+        """What happens to `size` bytes for a topic that has to ask; `topic`: its name, also where several share a
+        meter. Takes nothing.
+        """
+        raise NotImplementedError
+
+    def take(self, meter: TopicMeter, size: int, now: float) -> None:
+        """These pass, and will be added to `uncounted`."""
+
+    def spare(self, meter: TopicMeter, size: int) -> None:
+        """These will be added to `uncounted` as well, and nobody has to pay for them."""
+
+    def is_limiting(self, meter: TopicMeter) -> bool:
+        """Whether topic and total were beyond their thresholds when they were last looked at."""
+        raise NotImplementedError
+
+    def join(self, meter: TopicMeter) -> None:
+        """A topic is new."""
+
+    def lower_share(self) -> None:
+        """The implicit share has become smaller, and nothing else has changed."""
+
+    def refresh(self) -> None:
+        """Rates or thresholds have changed."""
+
+    def retune(self, now: float) -> None:
+        """The total's threshold has changed, or our part of it."""
+
+    def pace(self, now: float) -> None:
+        """Called every pacing.PACE_S while anything delays."""
+
+    def close_tick(self, now: float) -> None:
+        """Called before the meters tick, as that sets `uncounted` to 0."""
+
+    def take_hunger(self, now: float) -> bool:
+        """Whether anybody had to wait for the total since the last call, or has to just now."""
+        return False
+
+    def release(self) -> None:
+        """Ask about no topic any more: it is replaced."""
+        raise NotImplementedError

@@ -116,6 +116,12 @@ OPTIONAL_ROW_FIELDS: Final[dict[str, str]] = {
     "repeats": "int",  # those of `bytes` whose last attempt before this one was rejected; none in NOTES
 }
 
+# What sums over rows can be asked by, and what they count.
+DIMENSIONS: Final = (
+    *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
+)
+MEASURES: Final = ("bytes", "messages", "requests")
+
 MAX_ROWS: Final = 1000
 # Half of Kafka's default max.message.bytes (1,048,588), so that a record gets into every topic. A row
 # is at most six names of NAME_CHARS characters, each of which takes 12 bytes at worst (a pair of escaped surrogates).

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
+
+from policies.units import format_rate
 
 REJECT: Final = "reject"
 DELAY: Final = "delay"  # admitted; the client, and then its connection, waits afterwards
@@ -68,16 +69,6 @@ class Verdict:
     def would(self) -> str:
         """One of usage.WOULD: what would have happened to the batch if this were enforced."""
         return "would_delay" if self.action == DELAY else "would_reject"
-
-
-def strictest(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """The one that counts among several policies' verdicts on the same batch; None if none says anything.
-
-    What is enforced beats what is only observed, a rejection beats a delay, then the longer throttle wins; the first of
-    equals.
-    """
-    said = (verdict for verdict in verdicts if verdict is not None)
-    return max(said, key=lambda v: (not v.observed_only, v.action == REJECT, v.throttle_ms), default=None)
 
 
 def over_threshold(
@@ -230,11 +221,3 @@ def _of(observed: float, limit: float) -> str:
         if texts[0] != texts[1]:
             break
     return f"{texts[0]} of {texts[1]}"
-
-
-def format_rate(rate: float, digits: int = 1) -> str:
-    """Bytes per second in decimal units, as thresholds are configured."""
-    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if rate >= size:
-            return f"{rate / size:.{digits}f} {unit}"
-    return f"{rate:.{digits}f} B/s"

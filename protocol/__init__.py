@@ -18,6 +18,8 @@
 #   fetch_request     how much a Fetch may ask for, changed in place
 #   admin             how messages of admin APIs are read and written, from tables
 #   configs, quotas   those tables, and how a request is split between the broker and us, and the answers merged
+#   handshake         ApiVersions, SaslHandshake, SaslAuthenticate, as the gateway's own connections say them
+#   cluster           DescribeCluster, Metadata, DescribeLogDirs, likewise
 #   refusal           the answer that refuses a whole admin request
 #   identity          who: client software, SASL principal seen passing by
 

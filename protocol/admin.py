@@ -3,7 +3,8 @@
 # These requests are rare and small and their texts mean something here (config keys, principals), so unlike on the
 # produce path a message is decoded whole, into NamedTuples and str, and encoded whole. Unknown tagged fields are
 # skipped and not written again: what is forwarded without a change should be the client's own bytes. The tables are
-# in protocol/configs.py and protocol/quotas.py. It refuses to know which key is whose and who may change it.
+# in protocol/configs.py and protocol/quotas.py; of what the gateway itself asks brokers, in protocol/cluster.py and
+# protocol/handshake.py. It refuses to know which key is whose and who may change it.
 #
 # Texts are UTF-8 of at most 32,767 bytes, in compact form as well, for a broker takes no others.
 #
@@ -19,7 +20,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from protocol import api, wire
 from protocol.wire import Buffer, MalformedFrame
 
-Kind: TypeAlias = Literal["bool", "int8", "int16", "int32", "float64", "text", "message"]
+Kind: TypeAlias = Literal["bool", "int8", "int16", "int32", "int64", "float64", "text", "message", "bytes"]
 Q = TypeVar("Q")
 A = TypeVar("A")
 T = TypeVar("T")
@@ -28,7 +29,7 @@ _Put: TypeAlias = Callable[[Any, int, bool], bytes]  # value, version, flexible
 
 _FLOAT64 = struct.Struct(">d")
 _MAX_TEXT = 0x7FFF  # bytes; what Kafka's own readers and writers refuse to exceed
-_FORMS = {"bool": ">?", "int8": ">b", "int16": ">h", "int32": ">i", "float64": ">d"}
+_FORMS = {"bool": ">?", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "float64": ">d"}
 
 
 class Field(NamedTuple):
@@ -122,9 +123,9 @@ class Api(Generic[Q, A]):
         if not self.lowest <= version <= self.highest:
             raise MalformedFrame(self._spoken(version))
         correlation_id, pos = wire.int32(buf, start, end)
-        flexible = version >= api.ANSWER_FLEXIBLE_FROM[self.key]
-        if flexible:
+        if version >= api.ANSWER_FLEXIBLE_FROM[self.key]:
             pos = wire.skip_tags(buf, pos, end)
+        flexible = version >= api.REQUEST_FLEXIBLE_FROM[self.key]  # the body is, where only the header isn't
         return correlation_id, self._read(self.answer, buf, start, pos, end, version, flexible, "answer")
 
     def encode_answer(self, answer: A, version: int, correlation_id: int) -> bytes:
@@ -133,9 +134,10 @@ class Api(Generic[Q, A]):
         Raises:
             ValueError: as in `encode_request`.
         """
-        flexible = self._writable(version) >= api.ANSWER_FLEXIBLE_FROM[self.key]
-        head = wire.INT32.pack(correlation_id) + _tags(flexible)
-        return wire.framed(head + _put_struct(self.answer, answer, version, flexible))
+        head = wire.INT32.pack(correlation_id) + _tags(self._writable(version) >= api.ANSWER_FLEXIBLE_FROM[self.key])
+        return wire.framed(
+            head + _put_struct(self.answer, answer, version, version >= api.REQUEST_FLEXIBLE_FROM[self.key])
+        )
 
     def _read(
         self, kind: Struct[T], buf: Buffer, start: int, pos: int, end: int, version: int, flexible: bool, what: str
@@ -206,6 +208,8 @@ def _reader(field: Field) -> _Read:
         one: _Read = functools.partial(_read_struct, kind)
     elif kind in ("text", "message"):
         one = _read_nullable_text if field.nullable and not field.array else _read_text
+    elif kind == "bytes":
+        one = _read_bytes
     else:
         one = _NUMBERS[kind]
     return functools.partial(_read_array, one, field.nullable) if field.array else one
@@ -250,6 +254,13 @@ def _read_nullable_text(buf: Buffer, pos: int, end: int, _version: int, flexible
         raise MalformedFrame(f"a text that isn't UTF-8 ({error.reason} at its byte {error.start})") from None
 
 
+def _read_bytes(buf: Buffer, pos: int, end: int, _version: int, flexible: bool) -> tuple[bytes, int]:
+    size, pos = (wire.compact_array if flexible else wire.array)(buf, pos, end)  # lengths and counts look alike
+    if size < 0:
+        raise MalformedFrame("null in place of bytes")
+    return bytes(buf[pos : pos + size]), pos + size
+
+
 def _read_bool(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[bool, int]:
     value, pos = wire.int8(buf, pos, end)
     return value != 0, pos  # as Kafka reads it
@@ -267,6 +278,10 @@ def _read_int32(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool)
     return wire.int32(buf, pos, end)
 
 
+def _read_int64(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[int, int]:
+    return wire.int64(buf, pos, end)
+
+
 def _read_float64(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[float, int]:
     after = wire.skip(pos, _FLOAT64.size, end)
     return _FLOAT64.unpack_from(buf, pos)[0], after
@@ -277,6 +292,7 @@ _NUMBERS: dict[str, _Read] = {
     "int8": _read_int8,
     "int16": _read_int16,
     "int32": _read_int32,
+    "int64": _read_int64,
     "float64": _read_float64,
 }
 
@@ -299,6 +315,8 @@ def _writer(field: Field) -> _Put:
         one: _Put = functools.partial(_put_struct, kind)
     elif kind in ("text", "message"):
         one = functools.partial(_put_text, field._replace(nullable=field.nullable and not field.array))
+    elif kind == "bytes":
+        one = _put_bytes
     else:
         one = functools.partial(_put_number, field.name, kind, struct.Struct(_FORMS[kind]).pack)
     return functools.partial(_put_array, field, one) if field.array else one
@@ -320,6 +338,10 @@ def _put_number(
         return pack(value)
     except struct.error as error:
         raise ValueError(f"{name}: {value!r} is no {kind}: {error}") from None
+
+
+def _put_bytes(value: bytes, _version: int, flexible: bool) -> bytes:
+    return (wire.put_uvarint(len(value) + 1) if flexible else wire.INT32.pack(len(value))) + value
 
 
 def _put_text(field: Field, value: str | None, _version: int, flexible: bool) -> bytes:

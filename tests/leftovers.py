@@ -1,12 +1,11 @@
 # What a call leaves behind, told apart from what other threads of the tests do meanwhile: they run clients beside each
-# other, so that neither the process's descriptors nor its threads stand still.
+# other, so that the process's descriptors don't stand still.
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec
@@ -36,13 +35,3 @@ def no_descriptors_left(test: Callable[P, None]) -> Callable[P, None]:
 
 def _descriptors() -> list[int]:
     return sorted(map(int, os.listdir("/proc/thread-self/fd")))
-
-
-def threads_of(library: str) -> set[threading.Thread]:
-    """Living threads that run a function or are of a class of this package."""
-    found = set()
-    for thread in threading.enumerate():
-        modules = (type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", None) or "")
-        if any(module.partition(".")[0] == library for module in modules):
-            found.add(thread)
-    return found

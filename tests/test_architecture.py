@@ -93,7 +93,7 @@ def test_protocol_is_pure_and_knows_no_policy(path: Path) -> None:
 def test_policies_are_pure_and_know_no_protocol(path: Path) -> None:
     tops = {name.split(".")[0] for name in imports(path)}
     assert not tops & IMPURE
-    assert tops <= sys.stdlib_module_names | {"policies"}
+    assert tops <= sys.stdlib_module_names | {"policies", "re2"}  # regular expressions in linear time: pure as well
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.parts[-2] in PURE], ids=lambda path: path.name)
@@ -147,6 +147,18 @@ def test_what_gateways_say_to_each_other_is_made_without_io(name: str) -> None:
     names = imports(ROOT / "gateway" / "fleet" / f"{name}.py")
     assert not {module.split(".")[0] for module in names} & (IMPURE | {"trio", "confluent_kafka"})
     assert not [module for module in names if module.startswith("gateway.") and not module.startswith("gateway.fleet.")]
+
+
+@pytest.mark.parametrize("path", under("gateway/kafka/"), ids=ids(under("gateway/kafka/")))
+def test_the_clients_of_kafka_know_nothing_of_who_asks(path: Path) -> None:
+    inner = [name for name in imports(path) if name.startswith(("gateway.", "policies."))]
+    assert not [name for name in inner if not name.startswith(("gateway.kafka", "policies.text"))]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
+def test_only_the_demo_imports_kafka_python(path: Path) -> None:
+    if not path.name.startswith("demo"):
+        assert "kafka" not in {name.split(".")[0] for name in imports(path)}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))

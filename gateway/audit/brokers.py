@@ -124,7 +124,7 @@ def _admin(
     if not isinstance(kafka.clients.admin.Admin, JavaClass):
         raise AuditError(
             "Spark has no Kafka connector: give spark-submit"
-            f" --packages {connector.coordinate(spark.version)}, or its jars by --jars"
+            f" --packages {connector.KAFKA.coordinate.format(spark=spark.version)}, or its jars by --jars"
         )
     bounds = {"default.api.timeout.ms": ANSWER_TIMEOUT_MS, "request.timeout.ms": ANSWER_TIMEOUT_MS * 2 // 3}
     given = {**bounds, **properties}

@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -21,20 +20,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
+from gateway.kafka import topic_names
+from policies import usage
+from policies.units import parse_duration
+
 if TYPE_CHECKING:
     from gateway.audit.job import Records
 
 _Session = TypeVar("_Session")
 
-TOPIC: Final = "__produce_gateway_usage"
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
 
-# Written out here because importing the schema imports PySpark; a test holds them equal.
-BY: Final = (
-    *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
-)
-MEASURES: Final = ("bytes", "messages", "requests")
-_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MAX_MS: Final = 10**17  # far beyond any record, and far below what a long holds
 
 _EPILOG = """\
 exit codes: 0 done; 1 it could not be done (one line on stderr says why); 2 wrong options;
@@ -138,10 +135,9 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     """The options that say what is to be read, and with which Spark."""
     add = parser.add_argument
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
-    add("--topic", default=TOPIC, help="its name (%(default)s)")
+    add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
     add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
-    add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
     add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
     add("--to", dest="end", metavar="TIME", help="end, not included")
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
@@ -189,8 +185,7 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
     options, conf = reading.options, reading.conf
     if options.tables:
         tell("starting Spark")
-        delta = options.tables_format == "delta" or store.marked_format(options.tables) == "delta"
-        session = job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages)
+        session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
         with interruptible(session) as spark:
             tables = store.open_tables(spark, options.tables)
             with job.read_tables(tables, reading.start_ms, reading.end_ms, tell) as records:
@@ -237,18 +232,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_sources(parser)
     add = parser.add_argument
-    add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
+    known = ", ".join(usage.DIMENSIONS)
+    add("--by", default="topic", metavar="A,B", help=f"any of {known}; empty for one sum (%(default)s)")
     add("--window", metavar="DURATION", help="one row per 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
-    add("--measure", default=",".join(MEASURES), metavar="A,B", help="tables to show: %(default)s")
+    add("--measure", default=",".join(usage.MEASURES), metavar="A,B", help="tables to show: %(default)s")
     return parser
 
 
 def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[str, ...], int | None, Reading]:
     """By what, per window of how many ms, and from where; the rest of `options` is put in order."""
     reading = checked_sources(options, now_ms)
-    by = choice("--by", options.by, BY)
-    options.measure = choice("--measure", options.measure, MEASURES) or MEASURES
+    by = choice("--by", options.by, usage.DIMENSIONS)
+    options.measure = choice("--measure", options.measure, usage.MEASURES) or usage.MEASURES
     window = duration("--window", options.window) if options.window is not None else None
     return by, window, reading
 
@@ -262,17 +258,27 @@ def choice(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def duration(name: str, text: str) -> int:
-    found = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text)
-    if not found or not int(found[1]):
-        refuse(f"{name}: {text!r} is no duration such as 30s, 1m, 1h or 1d")
-    return int(found[1]) * _UNIT_MS[found[2]]
+    """Milliseconds, at least 1."""
+    ms = _milliseconds(text)
+    if not ms:
+        refuse(f"{name}: {text!r} is not a valid duration; for example: 30s, 1m, 1h or 1d")
+    return ms
+
+
+def _milliseconds(text: str) -> int | None:
+    """None: it is not a duration."""
+    try:
+        ms = parse_duration(text) * 1000
+    except ValueError:
+        return None
+    return round(ms) if ms <= _MAX_MS else None
 
 
 def _time(name: str, text: str | None, now_ms: int) -> int | None:
     if text is None:
         return None
-    if re.fullmatch(r"\d+(ms|s|m|h|d)", text):
-        return now_ms - duration(name, text)
+    if (ms := _milliseconds(text)) is not None:
+        return now_ms - ms
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gateway.audit import cli
+from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
+    from gateway.audit.store import Tables
     from gateway.audit.upkeep import Done
 
 _EPILOG: Final = """\
@@ -40,10 +41,9 @@ def _stream_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
-    add("--topic", default=cli.TOPIC, help="its name (%(default)s)")
+    add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
     add("--output", required=True, metavar="DIR", help="the tables: a directory, or s3a://…, hdfs://…")
     add("--checkpoint", metavar="DIR", help="how far it has come (OUTPUT/_checkpoint)")
-    add("--format", choices=("parquet", "delta"), default="parquet", help="of the tables (%(default)s)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="what is in the topic now, then end (the default)")
     how.add_argument("--interval", metavar="DURATION", help="go on, with a batch every 30s, 5m …")
@@ -59,8 +59,6 @@ def _compact_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser(
         "compact", "Few large files in place of the tables' many small ones; a stream may go on meanwhile.", _EPILOG
     )
-    parser.add_argument("directory", metavar="DIR", help="the tables")
-    parser.add_argument("--older-than", default="0s", metavar="DURATION", help="leave what was written since (0s)")
     _add_upkeep(parser)
     return parser
 
@@ -69,17 +67,16 @@ def _expire_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser(
         "expire", "Lets go of the days that ended longer ago than --keep; a stream may go on meanwhile.", _EPILOG
     )
-    parser.add_argument("directory", metavar="DIR", help="the tables")
     parser.add_argument("--keep", required=True, metavar="DURATION", help="how long usage is kept: 90d")
     _add_upkeep(parser)
     return parser
 
 
 def _add_upkeep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help="the tables")
     parser.add_argument(
-        "--grace", default="1h", metavar="DURATION", help="how long a reader that has begun may go on (%(default)s)"
+        "--grace", default="1d", metavar="DURATION", help="how long a reader that has begun may go on (%(default)s)"
     )
-    parser.add_argument("--format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
     cli.add_spark_options(parser)
 
 
@@ -109,58 +106,63 @@ def _stream(options: argparse.Namespace) -> Callable[[], int]:
             derive_every / 1000,
         )
         tell("starting Spark")
-        delta = options.format == "delta"
-        session = job.session(conf, delta=delta, jars=options.jars, packages=options.packages)
+        session = job.session(conf, delta=True, jars=options.jars, packages=options.packages)
         with cli.interruptible(session) as spark:
-            added = stream.run(spark, store.open_tables(spark, options.output, make=options.format), plan, tell)
+            added = stream.run(spark, store.open_tables(spark, options.output, make=True), plan, tell)
         print(", ".join(f"{count:,} {_ADDED.get(name, name)}" for name, count in added.items()), flush=True)
         return cli.OK
 
     return work
 
 
-def _upkeep(options: argparse.Namespace, duration: str) -> Callable[[], int]:
-    # An age of 0 is a wish that makes sense here, unlike a window of 0.
-    age, grace = [0 if re.fullmatch(r"0(ms|s|m|h|d)", text) else cli.duration(name, text) for name, text in (
-        (f"--{duration}", getattr(options, duration.replace("-", "_"))),
-        ("--grace", options.grace),
-    )]  # fmt: skip
+def _compact(options: argparse.Namespace) -> Callable[[], int]:
+    grace = _age("--grace", options.grace)
+
+    def work(tables: Tables, tell: Callable[[str], None]) -> str:
+        from gateway.audit import upkeep
+
+        return _said(upkeep.compact(tables, grace, tell))
+
+    return _upkeep(options, work)
+
+
+def _expire(options: argparse.Namespace) -> Callable[[], int]:
+    keep, grace = _age("--keep", options.keep), _age("--grace", options.grace)
+
+    def work(tables: Tables, tell: Callable[[str], None]) -> str:
+        from gateway.audit import stream, upkeep
+
+        done = upkeep.expire(tables, keep, grace, tell)
+        stream.derive(tables)
+        return f"{_said(done)}; usage is kept from {tables.horizon()} (UTC) on"
+
+    return _upkeep(options, work)
+
+
+def _upkeep(options: argparse.Namespace, work: Callable[[Tables, Callable[[str], None]], str]) -> Callable[[], int]:
     conf = cli.pairs("--conf", options.conf)
     tell = cli.teller(options.quiet)
 
-    def work() -> int:
-        from gateway.audit import job, store, stream, upkeep
+    def run() -> int:
+        from gateway.audit import job, store
 
         tell("starting Spark")
-        delta = "delta" in (options.format, store.marked_format(options.directory))
-        session = job.session(conf, kafka=False, delta=delta, jars=options.jars, packages=options.packages)
+        session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
         with cli.interruptible(session) as spark:
-            tables = store.open_tables(spark, options.directory)
-            if duration == "keep":
-                done = upkeep.expire(tables, age, grace, tell)
-                stream.derive(tables)
-                kept = f"; usage is kept from {tables.horizon()} (UTC) on"
-            else:
-                done = upkeep.compact(tables, age, grace, tell)
-                kept = ""
-        print(f"{_said(done)}{kept}", flush=True)
+            print(work(store.open_tables(spark, options.directory), tell), flush=True)
         return cli.OK
 
-    return work
+    return run
+
+
+def _age(name: str, text: str) -> int:
+    # An age of 0 is a wish that makes sense here, unlike a window of 0.
+    return 0 if re.fullmatch(r"0(ms|s|m|h|d)", text) else cli.duration(name, text)
 
 
 def _said(done: Done) -> str:
-    if not done.commits:
-        return f"nothing to do; {done.deleted:,} leftovers deleted"
-    return (
-        f"{done.commits:,} commits taken together, {done.files_before:,} files became {done.files_after:,};"
-        f" {done.deleted:,} leftovers deleted"
-    )
+    return f"{done.files_before:,} files became {done.files_after:,}; {done.deleted:,} leftovers deleted"
 
 
 _PARSERS: Final = {"stream": _stream_parser, "compact": _compact_parser, "expire": _expire_parser}
-_WORK: Final[dict[str, Callable[[argparse.Namespace], Callable[[], int]]]] = {
-    "stream": _stream,
-    "compact": functools.partial(_upkeep, duration="older-than"),
-    "expire": functools.partial(_upkeep, duration="keep"),
-}
+_WORK: Final = {"stream": _stream, "compact": _compact, "expire": _expire}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyspark
 from py4j.protocol import Py4JJavaError
@@ -25,13 +25,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import brokers, connector, schema, transforms
+from gateway.audit import brokers, connector, schema, store, transforms
 from gateway.audit.brokers import check_reachable
 from gateway.audit.errors import AuditError, explain
 from gateway.audit.progress import watched
-
-if TYPE_CHECKING:
-    from gateway.audit.store import Tables
+from gateway.audit.store import Tables
 
 APP_NAME: Final = "produce-gateway audit"
 _POLL_TIMEOUT_MS: Final = 60_000  # how long a task waits for records that exist
@@ -61,19 +59,23 @@ _LOCAL: Final = _ALWAYS | {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     # Noting down the line of every expression costs calls into the JVM, and we show no such lines.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # 200, and for listing files 10,000, are for clusters; here every one of them would be a task of some milliseconds.
+    # 200, for listing files 10,000, and for Delta's log 50, are for clusters; here each would be a task of some
+    # milliseconds.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 2)),
 }
 _DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # `--grace` says what VACUUM leaves; Delta's own check wants a week.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: sums `by` some of schema.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
+    """What is asked: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
 
     by: tuple[str, ...] = ()
     window_ms: int | None = None
@@ -285,8 +287,9 @@ def read_tables(
     try:
         with watched(tables.spark, tell):
             tell("reading the tables")
-            rows, intervals = tables.read("usage", from_ms, to_ms), tables.read("intervals")
-            yield Records(rows, intervals, [tables.about()], _count_tables(tables))
+            records = tables.records()  # of one moment, whatever a stream adds meanwhile
+            rows = store.view(store.on_days(records, from_ms, to_ms), "usage")
+            yield Records(rows, store.view(records, "intervals"), [tables.about()], _count_tables(records))
     except (Py4JJavaError, PySparkException) as error:
         raise AuditError(explain(error)) from error
 
@@ -323,18 +326,19 @@ def run_tables(tables: Tables, question: Question, tell: Callable[[str], None] =
         return answer(records, question, tell)
 
 
-def _count_tables(tables: Tables) -> dict[str, Any]:
-    bad = tables.read("malformed")
+def _count_tables(records: DataFrame) -> dict[str, Any]:
+    bad = store.view(records, "malformed")
     problems = {row["problem"]: row["count"] for row in bad.groupBy("problem").count().collect()}
     origin = F.concat_ws("", "origin_topic", F.lit("-"), "partition", F.lit("@"), "offset").alias("origin")
     text = F.substring(F.col("value").cast("string"), 1, transforms.SAMPLE).alias("sample")
     samples = bad.select(origin, "problem", text).limit(_SAMPLES).collect() if problems else []
-    copies = tables.read("duplicates")
-    counted = copies.agg(F.count(F.lit(1)).alias("duplicates"), F.count_if("conflict").alias("conflicts")).collect()[0]
-    malformed = sum(problems.values())
+    counted = records.agg(
+        F.count(F.lit(1)).alias("records"),
+        F.count_if(~F.col("counts")).alias("duplicates"),
+        F.count_if("conflict").alias("conflicts"),
+    ).collect()[0]
     return {
-        "records": tables.read("intervals").count() + counted["duplicates"] + malformed,
-        "malformed": malformed,
+        "malformed": sum(problems.values()),
         "problems": dict(sorted(problems.items())),
         "samples": [row.asDict() for row in samples],
         **counted.asDict(),
@@ -421,8 +425,8 @@ def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: st
     if packages:
         return {"spark.jars.packages": packages}
     own = Path(pyspark.__file__).parent / "jars"
-    found = connector.connector_jars(pyspark.__version__, own) if kafka else []
-    found += connector.delta_jars(pyspark.__version__, own) if delta else []
+    wanted = [*([connector.KAFKA] if kafka else []), *([connector.DELTA] if delta else [])]
+    found = [jar for library in wanted for jar in connector.jars(library, pyspark.__version__, own)]
     return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 

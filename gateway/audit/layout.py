@@ -1,14 +1,15 @@
-# The audit's tables: their columns, keys and the version of it all. docs/audit.md describes the same for readers. Types
-# and names only: no session, no file, no expression.
+# The audit's tables: their columns and the version of it all. docs/audit.md describes the same for readers. Types and
+# names only: no session, no file, no expression.
 #
-# A column is only ever added, at the end and nullable, so that files of an older layout stay readable: what they lack
-# is filled by COMPLETED. Anything else is a new LAYOUT (commits.py), which older programs refuse.
+# A column is only ever added, nullable: Delta Lake adds it to existing tables with the next batch. Anything else is a
+# new LAYOUT, which older programs refuse.
 
 from __future__ import annotations
 
 from typing import Final
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -22,9 +23,10 @@ from pyspark.sql.types import (
 
 from gateway.audit import schema
 
-MARKER: Final = "_produce_gateway_tables.json"
-PARQUET, DELTA = "parquet", "delta"
-FORMATS: Final = (PARQUET, DELTA)
+LAYOUT: Final = 1
+
+# Where a record was found. The id tells a topic from one of the same name that was made later.
+ORIGIN: Final = ("topic_id", "partition", "offset")
 
 
 def _table(**columns: DataType) -> StructType:
@@ -34,21 +36,41 @@ def _table(**columns: DataType) -> StructType:
 _LIFE: Final[dict[str, DataType]] = {"gateway": StringType(), "boot": StringType(), "worker": LongType()}
 _NUMBER: Final[dict[str, DataType]] = {"seq": LongType(), "part": LongType()}
 _TIMES: Final[dict[str, DataType]] = {"start_ms": LongType(), "end_ms": LongType()}
-# Where a record was found. The id tells a topic from one of the same name that was made later.
-ORIGIN: Final = ("topic_id", "partition", "offset")
 _ORIGIN: Final[dict[str, DataType]] = {
     "origin_topic": StringType(),
     "topic_id": StringType(),
     "partition": IntegerType(),
     "offset": LongType(),
 }
-_DATE: Final[dict[str, DataType]] = {"date": DateType()}
+_DATE: Final[dict[str, DataType]] = {"date": DateType()}  # in UTC
 
-TABLES: Final[dict[str, StructType]] = {
+# The table that a stream writes: one row for each record of the topic, so that one commit of one table is a whole
+# batch. VIEWS are what readers see of it.
+RECORDS: Final = "records"
+RECORDS_SCHEMA: Final = _table(
+    **_LIFE,
+    **_NUMBER,
+    kind=StringType(),
+    version=LongType(),
+    parts=LongType(),
+    **_TIMES,
+    final=BooleanType(),
+    row_count=LongType(),
+    digest=LongType(),
+    storage_factor_ppm=LongType(),
+    **_ORIGIN,
+    timestamp_ms=LongType(),  # Kafka's
+    counts=BooleanType(),  # false: a further copy of a record; null: malformed
+    conflict=BooleanType(),  # a copy that says something else than the record that counts
+    problem=StringType(),  # why it is malformed, else null
+    value=BinaryType(),  # the whole of a malformed record
+    rows=ArrayType(schema.ROW),  # of a record that counts
+    **_DATE,  # of start_ms; of a malformed record, of timestamp_ms
+)
+
+VIEWS: Final[dict[str, StructType]] = {
     # One row for each row of each record that counts.
-    "usage": StructType(
-        [*_table(**_LIFE, **_NUMBER, **_TIMES).fields, *schema.ROW.fields, StructField("date", DateType())]
-    ),
+    "usage": StructType([*_table(**_LIFE, **_NUMBER, **_TIMES).fields, *schema.ROW.fields, *_table(**_DATE).fields]),
     # One row for each record that counts, "lost" notes included: what gaps and lives follow from.
     "intervals": _table(
         version=LongType(),
@@ -68,9 +90,13 @@ TABLES: Final[dict[str, StructType]] = {
     "duplicates": _table(
         kind=StringType(), **_LIFE, **_NUMBER, **_TIMES, digest=LongType(), conflict=BooleanType(), **_ORIGIN, **_DATE
     ),
-    # One row for each record that could not be understood, whole. Its date is that of its Kafka timestamp.
+    # One row for each record that could not be understood, whole.
     "malformed": _table(value=BinaryType(), problem=StringType(), timestamp_ms=LongType(), **_ORIGIN, **_DATE),
-    # Derived: what transforms.gaps and transforms.boots say of `intervals`, and when they were asked.
+}
+
+# Tables that follow from `intervals`, made anew each time: what transforms.gaps and transforms.boots say, and when
+# they were asked.
+DERIVED: Final[dict[str, StructType]] = {
     "gaps": _table(
         **_LIFE,
         gap=StringType(),
@@ -93,20 +119,3 @@ TABLES: Final[dict[str, StructType]] = {
         as_of_ms=LongType(),
     ),
 }
-DATED: Final = tuple(name for name, columns in TABLES.items() if "date" in columns.names)
-# What names a row's record once and for all within a table: nothing is ever there under the same name twice.
-KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "usage": (*schema.BOOT, "seq", "part"),
-    "intervals": schema.IDENTITY,
-    "duplicates": ORIGIN,
-    "malformed": ORIGIN,
-}
-# Sorted by this, a compacted file's columns compress well and readers skip most of it.
-ORDER: Final[dict[str, tuple[str, ...]]] = {
-    "usage": ("topic", "principal", "client_id", "start_ms"),
-    "intervals": (*schema.BOOT, "seq"),
-    "duplicates": (*schema.BOOT, "seq"),
-    "malformed": ORIGIN,
-}
-# For columns that files of an older layout don't have.
-COMPLETED: Final[dict[str, bool | float | int | str]] = {"group": "", "software": ""}

@@ -21,7 +21,7 @@ from gateway.policy import document
 from policies import usage
 from policies.engine import INTERNAL_TOPICS
 from policies.shares import fair
-from policies.verdict import format_rate
+from policies.units import exact_size, format_rate
 
 _DIGITS: Final = 2  # of a threshold: more would say more than is known
 
@@ -145,8 +145,8 @@ def _unit(rate: float) -> int:
 
 def policy_document(advice: Sequence[Advice], wish: Wish) -> dict[str, Any]:
     """In the form of `produce-gateway policies apply`."""
-    topics = {each.busiest.topic: document.size_text(each.threshold) for each in advice}
-    thresholds: dict[str, Any] = {"total": {"default": document.size_text(wish.total)}}
+    topics = {each.busiest.topic: exact_size(each.threshold) for each in advice}
+    thresholds: dict[str, Any] = {"total": {"default": exact_size(wish.total)}}
     return {"thresholds": {**thresholds, **({"topics": topics} if topics else {})}}
 
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from gateway import config
 from gateway.audit import cli
+from policies.units import parse_size
 
 _EPILOG: Final = """\
 What is printed is what `produce-gateway policies apply` takes, with the reasons as comments:
@@ -85,10 +85,9 @@ def _recommend(options: argparse.Namespace) -> Callable[[], int]:
 
 def _size(name: str, text: str) -> float:
     try:
-        size = config.parse_size(text)
+        return float(parse_size(text))
     except ValueError as error:
         cli.refuse(f"{name}: {error}")
-    return float(str(size))
 
 
 def _share(name: str, text: str) -> float:

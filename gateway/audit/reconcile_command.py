@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.audit import cli
+from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,10 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
     add("--since", metavar="FILE", help="a snapshot; without it: since the topics were made")
     add("--until", metavar="FILE", help="a later one; without it: now")
-    add("--topic", default=cli.TOPIC, help="of the usage log (%(default)s)")
+    add("--topic", default=topic_names.USAGE, help="of the usage log (%(default)s)")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files in place of that topic")
     add("--tables", metavar="DIR", help="read the tables of `produce-gateway audit stream` in place of that topic")
-    add("--tables-format", choices=("parquet", "delta"), help="of tables that are not on this machine's disks")
     add("--margin", default="5s", metavar="DURATION", help="intervals so near a snapshot may be on either side (5s)")
     add("--settle", default="5s", metavar="DURATION", help="wait so long for the usage log where --until is now (5s)")
     add("--format", choices=("table", "json"), default="table")
@@ -125,14 +125,15 @@ def _reconcile(options: argparse.Namespace) -> Callable[[], int]:
     tell = cli.teller(options.quiet)
 
     def work() -> int:
-        from gateway.audit import brokers, job, reconcile, store
+        from gateway.audit import brokers, job, reconcile
 
         kafka = options.bootstrap_servers is not None
         if kafka:
             brokers.check_reachable(options.bootstrap_servers)
         tell("starting Spark")
-        delta = bool(options.tables) and "delta" in (options.tables_format, store.marked_format(options.tables))
-        session = job.session(conf, kafka=kafka, delta=delta, jars=options.jars, packages=options.packages)
+        session = job.session(
+            conf, kafka=kafka, delta=bool(options.tables), jars=options.jars, packages=options.packages
+        )
         with cli.interruptible(session) as spark:
             end = until
             if end is None:

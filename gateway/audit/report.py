@@ -85,9 +85,9 @@ def _topics(cells: DataFrame, times: Times, groups: Sequence[Group]) -> list[Top
 
 def _reasons(cells: DataFrame, times: Times) -> list[Reason]:
     sums = cells.groupBy(F.col("start_ms").alias(schema.WINDOW), "outcome", "reason").agg(
-        *(F.sum(name).alias(name) for name in schema.MEASURES), F.sum(F.coalesce("repeats", F.lit(0))).alias("again")
+        *(F.sum(name).alias(name) for name in usage.MEASURES), F.sum(F.coalesce("repeats", F.lit(0))).alias("again")
     )
-    found = _series(sums.collect(), times, ("outcome", "reason"), (*schema.MEASURES, "again"))
+    found = _series(sums.collect(), times, ("outcome", "reason"), (*usage.MEASURES, "again"))
     reasons = [
         Reason(outcome, reason, sum(size), sum(messages), sum(requests), sum(again), size)
         for (outcome, reason), (size, messages, requests, again) in found.items()

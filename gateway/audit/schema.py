@@ -50,12 +50,6 @@ RAW: Final = StructType([StructField("value", StringType()), StructField("origin
 BOOT: Final = ("gateway", "boot", "worker")
 IDENTITY: Final = (*BOOT, "kind", "seq", "part")
 
-# What sums can be asked by, apart from the time window.
-DIMENSIONS: Final = (
-    *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
-)
-MEASURES: Final = ("bytes", "messages", "requests")
-
 # Sums that a row of the result holds, each in every measure: the whole, its parts, what policies in mode observe would
 # have done to some of it, and (again, from among the parts) what may be in the log though nobody was told so.
 OFFERED: Final = "offered"

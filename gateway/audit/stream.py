@@ -12,26 +12,24 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import brokers, commits, job, layout, schema, store, transforms
-from gateway.audit.commits import Coverage, Span
+from gateway.audit import brokers, job, layout, schema, store, transforms
 from gateway.audit.errors import AuditError, explain
 from gateway.audit.progress import watched
-from gateway.audit.store import Batch, Files, Tables
+from gateway.audit.store import Files, Tables, Writer
 from policies import usage
 
 NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
 MAX_RECORDS: Final = 50_000
 _LOOK_S: Final = 0.5
-_SPAN_KEYS: Final = ("gateway", "boot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +56,10 @@ def run(
     properties = {"bootstrap.servers": plan.bootstrap_servers, **plan.properties}
     topic_id = brokers.topic_id(spark, plan.topic, properties)
     _check_checkpoint(spark, tables, plan, topic_id)
-    tables.open_stream()
+    writer = Writer(tables)
     # It logs the traceback of what is raised in a batch; we tell the same in one line.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    sink = _Sink(tables, plan, properties, topic_id, tell)
+    sink = _Sink(writer, plan, properties, topic_id, tell)
     query = sink.start(spark)
     stopping = _StopOnSignal()
     try:
@@ -91,7 +89,7 @@ def derive(tables: Tables) -> None:
     found = {"gaps": transforms.gaps(intervals), "lives": transforms.boots(intervals)}
     frames = {}
     for table, frame in found.items():
-        names = [name for name in layout.TABLES[table].names if name != "as_of_ms"]
+        names = [name for name in layout.DERIVED[table].names if name != "as_of_ms"]
         frames[table] = frame.orderBy(*schema.BOOT).select(*names, at)
     tables.derive(frames)
 
@@ -157,15 +155,16 @@ class _StopOnSignal:
 
 class _Sink:
     def __init__(
-        self, tables: Tables, plan: Plan, properties: Mapping[str, str], topic_id: str, tell: Callable[[str], None]
+        self, writer: Writer, plan: Plan, properties: Mapping[str, str], topic_id: str, tell: Callable[[str], None]
     ) -> None:
-        self._tables = tables
+        self._writer = writer
+        self._tables = writer.tables
         self._plan = plan
         self._properties = properties
         self._topic_id = topic_id
         self._tell = tell
         self._derived = time.monotonic()
-        self.added: dict[str, int] = dict.fromkeys(("records", *layout.KEYS), 0)
+        self.added: dict[str, int] = dict.fromkeys(("records", *layout.VIEWS), 0)
         self.failure: AuditError | None = None
         self.stopping = False
 
@@ -188,7 +187,7 @@ class _Sink:
         # What goes wrong in here reaches the query's caller only as the text of a Python traceback.
         try:
             self._tables.spark = frame.sparkSession
-            added = add(self._tables, frame, self._topic_id, self._check_topic)
+            added = add(self._writer, frame, self._topic_id, self._check_topic)
             for table, rows in added.items():
                 self.added[table] += rows
             self._say(number, added)
@@ -215,33 +214,31 @@ class _Sink:
         )
 
 
-def add(tables: Tables, frame: DataFrame, topic_id: str, check: Callable[[], None] = lambda: None) -> dict[str, int]:
+def add(writer: Writer, frame: DataFrame, topic_id: str, check: Callable[[], None] = lambda: None) -> dict[str, int]:
     """One batch of the topic (as Spark's Kafka source gives it) into the tables; gives what was added, by table.
 
     `check` is called when everything has been read, before anything counts.
     """
-    decoded = decode(tables.fresh(frame, topic_id), topic_id).persist()
-    marked: DataFrame | None = None
+    decoded = decode(writer.fresh(frame, topic_id), topic_id).persist()
+    records: DataFrame | None = None
     try:
-        stats = _stats(decoded)
-        if not stats:
-            return dict.fromkeys(("records", *layout.KEYS), 0)
-        coverage: Coverage = {topic_id: _ranges(stats)}
-        good = decoded.where(F.col("problem").isNull()).withColumn("date", store.day("start_ms"))
-        horizon = tables.horizon()
-        if horizon:
-            good = good.where(F.col("date") >= F.lit(horizon).cast("date"))
-        spans = _spans(stats)
-        marked = mark(good, tables.known([span for each in spans.values() for span in each]) if spans else None)
-        marked = marked.persist()
-        frames, rows = _frames(decoded, marked, sum(row["malformed"] for row in stats))
+        ends = _ends(decoded)
+        if not ends:
+            return dict.fromkeys(("records", *layout.VIEWS), 0)
+        known = writer.known(row for row in ends if row["first_seq"] is not None)
+        # Of days that are expired nothing is taken.
+        recent = decoded.where(F.col("date") >= F.lit(writer.tables.horizon() or "0001-01-01").cast("date"))
+        good = mark(recent.where(F.col("problem").isNull()), known)
+        bad = recent.where(F.col("problem").isNotNull())
+        records = good.unionByName(bad, allowMissingColumns=True).select(*_columns()).persist()
+        added = _added(records)
         check()
-        tables.add(Batch(frames, rows, spans, coverage))
-        return {"records": sum(row["records"] for row in stats)} | {name: rows.get(name, 0) for name in layout.KEYS}
+        writer.add(records, added["usage"], topic_id, ends)
+        return {"records": sum(row["records"] for row in ends)} | added
     finally:
         decoded.unpersist()
-        if marked is not None:
-            marked.unpersist()
+        if records is not None:
+            records.unpersist()
 
 
 def decode(frame: DataFrame, topic_id: str) -> DataFrame:
@@ -256,84 +253,61 @@ def decode(frame: DataFrame, topic_id: str) -> DataFrame:
     )
     decoded = transforms.decode(frame.select(F.col("value").cast("string").alias("value"), origin.alias("origin")))
     names = ("origin_topic", *layout.ORIGIN, "timestamp_ms")
+    good = F.col("problem").isNull()
     return decoded.select(
         *(*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "rows", "digest", "problem"),
         *(F.col("origin")[name].alias(name) for name in names),
-        F.when(F.col("problem").isNotNull(), F.col("origin")["text"]).alias("value"),
-    )
+        F.when(~good, F.col("origin")["text"]).alias("value"),
+    ).withColumn("date", F.when(good, store.day("start_ms")).otherwise(store.day("timestamp_ms")))
 
 
 def mark(good: DataFrame, known: DataFrame | None) -> DataFrame:
     """Good records with `counts` (the one of each identity that does) and `conflict` (a copy that says otherwise).
 
-    `known` are those in the tables. One that is there from the same origin is that record, read again.
+    `known` are those in the tables, read from other offsets.
     """
     same = Window.partitionBy(*schema.IDENTITY).orderBy("digest", *layout.ORIGIN)
     marked = good.withColumn("_copy", F.row_number().over(same)).withColumn("_first", F.first("digest").over(same))
     if known is None:
-        return marked.withColumn("counts", F.col("_copy") == 1).withColumn(
-            "conflict", F.col("digest") != F.col("_first")
-        )
-    names = {"digest": "_known", **{name: f"_{name}" for name in layout.ORIGIN}}
-    marked = marked.join(known.withColumnsRenamed(names), list(schema.IDENTITY), "left")
-    again = F.lit(True)
-    for name in layout.ORIGIN:
-        again &= F.col(name) == F.col(f"_{name}")
-    counts = F.when(F.col("_known").isNull(), F.col("_copy") == 1).otherwise(again)
+        marked = marked.withColumn("_known", F.lit(None).cast("long"))
+    else:
+        marked = marked.join(known.withColumnRenamed("digest", "_known"), list(schema.IDENTITY), "left")
+    counts = F.col("_known").isNull() & (F.col("_copy") == 1)
     conflict = F.col("digest") != F.coalesce("_known", "_first")
     return marked.withColumn("counts", counts).withColumn("conflict", conflict)
 
 
-def _stats(decoded: DataFrame) -> list[Any]:
-    # In one pass, which also fills the persisted decode: offsets by partition, numbers by day and life.
+def _ends(decoded: DataFrame) -> list[Row]:
+    # In one pass, which also fills the persisted decode: how far each partition and life reaches.
     good = F.col("problem").isNull()
-    keys = [F.when(good, store.day("start_ms")).alias("date"), *(F.when(good, F.col(n)).alias(n) for n in _SPAN_KEYS)]
     return (
-        decoded.groupBy("partition", *keys)
+        decoded.groupBy("partition", *(F.when(good, F.col(name)).alias(name) for name in schema.BOOT))
         .agg(
-            F.min("offset").alias("first"),
-            F.max("offset").alias("last"),
+            F.max("offset").alias("offset"),
             F.count(F.lit(1)).alias("records"),
-            F.count_if(~good).alias("malformed"),
-            F.min("seq").alias("first_seq"),
-            F.max("seq").alias("last_seq"),
+            F.min(F.when(good, F.col("seq"))).alias("first_seq"),
+            F.max(F.when(good, F.col("seq"))).alias("last_seq"),
         )
         .collect()
     )
 
 
-def _ranges(stats: Sequence[Any]) -> dict[int, list[tuple[int, int]]]:
-    # Spark gives a batch all there is between two offsets of a partition: what lies between was read.
-    found: dict[int, list[tuple[int, int]]] = {}
-    for row in stats:
-        first, last = found.get(row["partition"], [(row["first"], row["last"])])[0]
-        found[row["partition"]] = [(min(first, row["first"]), max(last, row["last"]))]
-    return found
+def _columns() -> list[Column]:
+    # Copies keep their names, and malformed records their text: nobody asks for more of them.
+    counts, bad = F.col("counts"), F.col("problem").isNotNull()
+    told = {
+        "rows": F.when(counts, F.col("rows")),
+        "row_count": F.when(counts, F.size("rows").cast("long")),
+        **{name: F.when(~bad, F.col(name)) for name in (*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "digest")},
+    }
+    return [told.get(name, F.col(name)).alias(name) for name in layout.RECORDS_SCHEMA.names]
 
 
-def _spans(stats: Sequence[Any]) -> dict[str, tuple[Span, ...]]:
-    found: dict[str, list[Span]] = {}
-    for row in stats:
-        if row["date"] is not None:
-            span = (row["gateway"], row["boot"], row["first_seq"], row["last_seq"])
-            found.setdefault(row["date"].isoformat(), []).append(span)
-    return {date: commits.merged_spans(spans) for date, spans in found.items()}
-
-
-def _frames(decoded: DataFrame, marked: DataFrame, malformed: int) -> tuple[dict[str, DataFrame], dict[str, int]]:
-    size = F.when(F.col("problem").isNull(), F.size("rows")).otherwise(0)
-    numbers = marked.agg(
-        F.sum(F.when(F.col("counts"), size).otherwise(0)).alias("usage"),
+def _added(records: DataFrame) -> dict[str, int]:
+    (row,) = records.agg(
+        F.coalesce(F.sum("row_count"), F.lit(0)).alias("usage"),
         F.count_if("counts").alias("intervals"),
         F.count_if(~F.col("counts")).alias("duplicates"),
-    ).collect()[0]
-    rows = {name: value or 0 for name, value in numbers.asDict().items()} | {"malformed": malformed}
-    counted = marked.where(F.col("counts"))
-    frames = {
-        "usage": transforms.usage_rows(counted, "boot", "seq", "part", "end_ms", "date"),
-        "intervals": counted.withColumn("row_count", F.size("rows").cast("long")),
-        "duplicates": marked.where(~F.col("counts")),
-        "malformed": decoded.where(F.col("problem").isNotNull()).withColumn("date", store.day("timestamp_ms")),
-    }
-    kept = {name: frame.select(*layout.TABLES[name].names) for name, frame in frames.items() if rows[name]}
-    return kept, {name: rows[name] for name in kept}
+        F.count_if(F.col("problem").isNotNull()).alias("malformed"),
+    ).collect()
+    return {name: int(value) for name, value in row.asDict().items()}

@@ -65,7 +65,7 @@ def dumps(answer: Mapping[str, Any]) -> str:
     return json.dumps(answer, indent=1, ensure_ascii=True)
 
 
-def as_text(report: Report, measures: Sequence[str] = schema.MEASURES) -> str:
+def as_text(report: Report, measures: Sequence[str] = usage.MEASURES) -> str:
     """Tables for a terminal: one per measure, then what was not right with the records."""
     blocks = []
     if "outcome" in report.question.by:  # each row is one outcome: its columns would be a diagonal
@@ -81,7 +81,7 @@ def _keys(report: Report) -> list[str]:
 
 def total(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The sums over all rows."""
-    names = [schema.column(name, measure) for name in schema.SUMS for measure in schema.MEASURES]
+    names = [schema.column(name, measure) for name in schema.SUMS for measure in usage.MEASURES]
     return {name: sum(row[name] for row in rows) for name in (*names, *schema.SINGLE_SUMS)}
 
 
@@ -89,7 +89,7 @@ def nested(row: Mapping[str, Any], torn: bool = False) -> dict[str, Any]:
     """A row's sums as docs/audit.md has them; `torn`: what dropped.tears says of its grouping."""
     gone = dropped.finally_dropped(row, torn)
     sums: dict[str, Any] = {
-        name: {measure: row[schema.column(name, measure)] for measure in schema.MEASURES} for name in schema.SUMS
+        name: {measure: row[schema.column(name, measure)] for measure in usage.MEASURES} for name in schema.SUMS
     }
     sums |= {name: row[name] for name in schema.SINGLE_SUMS}
     return sums | {dropped.BYTES: gone.bytes, dropped.LEAST: gone.least, dropped.UPPER_BOUND: gone.upper_bound}
@@ -100,7 +100,7 @@ def _measure_table(report: Report, measure: str) -> str:
     shown = [
         name
         for name in (schema.OFFERED, *usage.OUTCOMES, *usage.NOTES)
-        if name in _ALWAYS or any(whole[schema.column(name, each)] for each in schema.MEASURES)
+        if name in _ALWAYS or any(whole[schema.column(name, each)] for each in usage.MEASURES)
     ]
     keys = _keys(report)
     torn = dropped.tears(report.question.by, report.question.window_ms)

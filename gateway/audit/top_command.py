@@ -7,6 +7,7 @@ from typing import Final
 
 from gateway.audit import cli
 from gateway.audit.cli import Reading
+from policies import usage
 
 WHAT: Final = ("dropped", "rejected", "delayed", "errored", "offered", "accepted")
 
@@ -30,7 +31,7 @@ def main(argv: list[str]) -> int:
     try:
         options = _parser().parse_args(argv[1:])
         reading = cli.checked_sources(options, cli.now_ms())
-        by = cli.choice("--by", options.by, cli.BY)
+        by = cli.choice("--by", options.by, usage.DIMENSIONS)
         if not by:
             cli.refuse("--by: who is to be ranked?")
         if options.limit < 1:
@@ -56,7 +57,7 @@ def _top(reading: Reading, by: tuple[str, ...], window_ms: int | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = cli.new_parser("top", "Who had most dropped, rejected, delayed … bytes.", _EPILOG)
     add = parser.add_argument
-    add("--by", default="client_id", metavar="A,B", help=f"any of {', '.join(cli.BY)} (%(default)s)")
+    add("--by", default="client_id", metavar="A,B", help=f"any of {', '.join(usage.DIMENSIONS)} (%(default)s)")
     add("--what", choices=WHAT, default="dropped", help="what they are ranked by (%(default)s)")
     add("--limit", type=int, default=10, metavar="N", help="how many to show, of each window (%(default)s)")
     add("--window", metavar="DURATION", help="the top of each 1m, 1h, 1d …")

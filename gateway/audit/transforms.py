@@ -80,9 +80,9 @@ def within(records: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFr
 
 
 def totals(records: DataFrame, by: Sequence[str] = (), window_ms: int | None = None) -> DataFrame:
-    """Sums by any of schema.DIMENSIONS and a window, of unique records.
+    """Sums by any of usage.DIMENSIONS and a window, of unique records.
 
-    Columns: window_start_ms where a window is asked for, those of `by`, schema.SUMS x schema.MEASURES
+    Columns: window_start_ms where a window is asked for, those of `by`, schema.SUMS x usage.MEASURES
     (`offered_bytes`, …) and schema.SINGLE_SUMS. An interval counts whole in the window in which it starts.
     """
     return totals_of_rows(usage_rows(records), by, window_ms)
@@ -101,7 +101,7 @@ def totals_of_rows(rows: DataFrame, by: Sequence[str] = (), window_ms: int | Non
         rows = rows.withColumn(schema.WINDOW, F.col("start_ms") - F.col("start_ms") % window_ms)
     # Two steps, because 40 conditional sums per row cost several times as much as six plain ones.
     outcomes = rows.groupBy(*keys, F.col("outcome").alias("_outcome"), _maybe_appended().alias("_maybe")).agg(
-        *(F.sum(name).alias(name) for name in (*schema.MEASURES, "delay_ms")),
+        *(F.sum(name).alias(name) for name in (*usage.MEASURES, "delay_ms")),
         F.sum(F.coalesce("repeats", F.lit(0))).alias("_repeats"),
         F.sum(F.when(F.col("repeats").isNull(), F.col("bytes")).otherwise(0)).alias("_unknown"),
     )
@@ -109,7 +109,7 @@ def totals_of_rows(rows: DataFrame, by: Sequence[str] = (), window_ms: int | Non
         *(
             F.sum(F.when(_belongs(name), F.col(measure)).otherwise(0)).alias(schema.column(name, measure))
             for name in schema.SUMS
-            for measure in schema.MEASURES
+            for measure in usage.MEASURES
         ),
         *(
             F.sum(F.when(_offered(), F.col(column)).otherwise(0)).alias(name)
@@ -139,7 +139,7 @@ def condensed(rows: DataFrame, window_ms: int, *columns: str) -> DataFrame:
     known = F.col("repeats").isNotNull().alias("_known")  # sums leave nulls out: what can't be told stays apart
     return (
         rows.groupBy(start, *columns, "outcome", "reason", known)
-        .agg(*(F.sum(name).alias(name) for name in (*schema.MEASURES, "delay_ms", "repeats")))
+        .agg(*(F.sum(name).alias(name) for name in (*usage.MEASURES, "delay_ms", "repeats")))
         .drop("_known")
     )
 

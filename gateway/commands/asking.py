@@ -8,22 +8,23 @@ import getpass
 import http.client
 import json
 import os
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
 
 from gateway import config
-from gateway.http_client import direct_opener
+from gateway.http_client import Answer, HttpError, fetch
 from gateway.tokens import FILE_VARIABLE, read_tokens
 
 DEFAULT_URL: Final = "http://127.0.0.1:9190"
 TIMEOUT_S: Final = 10.0
 CHANGE_TIMEOUT_S: Final = 60.0  # a change is one transaction; its coordinator may have to be found first
+MAX_ANSWER_BYTES: Final = 100 * 2**20  # far beyond all topics and policies of a cluster
 USER_HEADER: Final = "Produce-Gateway-User"  # who runs the command, percent-encoded
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  not bound
+
+T = TypeVar("T")
 
 
 class CannotAsk(Exception):
@@ -76,19 +77,7 @@ def find_place(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str
     return args.url or (_url_of(args.config) if args.config else DEFAULT_URL)
 
 
-def ask(url: str, path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
-    """GET. `query`: what is None is left out.
-
-    Raises:
-        CannotAsk: no answer, an error, or no object.
-    """
-    said = call(url, path, query)
-    if not isinstance(said, dict):
-        raise CannotAsk(f"{url.rstrip('/')}{path}: does not answer as a gateway's admin server does")
-    return said
-
-
-def call(
+def ask(
     url: str,
     path: str,
     query: Mapping[str, object] | None = None,
@@ -96,41 +85,44 @@ def call(
     method: str = "GET",
     body: Any = None,
     token: str | None = None,
-) -> Any:
-    """The JSON that is answered. `query`: what is None is left out. `body`: as JSON; None: none.
+) -> dict[str, Any]:
+    """The JSON object that is answered. `query`: what is None is left out. `body`: as JSON; None: none.
 
     Raises:
-        CannotAsk: no answer, or an error.
+        CannotAsk: no answer, an error, or no object.
     """
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise CannotAsk(f"--url {url}: is no address: write for example {DEFAULT_URL}")
+    if not url.lower().startswith(("http://", "https://")):
+        raise CannotAsk(f"--url {url}: is not a valid address; for example: {DEFAULT_URL}")
     place = url.rstrip("/") + path
     given = {name: value for name, value in (query or {}).items() if value is not None}
-    address = f"{place}?{urllib.parse.urlencode(given)}" if given else place
-    headers = {"Accept": "application/json", USER_HEADER: urllib.parse.quote(_user())}
+    headers = {"Accept": "application/json", USER_HEADER: quote(_user())}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    data = None
     if body is not None:
-        data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
-    request = urllib.request.Request(address, data, headers, method=method)  # noqa: S310  the scheme was looked at
+        headers["Content-Type"] = "application/json"
     try:
-        with direct_opener().open(request, timeout=TIMEOUT_S if method == "GET" else CHANGE_TIMEOUT_S) as answer:
-            said = json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            raise CannotAsk(_problem(place, error)) from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        text = getattr(reason, "strerror", None) or reason
-        raise CannotAsk(f"{place}: can't be asked: {text}: is the gateway running, and admin: right?") from error
-    except ValueError as error:
-        raise CannotAsk(f"{place}: does not answer as a gateway's admin server does") from error
+        answer = fetch(
+            f"{place}?{urlencode(given)}" if given else place,
+            method=method,
+            headers=headers,
+            body=None if body is None else json.dumps(body).encode(),
+            timeout_s=TIMEOUT_S if method == "GET" else CHANGE_TIMEOUT_S,
+            max_bytes=MAX_ANSWER_BYTES,
+        )
+    except HttpError as error:
+        raise CannotAsk(f"{place}: can't be asked: {error}: is the gateway running, and admin: right?") from error
+    if not 200 <= answer.status < 300:
+        raise CannotAsk(_problem(place, answer))
+    try:
+        said = json.loads(answer.body)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise CannotAsk(f"{place}: does not answer as a gateway's admin server does")
     return said
 
 
-def shown(place: str, answer: Mapping[str, Any], describe: Callable[[Mapping[str, Any]], list[str]]) -> list[str]:
+def shown(place: str, answer: T, describe: Callable[[T], list[str]]) -> list[str]:
     """The answer as lines, without anything in it that a terminal would obey: names are others' choice.
 
     Raises:
@@ -179,12 +171,13 @@ def _url_of(path: Path) -> str:
     return f"http://[{host}]:{admin.port}" if ":" in host else f"http://{host}:{admin.port}"
 
 
-def _problem(place: str, error: urllib.error.HTTPError) -> str:
-    """What a problem document says (RFC 9457), else that there is none."""
+def _problem(place: str, answer: Answer) -> str:
+    """What a problem document says (RFC 9457), else that there is none. A line for each of several findings."""
     try:
-        said = json.loads(error.read())
+        said = json.loads(answer.body)
         found = [f"{each['where']}: {each['what']}" for each in said.get("errors", ())]
-        return printable(f"{place}: {'; '.join(found) or said['detail']}")
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, http.client.HTTPException):
-        phrase = error.reason or http.client.responses.get(error.code, "")
-        return f"{place}: answers {error.code} {phrase}: is it a gateway's admin server?"
+        told = [found[0]] if len(found) == 1 else [": ".join(filter(None, (said["title"], said.get("detail"))))]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        reason = answer.reason or http.client.responses.get(answer.status, "")
+        return f"{place}: answers {answer.status} {reason}: is it a gateway's admin server?"
+    return "\n  ".join(printable(line) for line in (f"{place}: {told[0]}", *(found if len(found) > 1 else ())))

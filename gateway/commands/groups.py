@@ -14,13 +14,12 @@ from gateway.commands.asking import (
     CannotAsk,
     add_place,
     add_token_file,
-    call,
+    ask,
     find_place,
     find_token,
     shown,
     table,
 )
-from gateway.config import parse_size
 from policies.group_names import (
     DISPATCH_BYTES,
     DISPATCH_MSGS,
@@ -31,6 +30,7 @@ from policies.group_names import (
     rate_text,
 )
 from policies.policy_set import PolicyKey, value_text
+from policies.units import parse_size
 
 OVERVIEW: Final = "/v1/resource-groups"
 GROUPS: Final = "/admin/v2/resourcegroup"
@@ -110,7 +110,7 @@ def _usage(url: str, args: argparse.Namespace) -> list[str]:
 
 
 def _show(url: str, args: argparse.Namespace, describe: Callable[[Mapping[str, Any]], list[str]]) -> list[str]:
-    answer = call(url, OVERVIEW, token=find_token(args))
+    answer = ask(url, OVERVIEW, token=find_token(args))
     return [json.dumps(answer, indent=2)] if args.json else shown(url + OVERVIEW, answer, describe)
 
 
@@ -169,7 +169,7 @@ def _use(name: str, group: Mapping[str, Any], key: str) -> list[str]:
 
 def _get(url: str, args: argparse.Namespace) -> list[str]:
     path = f"{GROUPS}/{_quoted(args.group)}"
-    said = call(url, path, token=find_token(args))
+    said = ask(url, path, token=find_token(args))
     if args.json:
         return [json.dumps(said, indent=2)]
 
@@ -200,7 +200,7 @@ def _detach(url: str, args: argparse.Namespace) -> list[str]:
 
 
 def _change(url: str, args: argparse.Namespace, method: str, path: str, body: Any = None) -> list[str]:
-    said = call(url, path, method=method, body=body, token=find_token(args))
+    said = ask(url, path, method=method, body=body, token=find_token(args))
     return [json.dumps(said, indent=2)] if args.json else shown(url + path, said, _describe_change)
 
 
@@ -226,19 +226,15 @@ def _quoted(name: str) -> str:
 
 def _namespace(text: str) -> str:
     if text.count("/") != 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no namespace: write tenant/namespace, for example acme/orders")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid namespace; for example: acme/orders")
     return text
 
 
 def _size(text: str) -> float:
-    if text == "none":
-        return -1
     try:
-        size = parse_size(text)
+        return -1 if text == "none" else parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    assert isinstance(size, int)
-    return size
 
 
 def _count(text: str) -> float:
@@ -246,5 +242,5 @@ def _count(text: str) -> float:
         return -1 if text == "none" else float(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of messages: write for example 100000, or none"
+            f"{text!r} is not a valid number of messages; for example: 100000, or none"
         ) from error

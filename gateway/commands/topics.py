@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.commands.asking import CannotAsk, add_place, ask, find_place, shown, table
-from policies.verdict import format_rate
+from policies.units import format_rate
 
 PATH: Final = "/v1/topics"
 COLUMNS: Final = (

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from gateway.channel import Broker, Brokers, Topics
 from gateway.config import Listener
 from gateway.control.metrics import Metrics
-from gateway.describe import NO_ANSWER, describe_topics
+from gateway.kafka.describe import NO_ANSWER, NO_TOPIC, describe_topics
 from policies.engine import INTERNAL_TOPICS
 
 log = logging.getLogger("gateway.cluster")
@@ -28,7 +28,6 @@ log = logging.getLogger("gateway.cluster")
 REQUEST_TIMEOUT_S: Final = 5.0
 KEEP_LISTENER_S: Final = 600.0  # longer than a broker's restart with log recovery usually takes
 WANT_PAUSE_S: Final = 0.25  # a worker may ask at every answer that names a broker without a listener
-NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 DESCRIBE_AT_ONCE: Final = 500
 DESCRIBE_AGAIN_S: Final = 60.0  # after a failure: older brokers and missing rights don't change by the second
 

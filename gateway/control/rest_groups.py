@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -16,8 +15,8 @@ from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
 from gateway import channel
-from gateway.config import parse_size
 from gateway.control import rest_shapes as shapes
+from gateway.suggest import hint
 from policies.explain import FleetUse, origin_of
 from policies.fleet_keys import FleetKey, group_key
 from policies.group_names import (
@@ -33,6 +32,7 @@ from policies.group_names import (
     rate_key,
 )
 from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Source, as_number
+from policies.units import parse_size
 
 if TYPE_CHECKING:
     from gateway.control.rest import Latest, Policies
@@ -80,9 +80,7 @@ class _Keys(BaseModel):
         for name, value in data.items():
             key = rate_key(str(name))
             if key is None:
-                near = difflib.get_close_matches(str(name).lower(), [each.lower() for each in GROUP_KEYS], n=1)
-                hint = f"did you mean {rate_key(near[0])}?" if near else f"known here: {', '.join(GROUP_KEYS)}"
-                raise ValueError(f"unknown: {str(name)[:MAX_NAME]!r}; {hint}")
+                raise ValueError(f"unknown: {str(name)[:MAX_NAME]!r}; {hint(str(name), GROUP_KEYS)}")
             if key in found and found[key] != value:
                 raise ValueError(f"{key} is given twice, as {found[key]!r} and as {value!r}: give it once")
             found[key] = value

@@ -4,21 +4,21 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from gateway.config import parse_size
 from gateway.policy.service import Altered
+from gateway.suggest import hint
 from policies import explain
 from policies.client_quotas import Effective, Values
 from policies.policy_set import Setting, as_number, changes_json
 from policies.quota_filter import Component, Match
 from policies.quota_names import CLIENT_ID, DEFAULT, USER, Entity, Name, QuotaError, QuotaKey
 from policies.quota_text import entity_text, quota_text
+from policies.units import parse_size
 
 MAX_NAME: Final = 200
 
@@ -36,9 +36,7 @@ class _Given(BaseModel):
     def _refuse_unknown(cls, data: Any) -> Any:
         for key in data if isinstance(data, Mapping) else ():
             if key not in cls.model_fields:
-                near = difflib.get_close_matches(str(key), cls.model_fields, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(cls.model_fields)}"
-                raise ValueError(f"unknown: {str(key)[:MAX_NAME]!r}; {hint}")
+                raise ValueError(f"unknown: {str(key)[:MAX_NAME]!r}; {hint(str(key), cls.model_fields)}")
         return data
 
 
@@ -465,9 +463,7 @@ def quota_value(op: GivenOp) -> float | None:
     key = QuotaKey.parse(op.key)
     if key.unit not in ("bps", "broker_bps"):
         raise ValueError(f"{key} takes a number, not {op.value[:MAX_NAME]!r}")
-    size = parse_size(op.value)
-    assert isinstance(size, int)
-    return float(size)
+    return float(parse_size(op.value))
 
 
 def _finite(value: float | None) -> float | None:

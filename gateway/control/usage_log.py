@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -25,11 +24,11 @@ from typing import Any, Final
 
 import trio
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from gateway.channel import Interval
 from gateway.control.metrics import Metrics
+from gateway.files import locked, sync_directory
+from gateway.kafka.internal_topic import InternalTopic, Spec, TopicError
 from policies import usage
 
 log = logging.getLogger("gateway.usage")
@@ -99,7 +98,10 @@ class Spool:
         self._published = (0, 0)  # segment number, offset: what lies before is acknowledged
         self._lives: dict[str, _Life] = {}
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self._lock = _lock(directory / "lock")
+        lock = locked(directory / "lock")
+        if lock is None:
+            raise SpoolInUse(f"{directory} is in use by another gateway: give each its own usage_log.spool_dir")
+        self._lock = lock
         self._scan()
 
     @property
@@ -238,7 +240,7 @@ class Spool:
         self._current += 1
         self._current_since = time.monotonic()
         self._segments[self._current] = _Segment(path, 0)
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
         return self._segments[self._current]
 
     def _undo(self, segment: _Segment) -> None:
@@ -419,9 +421,8 @@ class Publisher:
     ) -> None:
         self._spool = spool
         self._client = client
-        self._topic = topic
-        self._partitions = partitions
-        self._replication = replication
+        spec = Spec({"cleanup.policy": "delete", "compression.type": "producer"}, partitions=partitions)
+        self._topic = InternalTopic(client, topic, spec, replication)
         self._metrics = metrics
         self._producer: Producer | None = None
         self._ready = False
@@ -483,7 +484,7 @@ class Publisher:
             self._ready = False  # perhaps somebody deleted the topic
             if any(error.fatal() for _, error in failed):
                 self._producer = None  # an idempotent producer that lost its place; a new one begins a new sequence
-            raise PublishError(f"topic {self._topic}: {error.str()}")
+            raise PublishError(f"topic {self._topic.name}: {error.str()}")
         if refused:
             self._metrics.usage_dropped.labels("refused").inc(len(refused))
             log.error("usage log: %d records are not in the topic: %s", len(refused), refused[0].str())
@@ -519,7 +520,7 @@ class Publisher:
 
         while True:
             try:
-                self._producer.produce(self._topic, value=line, key=_key_of(line), on_delivery=delivered)
+                self._producer.produce(self._topic.name, value=line, key=_key_of(line), on_delivery=delivered)
                 return
             except BufferError:
                 self._producer.poll(0.1)
@@ -540,27 +541,11 @@ class Publisher:
                 }
             )
         if not self._ready:
-            self._create_topic()
+            try:
+                self._topic.ensure()
+            except TopicError as error:
+                raise PublishError(str(error)) from error
             self._ready = True
-
-    def _create_topic(self) -> None:
-        admin = AdminClient(self._client)
-        try:
-            metadata = admin.list_topics(timeout=5)
-            if self._topic in metadata.topics:
-                return
-            replication = self._replication or min(3, len(metadata.brokers))
-            config = {"cleanup.policy": "delete", "compression.type": "producer"}
-            if replication >= 3:
-                config["min.insync.replicas"] = "2"
-            new = NewTopic(self._topic, num_partitions=self._partitions, replication_factor=replication, config=config)
-            admin.create_topics([new])[self._topic].result(timeout=15)
-            log.info("topic %s created: %d partitions, %d replicas", self._topic, self._partitions, replication)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise PublishError(f"topic {self._topic} can't be created: {error.args[0].str()}") from error
-        except TimeoutError as error:
-            raise PublishError(f"topic {self._topic} can't be created: no answer") from error
 
 
 def _is_final(error: KafkaError) -> bool:
@@ -573,16 +558,6 @@ def _count_rows(item: Interval | bytes) -> int:
 
 def _nothing() -> None:
     """For records that nobody waits for."""
-
-
-def _lock(path: Path) -> Any:
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise SpoolInUse(f"{path.parent} is in use by another gateway: give each its own usage_log.spool_dir") from None
-    return file
 
 
 def _cut_half_line(path: Path) -> int:
@@ -620,11 +595,3 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.data.gate import Gate, Refusals
+from gateway.data.gate import Gate
 from gateway.data.hold import MAX_MUTE_S, Hold
 from gateway.data.lookup import VERSION, Lookup
 from gateway.data.steps import ANSWER, DROPPED, FORWARD, HOLD, REPLACE, SKIPPED, ProduceRequest, Step
@@ -19,6 +19,7 @@ from protocol.pending import LOOKUP, PRODUCE
 
 if TYPE_CHECKING:
     from gateway.data.in_flight import InFlight
+    from policies.decision import Decision, Refused
     from protocol.produce_request import Partition
     from protocol.produce_response import Row
 
@@ -60,7 +61,8 @@ class Enforcement:
             return paused
         wait_ms = max(0, round((hold.mute_until - now) * 1000))
         may_delay = not acks or now < hold.latest
-        refused, delay_ms, notes = gate.judge(request.parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
+        decision = gate.judge(request.parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
+        refused, delay_ms = decision.refused, decision.delay_ms
         if refused and not acks:
             refused, until = self._hold_acks0(refused, now)
             if until:
@@ -69,13 +71,13 @@ class Enforcement:
                 self._holds_acks0 = True
                 return Step(HOLD, until=until)
         self._holds_acks0 = False
-        if notes:
-            gate.note(notes)
+        if decision.notes:
+            gate.note(decision.notes, version)
         if delay_ms:
             self._delay(delay_ms, acks, now)
         if refused:
-            return self._reject(request, refused, delay_ms, now)
-        self._admit(request, None, delay_ms, now)
+            return self._reject(request, decision, refused, now)
+        self._admit(request, decision, None, delay_ms, now)
         return Step(FORWARD, delays=bool(delay_ms))
 
     def _pause(self, request: ProduceRequest, now: float) -> Step | None:
@@ -95,23 +97,23 @@ class Enforcement:
                 return Step(HOLD, until=until)
         elif hold.paused_since:
             held_ms = round((now - hold.paused_since) * 1000)
-            gate.note([(part, gate.name(part[0], request.version), DELAYED, STORAGE_PAUSE, held_ms) for part in parts])
+            gate.note([(part, DELAYED, STORAGE_PAUSE, held_ms) for part in parts], request.version)
         hold.paused_since = 0.0
         return None
 
-    def _hold_acks0(self, refused: Refusals, now: float) -> tuple[Refusals, float]:
+    def _hold_acks0(self, refused: Refused, now: float) -> tuple[Refused, float]:
         """What is refused of it all the same, and until when it waits, if at all.
 
         acks=0 waits, unless the operator wants it dropped: every client reports success for what is lost, and none
         times out on it. What is refused all the same (a protected topic, or an unknown id) is lost without a word.
         """
         hold = self._hold
-        for_good = {key: why for key, why in refused.items() if why.verdict.reason in NEVER_PASSES}
+        for_good = {key: why for key, why in refused.items() if why.reason in NEVER_PASSES}
         if self._gate.world.settings.acks0 == "drop" or hold.memory_short:
             return refused, 0.0
         if hold.is_over or len(for_good) == len(refused):
             return for_good, 0.0
-        wait = min(why.verdict.throttle_ms for key, why in refused.items() if key not in for_good) / 1000
+        wait = min(why.throttle_ms for key, why in refused.items() if key not in for_good) / 1000
         self._mute(now + max(MIN_HOLD_S, min(wait, MAX_MUTE_S)))
         return refused, hold.mute_until
 
@@ -127,13 +129,14 @@ class Enforcement:
             self._hold.mute_until = until
             self._gate.world.ledger.count("mutes")
 
-    def _reject(self, request: ProduceRequest, refused: Refusals, delay_ms: int, now: float) -> Step:
+    def _reject(self, request: ProduceRequest, decision: Decision[Partition], refused: Refused, now: float) -> Step:
         """Forward what is left of the request, if anything, and tell the client the rest in the same answer."""
+        delay_ms = decision.delay_ms
         if request.acks and any(part[4] < 0 and part[6] < 0 for part in request.parts):  # to recognise what comes again
             request = _with_checksums(request)
         admitted = [part for part in request.parts if part[:2] not in refused]
         stopped = [part for part in request.parts if part[:2] in refused]
-        throttle_ms = max(delay_ms, *(why.throttle_ms for _, why in refused.values()))
+        throttle_ms = max(delay_ms, *(why.throttle_ms for why in refused.values()))
         if request.acks:
             self._gate.refuse(stopped, request.version, refused, now)
             if throttle_ms:
@@ -144,10 +147,13 @@ class Enforcement:
                     self._mute(until)
         else:
             self._drop(stopped, request.version, refused)
-        rows: list[Row] = [(topic, index, code, why.text) for (topic, index), (code, why) in refused.items()]
+        code = self._gate.code
+        rows: list[Row] = [(topic, index, code(why), why.text) for (topic, index), why in refused.items()]
         if admitted:
             rest = produce_request.strip(request.buf, request.start, request.stop, refused.keys()) or b""
-            self._admit(request._replace(parts=admitted), rows, throttle_ms if request.acks else delay_ms, now)
+            self._admit(
+                request._replace(parts=admitted), decision, rows, throttle_ms if request.acks else delay_ms, now
+            )
             if request.acks:
                 self._gate.world.ledger.count("answers_merged")
             return Step(REPLACE, rest, delays=bool(delay_ms))
@@ -156,19 +162,26 @@ class Enforcement:
         frame = produce_response.local(request.version, request.correlation, rows, throttle_ms)
         return Step(ANSWER, frame, delays=bool(delay_ms))
 
-    def _drop(self, parts: list[Partition], version: int, refused: Refusals) -> None:
+    def _drop(self, parts: list[Partition], version: int, refused: Refused) -> None:
         """Count them as dropped: with acks=0 the client can't be told."""
         dropped: dict[str, list[Partition]] = {}
         for part in parts:
-            reason = refused[part[:2]].verdict.reason
+            reason = refused[part[:2]].reason
             dropped.setdefault(reason if reason in NEVER_PASSES else ACKS0_LIMIT, []).append(part)
         for reason, some in dropped.items():
             self._gate.count(some, version, "dropped", reason)
 
-    def _admit(self, request: ProduceRequest, rows: list[Row] | None, throttle_ms: int, now: float) -> None:
+    def _admit(
+        self,
+        request: ProduceRequest,
+        decision: Decision[Partition],
+        rows: list[Row] | None,
+        throttle_ms: int,
+        now: float,
+    ) -> None:
         """Its partitions are forwarded; `rows` are what the client is told of others."""
         _, _, _, version, correlation, acks, parts = request
-        self._gate.admit(parts, version, now)
+        self._gate.admit(decision, parts, version, now)
         if acks:
             self._in_flight.keep(parts)
             self._in_flight.entries.append((correlation, PRODUCE, version, parts, rows, throttle_ms))

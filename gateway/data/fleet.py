@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from gateway.channel import Demand, Others, Parts, Use
-from policies import demand, engine
+from policies import broker_meters, demand
 from policies.fleet_keys import FleetKey, total_key
 from policies.shares import FLOORS
 
@@ -64,7 +64,9 @@ class FleetDesk:
     def take_others(self, others: Others) -> None:
         self._engine.set_others(
             {
-                node_id: engine.Others(broker.rate, {name.encode(): rate for name, rate in broker.topics.items()})
+                node_id: broker_meters.Others(
+                    broker.rate, {name.encode(): rate for name, rate in broker.topics.items()}
+                )
                 for node_id, broker in others.brokers.items()
             }
         )
@@ -120,7 +122,7 @@ class FleetDesk:
         totals: set[FleetKey] = set()
         for node_id, broker in self._engine.brokers.items():
             weight, hungry = claims.get(node_id, (0.0, False))
-            if broker.pacer is None and broker.storage is None and not weight:
+            if not (broker.delays or weight):
                 continue
             key = total_key(node_id)
             totals.add(key)

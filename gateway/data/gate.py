@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64encode
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gateway.data.ledger import BYTES, DELAY, MESSAGES, REPEATS, REQUESTS, UNTOLD_BYTES, UNTOLD_MESSAGES
-from policies import verdict
-from policies.engine import OTHER
+from policies import decision, verdict
+from policies.broker_meters import OTHER, TopicThreshold
+from policies.decision import NO_LIMITS, Limits, Patience
 from policies.fence import Fence
+from policies.plugin import PluginLimit
 from policies.quota_lines import NONE
 from policies.repeats import NO_EPOCH, sends_same_bytes
 from policies.usage import DELAYED, NOTES
-from policies.verdict import Verdict, strictest
+from policies.verdict import Verdict
 from protocol import api
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     from gateway.data.ledger import Counts
     from gateway.data.world import World
-    from policies.engine import TopicMeter
+    from policies.broker_meters import TopicMeter
+    from policies.decision import Decision, Key, Note, Refused
     from policies.group_lines import GroupSide
-    from policies.line import Line
     from policies.repeats import Batch, Owner
     from protocol.produce_request import Partition
 
@@ -42,30 +43,11 @@ _UNNAMED = b"topic-id:"  # before an id whose name nobody knows
 _COUNTED = re.compile(rb"%s|topic-id:[\w-]{22}" % _TOPIC.pattern)
 INVALID_TOPIC = "<invalid>"  # what all others are counted under: no topic has this name
 ANONYMOUS = "User:ANONYMOUS"  # as Kafka calls a principal that has not authenticated
-
-
-class Refusal(NamedTuple):
-    """Why a partition of a request is not forwarded, and the Kafka error code that says so to its client."""
-
-    code: int
-    verdict: Verdict
-
-
-Refusals = dict[tuple[bytes, int], Refusal]  # by (topic name or id as on the wire, partition index)
-
-
-Note = tuple["Partition", bytes, str, str, int]  # partition, topic name, one of usage.NOTES, reason, milliseconds
-
-
-class Judgement(NamedTuple):
-    """What the policies say about one request: what of it is refused, and how long its client has to wait after it.
-
-    `notes` are for `Gate.note` once the request is not held back any more.
-    """
-
-    refused: Refusals
-    delay_ms: int
-    notes: list[Note]
+# The Kafka error codes of what is refused whatever the limits say.
+_CODES = {
+    verdict.UNKNOWN_TOPIC_ID: api.UNKNOWN_TOPIC_ID,
+    verdict.PROTECTED_TOPIC: api.TOPIC_AUTHORIZATION_FAILED,
+}
 
 
 class Gate:
@@ -96,13 +78,10 @@ class Gate:
         self._client = ""
         self._names = (ANONYMOUS, "")  # whose the batches without a producer id are
         self._denied_since = 0.0  # the first rejection behind which nothing was admitted
-        self._charged: list[Line] = []  # what `admit` takes the request in hand from
         self.lines = NONE  # client quotas, as of `lines_version`
         self.lines_version = -1
         self.limited = False  # there are some that concern Produce, or resource groups that look at who it is
         self.group: GroupSide | None = None  # of topics whose names don't say theirs, because of who this is
-        self._sides: dict[bytes, GroupSide] = {}  # of topics (as on the wire) that the request in hand asked about
-        self._spared: set[GroupSide] = set()  # of these, by which it would have been rejected: they are not charged
         self.timed = False  # there are some on time: tell `spend`
 
     # --- who ----------------------------------------------------------------------------------------------------------
@@ -184,159 +163,95 @@ class Gate:
     def paused(self) -> Verdict | None:
         """Why nothing of this connection may be forwarded just now, where that is enforced."""
         pause = self.world.engine.pause
-        return None if pause is None or pause.observed_only or self.exempt or self.world.settings.observe else pause
+        if pause is None or pause.observes or self.exempt or self.world.settings.observe:
+            return None
+        return pause.verdict
 
     def judge(
         self, parts: Sequence[Partition], version: int, now: float, *, wait_ms: int = 0, may_delay: bool = True
-    ) -> Judgement:
-        """What may pass.
+    ) -> Decision[Partition]:
+        """What may pass. Takes nothing: `admit` charges for what is forwarded.
 
         `wait_ms`: how long this connection is muted already. `may_delay`: False when its oldest request has waited as
         long as any may; what would have to wait is refused then.
         """
-        delay_ms = 0
-        notes: list[Note] = []
-        refused, open_to = self._refuse_standing(parts, version, now, wait_ms)
-        pause = self.paused()
-        whole = [] if pause is not None else self._judge_whole(open_to, now, may_delay)
-        grouped = self._judge_groups(open_to, version, now, may_delay)
-        decided = {} if pause is not None else self._judge_topics(open_to, version, now, may_delay)
-        for part in open_to:
-            if pause is not None:  # nobody else is asked: who would only delay it lets it pass
-                refused[part[:2]] = Refusal(self._code(), pause)
-                continue
-            name = self.name(part[0], version)
-            why = strictest((*whole, decided[part[0]], grouped.get(part[0]), *self._asked(part, name, now)))
-            if why is None:
-                continue
-            if why.throttle_ms > verdict.MAX_THROTTLE_MS:  # clients obey it to the letter, and time out elsewhere
-                why = replace(why, throttle_ms=verdict.MAX_THROTTLE_MS)
-            if why.observed_only or self.world.settings.observe:
-                notes.append((part, name, why.would, why.reason, why.throttle_ms))
-            elif why.action == verdict.DELAY:
-                notes.append((part, name, DELAYED, why.reason, why.throttle_ms))
-                delay_ms = max(delay_ms, why.throttle_ms)
-            else:
-                refused[part[:2]] = Refusal(self._code(), why)
-        if refused and len(refused) < len(parts) and verdict.whole_request(self.software[0] if self.software else None):
+        standing = self._standing(parts, version, now, wait_ms)
+        if standing:
+            parts = [part for part in parts if part[:2] not in standing]
+        return decision.decide(
+            parts,
+            {} if self.exempt else self._limits(parts, version, now),
+            Patience(may_delay, now - self._denied_since if self._denied_since else 0.0),
+            now,
+            standing=standing,
+            observes=self.world.settings.observe,
             # Clients without a name send the whole request again: what passed now would be written twice.
-            # One that is refused for good fails all of them for good: retried, it would be refused for ever.
-            first = min(refused.values(), key=lambda refusal: refusal.verdict.reason != verdict.PROTECTED_TOPIC)
-            for part in parts:
-                refused.setdefault(part[:2], first)
-        return Judgement(refused, delay_ms, notes)
+            one_fate=verdict.whole_request(self.software[0] if self.software else None),
+        )
 
-    def note(self, notes: Iterable[Note]) -> None:
+    def note(self, notes: Iterable[Note[Partition]], version: int) -> None:
         """Count what policies did or would have done to bytes that are counted by their outcome as well."""
         tally = _Tally(self)
-        for part, name, outcome, reason, delay_ms in notes:
-            tally.add(part, name, outcome, reason, delay_ms)
+        for part, outcome, reason, delay_ms in notes:
+            tally.add(part, self.name(part[0], version), outcome, reason, delay_ms)
 
-    def note_held(self, parts: Iterable[Partition], version: int, refused: Refusals, wait_ms: int, first: bool) -> None:
+    def note_held(self, parts: Iterable[Partition], version: int, refused: Refused, wait_ms: int, first: bool) -> None:
         """An acks=0 request waits for its limit: its bytes are noted once, the time every time."""
         for part in parts:
-            refusal = refused.get(part[:2])
-            if refusal is not None:
-                row = self._row(self.name(part[0], version), DELAYED, refusal.verdict.reason)
+            why = refused.get(part[:2])
+            if why is not None:
+                row = self._row(self.name(part[0], version), DELAYED, why.reason)
                 row[DELAY] += wait_ms
                 if first:
                     row[BYTES] += part[2]
                     row[MESSAGES] += part[3]
                     row[REQUESTS] += 1
 
-    def _refuse_standing(
-        self, parts: Sequence[Partition], version: int, now: float, wait_ms: int
-    ) -> tuple[Refusals, list[Partition]]:
-        """What is refused whatever the limits say, and the partitions that these have to be asked about."""
-        refused: Refusals = {}
-        open_to = []
+    def _standing(self, parts: Iterable[Partition], version: int, now: float, wait_ms: int) -> dict[Key, Verdict]:
+        """What is refused whatever the limits say."""
+        world, fence = self.world, self.fence
+        refused: dict[Key, Verdict] = {}
+        for topic, index, _, _, pid, producer_epoch, sequence, _ in parts:
+            name = self.name(topic, version)
+            if version >= api.PRODUCE_TOPIC_IDS and topic not in world.topic_ids:  # which may be a protected one's
+                refused[topic, index] = verdict.unknown_topic_id(_text(name))
+            elif name in world.protected_topics:
+                refused[topic, index] = verdict.protected_topic(_text(name))
+            elif pid >= 0 and fence.entries and fence.blocks(pid, producer_epoch, topic, index, sequence, now):
+                refused[topic, index] = verdict.behind_fence(_text(name), index, wait_ms)
+        return refused
+
+    def _limits(self, parts: Iterable[Partition], version: int, now: float) -> dict[Key, Limits]:
+        """What each of these partitions is under: none of them is refused whatever the limits say."""
+        engine, plugins = self.world.engine, self.world.plugins
+        if self.paused() is not None:  # no other limit is asked
+            return dict.fromkeys((part[:2] for part in parts), Limits(storage=engine.pause))
+        whole = Limits(
+            storage=engine.pause or self.broker.storage,
+            quota=self.lines if self.lines.produce or self.lines.request else None,
+        )
+        found: dict[Key, Limits] = {}
+        by_topic: dict[bytes, Limits] = {}
         for part in parts:
-            refusal = self._standing(part, version, now, wait_ms)
-            if refusal is None:
-                open_to.append(part)
-            else:
-                refused[part[:2]] = refusal
-        return refused, open_to
-
-    def _standing(self, part: Partition, version: int, now: float, wait_ms: int) -> Refusal | None:
-        topic, index, _, _, pid, producer_epoch, sequence, _ = part
-        name = self.name(topic, version)
-        if version >= api.PRODUCE_TOPIC_IDS and topic not in self.world.topic_ids:  # which may be a protected one's
-            return Refusal(api.UNKNOWN_TOPIC_ID, verdict.unknown_topic_id(_text(name)))
-        if name in self.world.protected_topics:
-            return Refusal(api.TOPIC_AUTHORIZATION_FAILED, verdict.protected_topic(_text(name)))
-        if pid >= 0 and self.fence.entries and self.fence.blocks(pid, producer_epoch, topic, index, sequence, now):
-            return Refusal(self._code(), verdict.behind_fence(_text(name), index, wait_ms))
-        return None
-
-    def _judge_topics(
-        self, parts: Sequence[Partition], version: int, now: float, may_delay: bool
-    ) -> dict[bytes, Verdict | None]:
-        """What the thresholds say, by topic as on the wire, about all that this request has for each of them."""
-        sizes: dict[bytes, int] = {}
-        for part in parts:
-            sizes[part[0]] = sizes.get(part[0], 0) + part[2]
-        denied_s = now - self._denied_since if self._denied_since else 0.0
-        decide, name = self.world.engine.decide, self.name
-        return {
-            topic: None
-            if self.exempt or not self._meter(topic, version).thresholds_ask
-            else decide(self.node_id, name(topic, version), size, now, may_delay=may_delay, denied_s=denied_s)
-            for topic, size in sizes.items()
-        }
-
-    def _judge_whole(self, parts: Sequence[Partition], now: float, may_delay: bool) -> list[Verdict | None]:
-        """What policies say that don't care for topics: full disks and client quotas."""
-        engine = self.world.engine
-        self._charged = []
-        if self.exempt or not (engine.guards_storage or self.limited):
-            return []
-        size = sum(part[2] for part in parts)
-        denied_s = now - self._denied_since if self._denied_since else 0.0
-        found = [engine.pause]
-        line = self.broker.storage
-        if line is not None:
-            why = engine.judge_storage(self.node_id, size, now, may_delay=may_delay, denied_s=denied_s)
-            found.append(why)
-            if why is None or why.action == verdict.DELAY:  # what is only counted as rejected must not cost the others
-                self._charged.append(line)
-        if self.limited:
-            why = self.world.quotas.judge(self.lines, size, now, may_delay, denied_s)
-            found.append(why)
-            if why is None or why.action == verdict.DELAY:
-                self._charged += self.lines.produce
+            topic = part[0]
+            limits = by_topic.get(topic)
+            if limits is None:
+                limits = by_topic[topic] = self._limits_of(topic, version, whole, now)
+            if plugins:
+                batch = self.node_id, self.name(topic, version), part[1], part[4]
+                limits = limits._replace(plugin=PluginLimit(plugins, batch, (self.principal, self._client)))
+            found[part[:2]] = limits
         return found
 
-    def _judge_groups(
-        self, parts: Sequence[Partition], version: int, now: float, may_delay: bool
-    ) -> dict[bytes, Verdict]:
-        """What resource groups say, by topic as on the wire, about all that this request has for each of them."""
-        groups = self.world.engine.groups
-        self._sides = {}
-        if not groups.exists or self.exempt:
-            return {}
-        self._spared = set()
-        sums: dict[GroupSide, list[int]] = {}
-        for topic, _, size, messages, *_ in parts:
-            side = self._sides.get(topic) or self._side(topic, version, now)
-            if side is not None:
-                self._sides[topic] = side
-                asked = sums.setdefault(side, [0, 0])
-                asked[0] += size
-                asked[1] += messages
-        denied_s = now - self._denied_since if self._denied_since else 0.0
-        said = {}
-        for side, (size, messages) in sums.items():
-            why = groups.judge(side, size, messages, now, may_delay, denied_s)
-            if why is not None:
-                said[side] = why
-                if why.action != verdict.DELAY:
-                    self._spared.add(side)
-        return {topic: said[side] for topic, side in self._sides.items() if side in said}
-
-    def _side(self, topic: bytes, version: int, now: float) -> GroupSide | None:
-        """The group to ask about that topic; None also where it need not be asked, since it has credit enough."""
+    def _limits_of(self, topic: bytes, version: int, whole: Limits, now: float) -> Limits:
+        """`whole`: what all of the request is under."""
         meter = self._meter(topic, version)
+        group = self._side(meter, now) if self.world.engine.groups.exists else None
+        threshold = TopicThreshold(self.broker, meter, self.name(topic, version)) if meter.thresholds_ask else None
+        return Limits(whole.storage, whole.quota, group, threshold)
+
+    def _side(self, meter: TopicMeter, now: float) -> GroupSide | None:
+        """The group to ask about that topic; None also where it need not be asked, since it has credit enough."""
         if meter.group_asks:
             side = self.world.engine.groups.publish(meter, meter.name, now)
             if side is not None:
@@ -352,55 +267,39 @@ class Gate:
         for line in self.lines.request:
             line.take(seconds, now)
 
-    def _asked(self, part: Partition, name: bytes, now: float) -> list[Verdict | None]:
-        """What policies of the operator's own say."""
-        plugins = self.world.plugins
-        if not plugins or self.exempt:
-            return []
-        _, index, size, _, pid, _, _, _ = part
-        return [
-            plugin.decide(self.node_id, name, index, pid, size, self.principal, self._client, now) for plugin in plugins
-        ]
+    def code(self, why: Verdict) -> int:
+        """The Kafka error code that tells this client so."""
+        return _CODES.get(why.reason) or self.world.reject_code(self.software)
 
-    def _code(self) -> int:
-        return self.world.reject_code(self.software)
-
-    def admit(self, parts: Sequence[Partition], version: int, now: float) -> None:
-        """Record what is forwarded (V1: only what is admitted is recorded)."""
+    def admit(self, judged: Decision[Partition], parts: Sequence[Partition], version: int, now: float) -> None:
+        """Record and charge for what is forwarded of a request (V1: only what is admitted is recorded)."""
         fence, total = self.fence, self.broker.total
         self._denied_since = 0.0
-        for line in self._charged:
-            line.take(sum(part[2] for part in parts), now)
-        sides = self._sides
+        decision.admit(judged, parts, now)
         for topic, index, size, messages, pid, producer_epoch, _, _ in parts:
             meter = self._meter(topic, version)
             meter.uncounted += size
             total.uncounted += size
-            side = sides.get(topic)
-            if side is not None:
+            if self.exempt or judged.limits.get((topic, index), NO_LIMITS).group is not None:
                 meter.settled += size  # not for the group to find once more
-                if side not in self._spared:
-                    side.take(size, messages, now)
-            elif self.exempt:
-                meter.settled += size
             else:
                 meter.messages += messages
             if fence.entries and pid >= 0:
                 fence.admitted(pid, producer_epoch, topic, index)
 
-    def refuse(self, parts: Iterable[Partition], version: int, refused: Refusals, now: float) -> None:
+    def refuse(self, parts: Iterable[Partition], version: int, refused: Refused, now: float) -> None:
         """Count the rejected partitions and fence what their producers may have in flight behind them."""
         tally = _Tally(self)
         self._denied_since = self._denied_since or now
         name, version_of = self.software or (None, None)
         for part in parts:
             topic, index, size, _, pid, producer_epoch, sequence, _ = part
-            code, why = refused[topic, index]
+            why = refused[topic, index]
             topic_name = self.name(topic, version)
             self.broker.throttled.uncounted += size
             tally.add(part, topic_name, "rejected", why.reason, why.throttle_ms)
             # Behind a code that its client doesn't retry the base never comes back, and a fence would stay shut.
-            if verdict.is_retried(code, name, version_of) and _COUNTED.fullmatch(topic_name):
+            if verdict.is_retried(self.code(why), name, version_of) and _COUNTED.fullmatch(topic_name):
                 if pid >= 0:
                     self.fence.rejected(pid, producer_epoch, topic, index, sequence, now)
                 if sequence >= 0:
@@ -530,7 +429,7 @@ class Gate:
         for line in self.lines.produce:
             line.give_back(part[2])
         if self.broker.storage is not None:
-            self.broker.storage.give_back(part[2])
+            self.broker.storage.line.give_back(part[2])
         groups = self.world.engine.groups
         if groups.exists and _TOPIC.fullmatch(name):
             side = self.group if groups.depends_on_principal(name) else groups.paid_by(name)

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -33,49 +31,49 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    ResourceType,
-)
-from confluent_kafka.cimpl import NewTopic
 
-from gateway.describe import describe_topic
 from gateway.fleet.form import Usage
 from gateway.fleet.peers import DROPPED, SILENT_CYCLES, Heard, Peers
 from gateway.fleet.reports import EVERY, Rate, Reporter
+from gateway.kafka import internal_topic
+from gateway.kafka.describe import NO_TOPIC
+from gateway.kafka.internal_topic import (
+    METADATA_S,
+    Absent,
+    Essential,
+    InternalTopic,
+    Spec,
+    TopicError,
+    Troubles,
+    reason,
+)
 from policies.fleet_keys import FleetKey
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.fleet")
 
-DEFAULT_TOPIC: Final = "__produce_gateway_resource_usage"
 LATE_S: Final = 1.0  # so long, or a cycle, a report may be on its way
-METADATA_S: Final = 5.0  # how soon a topic that was made anew, and new partitions, are seen
 RETRY_S: Final = 0.5
 START_S: Final = 5.0  # what doesn't work so soon after the start may only need its time
-REQUEST_TIMEOUT_S: Final = 5.0
-CREATE_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.05
 FETCH_WAIT_MS: Final = 100  # of a fetch that brings nothing; what comes is answered at once
 MAX_AT_ONCE: Final = 500  # messages read at once …
 TURN_S: Final = 0.004  # … and taken before anybody else has a turn
 GOODBYE_S: Final = 0.5
 ANSWERS_PER_CYCLE: Final = 5
-NO_TOPIC: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_STAMP: Final = "message.timestamp.type"
+SPEC: Final = Spec(
+    {
+        "cleanup.policy": "delete",
+        "retention.ms": "600000",
+        "segment.ms": "300000",
+        "segment.bytes": str(16 * 2**20),
+        _STAMP: "LogAppendTime",
+    },
+    Essential(_STAMP, ("LogAppendTime",), "old messages can't be told from new ones"),
+    durable=False,
+    adopts=True,
 )
-STAMP: Final = "message.timestamp.type"
-TOPIC_CONFIG: Final = {
-    "cleanup.policy": "delete",
-    "retention.ms": "600000",
-    "segment.ms": "300000",
-    "segment.bytes": str(16 * 2**20),
-    STAMP: "LogAppendTime",
-}
 
 
 class Present(NamedTuple):
@@ -106,7 +104,6 @@ class Exchange:
 
     Attributes:
         up: our own messages come back.
-        problem: what is wrong, one line; "" for nothing.
         since: Unix time since which `up` is what it is.
         peers: `living`, `workers`, `gateways`, `of(key)`, `told(key)`, `rates()`.
         sent, sent_bytes, received, received_bytes: messages of ours and others'; `failed`: ours that weren't taken.
@@ -132,11 +129,12 @@ class Exchange:
     ) -> None:
         self.cycle_s = cycle_s
         self.up = False
-        self.problem = f"topic {topic} has not been reached yet"
         self.since = time.time()
         self.sent = self.sent_bytes = self.received = self.received_bytes = self.failed = 0
         self._client: dict[str, Any] = {"log_level": 2, "reconnect.backoff.max.ms": 1000, **client}
         self._topic = topic
+        self._troubles = Troubles(log, "exchange")
+        self._troubles.expect("unread", f"topic {topic} has not been reached yet")
         self._present = present
         self._on_heard = on_heard
         self._on_gone = on_gone
@@ -149,8 +147,8 @@ class Exchange:
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._topic_id: str | None = None  # of the one that is read and written
-        self._partitions: set[int] = set()
-        self._assign: set[int] | None = None  # what the reader shall begin with
+        self._partitions: frozenset[int] = frozenset()
+        self._assign: frozenset[int] | None = None  # what the reader shall begin with
         self._flight = 0  # reports thrown away don't count any more when they are heard of later
         self._pending = 0  # messages on their way …
         self._pending_since = 0.0
@@ -161,8 +159,12 @@ class Exchange:
         self._talks_since = math.inf  # on this topic
         self._patient_until = -math.inf  # a topic that was just made isn't there at once: nothing to complain about yet
         self._trouble = ""  # with the topic
-        self._complaints: set[str] = set()
         self._ending = False
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, one line; "" for nothing."""
+        return self._troubles.problem
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -303,7 +305,7 @@ class Exchange:
             self.failed += 1
             self._reporter.lost()
             if error is not None:
-                self._trouble = f"topic {self._topic} takes no messages: {_reason(error)}"
+                self._trouble = f"topic {self._topic} takes no messages: {reason(error)}"
                 if error.code() in NO_TOPIC:
                     self._look.set()
         elif not self._pending:
@@ -365,7 +367,7 @@ class Exchange:
             if error.code() in NO_TOPIC:
                 self._look.set()
             elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
-                self._trouble = f"topic {self._topic} can't be read: {_reason(error)}"
+                self._trouble = f"topic {self._topic} can't be read: {reason(error)}"
             return
         value = message.value() or b""
         data = value.encode() if isinstance(value, str) else value
@@ -401,99 +403,53 @@ class Exchange:
         problem = one_line("; ".join(text for text in (self._trouble, self.peers.problem) if text), ERROR_CHARS)
         if problem == self.problem or (problem and trio.current_time() < self._patient_until):
             return
-        self.problem = problem
-        if not problem:
-            log.info("exchange: gateways hear each other on topic %s", self._topic)
-            self._complaints.clear()
-        elif problem not in self._complaints:  # each thing once, until all is well again
-            self._complaints.add(problem)
-            log.warning("exchange: %s", problem)
+        if problem:
+            self._troubles.complain(problem, problem)
+        else:
+            self._troubles.clear(f"gateways hear each other on topic {self._topic}")
 
     # --- the topic ----------------------------------------------------------------------------------------------------
 
     async def _look_after_topic(self) -> None:
-        properties: dict[str, Any] = {**self._client, "error_cb": self._on_error}
-        admin = AdminClient(properties)
+        topic = InternalTopic({**self._client, "error_cb": self._on_error}, self._topic, SPEC, self._replication)
         while True:
             self._look = trio.Event()
             wait = METADATA_S if self.up else RETRY_S
             try:
                 # Abandoned when cancelled: a cluster that doesn't answer must not hold up a stop.
-                topic_id, partitions = await trio.to_thread.run_sync(self._describe, admin, abandon_on_cancel=True)
-            except KafkaException as error:
-                wait = RETRY_S
-                if error.args[0].code() in NO_TOPIC:
+                found = await trio.to_thread.run_sync(self._find, topic, abandon_on_cancel=True)
+            except TopicError as error:
+                wait, self._trouble = RETRY_S, str(error)
+            else:
+                if isinstance(found, Absent):
+                    wait = RETRY_S
                     self._lose()
                 else:
-                    self._trouble = f"topic {self._topic} can't be had: {_reason(error.args[0])}"
-            except TimeoutError:
-                self._trouble = f"topic {self._topic} can't be had: no answer"
-            else:
-                self._follow(topic_id, partitions)
+                    self._follow(found)
             with trio.move_on_after(wait):
                 await self._look.wait()
             await trio.sleep(0.05)  # reader and writer may both have set it again and again
 
-    def _describe(self, admin: AdminClient) -> tuple[str, set[int]]:
-        """The topic's id and partitions; it is created where it isn't there. In a thread."""
-        try:
-            described = describe_topic(admin, self._topic, REQUEST_TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() not in NO_TOPIC:
-                raise
-            self._create(admin)
-            described = describe_topic(admin, self._topic, REQUEST_TIMEOUT_S)
-        topic_id = str(described.topic_id)
-        if topic_id != self._topic_id:
-            self._configure(admin)
-        return topic_id, {partition.id for partition in described.partitions}
+    def _find(self, topic: InternalTopic) -> internal_topic.Present | Absent:
+        """The topic; it is created where it isn't there. In a thread.
 
-    def _create(self, admin: AdminClient) -> None:
-        copies = self._replication or min(3, len(admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers))
-        try:
-            _result(admin.create_topics([NewTopic(self._topic, 1, copies, config=TOPIC_CONFIG)])[self._topic])
-            log.info("topic %s created: kept for %s ms, %d replicas", self._topic, TOPIC_CONFIG["retention.ms"], copies)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another gateway was quicker
-                raise
-
-    def _configure(self, admin: AdminClient) -> None:
-        """Set what a topic of somebody else's making (or Kafka's own, when it was written to too early) has not set."""
-        resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        try:
-            found = _result(admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource])
-            missing = {
-                name: value
-                for name, value in TOPIC_CONFIG.items()
-                if name in found
-                and found[name].value != value
-                and found[name].source != ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-            }
-            if missing:
-                entries = [
-                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-                    for name, value in missing.items()
-                ]
-                wanted = ConfigResource(ResourceType.TOPIC, self._topic, incremental_configs=entries)
-                _result(admin.incremental_alter_configs([wanted], request_timeout=REQUEST_TIMEOUT_S)[wanted])
-                log.info("topic %s: set %s", self._topic, ", ".join(f"{k}={v}" for k, v in missing.items()))
-            elif STAMP in found and found[STAMP].value != TOPIC_CONFIG[STAMP]:
-                log.warning(
-                    "exchange: topic %s has %s=%s, so old messages can't be told from new ones: kafka-configs.sh"
-                    " --alter --topic %s --add-config %s=LogAppendTime",
-                    self._topic, STAMP, found[STAMP].value, self._topic, STAMP,
-                )  # fmt: skip
-        except (KafkaException, TimeoutError) as error:
-            log.debug("configuration of topic %s: %s", self._topic, error)  # no right to: not worth a complaint
+        Raises:
+            TopicError: it can't be had.
+        """
+        found = topic.have()
+        if not isinstance(found, Absent) and found.topic_id != self._topic_id and (wrong := topic.judge()):
+            log.warning("exchange: %s", wrong)
+        return found
 
     def _lose(self) -> None:
         self._trouble = f"topic {self._topic} does not exist"
         if self._topic_id is not None:
             self._topic_id = None
-            self._partitions = set()
+            self._partitions = frozenset()
             self._drop_producer()
 
-    def _follow(self, topic_id: str, partitions: set[int]) -> None:
+    def _follow(self, found: internal_topic.Present) -> None:
+        topic_id, partitions = found
         if topic_id == self._topic_id and partitions == self._partitions:
             return
         if topic_id != self._topic_id:
@@ -512,8 +468,8 @@ class Exchange:
             )
             self._reporter.lost()
             self._hurry.set()
-        self._topic_id, self._partitions = topic_id, set(partitions)
-        self._assign = set(partitions)
+        self._topic_id, self._partitions = topic_id, partitions
+        self._assign = partitions
 
     def _drop_producer(self) -> None:
         if self._producer is not None:
@@ -524,16 +480,7 @@ class Exchange:
     def _on_error(self, error: KafkaError) -> None:
         """Of any of the three clients, from their threads."""
         if not self.up and error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = f"topic {self._topic} can't be had: {_reason(error)}"
+            self._trouble = f"topic {self._topic} can't be had: {reason(error)}"
 
 
-def _result(future: Future[Any]) -> Any:
-    return future.result(timeout=CREATE_TIMEOUT_S)
-
-
-def _reason(error: KafkaError) -> str:
-    """What librdkafka says, without how many milliseconds it took: that would be another complaint each time."""
-    return re.sub(r" \(after (?:[^()]|\(s\))*\)", "", error.str())
-
-
-__all__ = ["DEFAULT_TOPIC", "DROPPED", "Exchange", "Heard", "Present", "Rate"]
+__all__ = ["DROPPED", "Exchange", "Heard", "Present", "Rate"]

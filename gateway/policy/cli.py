@@ -7,43 +7,28 @@
 from __future__ import annotations
 
 import argparse
-import getpass
-import http.client
 import json
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gateway import config
-from gateway.commands.asking import CannotAsk, add_token_file, find_token, table
-from gateway.http_client import direct_opener
+from gateway import yaml_text
+from gateway.commands.asking import CannotAsk, add_place, add_token_file, ask, find_place, find_token, shown, table
 from gateway.policy import document
-from policies.policy_set import InvalidPolicy, PolicyKey, value_text
+from policies.policy_set import PolicyKey, value_text
 from policies.quota_text import entity_text
 
 PATH: Final = "/v1/policies"
-DEFAULT_URL: Final = "http://127.0.0.1:9190"
 COLUMNS: Final = ("KIND", "NAME", "KEY", "IN FORCE", "FROM", "OTHER")
-TIMEOUT_S: Final = 60.0  # thousands of values are one transaction; its coordinator may have to be found first
-USER_HEADER: Final = "Produce-Gateway-User"  # who runs the command, percent-encoded
-
-
-class _Failed(Exception):
-    """Lines that say why."""
-
-    def __init__(self, *lines: str) -> None:
-        super().__init__("\n".join(lines))
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 done, 1 not, 2 a wrong command line."""
-    args = _make_parser().parse_args(argv)
+    parser = _make_parser()
+    args = parser.parse_args(argv)
     try:
-        url = _address(args.url, args.config)
+        url = find_place(parser, args)
         if args.action == "show":
             return _show(url, args.json)
         if args.action == "export":
@@ -51,7 +36,7 @@ def main(argv: list[str]) -> int:
         data = _read(args.file)
         dry_run = args.action == "diff" or args.dry_run
         return _apply(url, data, find_token(args), dry_run=dry_run, prune=args.prune, as_json=args.json)
-    except (_Failed, CannotAsk) as error:
+    except CannotAsk as error:
         sys.stderr.write(f"{error}\n")
         return 1
 
@@ -68,11 +53,7 @@ def _make_parser() -> argparse.ArgumentParser:
     for action in (diff, apply):
         action.add_argument("file", metavar="FILE", help="the document, YAML or JSON; - for standard input")
     for action in (show, export, diff, apply):
-        action.add_argument(
-            "config", nargs="?", type=Path, metavar="CONFIG", help="the gateway's YAML file: its admin:"
-        )
-        action.add_argument("--url", help=f"of its admin server (default {DEFAULT_URL})")
-        action.add_argument("--json", action="store_true", help="print JSON")
+        add_place(action)
         add_token_file(action)
     for action in (diff, apply):
         action.add_argument(
@@ -83,20 +64,17 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _export(url: str, as_json: bool) -> int:
-    answer = _ask(url + PATH)
+    answer = ask(url, PATH)
     sys.stdout.write(document.render(_part(answer, "document", dict), as_json=as_json))
     return 0
 
 
 def _show(url: str, as_json: bool) -> int:
-    rows = _part(_ask(url + PATH), "origins", list)
+    rows = _part(ask(url, PATH), "origins", list)
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
         return 0
-    try:
-        lines = table(COLUMNS, [_row(row) for row in rows], left=len(COLUMNS))
-    except (InvalidPolicy, TypeError, KeyError, ValueError) as error:
-        raise _Failed(f"{url}: answers with something that this release doesn't know: {error!r}") from error
+    lines = shown(url + PATH, rows, lambda rows: table(COLUMNS, [_row(row) for row in rows], left=len(COLUMNS)))
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 
@@ -111,15 +89,13 @@ def _row(said: Mapping[str, Any]) -> list[str]:
 
 
 def _apply(url: str, data: Any, token: str | None, *, dry_run: bool, prune: bool, as_json: bool) -> int:
-    answer = _ask(url + PATH + ":apply", {"document": data, "dry_run": dry_run, "prune": prune}, token)
+    body = {"document": data, "dry_run": dry_run, "prune": prune}
+    answer = ask(url, f"{PATH}:apply", method="POST", body=body, token=token)
     ops = _part(answer, "ops", list)
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
         return 0
-    try:
-        lines = [describe(op) for op in ops]
-    except (InvalidPolicy, TypeError, KeyError) as error:
-        raise _Failed(f"{url}: answers with something that this release doesn't know: {error!r}") from error
+    lines = shown(url + PATH, ops, lambda ops: [describe(op) for op in ops])
     if lines:
         count = f"{len(lines)} {'change' if len(lines) == 1 else 'changes'}"
         lines.append(f"{count}; nothing was done" if dry_run else f"{count} made; version {answer.get('version')}")
@@ -139,85 +115,17 @@ def describe(op: Mapping[str, Any]) -> str:
 def _read(name: str) -> Any:
     source = "standard input" if name == "-" else name
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8")
-    except OSError as error:
-        raise _Failed(f"{source}: can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise _Failed(f"{source}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    try:
+        text = sys.stdin.read() if name == "-" else yaml_text.read(Path(name))
         document.parse(text, source)
-        data = document.load(text, source)
-    except document.DocumentError as error:
-        raise _Failed(*error.lines) from error
-    return data
-
-
-def _address(url: str | None, path: Path | None) -> str:
-    if path is None:
-        return (url or DEFAULT_URL).rstrip("/")
-    if url is not None:
-        raise _Failed("CONFIG and --url both say where the gateway is: give one of them")
-    try:
-        admin = config.load(path).admin
-    except config.ConfigError as error:
-        raise _Failed(*error.lines) from error
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(admin.host, admin.host)  # noqa: S104  not bound
-    return f"http://[{host}]:{admin.port}" if ":" in host else f"http://{host}:{admin.port}"
-
-
-def _ask(address: str, body: Any = None, token: str | None = None) -> dict[str, Any]:
-    parts = urllib.parse.urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _Failed(f"--url: {address.partition(PATH)[0]} is no address: write for example {DEFAULT_URL}")
-    headers = {"Accept": "application/json", USER_HEADER: urllib.parse.quote(_user())}
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
-    data = None
-    if body is not None:
-        data = json.dumps(body).encode()
-        headers["Content-Type"] = "application/json"
-    request = urllib.request.Request(address, data, headers)  # noqa: S310  the scheme was looked at
-    try:
-        with direct_opener().open(request, timeout=TIMEOUT_S) as answer:
-            said = json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _Failed(*_problem(address, error)) from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        text = getattr(reason, "strerror", None) or reason
-        raise _Failed(f"{address}: can't be asked: {text}: is the gateway running, and admin: right?") from error
-    except ValueError as error:
-        raise _Failed(f"{address}: does not answer as a gateway's admin server does") from error
-    if not isinstance(said, dict):
-        raise _Failed(f"{address}: does not answer as a gateway's admin server does")
-    return said
-
-
-def _problem(address: str, error: urllib.error.HTTPError) -> list[str]:
-    """What a problem document says (RFC 9457), else that there is none."""
-    try:
-        said = json.loads(error.read())
-        title, detail, errors = str(said["title"]), said.get("detail"), said.get("errors") or ()
-        found = [each if isinstance(each, str) else _joined(each) for each in errors]
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, http.client.HTTPException):
-        return [f"{address}: answers {error.code} {error.reason}: is it a gateway's admin server?"]
-    return [f"{title}: {detail}" if detail else title, *(f"  {line}" for line in found if line != detail)]
-
-
-def _joined(said: Mapping[str, Any]) -> str:
-    return ": ".join(str(part) for part in said.values() if part)
+        return document.load(text, source)
+    except (OSError, UnicodeDecodeError) as error:  # of standard input
+        raise CannotAsk(f"{source}: can't be read: {error}") from error
+    except (yaml_text.YamlError, document.DocumentError) as error:
+        raise CannotAsk(str(error)) from error
 
 
 def _part(answer: Mapping[str, Any], name: str, kind: type) -> Any:
     part = answer.get(name)
     if not isinstance(part, kind):
-        raise _Failed(f"the answer has no {name}: is it a gateway of this release?")
+        raise CannotAsk(f"the answer has no {name}: is it a gateway of this release?")
     return part
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name
-        return ""

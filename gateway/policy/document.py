@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -23,7 +22,8 @@ from typing import Any, Final
 
 import yaml
 
-from gateway.config import parse_size
+from gateway import yaml_text
+from gateway.suggest import hint, nearest
 from policies.group_names import EXISTS, GROUP_KEYS, MEANS, rate_key
 from policies.policy_set import (
     EVERY_BROKER,
@@ -36,6 +36,7 @@ from policies.policy_set import (
 )
 from policies.quota_names import DEFAULT, Default, Entity, Name, QuotaError, QuotaKey
 from policies.quota_text import entity_text
+from policies.units import exact_size, parse_size
 
 MAX_ERRORS: Final = 20  # what else is wrong is only counted
 _SECTIONS: Final = ("thresholds", "client_quotas", "resource_groups")
@@ -43,11 +44,6 @@ _THRESHOLDS: Final = ("total", "topics")
 _GROUPS: Final = ("groups", "tenants", "namespaces")
 _FILE_ONLY: Final = ("topic_pattern", "principal_pattern", "mode")  # of resource_groups
 _ENTITY: Final = ("user", "client_id")
-_EXACT_UNITS: Final = tuple(
-    (f"{letter}{suffix}", base**power)
-    for suffix, base in (("B", 1000), ("iB", 1024))
-    for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "k" if base == 1000 else "K"))
-)
 
 
 class DocumentError(Exception):
@@ -73,12 +69,9 @@ def load(text: str, source: str = "document") -> Any:
         except (ValueError, RecursionError):
             pass  # YAML in braces, or its error is the better one
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise DocumentError([f"{source}{line}: {error.problem or 'no YAML'}"]) from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise DocumentError([f"{source}: no YAML: {' '.join(str(error).split())}"]) from error
+        return yaml_text.load(text, source)
+    except yaml_text.YamlError as error:
+        raise DocumentError([str(error)]) from error
 
 
 def parse(text: str, source: str = "document") -> dict[PolicyKey, Value]:
@@ -91,11 +84,8 @@ def parse(text: str, source: str = "document") -> dict[PolicyKey, Value]:
     found = _Reading()
     found.document(data)
     if found.faults:
-        try:
-            root = yaml.compose(text, Loader=_Loader)
-        except yaml.YAMLError:  # JSON that is no YAML
-            root = None
-        raise _refusal(found.faults, lambda path: f"{source}:{_line(root, path)}: ")
+        lines = yaml_text.Lines(text)
+        raise _refusal(found.faults, lambda path: f"{source}:{lines.line(path)}: ")
     return found.values
 
 
@@ -150,13 +140,13 @@ def export(policies: PolicySet) -> dict[str, Any]:
         if key.kind == "group":
             rates = groups.setdefault(key.name, {})
             if key.key != EXISTS:
-                rates[key.key] = size_text(value) if _is_bytes(key) else _plain(value)
+                rates[key.key] = exact_size(value) if _is_bytes(key) else _plain(value)
         elif key.kind == "topic":
-            topics[key.name] = size_text(value)
+            topics[key.name] = exact_size(value)
         elif key.kind == "broker":
-            total["default" if key.name == EVERY_BROKER else key.name] = size_text(value)
+            total["default" if key.name == EVERY_BROKER else key.name] = exact_size(value)
         else:
-            quotas.setdefault(key.entity, {})[key.key] = size_text(value) if _is_bytes(key) else _plain(value)
+            quotas.setdefault(key.entity, {})[key.key] = exact_size(value) if _is_bytes(key) else _plain(value)
     thresholds = {name: part for name, part in (("total", total), ("topics", topics)) if part}
     entries = [{**_names(entity), **values} for entity, values in quotas.items()]
     of_groups = {name: part for name, part in (("groups", groups), *attached.items()) if part}
@@ -189,16 +179,6 @@ def render(document: Mapping[str, Any], *, as_json: bool = False) -> str:
     if not document:
         return "{}\n"
     return str(yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
-
-
-def size_text(value: float) -> str | int | float:
-    """Bytes in the largest unit that needs no fraction, if that is shorter to read: 12MB, 1MiB, 1234567."""
-    if value == int(value):
-        for unit, factor in _EXACT_UNITS:
-            if value >= factor and value % factor == 0:
-                return f"{int(value) // factor}{unit}"
-        return int(value)
-    return value
 
 
 class _Reading:
@@ -253,9 +233,7 @@ class _Reading:
             key = rate_key(name)
             here = (*path, name)
             if key is None:
-                near = difflib.get_close_matches(name, GROUP_KEYS, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(GROUP_KEYS)}"
-                self._fault(here, f"unknown key; {hint}")
+                self._fault(here, f"unknown key; {hint(name, GROUP_KEYS)}")
                 continue
             put = PolicyKey.of_group(group, key)
             if put in self.values:
@@ -267,10 +245,10 @@ class _Reading:
         for index, entry in enumerate(entries):
             here = (*path, index)
             quotas = dict(self._items(here, entry))
-            near = [name for name in quotas if name not in _ENTITY and difflib.get_close_matches(name, _ENTITY, 1, 0.7)]
-            for name in near:
-                self._fault((*here, name), f"did you mean {difflib.get_close_matches(name, _ENTITY, 1)[0]}?")
-            if near or not isinstance(entry, Mapping | None):
+            misspelled = [name for name in quotas if name not in _ENTITY and nearest(name, _ENTITY, 0.7)]
+            for name in misspelled:
+                self._fault((*here, name), hint(name, _ENTITY))
+            if misspelled or not isinstance(entry, Mapping | None):
                 continue
             try:
                 entity = Entity(*(_name(name, quotas.pop(name, None)) for name in _ENTITY)).checked()
@@ -308,9 +286,7 @@ class _Reading:
             if not isinstance(key, str):
                 self._fault((*path, key), f"YAML takes this key for no text but {type(key).__name__}: put it in quotes")
             elif known and key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-                self._fault((*path, key), f"unknown key; {hint}")
+                self._fault((*path, key), f"unknown key; {hint(key, known)}")
             else:
                 items.append((key, value))
         return items
@@ -348,7 +324,7 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidPolicy(f"a number is needed here, not {_short(value)}")
     if not math.isfinite(value):
-        raise InvalidPolicy(f"{value} is no finite number")
+        raise InvalidPolicy(f"{value} is not a finite number")
     return float(value)
 
 
@@ -393,41 +369,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def _line(root: yaml.Node | None, path: Sequence[Hashable]) -> int:
-    """The line of the deepest part of the path that the text has."""
-    node, line = root, root.start_mark.line if root is not None else 0
-    for part in path:
-        if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node = node.value[part]
-            line = node.start_mark.line
-            continue
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        found = [pair for pair in pairs if pair[0].value == str(part)]
-        if not found:
-            break
-        line, node = found[0][0].start_mark.line, found[0][1]
-    return line + 1
-
-
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError("a key is there twice")
     return made
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # ten times as fast where it is there
-    """A mapping with the same key twice is refused: PyYAML would take the last one without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(None, None, f"{key.value} is there twice", key.start_mark)
-                seen.add(key.value)
-        made: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return made
 
 
 class _Dumper(yaml.SafeDumper):

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -24,9 +23,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -38,10 +36,22 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-from gateway.describe import describe_topic
+from gateway.files import locked, sync_directory
+from gateway.kafka.describe import NO_TOPIC
+from gateway.kafka.internal_topic import (
+    CREATE_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    RETRY_S,
+    Essential,
+    InternalTopic,
+    Present,
+    Spec,
+    TopicError,
+    Troubles,
+    Unreachable,
+)
 from policies.policy_set import (
     Change,
     Entry,
@@ -63,11 +73,6 @@ _silent: Final = logging.getLogger("gateway.policy.librdkafka")  # being fenced 
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
-DEFAULT_TOPIC: Final = "__produce_gateway_policies"
-METADATA_S: Final = 5.0  # how soon a deleted topic and a new one of its name are seen, where nobody writes
-RETRY_S: Final = 1.0
-REQUEST_TIMEOUT_S: Final = 5.0
-CREATE_TIMEOUT_S: Final = 15.0
 WRITE_TIMEOUT_S: Final = 30.0  # the first transaction of a cluster creates the topic that Kafka keeps them in
 TRANSACTION_MS: Final = 10_000  # so long a killed writer may hold up the readers, unless somebody writes
 FETCH_WAIT_MS: Final = 100  # the end is told by a fetch that brings nothing: who writes may wait for one
@@ -75,9 +80,6 @@ BACKOFF_S: Final = 0.1
 POLL_S: Final = 0.1
 MAX_TOKENS: Final = 1000  # of alterations seen last: to find one's own again
 MAX_COMPLAINTS: Final = 20
-NO_TOPIC: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
 # To try these again is of no use: somebody has to do something.
 HOPELESS: Final = frozenset(
     {
@@ -94,12 +96,15 @@ HOPELESS: Final = frozenset(
 OPEN_BACKOFF_S: Final = (0.5, 30.0)
 # A removal must outlast any gateway that doesn't see it: a week. Few records: segments end early, or nothing would ever
 # be compacted.
-TOPIC_CONFIG: Final = {
-    "cleanup.policy": "compact",
-    "segment.ms": "3600000",
-    "min.cleanable.dirty.ratio": "0.1",
-    "delete.retention.ms": "604800000",
-}
+SPEC: Final = Spec(
+    {
+        "cleanup.policy": "compact",
+        "segment.ms": "3600000",
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": "604800000",
+    },
+    Essential("cleanup.policy", ("compact",), "policies in it are forgotten"),
+)
 
 Decide = Callable[[PolicySet], PolicySet]
 
@@ -256,13 +261,12 @@ class TopicStore:
     ) -> None:
         self.policies = PolicySet(base)
         self.loaded = False
-        self.problem = f"topic {topic} has not been read yet"
         self.invalid = 0  # records that could not be used, so far
-        self._topic = topic
-        self._replication = replication
         self._restorer = Source(member, "restored")
-        self._properties = {"log_level": 2, "reconnect.backoff.max.ms": 2000, **properties}
-        self._admin = AdminClient(dict(self._properties), logger=_silent)
+        self._properties = {"log_level": 2, "reconnect.backoff.max.ms": 2000, "logger": _silent, **properties}
+        self._topic = InternalTopic(self._properties, topic, SPEC, replication)
+        self._troubles = Troubles(log, "policies")
+        self._expect_to_read()
         self._consumer = Consumer(
             {
                 "group.id": "produce-gateway-policies",  # librdkafka wants one; it is neither joined nor committed to
@@ -273,9 +277,8 @@ class TopicStore:
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": FETCH_WAIT_MS,
-                "error_cb": self._on_error,
-            },
-            logger=_silent,
+                "error_cb": self._topic.note_error,
+            }
         )
         self._producer: Producer | None = None
         self._guard = threading.Lock()
@@ -290,18 +293,20 @@ class TopicStore:
         self._topic_id: object = None
         self._lost = False
         self._unsaved = False  # the topic is a new and empty one: what we know is not in it
-        self._look_at = 0.0
         self._save_at = 0.0
         self._mine = ""  # token of what is or was written here last
-        self._kind = "unread"  # of the problem; each is logged once
-        self._said = ""  # by librdkafka, last
+        self._said = ""  # by a fetch, last
         self._closed = False
+
+    @property
+    def problem(self) -> str:
+        return self._troubles.problem
 
     def poll(self, timeout_s: float) -> None:
         with self._guard:
             if self._closed:
                 return
-            if time.monotonic() >= self._look_at:
+            if self._topic.is_due:
                 self._look()
             self._read(timeout_s)
             if self._unsaved and time.monotonic() >= self._save_at:
@@ -309,7 +314,9 @@ class TopicStore:
                     self._write(None, self._restorer, timeout_s=REQUEST_TIMEOUT_S)
                 except StoreError as error:
                     self._save_at = time.monotonic() + RETRY_S
-                    self._complain("unsaved", f"what is known can't be written into topic {self._topic} again: {error}")
+                    self._troubles.complain(
+                        "unsaved", f"what is known can't be written into topic {self._topic.name} again: {error}"
+                    )
 
     def write(self, decide: Decide, source: Source) -> Written:
         with self._guard:
@@ -336,7 +343,7 @@ class TopicStore:
         pause = BACKOFF_S
         while True:
             self._look()
-            if self.problem and self._kind != "unsaved":
+            if self.problem and self._troubles.kind != "unsaved":
                 raise StoreError(self.problem)
             try:
                 producer = self._open_producer(deadline)
@@ -355,7 +362,7 @@ class TopicStore:
                 self._drop_producer()
                 if time.monotonic() + pause > deadline:
                     doubt = "" if written is None else "; if it was written all the same, it will show"
-                    raise StoreError(f"topic {self._topic} can't be written: {reason}{doubt}") from reason
+                    raise StoreError(f"topic {self._topic.name} can't be written: {reason}{doubt}") from reason
                 time.sleep(random.uniform(0, pause))  # noqa: S311  (no secret): two who fence each other must part
                 pause = min(2 * pause, RETRY_S)
                 continue
@@ -374,7 +381,7 @@ class TopicStore:
         self._commit(producer, lacking.changes, head, deadline)
         self._unsaved = False
         self._catch_up(deadline)
-        log.warning("policies: wrote the %d values known into the new topic %s", len(lacking.changes), self._topic)
+        log.warning("policies: wrote the %d values known into the new topic %s", len(lacking.changes), self._topic.name)
 
     def _head(self, version: int, token: str, source: Source, written: Written) -> Head:
         return Head(version, token, time.time_ns() // 10**6, source, len(written.changes))
@@ -385,13 +392,12 @@ class TopicStore:
             producer = Producer(
                 {
                     **self._properties,
-                    "transactional.id": self._topic,  # of all gateways that share the topic
+                    "transactional.id": self._topic.name,  # of all gateways that share the topic
                     "transaction.timeout.ms": TRANSACTION_MS,
                     "acks": "all",
                     "compression.type": "lz4",
                     "topic.metadata.propagation.max.ms": 3_000,
-                },
-                logger=_silent,
+                }
             )
             try:
                 producer.init_transactions(_left(deadline))
@@ -426,15 +432,15 @@ class TopicStore:
             return _Again(error.str())
         right = ""
         if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            right = f": allow Write and Describe on transactional id {self._topic}"
-        return StoreError(f"topic {self._topic} can't be written: {error.str()}{right}")
+            right = f": allow Write and Describe on transactional id {self._topic.name}"
+        return StoreError(f"topic {self._topic.name} can't be written: {error.str()}{right}")
 
     def _produce(self, producer: Producer, record: Record, delivered: Callable[..., None], deadline: float) -> None:
         headers: list[tuple[str, str | bytes | None]] = [("audit", record.audit)] if record.audit else []
         while True:
             try:
                 producer.produce(
-                    self._topic, record.value, record.key, partition=0, headers=headers, on_delivery=delivered
+                    self._topic.name, record.value, record.key, partition=0, headers=headers, on_delivery=delivered
                 )
                 return
             except BufferError:
@@ -444,14 +450,14 @@ class TopicStore:
 
     def _catch_up(self, deadline: float) -> None:
         """Read to where the end of what is committed is now, and take it over."""
-        partition = TopicPartition(self._topic, 0)
+        partition = TopicPartition(self._topic.name, 0)
         try:  # not by the consumer, whose connection is busy with a fetch
-            asked = self._admin.list_offsets(
+            asked = self._topic.admin.list_offsets(
                 {partition: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
                 isolation_level=IsolationLevel.READ_COMMITTED,
                 request_timeout=REQUEST_TIMEOUT_S,
             )
-            end = _result(asked[partition]).offset
+            end = asked[partition].result(timeout=CREATE_TIMEOUT_S).offset
         except KafkaException as error:
             raise self._failure(error.args[0]) from error
         except TimeoutError as error:
@@ -473,11 +479,11 @@ class TopicStore:
                 self._caught_up = self._whole = True
                 self._end = message.offset() or 0
             elif error.code() in NO_TOPIC:
-                self._look_at = 0.0
+                self._topic.hurry()
             elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
                 self._said = error.str()
                 if error.code() in HOPELESS:
-                    self._complain("unreadable", f"topic {self._topic} can't be read: {error.str()}")
+                    self._troubles.complain("unreadable", f"topic {self._topic.name} can't be read: {error.str()}")
             message = self._consumer.poll(0)
         if self._caught_up and self._whole:
             self._whole = False
@@ -491,7 +497,7 @@ class TopicStore:
             self.invalid += 1
             if self.invalid <= MAX_COMPLAINTS:
                 why = one_line(str(error), ERROR_CHARS)
-                log.warning("policies: topic %s, offset %s is left out: %s", self._topic, message.offset(), why)
+                log.warning("policies: topic %s, offset %s is left out: %s", self._topic.name, message.offset(), why)
             return
         if isinstance(said, Entry):
             _put(self._log, said)
@@ -510,7 +516,9 @@ class TopicStore:
             self._unsaved = False
             self.policies = PolicySet(self.policies.base, dict(self._log), self._version)
             if not self.loaded:
-                log.info("policies: topic %s holds %d values, version %d", self._topic, len(self._log), self._version)
+                log.info(
+                    "policies: topic %s holds %d values, version %d", self._topic.name, len(self._log), self._version
+                )
             else:
                 for head in self._heads:
                     if head.token != self._mine:
@@ -518,57 +526,47 @@ class TopicStore:
         self.loaded = True
         self._fresh = False
         self._heads.clear()
-        if self._kind in ("unread", "unreadable", "unsaved"):
+        if self._troubles.kind in ("unread", "unreadable", "unsaved"):
             self._recover()
 
     # --- the topic itself ---------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Ask for the topic's id, and follow it."""
-        self._look_at = time.monotonic() + METADATA_S
-        try:
-            try:
-                described = describe_topic(self._admin, self._topic, REQUEST_TIMEOUT_S)
-            except KafkaException as error:
-                if error.args[0].code() not in NO_TOPIC:
-                    raise
-                self._look_at = time.monotonic() + RETRY_S
-                if self._topic_id is not None or self._lost:
-                    self._lose()
-                else:
-                    self._create()
-                return
-        except (KafkaException, TimeoutError) as error:
-            said = error.args[0].str() if isinstance(error, KafkaException) else "no answer"
-            self._look_at = time.monotonic() + RETRY_S
-            self._complain("down", f"topic {self._topic} can't be looked up: {self._said or said}")
-            return
-        self._said = ""
-        self._follow(str(described.topic_id))
-        if self._kind in ("down", "lost"):
-            self._recover()
+        found = self._topic.look()
+        if isinstance(found, Unreachable):
+            self._troubles.complain("down", f"topic {self._topic.name} can't be looked up: {found.why}")
+        elif isinstance(found, Present):
+            self._said = ""
+            self._follow(found.topic_id)
+            if self._troubles.kind in ("down", "lost"):
+                self._recover()
+        elif self._topic_id is not None or self._lost:
+            self._lose()
+        else:
+            self._create()
 
     def _follow(self, topic_id: str) -> None:
         if topic_id == self._topic_id:
             return
         anew = self._lost or self._topic_id is not None
         if anew:
-            log.warning("policies: topic %s was made anew; reading it from the beginning", self._topic)
+            log.warning("policies: topic %s was made anew; reading it from the beginning", self._topic.name)
         self._topic_id, self._lost = topic_id, False
         self._drop_producer()
         self._log, self._version, self._end = {}, 0, -1
         self._fresh = self._caught_up = self._whole = False
         self._heads.clear()
         self._unsaved = anew and self.loaded and bool(self.policies.changes)
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-        if problem := self._judge():
-            log.warning("policies: %s", problem)
+        self._consumer.assign([TopicPartition(self._topic.name, 0, OFFSET_BEGINNING)])
+        if wrong := self._topic.judge():
+            log.warning("policies: %s", wrong)
 
     def _lose(self) -> None:
-        self._complain(
+        self._troubles.complain(
             "lost",
-            f"topic {self._topic} was deleted; the last known policies stay: create it again, or restart a gateway,"
-            " which does, and what is known is written into it",
+            f"topic {self._topic.name} was deleted; the last known policies stay: create it again, or restart a"
+            " gateway, which does, and what is known is written into it",
         )
         if not self._lost:
             self._lost, self._topic_id = True, None
@@ -576,51 +574,22 @@ class TopicStore:
             self._drop_producer()
 
     def _create(self) -> None:
-        copies = self._replication or min(3, len(self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers))
-        config = TOPIC_CONFIG | ({"min.insync.replicas": "2"} if copies >= 3 else {})
         try:
-            _result(self._admin.create_topics([NewTopic(self._topic, 1, copies, config=config)])[self._topic])
-            log.info("topic %s created: compacted, %d replicas", self._topic, copies)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another gateway was quicker
-                self._complain("down", f"topic {self._topic} can't be created: {error.args[0].str()}")
-                return
-        self._look_at = time.monotonic() + POLL_S
-
-    def _judge(self) -> str:
-        resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        try:
-            found = _result(self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource])
-        except (KafkaException, TimeoutError) as error:
-            log.debug("configuration of topic %s: %s", self._topic, error)  # no right to see it: no complaint
-            return ""
-        policy = str(found["cleanup.policy"].value)
-        if policy == "compact":
-            return ""
-        return (
-            f"topic {self._topic} is not only compacted (cleanup.policy={policy}), so policies in it are forgotten:"
-            f" kafka-configs.sh --alter --topic {self._topic} --add-config cleanup.policy=compact"
-        )
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._look_at = min(self._look_at, time.monotonic() + RETRY_S)
+            self._topic.create()
+        except TopicError as error:
+            self._troubles.complain("down", str(error))
         else:
-            self._said = error.str()
+            self._topic.hurry(POLL_S)
 
-    def _complain(self, kind: str, text: str) -> None:
-        self.problem = one_line(text, ERROR_CHARS)
-        if kind != self._kind:
-            self._kind = kind
-            log.warning("policies: %s", self.problem)
+    def _expect_to_read(self) -> None:
+        self._troubles.expect("unread", f"topic {self._topic.name} has not been read yet")
 
     def _recover(self) -> None:
         if not self.loaded:
-            self._kind, self.problem = "unread", f"topic {self._topic} has not been read yet"
-            return
-        if self._kind != "unread":
-            log.info("policies: topic %s can be read and written again", self._topic)
-        self._kind, self.problem = "", ""
+            self._expect_to_read()
+        else:
+            first = self._troubles.kind == "unread"
+            self._troubles.clear("" if first else f"topic {self._topic.name} can be read and written again")
 
 
 def _left(deadline: float) -> float:
@@ -630,10 +599,6 @@ def _left(deadline: float) -> float:
 def _described(head: Head) -> str:
     who, door, peer = map(one_line, head.source)
     return f"{head.changes} values, by {who} ({door}{' from ' + peer if peer else ''})"
-
-
-def _result(future: Future[Any]) -> Any:
-    return future.result(timeout=CREATE_TIMEOUT_S)
 
 
 def _bytes(data: bytes | str | None) -> bytes | None:
@@ -669,7 +634,10 @@ class FileStore:
         self.problem = ""
         try:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._lock = _lock(path.with_name(path.name + ".lock"))
+            lock = locked(path.with_name(path.name + ".lock"))
+            if lock is None:
+                raise StoreError(f"{path} is in use by another gateway: give each its own policies_store.file")
+            self._lock = lock
             held, version, whole = self._load()
             if whole:
                 self._rewrite()
@@ -774,7 +742,7 @@ class FileStore:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
-        _sync_directory(self._path.parent)
+        sync_directory(self._path.parent)
         self._open()
 
     def _open(self) -> None:
@@ -805,23 +773,3 @@ def _record(said: Any) -> Record:
 
 def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _lock(path: Path) -> IO[str]:
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise StoreError(
-            f"{path.with_suffix('')} is in use by another gateway: give each its own policies_store.file"
-        ) from None
-    return file
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

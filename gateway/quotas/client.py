@@ -3,32 +3,21 @@
 #
 # The first and the last are Kafka's own DescribeClientQuotas and AlterClientQuotas. The final KIP left the second one
 # out, and prefixes too: both are worked out here from one answer with everything, so they need nothing of a server.
-# kafka-python has the messages but no calls for them; its connections come from gateway.storage.log_dirs, which says
-# why its admin client isn't used. Knows no text but errors'.
+# Knows no text but errors'.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, get_args
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args
 
-from kafka.errors import IncompatibleBrokerVersion
-from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
-
-from gateway.storage.log_dirs import (
-    InvalidProperties,
-    _Client,
-    _reason,
-    _send,
-    _where,
-    _within,
-    client_configs,
-)
+from gateway.kafka.access import InvalidProperties
+from gateway.kafka.client import Client, Connection, NoAnswer, UnknownApi
 from policies.client_quotas import Alteration, Effective, Op, QuotaStore, Values, paths
 from policies.quota_filter import Component, Filter, Match
 from policies.quota_names import ENTITY_TYPES, Entity, QuotaError, QuotaKey, QuotaType
-from policies.storage import ObservationFailed
-from protocol.api import ERROR_CODES, ERROR_NAMES
+from protocol import quotas as wire
+from protocol.admin import Api
+from protocol.api import CLUSTER_AUTHORIZATION_FAILED, ERROR_NAMES
 
 CLIENT_ID: Final = "kafka-quotas"
 TIMEOUT_S: Final = 30.0
@@ -36,7 +25,9 @@ MAX_ANSWER_BYTES: Final = 100 * 2**20  # everything in one answer, 100 bytes an 
 _ALL_TYPES: Final = frozenset(get_args(QuotaType))
 _INVALID_REQUEST: Final = "INVALID_REQUEST"
 _UNKNOWN_KEY: Final = "Invalid configuration key"  # a broker's words; a gateway knows the keys that are sent here
-_RIGHTS: Final = {DescribeClientQuotasRequest: "DescribeConfigs", AlterClientQuotasRequest: "AlterConfigs"}
+
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 Pairs = tuple[tuple[str, str | None], ...]  # (entity type, name) as the Kafka protocol has them, None = <default>
 
@@ -171,7 +162,7 @@ class QuotaClient(Quotas):
     Args:
         bootstrap_servers: `host:port,host:port`; the first that answers is enough.
         properties: how to reach and trust them, by librdkafka's names, as under `upstream` in the configuration;
-            gateway.quotas.properties makes them of a Java client's.
+            gateway.kafka.java_properties makes them of a Java client's.
         timeout_s: for one call.
 
     Raises:
@@ -218,55 +209,43 @@ def _begins(name: str | None, prefix: str | None) -> bool:
 # --- the wire ---------------------------------------------------------------------------------------------------------
 
 
-class _Connections(_Client):
-    def __init__(self, properties: Mapping[str, str], bootstrap_servers: str) -> None:
-        super().__init__(properties, bootstrap_servers)
-        self._configs["receive_message_max_bytes"] = MAX_ANSWER_BYTES
-
-
 class _Kafka:
-    """An `Endpoint` over kafka-python's connections."""
+    """An `Endpoint` at the other end of Kafka's protocol."""
 
     def __init__(self, bootstrap_servers: str, properties: Mapping[str, str], timeout_s: float) -> None:
         self._servers = bootstrap_servers
-        self._properties = {"client.id": CLIENT_ID, **properties}
-        self._timeout_s = timeout_s
         try:
-            client_configs(self._properties)
+            named = {"client.id": CLIENT_ID, **properties}
+            self._client = Client(named, bootstrap_servers, timeout_s, MAX_ANSWER_BYTES)
         except InvalidProperties as error:
             raise QuotaClientError(str(error)) from error
 
     def describe(self, components: Sequence[Component], strict: bool) -> list[Row]:
-        request = DescribeClientQuotasRequest
-        fields = [request.ComponentData(entity_type=t, match_type=int(m), match=name) for t, m, name in components]
-        answer = self._ask(request(components=fields, strict=strict))
-        if answer["error_code"]:
-            raise QuotaClientError(f"{self._servers}: {_refusal(answer, request)}")
-        return [
-            Row(_pairs(entry), {str(value["key"]): float(value["value"]) for value in entry["values"]})
-            for entry in answer["entries"] or ()
-        ]
+        fields = tuple(wire.Component(kind, int(match_type), match) for kind, match_type, match in components)
+        answer = self._ask(wire.DESCRIBE_CLIENT_QUOTAS, wire.DescribeClientQuotasRequest(fields, strict))
+        if answer.error_code:
+            why = _refused(answer.error_code, answer.error_message, "DescribeConfigs")
+            raise QuotaClientError(f"{self._servers}: {why}")
+        return [Row(entry.entity, dict(entry.values)) for entry in answer.entries or ()]
 
     def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> list[Refused | None]:
-        request = AlterClientQuotasRequest
-        entry = request.EntryData
-        entries = [
-            entry(
-                entity=[entry.EntityData(entity_type=t, entity_name=name) for t, name in entity],
-                ops=[entry.OpData(key=o.key, value=o.value or 0.0, remove=o.value is None) for o in ops],
+        entries = tuple(
+            wire.Alteration(
+                tuple(wire.EntityPart(*pair) for pair in entity),
+                tuple(wire.Operation(op.key, op.value or 0.0, op.value is None) for op in ops),
             )
             for entity, ops in alterations
-        ]
-        answer = self._ask(request(entries=entries, validate_only=validate_only))
-        rows = {frozenset(_pairs(row)): row for row in answer["entries"]}
+        )
+        answer = self._ask(wire.ALTER_CLIENT_QUOTAS, wire.AlterClientQuotasRequest(entries, validate_only))
+        rows = {wire.entity_key(row.entity): row for row in answer.entries}
         return [self._result(alteration, rows.get(frozenset(alteration.entity))) for alteration in alterations]
 
-    def _result(self, alteration: Alteration, row: Mapping[str, Any] | None) -> Refused | None:
+    def _result(self, alteration: Alteration, row: wire.AlterClientQuotasResult | None) -> Refused | None:
         if row is None:
             return Refused("UNKNOWN_SERVER_ERROR", f"{self._servers} gave no result for this entity")
-        if not row["error_code"]:
+        if not row.error_code:
             return None
-        refused = _refusal(row, AlterClientQuotasRequest)
+        refused = _refused(row.error_code, row.error_message, "AlterConfigs")
         if refused.error == _INVALID_REQUEST and refused.message.startswith(_UNKNOWN_KEY):
             units = sorted({str(QuotaKey.parse(op.key)) for op in alteration.ops if "." in op.key})
             if units:
@@ -277,43 +256,22 @@ class _Kafka:
                 )
         return refused
 
-    def _ask(self, request: Any) -> dict[str, Any]:
-        async def ask(manager: Any, deadline: float) -> dict[str, Any]:
-            return await _first_answer(manager, request, deadline)
+    def _ask(self, api: Api[Q, A], body: Q) -> A:
+        async def ask(connection: Connection) -> A:
+            try:
+                return await connection.ask(api, body)
+            except UnknownApi as error:
+                raise NoAnswer(f"has no {api.name}: Kafka 2.6 and newer have it") from error
 
         try:
-            with _Connections(self._properties, self._servers) as client:
-                return client.run(ask, self._timeout_s)
-        except ObservationFailed as error:
+            return self._client.run(lambda asking: asking.ask_any(ask))
+        except (NoAnswer, ValueError) as error:  # ValueError: a name or value that the request has no room for
             raise QuotaClientError(str(error)) from error
 
 
-async def _first_answer(manager: Any, request: Any, deadline: float) -> dict[str, Any]:
-    servers = manager.cluster.bootstrap_brokers()
-    failed: list[str] = []
-    for tried, server in enumerate(servers):
-        now = time.monotonic()
-        until = now + (deadline - now) / (len(servers) - tried)  # a share for each that may still have to be asked
-        # Its own future, as connecting may take longer than it is told to.
-        asked = manager.call_soon(_send, manager, server.node_id, request, until)
-        try:
-            answer: dict[str, Any] = (await _within(manager, asked, until)).to_dict()
-        except IncompatibleBrokerVersion:
-            failed.append(f"{_where(manager, server.node_id)}: has no {request.name}: Kafka 2.6 and newer have it")
-        except Exception as error:
-            failed.append(f"{_where(manager, server.node_id)}: {_reason(error)}")
-        else:
-            return answer
-    raise ObservationFailed("; ".join(sorted(failed)))
-
-
-def _refusal(row: Mapping[str, Any], request: Any) -> Refused:
-    code = row["error_code"]
-    message = " ".join((row["error_message"] or "").split())
-    if code == ERROR_CODES["CLUSTER_AUTHORIZATION_FAILED"]:
-        message = f"allow this principal {_RIGHTS[request]} on the cluster"
-    return Refused(ERROR_NAMES.get(code, f"error {code}"), message)
-
-
-def _pairs(row: Mapping[str, Any]) -> Pairs:
-    return tuple((str(part["entity_type"]), part["entity_name"]) for part in row["entity"])
+def _refused(code: int, message: str | None, right: str) -> Refused:
+    """`right`: on the cluster, what one needs for it."""
+    text = " ".join((message or "").split())
+    if code == CLUSTER_AUTHORIZATION_FAILED:
+        text = f"allow this principal {right} on the cluster"
+    return Refused(ERROR_NAMES.get(code, f"error {code}"), text)

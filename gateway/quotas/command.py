@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gateway.quotas import properties
+from gateway.kafka import java_properties
 from gateway.quotas.client import TIMEOUT_S, Described, QuotaClient, QuotaClientError, Quotas
 from policies.client_quotas import Alteration
 from policies.quota_names import QuotaError, sanitize
@@ -22,7 +22,7 @@ PROG: Final = "kafka-quotas"
 FAILED: Final = 1
 WRONG_USE: Final = 2
 
-Connect = Callable[[str, properties.ClientProperties], Quotas]
+Connect = Callable[[str, java_properties.ClientProperties], Quotas]
 
 _EPILOG: Final = """\
 Quotas are producer_byte_rate and consumer_byte_rate in bps (bytes per second in the whole cluster), broker_bps (on each
@@ -70,7 +70,7 @@ def run(argv: Sequence[str], connect: Connect) -> int:
     except QuotaError as error:
         _Parser().error(str(error))
     try:
-        given = _NOTHING_GIVEN if args.command_config is None else properties.load(Path(args.command_config))
+        given = _NOTHING_GIVEN if args.command_config is None else java_properties.load(Path(args.command_config))
         quotas = connect(args.bootstrap_server, given)
         if entity is None:
             _say(list_text(quotas.describe(components)))
@@ -81,7 +81,7 @@ def run(argv: Sequence[str], connect: Connect) -> int:
             (refused,) = quotas.alter([Alteration(entity.pairs, ops)], args.validate_only)
             if refused is not None:
                 return _fail(str(refused))
-    except (QuotaError, QuotaClientError, properties.InvalidFile) as error:
+    except (QuotaError, QuotaClientError, java_properties.InvalidFile) as error:
         return _fail(str(error))
     return 0
 
@@ -102,7 +102,7 @@ def _lines(described: Described) -> list[str]:
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
-_NOTHING_GIVEN: Final = properties.ClientProperties({}, None)
+_NOTHING_GIVEN: Final = java_properties.ClientProperties({}, None)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -158,11 +158,11 @@ def _joined(args: argparse.Namespace, flag: str) -> str:
     return ",".join(given or ())
 
 
-def _connect(bootstrap_server: str, given: properties.ClientProperties) -> Quotas:
+def _connect(bootstrap_server: str, given: java_properties.ClientProperties) -> Quotas:
     try:
         return QuotaClient(bootstrap_server, given.properties, given.timeout_s or TIMEOUT_S)
     except QuotaClientError as error:
-        raise QuotaClientError(properties.in_java_names(str(error))) from error
+        raise QuotaClientError(java_properties.in_java_names(str(error))) from error
 
 
 def _say(text: str) -> None:

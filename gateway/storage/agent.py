@@ -27,18 +27,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, NoReturn, Self, get_args
 
-import yaml
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
-from gateway.config import parse_duration, parse_size, property_text
-from gateway.durations import parse_iso8601
+from gateway import yaml_text
+from gateway.config import property_text
+from gateway.kafka import topic_names
+from gateway.kafka.describe import NO_TOPIC
+from gateway.kafka.internal_topic import TopicError
 from gateway.storage.snapshot import encode
-from gateway.storage.snapshots import DEFAULT_TOPIC, NO_TOPIC, TopicError, ensure_topic
+from gateway.storage.snapshots import volume_topic
+from gateway.suggest import hint
 from policies.storage import Limit, LimitType, Snapshot, Volume
+from policies.units import parse_duration, parse_size
 
 log = logging.getLogger("gateway.volume-agent")
 
@@ -85,9 +89,9 @@ def parse_limit(value: object) -> Limit:
     elif isinstance(value, str) and ":" in value:
         kind, _, level = value.partition(":")
     else:
-        raise ValueError(f"{value!r} is no limit: write for example MinFreeBytes:10GB or MinFreePercentage:20")
+        raise ValueError(f"{value!r} is not a valid limit; for example: MinFreeBytes:10GB or MinFreePercentage:20")
     if kind not in get_args(LimitType):
-        raise ValueError(f"{kind!r} is no type of limit; there are {', '.join(get_args(LimitType))}")
+        raise ValueError(f"{kind!r} is not a valid type of limit; there are {', '.join(get_args(LimitType))}")
     if kind == "MinFreePercentage":
         percent = re.fullmatch(r"([0-9]{1,3})\s*%?", str(level).strip())
         if percent is None or not 1 <= int(percent[1]) <= 100:
@@ -104,9 +108,7 @@ def _own_limit(value: object) -> Limit | None:
 
 
 def _interval(value: object) -> float:
-    seconds = parse_iso8601(value) if isinstance(value, str) else None
-    if seconds is None:
-        seconds = parse_duration(value)  # type: ignore[assignment]
+    seconds = parse_duration(value)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 1 <= seconds <= 3600:
         raise ValueError(f"{value!r}: between 1s and 1h is needed, such as PT30S or 30s")
     return float(seconds)
@@ -127,7 +129,7 @@ class Settings(_Section):
     broker_id: int = Field(ge=0, le=2**31 - 1)
     log_dirs: tuple[str, ...]
     bootstrap_servers: str = "127.0.0.1:9092"
-    topic: str = Field(default=DEFAULT_TOPIC, pattern=r"^[a-zA-Z0-9._-]{1,249}$")
+    topic: str = Field(default=topic_names.VOLUMES, pattern=r"^[a-zA-Z0-9._-]{1,249}$")
     replication: int | None = Field(default=None, ge=1, le=100)
     interval: Annotated[float, PlainValidator(_interval)] = 30.0
     soft: Annotated[Limit | None, PlainValidator(_own_limit)] = None
@@ -226,16 +228,9 @@ def read_settings(argv: Sequence[str]) -> Settings:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: can't be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SettingsError(f"{path}{line}: {error.problem or 'no YAML'}") from None
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
+        data = yaml_text.load(yaml_text.read(path), str(path))
+    except yaml_text.YamlError as error:
+        raise SettingsError(str(error)) from None
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise SettingsError(f"{path}: keys such as broker_id: and log_dirs: are needed at the top level")
     found: dict[str, Any] = {}
@@ -266,7 +261,7 @@ def _explain(error: ValidationError, path: Path | None, flags: set[str]) -> str:
         return f"--{names[0].replace('_', '-')} is required (or {names[0]} in --config)"
     if first["type"] == "extra_forbidden":
         known = OwnLimits.model_fields if len(names) > 1 else Settings.model_fields
-        return f"{path}: {'.'.join(names)}: unknown key; known: {', '.join(known)}"
+        return f"{path}: {'.'.join(names)}: unknown key; {hint(names[-1], known)}"
     if not names:
         return text
     where = f"--{names[0].replace('_', '-')}" if names[0] in flags or path is None else f"{path}: {'.'.join(names)}"
@@ -292,7 +287,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--log-dirs", metavar="PATH,…", help="the broker's log.dirs")
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="the cluster (127.0.0.1:9092)")
     add("--kafka", metavar="KEY=VALUE", action="append", help="property of librdkafka, such as security.protocol=SSL")
-    add("--topic", help=f"the volume topic ({DEFAULT_TOPIC}); created, compacted, where it doesn't exist")
+    add("--topic", help=f"the volume topic ({topic_names.VOLUMES}); created, compacted, where it doesn't exist")
     add("--replication", metavar="N", help="its copies when it is created (3, or as many as there are brokers)")
     add("--interval", metavar="DURATION", help="between snapshots, PT30S or 30s (PT30S)")
     add("--soft", metavar="TYPE:LEVEL", help="where producers should be throttled")
@@ -463,6 +458,7 @@ class Agent:
         self._troubles: set[object] = set()  # what was logged since the last success
         self._failures = 0  # since then
         self.stop = threading.Event()
+        self._topic = volume_topic(settings.client(), settings.topic, settings.replication)
         self._producer = self._make_producer()
 
     def run(self) -> None:
@@ -504,7 +500,7 @@ class Agent:
     def _publish(self, value: bytes) -> None:
         settings = self._settings
         if not self._has_topic:  # a producer that asks for it first could have it made by the broker, uncompacted
-            complaint = ensure_topic(settings.client(), settings.topic, settings.replication)
+            complaint = self._topic.ensure()
             if complaint and complaint != self._complaint:
                 log.warning("%s", complaint)
             self._complaint = complaint

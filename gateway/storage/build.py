@@ -12,11 +12,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from gateway.config import Settings, Storage, StorageLimit
+from gateway.kafka.access import access_of
+from gateway.kafka.internal_topic import TopicError
 from gateway.plugins import PluginError
 from gateway.storage import plugins
-from gateway.storage.log_dirs import active_brokers, client_configs
+from gateway.storage.log_dirs import active_brokers
 from gateway.storage.sights import Eye, Guarded, Observed, Snapshots
-from gateway.storage.snapshots import SnapshotReader, TopicError, ensure_topic
+from gateway.storage.snapshots import SnapshotReader, volume_topic
 from policies.storage import (
     FactorSource,
     Keeper,
@@ -86,7 +88,7 @@ def _check_properties(settings: Settings, storage: Storage) -> None:
     """Those of the snapshots' reader and of the list of active brokers: two clients, each with its own opinion."""
     admin = settings.storage_admin
     try:
-        client_configs(admin.properties)
+        access_of(admin.properties)
         if admin.properties:
             AdminClient({**admin.properties, "log_level": 0})  # without a server: it has nowhere to connect to
     except (ValueError, KafkaException) as error:
@@ -140,11 +142,12 @@ def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -
         "bootstrap.servers": admin.bootstrap_servers,
         "client.id": f"produce-gateway-{settings.gateway}",
     }
+    topic = volume_topic(client, section.topic, section.replication)
     said: set[str] = set()
 
     def prepare() -> bool:
         try:
-            wrong = ensure_topic(client, section.topic, section.replication)
+            wrong = topic.ensure()
         except TopicError as error:
             if str(error) not in said:
                 log.warning("volume snapshots: %s", error)

@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from gateway.plugins import PluginError
+from gateway.suggest import nearest
 
 VOLUME_SOURCES: Final = "produce_gateway.volume_sources"
 LIMIT_POLICIES: Final = "produce_gateway.limit_policies"
@@ -81,9 +81,9 @@ def _unknown(group: str, name: str) -> str:
         return f"{group} {name}: the installed produce-gateway does not list it: install it again (pip install …)"
     if not known:
         return f"{group} {name}: no installed package registers anything there (see docs/plugins.md)"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{group} {name}: unknown; {hint}known: {', '.join(known)}"
+    near = nearest(name, known)
+    meant = f"did you mean {near}? " if near else ""
+    return f"{group} {name}: unknown; {meant}known: {', '.join(known)}"
 
 
 def _arguments(

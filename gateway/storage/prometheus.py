@@ -9,26 +9,19 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import http.client
 import json
 import math
 import re
-import socket
 import ssl
-import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
-from gateway.config import parse_duration
-from gateway.http_client import NoRedirect
+from gateway.http_client import Answer, AnswerTooLarge, HttpError, fetch
 from policies.storage import Observation, ObservationFailed, Volume
+from policies.units import parse_duration
 
 # Where nothing is configured, these are asked in turn until one has series: node_exporter beside each broker, and what
 # a kubelet says of Strimzi's volume claims. Plain selectors, because `timestamp()` knows the age of those only.
@@ -72,7 +65,7 @@ class Prometheus:
         broker_pattern: finds the broker's id in that label: its group `broker`, or its first.
         brokers: label's value -> broker id, for values without one in them; looked up first.
         max_age: seconds, or text such as 3m. Samples older than that are no observation.
-        timeout_s: for all of one observation, but for name resolution, which takes what the system's resolver takes.
+        timeout_s: for all of one observation.
         username, password_file: basic authentication. bearer_token_file: instead. Read anew each time.
         ca_file: PEM, instead of the system's.
 
@@ -129,8 +122,7 @@ class Prometheus:
             ObservationFailed: no answer, a partial, stale or ambiguous one, or a broker without a volume.
         """
         deadline = time.monotonic() + self._timeout_s
-        with _Wires(deadline) as wires:
-            available, size = self._ask(wires, deadline)
+        available, size = self._ask(deadline)
         active = self._active_brokers()
         seen = frozenset(broker_id for broker_id, _ in available)
         if active is None:
@@ -146,13 +138,11 @@ class Prometheus:
             return self._expected
         return None if self._active is None else frozenset(self._active())
 
-    def _ask(
-        self, wires: _Wires, deadline: float
-    ) -> tuple[dict[tuple[int, str], _Series], dict[tuple[int, str], _Series]]:
-        opener = wires.opener(self._trust())
+    def _ask(self, deadline: float) -> tuple[dict[tuple[int, str], _Series], dict[tuple[int, str], _Series]]:
+        trust = self._trust()
         for available, size in self._expressions:
-            first = self._query(opener, available, None, deadline)
-            second = self._query(opener, size, first.at, deadline)
+            first = self._query(trust, available, None, deadline)
+            second = self._query(trust, size, first.at, deadline)
             if first.series or second.series:
                 break
         else:
@@ -163,7 +153,7 @@ class Prometheus:
             if there.keys() - here.keys():
                 raise ObservationFailed(f"Prometheus has no {what} of {_name_some(there.keys() - here.keys())}")
         for expression in (available, size):
-            self._check_age(expression, self._query(opener, f"timestamp(\n{expression}\n)", first.at, deadline))
+            self._check_age(expression, self._query(trust, f"timestamp(\n{expression}\n)", first.at, deadline))
         return of_available, of_size
 
     def _check_age(self, expression: str, stamps: _Answer) -> None:
@@ -219,42 +209,40 @@ class Prometheus:
         owner = f"{namespace}/{_CLAIM.sub('', text)}" if namespace else _CLAIM.sub("", text)
         return _Series(broker_id, volume, owner, value)
 
-    def _query(
-        self, opener: urllib.request.OpenerDirector, expression: str, at: float | None, deadline: float
-    ) -> _Answer:
+    def _query(self, trust: ssl.SSLContext | None, expression: str, at: float | None, deadline: float) -> _Answer:
         left = deadline - time.monotonic()
         if left <= 0:
             raise ObservationFailed(f"Prometheus at {self._url} took longer than {self._timeout_s:g} s")
         parameters = {"query": expression, "timeout": f"{max(1, round(left * 1000))}ms"}
         if at is not None:
             parameters["time"] = f"{at:.3f}"
-        request = urllib.request.Request(  # noqa: S310  http or https: checked
-            f"{self._url}/api/v1/query?{urllib.parse.urlencode(parameters)}", headers=self._authorization()
-        )
         try:
-            with opener.open(request, timeout=left) as response:
-                body = _read(response, deadline)
-            if time.monotonic() >= deadline:
-                raise TimeoutError("timed out")
-        except urllib.error.HTTPError as error:
-            with error:
-                raise ObservationFailed(self._refusal(error, deadline)) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:  # URLError, TimeoutError, InvalidURL
-            # Cut off, it looks like a server that hangs up.
-            reason = "timed out" if time.monotonic() >= deadline else getattr(error, "reason", None) or error
-            raise ObservationFailed(f"Prometheus at {self._url}: {_one_line(reason)}") from error
-        return self._parse(expression, body)
+            answer = fetch(
+                f"{self._url}/api/v1/query?{urllib.parse.urlencode(parameters)}",
+                headers=self._authorization(),
+                timeout_s=left,
+                max_bytes=MAX_ANSWER_BYTES,
+                trust=trust,
+                proxies=True,
+            )
+        except AnswerTooLarge as error:
+            raise ObservationFailed(f"Prometheus at {self._url}: {error}: narrow the expression") from error
+        except HttpError as error:
+            raise ObservationFailed(f"Prometheus at {self._url}: {error}") from error
+        if not 200 <= answer.status < 300:
+            raise ObservationFailed(self._refusal(answer))
+        return self._parse(expression, answer.body)
 
-    def _refusal(self, error: urllib.error.HTTPError, deadline: float) -> str:
-        where = f"Prometheus at {self._url} answers {error.code}"
-        if 300 <= error.code < 400:
-            return f"{where}: it is at {error.headers.get('Location', 'another address')}, write that as url"
-        if error.code in (401, 403):
+    def _refusal(self, answer: Answer) -> str:
+        where = f"Prometheus at {self._url} answers {answer.status}"
+        if 300 <= answer.status < 400:
+            return f"{where}: it is at {answer.headers.get('Location', 'another address')}, write that as url"
+        if answer.status in (401, 403):
             return f"{where}: check username and password_file, or bearer_token_file"
         try:
-            said = json.loads(_read(error, deadline))["error"]
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, ObservationFailed):
-            said = error.reason
+            said = json.loads(answer.body)["error"]
+        except (ValueError, KeyError, TypeError):
+            said = answer.reason
         return f"{where}: {_one_line(said)}"
 
     def _parse(self, expression: str, body: bytes) -> _Answer:
@@ -296,95 +284,6 @@ class Prometheus:
         return {}
 
 
-class _Wires:
-    """The connections of one observation, which end with its deadline. A socket's own time limit begins anew with each
-    byte, be it one of a TLS handshake, of a header, or of the answer.
-    """
-
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
-        self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []  # copies: TLS takes a socket away from who made it
-        self._is_over = False
-        self._timer = threading.Timer(max(0.0, deadline - time.monotonic()), self._cut)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        self._timer.cancel()
-        with self._lock:
-            self._is_over = True
-            for each in self._sockets:
-                each.close()
-            self._sockets.clear()
-
-    def opener(self, trust: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
-        handlers: list[urllib.request.BaseHandler] = [NoRedirect(), _Http(self)]
-        if trust is not None:
-            handlers.append(_Https(self, trust))
-        return urllib.request.build_opener(*handlers)
-
-    def connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
-        """As socket.create_connection, all of a name's addresses within the time."""
-        last: OSError | None = None
-        for family, kind, protocol, _name, target in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.settimeout(max(0.001, self._deadline - time.monotonic()))
-                sock.connect(target)
-                self._keep(sock)
-                return sock
-            except OSError as error:
-                sock.close()
-                last = error
-        raise last or OSError("the name has no address")
-
-    def _keep(self, sock: socket.socket) -> None:
-        with self._lock:
-            if self._is_over:
-                raise TimeoutError("timed out")
-            self._sockets.append(sock.dup())
-
-    def _cut(self) -> None:
-        with self._lock:
-            self._is_over = True
-            for each in self._sockets:
-                with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-
-
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, wires: _Wires) -> None:
-        super().__init__()
-        self._wires = wires
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._make, req)
-
-    def _make(self, host: str, **options: Any) -> http.client.HTTPConnection:
-        return _wired(http.client.HTTPConnection(host, **options), self._wires)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, wires: _Wires, trust: ssl.SSLContext) -> None:
-        super().__init__(context=trust)
-        self._wires, self._trust = wires, trust
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._make, req)
-
-    def _make(self, host: str, **options: Any) -> http.client.HTTPConnection:
-        return _wired(http.client.HTTPSConnection(host, context=self._trust, **options), self._wires)
-
-
-def _wired(connection: http.client.HTTPConnection, wires: _Wires) -> http.client.HTTPConnection:
-    connection._create_connection = wires.connect  # type: ignore[attr-defined]  # before TLS, and before a proxy's answer
-    return connection
-
-
 def _volume(key: tuple[int, str], available: float, size: float) -> Volume:
     if size <= 0 or available > size:
         raise ObservationFailed(
@@ -393,26 +292,10 @@ def _volume(key: tuple[int, str], available: float, size: float) -> Volume:
     return Volume(broker_id=key[0], name=key[1], total=int(size), available=int(available))
 
 
-def _read(response: Any, deadline: float) -> bytes:
-    """All of it, within time and size: a socket's own timeout starts anew with each byte."""
-    parts: list[bytes] = []
-    size = 0
-    while part := response.read1(2**16):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_ANSWER_BYTES:
-            raise ObservationFailed(
-                f"Prometheus' answer is larger than {MAX_ANSWER_BYTES:,} bytes: narrow the expression"
-            )
-        if time.monotonic() > deadline:
-            raise TimeoutError("timed out")
-    return b"".join(parts)
-
-
 def _check_url(url: str) -> str:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"url {url!r} is none of Prometheus: write for example http://prometheus:9090")
+        raise ValueError(f"url {url!r} is not a valid URL of Prometheus; for example: http://prometheus:9090")
     if parts.username is not None:
         raise ValueError("url: credentials don't belong there: give username and password_file")
     return url.rstrip("/").removesuffix("/api/v1/query")
@@ -422,7 +305,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"broker_pattern {pattern!r} is no regular expression: {error}") from error
+        raise ValueError(f"broker_pattern {pattern!r} is not a valid regular expression: {error}") from error
     if not compiled.groups:
         raise ValueError(f"broker_pattern {pattern!r} needs a group around the broker's id, for example (\\d+)$")
     return compiled
@@ -431,7 +314,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 def _seconds(name: str, value: object) -> float:
     seconds = parse_duration(value)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-        raise ValueError(f"{name}: {value!r} is no time: write for example 3m")
+        raise ValueError(f"{name}: {value!r} is not a valid time; for example: 3m")
     return float(seconds)
 
 

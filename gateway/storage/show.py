@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.commands import asking
-from policies.storage import size
+from policies.units import format_size
 
 PATH: Final = "/v1/storage"
 _COLUMNS: Final = ("BROKER", "VOLUME", "TOTAL", "FREE", "FREE %", "SOFT AT", "HARD AT", "FACTOR")
@@ -71,7 +71,16 @@ def _table(brokers: list[Mapping[str, Any]]) -> list[str]:
             percent = f"{100 * free / total:.1f}" if total > 0 else "?"
             soft, hard = (_limit(volume[f"{name}_limit_bytes"]) for name in ("soft", "hard"))
             rows.append(
-                (number, volume["name"], size(total), size(free), percent, soft, hard, f"{volume['factor']:.3g}")
+                (
+                    number,
+                    volume["name"],
+                    format_size(total),
+                    format_size(free),
+                    percent,
+                    soft,
+                    hard,
+                    f"{volume['factor']:.3g}",
+                )
             )
         rows += [(number, log_dir, "offline", *[""] * 5) for log_dir in broker["offline"]]
         if broker["unknown"]:
@@ -80,7 +89,7 @@ def _table(brokers: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _limit(free: float | None) -> str:
-    return "-" if free is None else size(free)
+    return "-" if free is None else format_size(free)
 
 
 def _time(seconds: float) -> str:

@@ -4,12 +4,11 @@
 # belongs, on standard error where somebody has to act.
 #
 # Knows no cluster: nothing is asked, only translated. What is printed has passed gateway.config.
-# Sources: kafka-quotas-plugin 0.2 to 0.4, the Kafka resource's API (QuotasPluginStrimzi), java.util.Properties.
+# Sources: kafka-quotas-plugin 0.2 to 0.4, the Kafka resource's API (QuotasPluginStrimzi).
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import math
 import re
@@ -22,8 +21,10 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from gateway import config
-from gateway.durations import parse_iso8601
+from gateway.kafka import java_properties
+from gateway.suggest import nearest
 from policies.client_quotas import MOST_PERCENT
+from policies.units import parse_iso8601
 
 PREFIX: Final = "client.quota.callback.static."
 CLASS_KEY: Final = "client.quota.callback.class"
@@ -56,8 +57,6 @@ QUOTAS: Final = {
 COLUMNS: Final = 118
 LONG_MAX: Final = 2**63 - 1  # "no limit", as doubles beyond it are
 _EACH: Final = "each user, where the plugin's was shared by all clients of a broker"
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_JAAS_OPTION = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
 
 
 class ImportRefused(Exception):
@@ -116,7 +115,7 @@ def convert(text: str, name: str, bootstrap_servers: str = "", *, aggregate_limi
     Raises:
         ImportRefused: there is nothing of the plugin, or what there is can't be.
     """
-    given = _parse_resource(text) if _is_resource(text, name) else Given(parse_properties(text), "", [])
+    given = _parse_resource(text) if _is_resource(text, name) else _parse_properties(text)
     properties = {key: value.strip() for key, value in given.properties.items()}
     if not any(key.startswith(PREFIX) for key in properties):
         raise ImportRefused(f"there is no {PREFIX}* in it, and no spec.kafka.quotas of type strimzi: nothing to import")
@@ -130,28 +129,11 @@ def convert(text: str, name: str, bootstrap_servers: str = "", *, aggregate_limi
     return Result(printed, writer.remarks)
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """java.util.Properties' format: # and ! begin comments, = : or blanks divide, \\ continues. The last one wins."""
-    found: dict[str, str] = {}
-    lines = iter(text.splitlines())
-    for line in lines:
-        logical = line.lstrip(" \t\f")
-        if not logical or logical[0] in "#!":
-            continue
-        while (len(logical) - len(logical.rstrip("\\"))) % 2:
-            logical = logical[:-1] + next(lines, "").lstrip(" \t\f")
-        key = re.match(r"(?:\\.|[^\\=: \t\f])*", logical)
-        rest = logical[key.end() if key else 0 :]
-        value = re.sub(r"\A[ \t\f]*[=:]?[ \t\f]*", "", rest)
-        found[_unescape(key[0] if key else "")] = _unescape(value)
-    return found
-
-
-def _unescape(text: str) -> str:
-    def replace(match: re.Match[str]) -> str:
-        return chr(int(match[1], 16)) if match[1] else _ESCAPES.get(match[2], match[2])
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replace, text)
+def _parse_properties(text: str) -> Given:
+    try:
+        return Given(java_properties.parse(text), "", [])
+    except java_properties.InvalidFile as error:
+        raise ImportRefused(str(error)) from error
 
 
 def _read(file: str) -> str:
@@ -502,8 +484,11 @@ class _Writer:
         jaas = given.pop("sasl.jaas.config", None)
         if jaas is None:
             return []
-        options = {match[1]: _unescape(match[2] or match[3] or "") for match in _JAAS_OPTION.finditer(jaas)}
-        module = jaas.split(maxsplit=1)[0].rpartition(".")[2] if jaas else ""
+        try:
+            module, options = java_properties.parse_jaas(jaas)
+        except java_properties.InvalidFile:
+            module, options = jaas.partition(" ")[0], {}
+        module = module.rpartition(".")[2]
         if module in ("PlainLoginModule", "ScramLoginModule") and {"username", "password"} <= options.keys():
             taken["sasl.username"], taken["sasl.password"] = options["username"], options["password"]
             return []
@@ -593,5 +578,5 @@ def _one_line(text: str) -> str:
 
 def _suggest(key: str, known: Iterable[str]) -> str:
     by_end = {each.removeprefix(PREFIX): each for each in known}
-    near = difflib.get_close_matches(key.removeprefix(PREFIX), list(by_end), n=1, cutoff=0.7)
-    return f" (did you mean {by_end[near[0]]}?)" if near else ""
+    near = nearest(key.removeprefix(PREFIX), by_end, 0.7)
+    return f" (did you mean {by_end[near]}?)" if near else ""

@@ -42,7 +42,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    with job.session(small) as session:
+    with job.session(small, delta=True) as session:
         yield session
 
 

@@ -147,7 +147,7 @@ def run(
 def _stream(spark: SparkSession, out: Path, plan: Plan) -> None:
     from gateway.audit import store, stream
 
-    stream.run(spark, store.open_tables(spark, str(out), make="parquet"), plan)
+    stream.run(spark, store.open_tables(spark, str(out), make=True), plan)
 
 
 def _answer(spark: SparkSession, out: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Outcome:
     """What it came to."""
 
     kills: int
-    with_leftovers: int  # kills after which files lay there that no commit names
+    with_leftovers: int  # kills after which files lay there that readers do not see
     wrong: list[str]  # what was found that is not the truth
 
 
@@ -62,17 +62,16 @@ def lines(intervals: int) -> list[str]:
     ]
 
 
-def fill(spark: SparkSession, folder: Path, log: Sequence[str], commits: int) -> store.ParquetTables:
+def fill(spark: SparkSession, folder: Path, log: Sequence[str], commits: int) -> store.Tables:
     """Tables of that log in so many commits; every tenth record twice, and one line of rubbish in each."""
-    tables = store.open_tables(spark, str(folder), make="parquet")
-    assert isinstance(tables, store.ParquetTables)
-    tables.open_stream()
+    tables = store.open_tables(spark, str(folder), make=True)
+    writer = store.Writer(tables)
     size = -(-len(log) // commits)
     offset = 0
     for first in range(0, len(log), size):
         part = log[first : first + size]
         sent = [*part, *part[::10], "rubbish"]
-        stream.add(tables, _batch(spark, sent, offset), "id")
+        stream.add(writer, _batch(spark, sent, offset), "id")
         offset += len(sent)
     return tables
 
@@ -118,9 +117,9 @@ def run(
     expire = ["expire", str(folder), "--keep", f"{keep_ms // DAY_MS}d", "--grace", "0s"]
     for number in range(kills):
         compacting = number < -(-kills // 2)
-        if compacting and len(tables.state().live) < 2:  # the one before was killed when it was through
+        if compacting and number:  # the one before may have been killed when it was through
             more = interval(0, boot=f"more{number}", final=True)
-            stream.add(tables, _batch(spark, more, 1_000_000 + number), "id")
+            stream.add(store.Writer(tables), _batch(spark, more, 1_000_000 + number), "id")
             log += more
         outcome.kills += _run_and_kill(compact if compacting else expire, chance)
         outcome.with_leftovers += _leftovers(tables)
@@ -132,11 +131,12 @@ def run(
         print(f"kill {number + 1} of {kills}", file=sys.stderr, flush=True)
         if number + 1 == -(-kills // 2):
             upkeep.compact(store.open_tables(spark, str(folder)), grace_ms=0)
-            if held(spark, folder) != (truth(log), copies, 0) or len(tables.state().live) != 1:
+            tidy = len(_live(tables)) <= DAYS + 1 and not _leftovers(tables)
+            if held(spark, folder) != (truth(log), copies, 0) or not tidy:
                 outcome.wrong.append("after compact")
     upkeep.expire(store.open_tables(spark, str(folder)), keep_ms, grace_ms=0)
     sums, _, gaps = held(spark, folder)
-    if sums != truth(log, horizon) or gaps:
+    if sums != truth(log, horizon) or gaps or _leftovers(tables):
         outcome.wrong.append(f"after expire: {sum(sums.values()):,} bytes, {gaps} gaps")
     return outcome
 
@@ -171,15 +171,18 @@ def _run_and_kill(args: Sequence[str], chance: random.Random) -> bool:
 def _watch(stderr: IO[str], at_work: threading.Event) -> None:
     with stderr:
         for line in stderr:
-            if " files, " in line:  # of the first table that it rewrites
+            if "records: " in line:  # what it does to them
                 at_work.set()
     at_work.set()
 
 
-def _leftovers(tables: store.ParquetTables) -> bool:
-    named = {group.path.split("/")[1] for commit in tables.state().everything.values() for group in commit.groups}
+def _live(tables: store.Tables) -> set[str]:
+    return {path.rpartition("/")[2] for path in tables.records().inputFiles()}
+
+
+def _leftovers(tables: store.Tables) -> bool:
     root = Path(tables.root.removeprefix("file:"))
-    return any(path.name not in named for path in root.glob("*/commit=*"))
+    return any(path.name not in _live(tables) for path in root.glob("records/*/*.parquet"))
 
 
 def main() -> int:
@@ -188,7 +191,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as name, job.session({"spark.master": "local[2]"}, kafka=False) as spark:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        job.session({"spark.master": "local[2]"}, kafka=False, delta=True) as spark,
+    ):
         outcome = run(spark, Path(name) / "tables", kills=options.kills, seed=options.seed)
     print(
         f"compact and expire: {outcome.kills} kills, {outcome.with_leftovers} left files behind,"

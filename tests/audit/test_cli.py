@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit import cli, schema
+from gateway.audit import cli
 from gateway.embedded import free_port
 from tests.audit.records import START, Row, interval
 
@@ -25,11 +25,6 @@ def _command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def _checked(*args: str) -> tuple[tuple[str, ...], int | None, cli.Reading]:
     return cli._checked(cli._parser().parse_args(["--spool", "x", *args]), NOW)
-
-
-def test_the_choices_offered_are_those_that_the_schema_has() -> None:
-    assert cli.BY == schema.DIMENSIONS
-    assert cli.MEASURES == schema.MEASURES
 
 
 @pytest.mark.parametrize(
@@ -66,8 +61,8 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         ((), "nothing to read: give --bootstrap-servers, or --spool, or both, or --tables"),
         (("--spool", "x", "--by", "topic,user"), "--by: 'user' is none of broker, topic, principal"),
         (("--spool", "x", "--measure", "litres"), "--measure: 'litres' is none of bytes, messages, requests"),
-        (("--spool", "x", "--window", "0m"), "--window: '0m' is no duration such as"),
-        (("--spool", "x", "--window", "minute"), "--window: 'minute' is no duration such as"),
+        (("--spool", "x", "--window", "0m"), "--window: '0m' is not a valid duration; for example"),
+        (("--spool", "x", "--window", "minute"), "--window: 'minute' is not a valid duration; for example"),
         (("--spool", "x", "--from", "noon"), "--from: 'noon' is neither a time such as"),
         (("--spool", "x", "--from", "2025-01-02", "--to", "2025-01-01"), "--to must be later than --from"),
         (("--spool", "x", "--property", "acks"), "--property: 'acks' is not KEY=VALUE"),

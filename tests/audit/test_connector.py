@@ -10,7 +10,7 @@ import pyspark
 import pytest
 
 from gateway.audit import connector
-from gateway.audit.connector import MissingDependency, connector_jars
+from gateway.audit.connector import DELTA, KAFKA, MissingDependency, jars
 from gateway.embedded import MAVEN_ENV, free_port
 
 OWN_JARS = Path(pyspark.__file__).parent / "jars"
@@ -22,9 +22,9 @@ def no_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_installed_spark_has_a_pinned_connector_of_exactly_its_version() -> None:
-    jars = connector.PINNED[pyspark.__version__]
-    assert [jar.version for jar in jars if jar.organisation == "org.apache.spark"] == [pyspark.__version__] * 2
-    assert all(len(jar.sha256) == 64 for jar in jars)
+    pinned = KAFKA.pinned[pyspark.__version__]
+    assert [jar.version for jar in pinned if jar.organisation == "org.apache.spark"] == [pyspark.__version__] * 2
+    assert all(len(jar.sha256) == 64 for jar in (*pinned, *DELTA.pinned[pyspark.__version__]))
 
 
 def test_jars_in_the_cache_are_used_without_a_network_as_long_as_they_are_whole(
@@ -34,12 +34,12 @@ def test_jars_in_the_cache_are_used_without_a_network_as_long_as_they_are_whole(
     folder.mkdir(parents=True)
     (folder / "a.jar").write_bytes(b"one")
     (folder / "sha256.json").write_text(json.dumps({"a.jar": hashlib.sha256(b"one").hexdigest()}))
-    assert connector_jars("4.0.99", OWN_JARS, tmp_path) == [folder / "a.jar"]
+    assert jars(KAFKA, "4.0.99", OWN_JARS, tmp_path) == [folder / "a.jar"]
     (folder / "a.jar").write_bytes(b"other")
     with pytest.raises(MissingDependency) as error:
-        connector_jars("4.0.99", OWN_JARS, tmp_path)
+        jars(KAFKA, "4.0.99", OWN_JARS, tmp_path)
     said = str(error.value)
-    assert said.startswith("the Kafka connector of Spark 4.0.99 could not be fetched (")
+    assert said.startswith("the Kafka connector for Spark 4.0.99 could not be fetched (")
     assert "install pyspark==4.0.0" in said
     assert MAVEN_ENV in said
     assert "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.99" in said
@@ -48,7 +48,7 @@ def test_jars_in_the_cache_are_used_without_a_network_as_long_as_they_are_whole(
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_not_used() -> None:
-    pinned = connector.PINNED["4.0.0"]
+    pinned = KAFKA.pinned["4.0.0"]
     right = {jar.file: jar.sha256 for jar in pinned}
     connector._compare(right, pinned)
     with pytest.raises(MissingDependency, match=r"kafka-clients-3.9.0.jar .*SHA-256 0000, expected .*: not used"):
@@ -57,4 +57,9 @@ def test_a_jar_that_is_not_the_pinned_one_is_not_used() -> None:
 
 def test_without_pysparks_own_ivy_it_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(MissingDependency, match=r"no Ivy in .*: install pyspark from PyPI"):
-        connector_jars("4.0.0", tmp_path, tmp_path)
+        jars(KAFKA, "4.0.0", tmp_path, tmp_path)
+
+
+def test_delta_lake_is_fetched_only_for_a_spark_that_it_fits(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependency, match=r"^no Delta Lake is known for Spark 4\.9\.0: install pyspark==4\.0\.0"):
+        jars(DELTA, "4.9.0", OWN_JARS, tmp_path)

@@ -62,7 +62,7 @@ def test_the_large_audit_runs_the_same_command_on_the_same_spark() -> None:
     (application,) = (each for each in _manifests() if each["kind"] == "SparkApplication")
     spec = application["spec"]
     _parsed(spec["arguments"])
-    assert spec["sparkVersion"] in connector.PINNED
+    assert all(spec["sparkVersion"] in library.pinned for library in (connector.KAFKA, connector.DELTA))
     dockerfile = (DEPLOY / "spark" / "Dockerfile").read_text()
     assert f"FROM apache/spark:{spec['sparkVersion']}-" in dockerfile
     assert spec["mainApplicationFile"].removeprefix("local://") in dockerfile

@@ -71,10 +71,9 @@ def _batch(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("small", ["size=160k"], indirect=True)
 def test_a_full_disk_is_named_and_nothing_of_the_batch_counts(spark: SparkSession, small: Path) -> None:
-    tables = store.open_tables(spark, str(small), make="parquet")
-    tables.open_stream()
+    writer = store.Writer(store.open_tables(spark, str(small), make=True))
     with pytest.raises((Py4JJavaError, PySparkException)) as caught:
-        stream.add(tables, _batch(spark), "id")
+        stream.add(writer, _batch(spark), "id")
     said = explain(caught.value)
     assert said.startswith("the disk is full (")
     assert "\n" not in said
@@ -84,8 +83,8 @@ def test_a_full_disk_is_named_and_nothing_of_the_batch_counts(spark: SparkSessio
 
 @pytest.mark.parametrize("small", ["ro"], indirect=True)
 def test_where_it_may_not_write_it_says_where(spark: SparkSession, small: Path) -> None:
-    with pytest.raises((AuditError, Py4JJavaError)) as caught:
-        store.open_tables(spark, f"{small}/tables", make="parquet")
+    with pytest.raises((AuditError, Py4JJavaError, PySparkException)) as caught:
+        store.open_tables(spark, f"{small}/tables", make=True)
     said = explain(caught.value)
     assert f"{small}/tables" in said
     assert "\n" not in said

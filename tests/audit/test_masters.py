@@ -122,7 +122,9 @@ def test_on_executors_of_their_own_the_topic_is_audited_and_streamed(
     spark: SparkSession, kafka: Cluster, tmp_path: Path, where: str
 ) -> None:
     topic = _filled(kafka, "masters-" + where.partition("[")[0])
-    jars = ",".join(map(str, connector.connector_jars(pyspark.__version__, SPARK_HOME / "jars")))
+    libraries = (connector.KAFKA, connector.DELTA)
+    found = [jar for each in libraries for jar in connector.jars(each, pyspark.__version__, SPARK_HOME / "jars")]
+    jars = ",".join(map(str, found))
     servers = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
     with _standalone(tmp_path) if where == "standalone" else _local_cluster(where) as master:
         done = _submit(master, tmp_path, *servers, "--format", "json", "--by", "reason", jars=jars)

@@ -163,7 +163,7 @@ def test_attempts_that_nobody_can_tell_from_repeats_are_said_so(usage: Callable[
     ("argv", "words"),
     [
         (("--spool", "x"), "--total"),
-        (("--total", "much", "--spool", "x"), "--total: 'much' is no size"),
+        (("--total", "much", "--spool", "x"), "--total: 'much' is not a valid size"),
         (("--total", "0", "--spool", "x"), "--total: above 0 is needed"),
         (("--total", "1MB"), "nothing to read"),
         (("--total", "1MB", "--spool", "x", "--percentile", "0"), "--percentile: 0 is none"),

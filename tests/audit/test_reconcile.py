@@ -272,7 +272,7 @@ def _again() -> Verdict:
         (("--until", "{good}", "--tables", "t", "--spool", "s"), "--tables can't be read together with --spool"),
         (("--bootstrap-servers", "x:1", "--since", "/nowhere"), "--since: /nowhere: No such file or directory"),
         (("--bootstrap-servers", "x:1", "--since", "{bad}"), "no snapshot: JSONDecodeError"),
-        (("--bootstrap-servers", "x:1", "--margin", "soon"), "--margin: 'soon' is no duration"),
+        (("--bootstrap-servers", "x:1", "--margin", "soon"), "--margin: 'soon' is not a valid duration"),
         (("--bootstrap-servers", "x:1", "--topics", " ,"), "--topics: no name is given"),
         (("snapshot", "--bootstrap-servers", "x:1"), "the following arguments are required: --out"),
         (("snapshot", "--bootstrap-servers", "x:1", "--out", "/nowhere/f"), "--out: there is no directory /nowhere"),

@@ -24,6 +24,7 @@ from gateway.audit import cli, page, plots, report_command, schema, transforms
 from gateway.audit.job import Integrity, Records
 from gateway.audit.page import Facts, Group, Reason, Topic
 from gateway.audit.plots import Times
+from policies import usage
 from tests.audit.records import START, Row, interval, truth
 from tests.browser import open_page
 
@@ -48,7 +49,7 @@ HOSTILE = (
 
 
 def _sums(**bytes_: int) -> dict[str, int]:
-    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
+    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
     return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
 
 
@@ -342,10 +343,9 @@ def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) 
     direct = report.gather(Records(transforms.usage_rows(records), records, [], trust), None, None, 5, 5)
     at = datetime.fromtimestamp(START / 1000, UTC)
     rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(lines)]
-    tables = store.open_tables(spark, str(tmp_path / "tables"), make="parquet")
-    tables.open_stream()
+    tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
     columns = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
-    stream.add(tables, spark.createDataFrame(rows, columns), "id")
+    stream.add(store.Writer(tables), spark.createDataFrame(rows, columns), "id")
     with job.read_tables(tables) as read:
         found = report.gather(read, None, None, 5, 5)
     assert dataclasses.replace(found, sources=[]) == direct

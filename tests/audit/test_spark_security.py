@@ -95,7 +95,7 @@ def test_batch_and_stream_and_snapshots_are_let_in(
     assert (report.integrity.records, report.rows[0]["offered_bytes"]) == (6, 600)
     found = brokers.snapshot(spark, {"bootstrap.servers": secured.servers, **properties}, lambda name: name == TOPIC)
     assert sum(each.end for each in found.topics[TOPIC].partitions.values()) == 6
-    tables = store.open_tables(spark, str(tmp_path / "tables"), make="parquet")
+    tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
     added = stream.run(spark, tables, Plan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint")))
     assert added["intervals"] == 6
     for path in tmp_path.rglob("*"):
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_one_line_without_a_secret(
     spark: SparkSession, secured: Secured, wrong: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     properties = secured.properties(**wrong)
-    tables = store.open_tables(spark, str(tmp_path / "tables"), make="parquet")
+    tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
     plan = Plan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint"))
     for ask in (
         lambda: job.read_topic(spark, secured.servers, TOPIC, properties),

@@ -7,20 +7,21 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import commits, job, layout, store, stream, transforms, upkeep
+from gateway.audit import job, store, stream, transforms, upkeep
 from gateway.audit.job import AuditError, Question
 from tests.audit.records import START, Row, changed, interval, lost, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from gateway.audit.store import ParquetTables
+    from gateway.audit.store import Tables, Writer
 
     # (partition, offset, line)
     Found = tuple[int, int, str | None]
@@ -80,26 +81,39 @@ def batch(spark: SparkSession) -> Batches:
 
 
 @pytest.fixture
-def tables(spark: SparkSession, tmp_path: Path) -> ParquetTables:
-    made = store.open_tables(spark, str(tmp_path / "tables"), make="parquet")
-    assert isinstance(made, store.ParquetTables)
-    made.open_stream()
-    return made
+def tables(spark: SparkSession, tmp_path: Path) -> Tables:
+    return store.open_tables(spark, str(tmp_path / "tables"), make=True)
 
 
-def _reopened(tables: ParquetTables) -> ParquetTables:
-    """What a new process sees, which begins a stream."""
-    made = store.open_tables(tables.spark, tables.root)
-    assert isinstance(made, store.ParquetTables)
-    made.open_stream()
-    return made
+@pytest.fixture
+def writer(tables: Tables) -> Writer:
+    return store.Writer(tables)
+
+
+def _reopened(tables: Tables) -> Writer:
+    """A new process, which begins a stream."""
+    return store.Writer(store.open_tables(tables.spark, tables.root))
+
+
+def _root(tables: Tables) -> Path:
+    return Path(tables.root.removeprefix("file:"))
+
+
+def _files(tables: Tables) -> set[str]:
+    """The data files of `records` that lie there."""
+    return {path.name for path in _root(tables).glob("records/*/*.parquet")}
+
+
+def _live(tables: Tables) -> set[str]:
+    """Those that readers see."""
+    return {path.rpartition("/")[2] for path in tables.records().inputFiles()}
 
 
 def _thirds(found: Sequence[Found]) -> list[list[Found]]:
     return [sorted(found[i : i + 10], key=lambda each: each[:2]) for i in range(0, len(found), 10)]
 
 
-def _check(tables: ParquetTables, found: Sequence[Found]) -> None:
+def _check(tables: Tables, found: Sequence[Found]) -> None:
     """The tables say of these records to the byte what they are."""
     lines = [line for _, _, line in found if line is not None]
     sums: dict[tuple[object, ...], int] = defaultdict(int)
@@ -112,10 +126,15 @@ def _check(tables: ParquetTables, found: Sequence[Found]) -> None:
 
 
 def test_the_tables_answer_what_the_topic_answers(
-    tables: ParquetTables, batch: Batches, found: list[Found], spark: SparkSession, raw: Callable[..., DataFrame]
+    tables: Tables,
+    writer: Writer,
+    batch: Batches,
+    found: list[Found],
+    spark: SparkSession,
+    raw: Callable[..., DataFrame],
 ) -> None:
     for records in _thirds(found):
-        stream.add(tables, batch(records), "id")
+        stream.add(writer, batch(records), "id")
     direct = job.run(spark, [job.Source(raw([line for _, _, line in found]), {})], QUESTION)
     answer = job.run_tables(tables, QUESTION)
     assert answer.rows == direct.rows
@@ -133,36 +152,39 @@ def test_the_tables_answer_what_the_topic_answers(
     gaps = [row.asDict() for row in tables.read("gaps").drop("as_of_ms").collect()]
     assert gaps == direct.integrity.gaps
     assert {row["boot"]: row["state"] for row in tables.read("lives").collect()} == {"b1": "final", "b2": "lost"}
-    dates = sorted(path.name for path in Path(tables.root.removeprefix("file:")).glob("usage/*/date=*"))
-    assert set(dates) == {"date=2025-11-20", "date=2025-11-21", "date=2025-11-22"}
+    assert {path.name for path in _root(tables).glob("records/date=*")} == {
+        "date=2025-11-20",
+        "date=2025-11-21",
+        "date=2025-11-22",
+    }
 
 
 def test_whatever_is_read_again_by_whatever_checkpoint_counts_once(
-    tables: ParquetTables, batch: Batches, found: list[Found]
+    tables: Tables, writer: Writer, batch: Batches, found: list[Found]
 ) -> None:
     parts = _thirds(found)
     for records in parts[:2]:
-        stream.add(tables, batch(records), "id")
+        stream.add(writer, batch(records), "id")
     # Killed before its checkpoint knew of batch 1: again, by a new process.
-    tables = _reopened(tables)
-    added = stream.add(tables, batch(parts[1]), "id")
+    writer = _reopened(tables)
+    added = stream.add(writer, batch(parts[1]), "id")
     assert not any(added.values())
     # The checkpoint is lost: everything again, from batch 0, in batches of other sizes.
-    tables = _reopened(tables)
+    writer = _reopened(tables)
     mixed = sorted(found, key=lambda each: each[:2])
     for i in range(0, len(mixed), 17):
-        stream.add(tables, batch(mixed[i : i + 17]), "id")
+        stream.add(writer, batch(mixed[i : i + 17]), "id")
     _check(tables, found)
     # An old checkpoint from a backup: its batch 1 has other contents than the one that was written.
     later = [(partition, offset + 100, line) for partition, offset, line in found[:7]]
-    stream.add(tables, batch(later), "id")
+    stream.add(writer, batch(later), "id")
     _check(tables, [*found, *later])
     # The topic was made again from a copy, where offsets begin anew: the same records are copies there.
-    stream.add(tables, batch(found), "another id")
+    stream.add(writer, batch(found), "another id")
     _check(tables, [*found, *later, *found])
 
 
-def test_a_control_that_appends_counts_twice(tables: ParquetTables, batch: Batches, found: list[Found]) -> None:
+def test_a_control_that_appends_counts_twice(tables: Tables, batch: Batches, found: list[Found]) -> None:
     """What the tests above would say of a job that trusts its checkpoint alone."""
     path = f"{tables.root}/control"
     for records in (found, found[10:]):
@@ -174,58 +196,68 @@ def test_a_control_that_appends_counts_twice(tables: ParquetTables, batch: Batch
 
 
 def test_files_that_were_written_and_never_committed_do_not_count_and_go(
-    tables: ParquetTables, batch: Batches, found: list[Found]
+    tables: Tables, writer: Writer, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = _thirds(found)
-    stream.add(tables, batch(parts[0]), "id")
+    stream.add(writer, batch(parts[0]), "id")
 
-    def killed() -> None:
+    def killed(records: DataFrame, *_: object) -> None:
+        records.write.mode("append").partitionBy("date").parquet(f"{tables.root}/records")
         raise KeyboardInterrupt
 
-    put = tables.put
-    tables.put = lambda _: killed()  # type: ignore[method-assign]
+    monkeypatch.setattr(tables, "append", killed)
     with pytest.raises(KeyboardInterrupt):
-        stream.add(tables, batch(parts[1]), "id")
-    tables.put = put  # type: ignore[method-assign]
-    root = Path(tables.root.removeprefix("file:"))
-    left = [path for path in root.glob("*/commit=*") if path.name.endswith("1")]
+        stream.add(writer, batch(parts[1]), "id")
+    monkeypatch.undo()
+    left = _files(tables) - _live(tables)
     assert left
     _check(tables, parts[0])
-    # It may be that it is just being written: it stays until another stream has begun.
-    upkeep.clear(tables, 0)
-    assert all(path.exists() for path in left)
+    # It may be that it is just being written: it stays for as long as a writer may take.
+    upkeep.compact(tables)
+    assert left <= _files(tables)
+    upkeep.compact(tables, grace_ms=0)
+    assert _files(tables) == _live(tables)
     again = _reopened(tables)
-    upkeep.clear(again, 0)
-    assert not any(path.exists() for path in left)
     for records in parts:
         stream.add(again, batch(records), "id")
-    _check(again, found)
+    _check(tables, found)
 
 
 def test_of_two_streams_the_later_one_adds_and_the_other_one_stops(
-    tables: ParquetTables, batch: Batches, found: list[Found]
+    tables: Tables, writer: Writer, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = _thirds(found)
-    stream.add(tables, batch(parts[0]), "id")
+    stops = r"^another stream has started on [^\n]*: this one stops$"
+    stream.add(writer, batch(parts[0]), "id")
     later = _reopened(tables)
     stream.add(later, batch(parts[1]), "id")
-    with pytest.raises(AuditError, match=r"^another stream has started on [^\n]*: this one stops$"):
-        stream.add(tables, batch(parts[2]), "id")
-    _check(later, [*parts[0], *parts[1]])
+    with pytest.raises(AuditError, match=stops):
+        stream.add(writer, batch(parts[2]), "id")
+    _check(tables, [*parts[0], *parts[1]])
 
-    # A zombie between its last look and its commit.
-    zombie = later
-    last = _reopened(tables)
-    name = commits.Commit(commits.BATCH, 0, zombie._claim.id, epoch=zombie._claim.epoch, number=9)  # type: ignore[union-attr]
-    groups = tuple(group for each in zombie.state().live.values() for group in each.groups)
-    zombie.put(commits.Commit(commits.BATCH, 0, name.id, epoch=name.epoch, number=9, groups=groups))
-    _check(last, [*parts[0], *parts[1]])
+    # A zombie that had read its batch when the other one began.
+    slow = later.tables
+    append = slow.append
+
+    def overtaken(*args: Any) -> None:
+        _reopened(tables)
+        append(*args)
+
+    monkeypatch.setattr(slow, "append", overtaken)
+    with pytest.raises(AuditError, match=stops):
+        stream.add(later, batch(parts[2]), "id")
+    # Two that begin at the same moment, of which the second one has the lower number.
+    numbers = iter((6, 7))
+    monkeypatch.setattr(random, "randrange", lambda _: next(numbers))
+    with pytest.raises(AuditError, match=stops):
+        store.Writer(slow)
+    _check(tables, [*parts[0], *parts[1]])
 
 
-def test_copies_that_differ_are_kept_aside_as_conflicts(tables: ParquetTables, batch: Batches) -> None:
+def test_copies_that_differ_are_kept_aside_as_conflicts(tables: Tables, writer: Writer, batch: Batches) -> None:
     one, other = interval(0, [Row(bytes=1)])[0], interval(0, [Row(bytes=2)])[0]
-    stream.add(tables, batch([(0, 0, one)]), "id")
-    stream.add(tables, batch([(0, 1, other), (0, 2, one), (0, 3, lost(0))]), "id")
+    stream.add(writer, batch([(0, 0, one)]), "id")
+    stream.add(writer, batch([(0, 1, other), (0, 2, one), (0, 3, lost(0))]), "id")
     report = job.run_tables(tables, Question())
     assert (report.integrity.duplicates, report.integrity.conflicts, report.integrity.boots) == (2, 1, 1)
     assert report.rows[0]["offered_bytes"] == 1
@@ -233,21 +265,23 @@ def test_copies_that_differ_are_kept_aside_as_conflicts(tables: ParquetTables, b
     assert (row["partition"], row["offset"], row["seq"]) == (0, 1, 0)
 
 
-def test_a_malformed_record_is_kept_whole(tables: ParquetTables, batch: Batches) -> None:
+def test_a_malformed_record_is_kept_whole(tables: Tables, writer: Writer, batch: Batches) -> None:
     text = "x" * 5000
-    stream.add(tables, batch([(2, 7, text)]), "id")
+    stream.add(writer, batch([(2, 7, text)]), "id")
     (row,) = tables.read("malformed").collect()
     assert (bytes(row["value"]), row["origin_topic"], row["partition"], row["offset"]) == (text.encode(), "usage", 2, 7)
     assert row["problem"] == "not one JSON object, or a field of the wrong type"
     assert row["date"].isoformat() == "2025-11-20"
 
 
-def test_fields_of_version_2_are_columns_and_version_1_reads_as_unknown(tables: ParquetTables, batch: Batches) -> None:
+def test_fields_of_version_2_are_columns_and_version_1_reads_as_unknown(
+    tables: Tables, writer: Writer, batch: Batches
+) -> None:
     new = [Row(group="web", software="kgo", repeats=30), Row(outcome="rejected", reason="fence", bytes=70, repeats=0)]
     lines = [interval(0)[0], interval(1, new, version=2)[0], changed(interval(2)[0], rows=[])]
     old = json.loads(interval(3, version=1)[0])
     old["rows"][0] |= {"group": "not yet a field", "repeats": 9}
-    stream.add(tables, batch([(0, i, line) for i, line in enumerate([*lines, json.dumps(old)])]), "id")
+    stream.add(writer, batch([(0, i, line) for i, line in enumerate([*lines, json.dumps(old)])]), "id")
     rows = tables.read("usage").orderBy("seq", "outcome").select("seq", "group", "software", "repeats").collect()
     assert [tuple(row) for row in rows] == [(0, "", "", None), (1, "web", "kgo", 30), (1, "", "", 0), (3, "", "", None)]
     (total,) = job.run_tables(tables, Question()).rows
@@ -257,65 +291,55 @@ def test_fields_of_version_2_are_columns_and_version_1_reads_as_unknown(tables: 
 
 
 def test_compaction_changes_no_sum_whatever_goes_on_beside_it(
-    tables: ParquetTables, batch: Batches, found: list[Found]
+    tables: Tables, writer: Writer, batch: Batches, found: list[Found]
 ) -> None:
     parts = _thirds(found)
     for records in parts[:-1]:
-        stream.add(tables, batch(records), "id")
-    groups = tables.state().groups("usage")  # a reader that has looked, and reads on slowly
-    rows = tables.read_groups("usage", groups).count()
-    maintainer = store.open_tables(tables.spark, tables.root)
-    done = upkeep.compact(maintainer)
-    assert done.commits == len(parts) - 1
-    assert done.files_after < done.files_before
-    assert len(tables.state().live) == 1
-    assert tables.read_groups("usage", groups).count() == rows == tables.read("usage").count()
-    stream.add(tables, batch(parts[-1]), "id")
+        stream.add(writer, batch(records), "id")
+    reader = tables.read("usage")  # has looked, and reads on slowly
+    rows = reader.count()
+    done = upkeep.compact(store.open_tables(tables.spark, tables.root))
+    assert done.files_after == len(list(_root(tables).glob("records/date=*"))) < done.files_before
+    assert reader.count() == rows == tables.read("usage").count()
+    stream.add(writer, batch(parts[-1]), "id")
     _check(tables, found)
-    # The claim's list, coverage and spans have to survive it.
+    # How far the topic has been read, and which records are known, has to survive it.
+    assert upkeep.compact(tables, grace_ms=0).deleted > 0
+    assert _files(tables) == _live(tables)
     again = _reopened(tables)
-    assert upkeep.compact(again, grace_ms=0).commits == 2
-    upkeep.clear(again, 0)
-    assert {name.split("-")[0] for name, _, _ in again.files.list(store.LOG)} == {"claim", "rewrite"}
     assert not any(stream.add(again, batch(found), "id").values())
     stream.add(again, batch(found), "another id")
-    _check(again, [*found, *found])
-    assert upkeep.compact(again, older_than_ms=DAY_MS).commits == 0
+    _check(tables, [*found, *found])
 
 
-def test_a_compaction_that_is_killed_or_comes_second_changes_nothing(
-    tables: ParquetTables, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
+def test_of_two_compactions_at_once_neither_changes_anything(
+    tables: Tables, writer: Writer, batch: Batches, found: list[Found]
 ) -> None:
     for records in _thirds(found):
-        stream.add(tables, batch(records), "id")
-    other = store.open_tables(tables.spark, tables.root)
-    assert isinstance(other, store.ParquetTables)
-    write = other.write
+        stream.add(writer, batch(records), "id")
 
-    def write_and_be_overtaken(*args: object) -> object:
-        if args[0] == "usage":
-            upkeep.compact(tables, grace_ms=DAY_MS)
-        return write(*args)  # type: ignore[arg-type]
+    def compact(_: int) -> str:
+        try:
+            upkeep.compact(store.open_tables(tables.spark, tables.root))
+        except AuditError as error:
+            return str(error)
+        return ""
 
-    monkeypatch.setattr(other, "write", write_and_be_overtaken)
-    with pytest.raises(AuditError, match="nothing is lost, run it again"):
-        upkeep.compact(other)
-    _check(tables, found)
-    # Both at once, neither seeing the other: one of them counts.
-    state = tables.state()
-    (winner,) = state.live.values()
-    tables.put(commits.Commit(commits.REWRITE, winner.at_ms + 1, "x", groups=winner.groups, replaces=winner.replaces))
+    with ThreadPoolExecutor(2) as both:
+        said = list(both.map(compact, range(2)))
+    assert "" in said
+    assert all(not each or each.endswith("nothing is lost, run it again") for each in said)
     _check(tables, found)
 
 
 def test_expiry_lets_go_of_days_and_keeps_lives_whole(
-    tables: ParquetTables, batch: Batches, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tables: Tables, writer: Writer, batch: Batches, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "now_ms", lambda: START + 100 * DAY_MS)
     lines = [line for day in range(4) for line in interval(day, start_ms=START + day * DAY_MS)]
     short = [*interval(0, boot="b2"), *interval(1, boot="b2", final=True), *interval(0, boot="open")]
     records = [(0, i, line) for i, line in enumerate([*lines, *short, "rubbish"])]
-    stream.add(tables, batch(records), "id")
+    stream.add(writer, batch(records), "id")
     upkeep.expire(tables, keep_ms=98 * DAY_MS, grace_ms=0)
     report = job.run_tables(tables, Question(by=("gateway",)))
     assert report.rows[0]["offered_bytes"] == 200
@@ -323,40 +347,21 @@ def test_expiry_lets_go_of_days_and_keeps_lives_whole(
     assert report.sources[0]["expired_before"] == "2025-11-22"
     # Neither a copy nor a latecomer brings an expired day back, and a copy of a life that goes on is still one.
     late = [(1, i, line) for i, line in enumerate([*lines, *short, *interval(2, boot="late")])]
-    stream.add(tables, batch(late), "id")
+    stream.add(writer, batch(late), "id")
     report = job.run_tables(tables, Question(by=("gateway",)))
     assert report.rows[0]["offered_bytes"] == 200
     upkeep.expire(tables, keep_ms=98 * DAY_MS, grace_ms=0)
     upkeep.compact(tables, grace_ms=0)
-    upkeep.clear(tables, 0)
     assert job.run_tables(tables, Question(by=("gateway",))).rows[0]["offered_bytes"] == 200
-    left = Path(tables.root.removeprefix("file:")).glob("usage/*/date=*")
-    assert {path.name for path in left} == {"date=2025-11-22", "date=2025-11-23"}
+    kept = tables.spark.read.format("delta").load(f"{tables.root}/records").where("rows is not null")
+    assert {row["date"].isoformat() for row in kept.collect()} == {"2025-11-22", "2025-11-23"}
+    assert _files(tables) == _live(tables)
 
 
-def test_tables_of_a_newer_layout_are_refused_and_of_an_older_one_read(
-    tables: ParquetTables, batch: Batches, spark: SparkSession
-) -> None:
-    stream.add(tables, batch([(0, 0, interval(0)[0])]), "id")
-    root = Path(tables.root.removeprefix("file:"))
-    (file,) = root.glob("usage/*/date=*/*.parquet")
-    old = spark.read.parquet(str(file)).drop("group", "software", "repeats").collect()
-    spark.createDataFrame(old).coalesce(1).write.mode("overwrite").parquet(str(file.parent))
-    (row,) = tables.read("usage").collect()
-    assert (row["bytes"], row["group"], row["software"], row["repeats"]) == (100, "", "", None)
-
-    marker = root / layout.MARKER
-    good = json.loads(marker.read_text())
-    for wrong, said in (
-        ({"layout": 99}, "has tables of layout 99, this program knows 1: use a newer produce-gateway"),
-        ({"format": "other"}, "has tables in the format other, this program knows parquet, delta"),
-        ({"layout": "x"}, "is damaged"),
-    ):
-        marker.write_text(json.dumps(good | wrong))
-        with pytest.raises(AuditError, match=rf"^[^\n]*{said}$"):
-            store.open_tables(spark, tables.root)
-    marker.write_text(json.dumps(good))
-    with pytest.raises(AuditError, match="has tables in the format parquet: give --format parquet"):
-        store.open_tables(spark, tables.root, make="delta")
+def test_tables_of_a_newer_layout_are_refused(tables: Tables, spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(f"ALTER TABLE {tables.path('records')} SET TBLPROPERTIES ('produce-gateway.layout' = '99')")
+    with pytest.raises(AuditError, match=r"^[^\n]*has tables of layout 99, this program knows 1: use a newer produce-"):
+        store.open_tables(spark, tables.root)
     with pytest.raises(AuditError, match=r"^no tables in [^\n]*: `produce-gateway audit stream --output"):
-        store.open_tables(spark, str(root / "nowhere"))
+        store.open_tables(spark, str(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()

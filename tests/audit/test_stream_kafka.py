@@ -1,12 +1,9 @@
 # The streaming audit on a real topic, as users start it: killed, with a topic that loses records or is made again, with
-# a checkpoint that belongs to something else, and with Delta Lake.
+# a checkpoint that belongs to something else.
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +56,7 @@ def test_an_hour_in_uneven_partitions_in_small_batches_loses_nothing(
 ) -> None:
     lines = kill_stream.usage_log(90)
     kill_stream.fill(kafka.bootstrap_servers, "stream-hour", lines, random.Random(2))
-    tables = store.open_tables(spark, str(tmp_path / "t"), make="parquet")
+    tables = store.open_tables(spark, str(tmp_path / "t"), make=True)
     plan = Plan(kafka.bootstrap_servers, "stream-hour", {}, str(tmp_path / "c"), max_records=150)
     said: list[str] = []
     stream.run(spark, tables, plan, said.append)
@@ -78,7 +75,7 @@ def test_what_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     topic = "stream-again"
     admin = _make(kafka, topic)
     _send(kafka, topic, _lines(range(3)))
-    tables = store.open_tables(spark, str(tmp_path / "t"), make="parquet")
+    tables = store.open_tables(spark, str(tmp_path / "t"), make=True)
 
     def run(checkpoint: str) -> dict[str, int]:
         return stream.run(spark, tables, Plan(kafka.bootstrap_servers, topic, {}, str(tmp_path / checkpoint)))
@@ -107,7 +104,7 @@ def test_what_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     assert job.run_tables(tables, Question()).rows[0]["offered_bytes"] == 1200
 
     # The tables were thrown away, and the checkpoint was not.
-    other = store.open_tables(spark, str(tmp_path / "other"), make="parquet")
+    other = store.open_tables(spark, str(tmp_path / "other"), make=True)
     with pytest.raises(AuditError, match=r"^the checkpoint [^\n]* belongs to other tables or another topic"):
         stream.run(spark, other, Plan(kafka.bootstrap_servers, topic, {}, str(tmp_path / "three")))
 
@@ -124,33 +121,15 @@ def _make_when_gone(kafka: Cluster, topic: str) -> None:
     pytest.fail(f"{topic} does not go")
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.full
-def test_delta_tables_say_the_same(kafka: Cluster, tmp_path: Path) -> None:
-    """In a process of its own, because Delta's jars have to be there when Java starts."""
-    topic = "stream-delta"
-    _make(kafka, topic)
-    late = [line for day in (1, 2) for line in interval(day, boot="b2", start_ms=START + day * 86_400_000)]
-    _send(kafka, topic, [*_lines(range(3)), *_lines(range(2)), *late, "rubbish"])
-    command = [sys.executable, "-m", "tests.audit.delta_stream", kafka.bootstrap_servers, topic, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)
-    assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    once = {"bytes": 500, "records": 8, "duplicates": 2, "malformed": 1, "gaps": 1}
-    # Once; with its checkpoint lost; torn between two tables; compacted; and with all but the last day of usage
-    # expired, where the lives without an end stay, and what was malformed today.
-    assert answers == [once, once, once, once, once | {"bytes": 100, "records": 6, "duplicates": 0}]
-
-
 @pytest.mark.parametrize(
     ("args", "said"),
     [
         (("stream",), "the following arguments are required: --bootstrap-servers, --output"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--interval", "soon"), "--interval: 'soon' is no"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--max-records", "0"), "--max-records: 0 is no"),
-        (("compact", "d", "--older-than", "x"), "--older-than: 'x' is no duration"),
+        (("compact", "d", "--grace", "x"), "--grace: 'x' is not a valid duration"),
         (("expire", "d"), "the following arguments are required: --keep"),
-        (("expire", "d", "--keep", "ever"), "--keep: 'ever' is no duration"),
+        (("expire", "d", "--keep", "ever"), "--keep: 'ever' is not a valid duration"),
     ],
 )
 def test_wrong_options_are_one_line(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

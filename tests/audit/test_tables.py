@@ -12,7 +12,7 @@ from tests.audit.records import START
 
 
 def _sums(**bytes_: int) -> dict[str, int]:
-    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
+    zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
     given = {schema.column(name, "bytes"): value for name, value in bytes_.items()}
     return zero | given | {"offered_bytes": sum(bytes_.values())} | dict.fromkeys(schema.SINGLE_SUMS, 0)
 

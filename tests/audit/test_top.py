@@ -12,6 +12,7 @@ import pytest
 from gateway.audit import cli, dropped, schema, tables, top, top_command, transforms
 from gateway.audit.job import Integrity, Question, Records
 from gateway.audit.top import Ranking, Wish
+from policies import usage
 from tests.audit.records import START, Row, interval
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> 
 
 def _ranking() -> Ranking:
     def sums(**bytes_: int) -> dict[str, Any]:
-        zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in schema.MEASURES}
+        zero = {schema.column(name, measure): 0 for name in schema.SUMS for measure in usage.MEASURES}
         return zero | dict.fromkeys(schema.SINGLE_SUMS, 0) | {f"{name}_bytes": value for name, value in bytes_.items()}
 
     rows = [
@@ -160,7 +161,7 @@ def test_the_json_has_every_sum() -> None:
         (("--spool", "x", "--by", "user"), "--by: 'user' is none of broker"),
         (("--spool", "x", "--what", "lost"), "argument --what: invalid choice: 'lost'"),
         (("--spool", "x", "--limit", "0"), "--limit: 0 is no number of rows"),
-        (("--spool", "x", "--window", "x"), "--window: 'x' is no duration"),
+        (("--spool", "x", "--window", "x"), "--window: 'x' is not a valid duration"),
     ],
 )
 def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

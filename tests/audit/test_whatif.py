@@ -279,7 +279,7 @@ def test_a_wrong_document_over_it_as_policies_apply_tells_it(
     path.write_text("upstream: {bootstrap_servers: 'k:9092'}\n")
     wish.write_text("thresholds: {topics: {clicks: much}}\n")
     assert run(str(path), "--apply", str(wish), "--spool", str(tmp_path)) == 1
-    assert f"{wish}:1: thresholds.topics.clicks: 'much' is no size" in capsys.readouterr().err
+    assert f"{wish}:1: thresholds.topics.clicks: 'much' is not a valid size" in capsys.readouterr().err
     assert run(str(path), "--apply", str(tmp_path / "none"), "--spool", str(tmp_path)) == 2
 
 
@@ -289,7 +289,7 @@ def test_a_wrong_document_over_it_as_policies_apply_tells_it(
         ((), "nothing to read"),
         (("--spool", "x", "--by", "software"), "--by: 'software' is none of broker, topic, principal, client_id"),
         (("--spool", "x", "--topics", "0"), "--topics: 0 is no number of topics"),
-        (("--spool", "x", "--delivery-timeout", "soon"), "--delivery-timeout: 'soon' is no duration"),
+        (("--spool", "x", "--delivery-timeout", "soon"), "--delivery-timeout: 'soon' is not a valid duration"),
     ],
 )
 def test_wrong_options(argv: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -440,7 +440,7 @@ def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(tmp_path):
     spool = open_spool(tmp_path)
     spool.append([line(0)])
     publisher = Publisher(spool, {"bootstrap.servers": "127.0.0.1:1", "log_level": 2}, "u", 1, 1, Metrics())
-    with pytest.raises(module.PublishError, match="topic u can't be created"):
+    with pytest.raises(module.PublishError, match="topic u can't be had"):
         publisher.publish()
     assert spool.read()[0] == [line(0)]
     spool.close()

@@ -16,9 +16,11 @@ from policies.demand import LOOK_S
 from policies.engine import Engine
 from policies.fleet_keys import group_key, quota_key, total_key
 from policies.group_lines import GroupLimits
+from policies.pacing import Pacer
 from policies.quota_lines import QuotaLines
 from policies.quota_names import Entity, QuotaKey
 from policies.shares import FLOORS
+from tests.policies.asking import record
 from tests.policies.group_play import Producer, finder, send
 
 TOTAL = total_key(1)
@@ -119,7 +121,7 @@ def test_a_total_is_told_only_where_it_delays() -> None:
     on.engine.set_policy(1000.0, {})
     on.engine.broker(1)
     on.look()
-    on.engine.broker(1).record(b"t", 100)
+    record(on.engine.broker(1), b"t", 100)
     assert TOTAL not in on.look()
     on.engine.set_policy(1000.0, {}, on_exceed="delay")
     on.look()
@@ -136,7 +138,7 @@ def test_shares_weigh_in_the_total_that_they_are_parts_of() -> None:
     line.take(100, on.now)
     line.bucket.set_rate(1.0, on.now)
     line.ask(1000, on.now, True, 0.0)
-    on.engine.broker(1).record(b"t", 100)
+    record(on.engine.broker(1), b"t", 100)
     use = on.look()[TOTAL]
     assert (use.hungry, use.weight) == (True, 7.0)
     assert on.engine.broker(1).own_threshold == 600
@@ -203,8 +205,8 @@ def test_parts_reach_quotas_groups_and_totals() -> None:
     send(on.engine, producer, 0.0)
     (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
     on.told(3, total=Part(600.0, 300.0), gold=Part(5000.0, 2000.0), alice=Part(7e5, 3e5))
-    pacer = on.engine.broker(1).pacer
-    assert pacer is not None
+    pacer = on.engine.broker(1).strategy
+    assert isinstance(pacer, Pacer)
     assert [pacer.bucket.rate, on.engine.fleet.lines[GOLD].bucket.rate, line.bucket.rate] == [600, 5000, 7e5]
 
 

@@ -171,7 +171,9 @@ def test_what_cannot_be_asked_is_one_line(gateway, capsys):
     assert topics.main(["--url", f"http://127.0.0.1:{free_ports(1)[0]}"]) == 1
     assert "Connection refused: is the gateway running, and admin: right?" in capsys.readouterr().err
     assert top.main(["--url", "localhost:9190"]) == 1
-    assert capsys.readouterr().err == "--url localhost:9190: is no address: write for example http://127.0.0.1:9190\n"
+    assert (
+        capsys.readouterr().err == "--url localhost:9190: is not a valid address; for example: http://127.0.0.1:9190\n"
+    )
     assert topics.main(["--url", gateway.url + "/metrics?"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 

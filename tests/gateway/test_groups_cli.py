@@ -125,9 +125,9 @@ def test_errors_are_one_line(gateway, capsys):  # noqa: F811
         ([], "the following arguments are required"),
         (["attach", "gold"], "one of the arguments --tenant --namespace is required"),
         (["attach", "gold", "--tenant", "a", "--namespace", "a/b"], "not allowed with"),
-        (["detach", "--namespace", "acme"], "'acme' is no namespace: write tenant/namespace"),
-        (["set", "gold", "--publish-bytes", "12XB"], "'12XB' is no size: write for example 20MB"),
-        (["set", "gold", "--publish-msgs", "many"], "'many' is no number of messages"),
+        (["detach", "--namespace", "acme"], "'acme' is not a valid namespace; for example: acme/orders"),
+        (["set", "gold", "--publish-bytes", "12XB"], "'12XB' is not a valid size; for example: 20MB"),
+        (["set", "gold", "--publish-msgs", "many"], "'many' is not a valid number of messages"),
         (["list", "gateway.yaml", "--url", "http://x"], "CONFIG and --url both say where the gateway is"),
     ],
 )

@@ -1,43 +1,102 @@
-# The gateway's own HTTP clients: no redirect is followed, so no credential goes where somebody else says.
+# The gateway's own HTTP client: no redirect is followed, and no answer takes longer or is larger than it may.
 
 from __future__ import annotations
 
 import http.server
+import socket
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from gateway.commands import asking
-from gateway.policy import cli
+from gateway.http_client import AnswerTooLarge, HttpError, fetch
+
+Asked = list[tuple[str, str | None]]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Sends everybody on to itself, but for /large; keeps what was asked."""
+
+    asked: Asked
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        self.send_response(200 if self.path == "/large" else 302)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+        self.wfile.write(b" " * 1000)
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture
-def redirecting():
-    """A server that sends everybody on to itself, and what was asked of it."""
-    asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append((self.path, self.headers["Authorization"]))
-            self.send_response(302)
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+def server() -> Iterator[tuple[str, Asked]]:
+    asked: Asked = []
+    kind = type("Kept", (Handler,), {"asked": asked})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", asked
         server.shutdown()
         thread.join()
 
 
-def test_no_command_follows_a_redirect_with_its_token(redirecting):
-    url, asked = redirecting
+def test_no_command_follows_a_redirect_with_its_token(server: tuple[str, Asked]) -> None:
+    url, asked = server
     with pytest.raises(asking.CannotAsk, match="answers 302"):
-        asking.call(url, "/v1/storage", token="secret")
-    with pytest.raises(cli._Failed, match="answers 302"):
-        cli._ask(f"{url}/v1/policies", token="secret")
-    assert asked == [("/v1/storage", "Bearer secret"), ("/v1/policies", "Bearer secret")]
+        asking.ask(url, "/v1/storage", token="secret")
+    assert asked == [("/v1/storage", "Bearer secret")]
+
+
+def test_a_redirect_is_an_answer(server: tuple[str, Asked]) -> None:
+    answer = fetch(f"{server[0]}/x", timeout_s=10, max_bytes=1000)
+    assert (answer.status, answer.reason, answer.headers["location"]) == (302, "Found", "/elsewhere")
+
+
+def test_an_answer_is_as_large_as_it_may_be(server: tuple[str, Asked]) -> None:
+    url = f"{server[0]}/large"
+    assert len(fetch(url, timeout_s=10, max_bytes=1000).body) == 1000
+    with pytest.raises(AnswerTooLarge, match="larger than 999 bytes"):
+        fetch(url, timeout_s=10, max_bytes=999)
+
+
+def test_proxies_are_used_only_where_they_are_asked_for(
+    server: tuple[str, Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server[0])
+    with pytest.raises(HttpError):
+        fetch("http://127.0.0.1:1/direct", timeout_s=10, max_bytes=1000)
+    monkeypatch.setenv("no_proxy", "other")
+    assert fetch("http://127.0.0.1:1/by-proxy", timeout_s=10, max_bytes=1000, proxies=True).status == 302
+    assert [path for path, _ in server[1]] == ["http://127.0.0.1:1/by-proxy"]
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[", "http://127.0.0.1:x/", "ftp://127.0.0.1/", "http://a b/"])
+def test_what_is_not_an_address_is_an_error(url: str) -> None:
+    with pytest.raises(HttpError) as error:
+        fetch(url, timeout_s=10, max_bytes=1)
+    assert str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_reason_is_what_the_system_said() -> None:
+    with pytest.raises(HttpError, match=r"^Connection refused$"):
+        fetch("http://127.0.0.1:1/", timeout_s=10, max_bytes=1)
+
+
+def test_a_token_that_no_header_can_hold_is_an_error_without_the_token() -> None:
+    with pytest.raises(HttpError) as error:
+        fetch("http://127.0.0.1:1/", headers={"Authorization": "Bearer s\u20accret"}, timeout_s=10, max_bytes=1)
+    assert "cret" not in str(error.value)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_silent_server_takes_no_longer_than_it_may(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        began = time.monotonic()
+        with pytest.raises(HttpError, match=r"^timed out$"):
+            fetch(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", timeout_s=0.3, max_bytes=1)
+    assert time.monotonic() - began < 10

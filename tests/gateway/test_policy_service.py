@@ -224,7 +224,7 @@ async def test_an_apply_twice_does_it_once(gateway: Gateway, path: Path) -> None
 
 
 async def test_an_apply_of_what_is_no_document_is_refused(gateway: Gateway) -> None:
-    with pytest.raises(DocumentError, match="'5XB' is no size"):
+    with pytest.raises(DocumentError, match="'5XB' is not a valid size"):
         await gateway.service.apply({"thresholds": {"total": "5XB"}}, ALICE)
 
 

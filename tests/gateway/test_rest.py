@@ -278,7 +278,7 @@ async def test_a_sum_beyond_the_total_is_refused_with_what_would_be_right(server
 @pytest.mark.parametrize(
     ("path", "body", "where", "what"),
     [
-        ("topics/views", {"value": "8XB"}, "body.value", "is no size: write for example 20MB"),
+        ("topics/views", {"value": "8XB"}, "body.value", "is not a valid size; for example: 20MB"),
         ("topics/views", {"value": True}, "body.value", "a number is needed here, not true or false"),
         ("topics/views", {"value": None}, "body.value", "valid number"),
         ("topics/views", {"value": math.nan}, "body.value", "finite number"),
@@ -446,7 +446,7 @@ async def test_a_refused_entity_leaves_the_others_alone(server):
     ("key", "value", "what"),
     [
         ("request_percentage", "50MB", "takes a number, not '50MB'"),
-        ("producer_byte_rate", "fast", "is no size"),
+        ("producer_byte_rate", "fast", "is not a valid size"),
         ("nonsense", "1MB", "unknown quota 'nonsense'"),
     ],
 )

@@ -56,7 +56,7 @@ async def server():
         ({"PublishRateInmsgs": "many"}, "body.publishRateInMsgs", "messages per second, such as 100000, are needed"),
         ({"publishRateInMsgs": True}, "body.publishRateInMsgs", "messages per second"),
         ({"publishRateInMsgs": [1]}, "body.publishRateInMsgs", "messages per second"),
-        ({"dispatchRateInBytes": "12XB"}, "body.dispatchRateInBytes", "'12XB' is no size: write for example 20MB"),
+        ({"dispatchRateInBytes": "12XB"}, "body.dispatchRateInBytes", "'12XB' is not a valid size; for example: 20MB"),
         ({"dispatchRateInBytes": {}}, "body.dispatchRateInBytes", "bytes per second, such as 12000000 or 12MB"),
         ([], "body", "valid dictionary"),
         (None, "body", "Field required"),

@@ -7,9 +7,10 @@ import pytest
 
 from gateway import config
 from gateway.fleet import form
-from gateway.fleet.exchange import DEFAULT_TOPIC, TOPIC_CONFIG
+from gateway.fleet.exchange import SPEC
 from gateway.fleet.peers import STALE_CYCLES
 from gateway.fleet.reports import EVERY
+from gateway.kafka import topic_names
 from policies.fleet_keys import group_key
 from policies.shares import Use
 from tests.gateway.fleet_play import Reporter
@@ -160,7 +161,7 @@ def test_a_broker_that_went_down_is_cleared_from_all_the_maps() -> None:
 
 def test_stale_messages_are_discarded_by_their_publish_time() -> None:
     """As determined from the publish time in the metadata: the broker's, LogAppendTime."""
-    assert TOPIC_CONFIG["message.timestamp.type"] == "LogAppendTime"
+    assert SPEC.config["message.timestamp.type"] == "LogAppendTime"
     fleet, a, b, _ = trio_of()
     fleet.cycle(2)
     a.uses = SEED_UPDATE
@@ -198,7 +199,11 @@ def test_reports_are_compressed() -> None:
 def test_the_settings_have_the_seed_s_names() -> None:
     """resourceUsagePublishTopicName, resourceUsagePublishToTopic, resourceUsagePublishIntervalInSecs."""
     defaults = config.parse(UPSTREAM)
-    assert (defaults.usage_topic, defaults.publishes_usage, defaults.usage_interval) == (DEFAULT_TOPIC, True, 1.0)
+    assert (defaults.usage_topic, defaults.publishes_usage, defaults.usage_interval) == (
+        topic_names.RESOURCE_USAGE,
+        True,
+        1.0,
+    )
     chosen = config.parse(
         UPSTREAM
         + "resourceUsagePublishTopicName: resource-usage\n"

@@ -116,9 +116,9 @@ def test_the_longest_of_quota_and_storage_wins_and_both_are_charged() -> None:
     on.engine.set_storage(0.5, "broker 2 volume /data", on.now)
     on.client(request(1))
     assert throttle_of(on) == 1000
-    line = on.engine.broker(1).storage
-    assert line is not None
-    assert line.bucket.level(on.now) == -SIZE
+    storage = on.engine.broker(1).storage
+    assert storage is not None
+    assert storage.line.bucket.level(on.now) == -SIZE
 
 
 def test_observed_quotas_touch_nothing() -> None:

@@ -159,15 +159,17 @@ def test_below_1_every_producer_is_delayed_to_its_part_of_the_total() -> None:
 def test_a_request_under_several_topics_is_charged_once() -> None:
     on = play(0.5, total=2 * SIZE)
     on.client(request(1, {"a": [0], "b": [0]}))
-    line = on.engine.broker(1).storage
-    assert line is not None
+    limit = on.engine.broker(1).storage
+    assert limit is not None
+    line = limit.line
     assert line.bucket.level(on.now) == -2 * SIZE
 
 
 def test_what_is_rejected_is_not_charged() -> None:
     on = play(0.5, total=2 * SIZE)
-    line = on.engine.broker(1).storage
-    assert line is not None
+    limit = on.engine.broker(1).storage
+    assert limit is not None
+    line = limit.line
     line.take(20 * SIZE, on.now)
     _, client = on.client(request(1))
     assert "share" in str(decode_answer(client)[2]["clicks", 0][1])

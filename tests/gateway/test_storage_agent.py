@@ -109,11 +109,11 @@ def test_what_the_documentation_shows_is_accepted(tmp_path: Path) -> None:
         ),
         (
             [*BASE, "--soft", "Free:1"],
-            "--soft: 'Free' is no type of limit; there are ConsumedBytes, MinFreeBytes, MinFreePercentage",
+            "--soft: 'Free' is not a valid type of limit; there are ConsumedBytes, MinFreeBytes, MinFreePercentage",
         ),
         (
             [*BASE, "--hard", "10GB"],
-            "--hard: '10GB' is no limit: write for example MinFreeBytes:10GB or MinFreePercentage:20",
+            "--hard: '10GB' is not a valid limit; for example: MinFreeBytes:10GB or MinFreePercentage:20",
         ),
         (
             [*BASE, "--hard", "MinFreeBytes:0"],
@@ -148,11 +148,12 @@ def test_mistakes_are_one_line(flags: list[str], line: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("broker_id: 1\nlog_dir: /a", "log_dir: unknown key; known: broker_id, log_dirs, "),
+        ("broker_id: 1\nlog_dir: /a", "log_dir: unknown key; did you mean log_dirs?"),
+        ("broker_id: 1\nzzz: /a", "zzz: unknown key; known here: broker_id, log_dirs, "),
         ("broker_id: 1\nlog_dirs: /a\nvolumes: [/a]", "volumes: keys with values are needed here"),
         (
             "broker_id: 1\nlog_dirs: /a\nvolumes: {/a: {soft: 5}}",
-            "volumes./a.soft: 5 is no limit: write for example MinFreeBytes:10GB",
+            "volumes./a.soft: 5 is not a valid limit; for example: MinFreeBytes:10GB",
         ),
         ("- a", "keys such as broker_id: and log_dirs: are needed at the top level"),
     ],
@@ -163,6 +164,14 @@ def test_mistakes_in_the_file_name_it(tmp_path: Path, text: str, line: str) -> N
     with pytest.raises(SettingsError) as caught:
         read_settings(["--config", str(path)])
     assert str(caught.value).startswith(f"{path}: {line}")
+
+
+def test_a_key_that_is_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("broker_id: 1\nlog_dirs: /a\nbroker_id: 2\n")
+    with pytest.raises(SettingsError) as caught:
+        read_settings(["--config", str(path)])
+    assert str(caught.value) == f"{path}:3: broker_id is there twice"
 
 
 # --- volumes ----------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def test_a_gateway_that_is_not_there_is_one_line(capsys):
         f"{url}/v1/storage: can't be asked: Connection refused: is the gateway running, and admin: right?\n"
     )
     assert show.main(["--url", "localhost:9190"]) == 1
-    assert "is no address: write for example http://127.0.0.1:9190" in capsys.readouterr().err
+    assert "is not a valid address; for example: http://127.0.0.1:9190" in capsys.readouterr().err
 
 
 def test_two_places_to_ask_are_a_wrong_command_line(capsys):

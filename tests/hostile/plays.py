@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import struct
 import sys
 import time
@@ -451,9 +452,9 @@ class Play:
         """Whatever might be taken for an acceptance lets this connection do what only others may."""
         if connection.asked_sasl and not connection.may_be_authenticated:
             for correlation in connection.asked_sasl:
-                at = data.find(struct.pack(">i", correlation))
-                if at >= 0 and b"\0\0" in data[at + 4 : at + 12]:
-                    connection.may_be_authenticated = True
+                for found in re.finditer(re.escape(struct.pack(">i", correlation)), data):
+                    if b"\0\0" in data[found.end() : found.end() + 8]:
+                        connection.may_be_authenticated = True
 
     def _told_client(self, connection: Connection) -> None:
         """Whole answers only, each for the oldest request that is owed one."""

@@ -316,13 +316,13 @@ def test_quotas_and_storage_are_given_back_what_never_got_in(ends: bool) -> None
     storage = play.engine.broker(1).storage
     assert storage is not None
     assert line.bucket.level(play.now) < -4000
-    assert storage.bucket.level(play.now) < -4000
+    assert storage.line.bucket.level(play.now) < -4000
     if ends:
         play.session.close(by_broker=True)
     else:
         play.broker(answer(1, {"clicks": {0: (3, -1)}}))
     assert line.bucket.level(play.now) >= 0
-    assert storage.bucket.level(play.now) >= 0
+    assert storage.line.bucket.level(play.now) >= 0
 
 
 def test_a_group_is_given_back_what_never_got_in_after_a_tick_too() -> None:

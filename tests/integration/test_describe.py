@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from gateway.describe import describe_topic
 from gateway.embedded import Cluster, wait_for
+from gateway.kafka.describe import describe_topic
 from tests.integration.gateways import create_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]

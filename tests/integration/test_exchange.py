@@ -17,9 +17,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from gateway.embedded import Cluster
 from gateway.fleet import form
-from gateway.fleet.exchange import REQUEST_TIMEOUT_S, TOPIC_CONFIG, Exchange, Present
+from gateway.fleet.exchange import SPEC, Exchange, Present
 from gateway.fleet.peers import Heard
 from gateway.fleet.reports import Rate
+from gateway.kafka.internal_topic import REQUEST_TIMEOUT_S
 from policies.fleet_keys import group_key, total_key
 from policies.shares import IDLE, Use
 from tests.gateway.fleet_play import Reporter
@@ -108,7 +109,7 @@ def delete_topic(kafka: Cluster, topic: str) -> None:
 def settings_of(kafka: Cluster, topic: str) -> dict[str, str]:
     client, resource = admin(kafka), ConfigResource(ResourceType.TOPIC, topic)
     found = client.describe_configs([resource])[resource].result(timeout=WAIT_S)
-    return {name: found[name].value for name in TOPIC_CONFIG}
+    return {name: found[name].value for name in SPEC.config}
 
 
 async def test_two_gateways_hear_each_other(kafka: Cluster, topic: str) -> None:
@@ -202,7 +203,7 @@ async def test_the_topic_is_made_as_it_must_be(kafka: Cluster, topic: str) -> No
     a = Gateway(kafka, topic, "a")
     async with running(a):
         await a.ready(0)
-    assert settings_of(kafka, topic) == TOPIC_CONFIG
+    assert settings_of(kafka, topic) == SPEC.config
     metadata = admin(kafka).list_topics(topic, timeout=WAIT_S).topics[topic]
     assert len(metadata.partitions) == 1
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
@@ -225,7 +226,7 @@ async def test_a_topic_of_somebody_else_s_making_is_put_right(kafka: Cluster, to
     async with running(a, b):
         await b.until("usage", lambda: b.knows(GOLD) == [100.0])
         await a.ready(1)
-    assert settings_of(kafka, topic) == TOPIC_CONFIG | {"retention.ms": "3600000"}
+    assert settings_of(kafka, topic) == {**SPEC.config, "retention.ms": "3600000"}
 
 
 async def test_a_topic_that_is_deleted_is_made_anew(

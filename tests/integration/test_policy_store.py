@@ -440,7 +440,7 @@ def test_a_topic_that_forgets_is_warned_about(servers: str, topic: str, caplog: 
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     with Gateway(servers, topic) as one:
         one.ready()
-    assert f"topic {topic} is not only compacted (cleanup.policy=delete)" in caplog.text
+    assert f"topic {topic} has cleanup.policy=delete, so policies in it are forgotten: " in caplog.text
 
 
 def test_a_cluster_out_of_reach_leaves_what_is_known_and_refuses_changes() -> None:

@@ -24,8 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import embedded
 from gateway.embedded import Cluster, wait_for
+from gateway.kafka.internal_topic import TopicError
 from gateway.storage.snapshot import encode
-from gateway.storage.snapshots import SnapshotReader, TopicError, ensure_topic
+from gateway.storage.snapshots import SnapshotReader, volume_topic
 from policies.storage import Limit, Snapshot, Volume
 from tests.integration.gateways import create_topic, end_offsets, read_topic
 
@@ -337,7 +338,7 @@ def test_a_taken_metrics_port_is_one_line(kafka: Cluster, topic: str, tmp_path: 
 
 def test_tombstones_and_invalid_records(kafka: Cluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     servers = kafka.bootstrap_servers
-    ensure_topic({"bootstrap.servers": servers}, topic)
+    volume_topic({"bootstrap.servers": servers}, topic).ensure()
     good = snapshot(3)
     bad: list[tuple[str, bytes | None]] = [
         ("4", b"no json"),
@@ -361,14 +362,14 @@ def test_tombstones_and_invalid_records(kafka: Cluster, topic: str, caplog: pyte
 def test_a_topic_made_anew_between_two_looks_is_read_from_its_beginning(kafka: Cluster, topic: str) -> None:
     """With more records than the old one had, so that no offset of the reader is out of range."""
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
-    ensure_topic(properties, topic)
+    volume_topic(properties, topic).ensure()
     send(kafka.bootstrap_servers, topic, ("1", snapshot(1)), ("2", snapshot(2)))
     with Reading(kafka.bootstrap_servers, topic) as reading:
         reading.until("the end", lambda: reading.reader.caught_up)
         admin = AdminClient({**properties, "log_level": 2})
         admin.delete_topics([topic])[topic].result(30)
         wait_for("it to be gone", lambda: topic not in admin.list_topics(timeout=30).topics, WAIT_S)
-        ensure_topic(properties, topic)
+        volume_topic(properties, topic).ensure()
         send(kafka.bootstrap_servers, topic, *((str(number), snapshot(number)) for number in range(11, 16)))
         reading.until("the last", lambda: bool(reading.of(15)))
         reading.until("the first", lambda: bool(reading.of(11)))
@@ -380,7 +381,7 @@ def test_a_topic_that_comes_later_and_grows(kafka: Cluster, topic: str, caplog: 
         reading.until("an answer", lambda: reading.reader.connected)
         assert not reading.reader.caught_up
         assert reading.records == []
-        ensure_topic({"bootstrap.servers": servers}, topic)
+        volume_topic({"bootstrap.servers": servers}, topic).ensure()
         send(servers, topic, ("1", snapshot(1)))
         reading.until("the first", lambda: bool(reading.of(1)))
         admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
@@ -411,16 +412,17 @@ def kafka_groups(kafka: Cluster) -> list[str]:
 def test_a_topic_that_is_not_compacted_is_complained_about(kafka: Cluster, topic: str) -> None:
     create_topic(kafka, topic, cleanup_policy="delete")
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
-    assert ensure_topic(properties, topic).startswith(f"topic {topic} is not compacted (cleanup.policy=delete)")
+    complaint = f"topic {topic} has cleanup.policy=delete, so it grows, or forgets brokers: "
+    assert volume_topic(properties, topic).ensure().startswith(complaint)
     other = f"{topic}-both"
     create_topic(kafka, other, cleanup_policy="compact,delete")
-    assert ensure_topic(properties, other) == ""
+    assert volume_topic(properties, other).ensure() == ""
 
 
 def test_a_topic_that_can_not_be_made_is_one_line(kafka: Cluster, topic: str) -> None:
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     with pytest.raises(TopicError, match=rf"^topic {topic} can't be had: .*eplication.factor"):
-        ensure_topic(properties, topic, replication=7)
+        volume_topic(properties, topic, replication=7).ensure()
 
 
 # --- client certificates ----------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 # A fleet without network or clock: gateways of some workers each, producers with demand curves behind them, an exchange
 # that delays, loses and holds back messages. The shares are dealt by the real code (policies/shares.py, demand.py,
-# bucket.py) or, to compare, by the seed's own step function (policies/pip82.py) in the same world. All chance comes
+# bucket.py) or, to compare, by the seed's own step function (pip82.py) in the same world. All chance comes
 # from one seed.
 #
 #     python -m tests.policies.fleet_sim                      the table of docs/shares.md
@@ -17,11 +17,11 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from policies import pip82
 from policies.bucket import Bucket
 from policies.demand import Demand
 from policies.fleet_lines import SHARED_BURST_S
 from policies.shares import FLOORS, IDLE, Fleet, Use, fair
+from tests.policies import pip82
 
 KEY: Final = "limit"
 LIMIT: Final = 100.0
@@ -696,7 +696,8 @@ def play(scenario: Callable[[World], None], algorithm: Algorithm, seed: int) -> 
 def table() -> str:
     """The worst of SEEDS for each scenario and algorithm, as Markdown."""
     lines = [
-        "| Scenario | Algorithm | Cycles to converge | Most in a second | Under-use | Jain's index | Least | Jagged |",
+        "| Scenario | Algorithm | Cycles to converge | Most in a second | Under-use "
+        "| Jain's index | Least | Oscillation |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, scenario in SCENARIOS.items():

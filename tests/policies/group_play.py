@@ -11,7 +11,8 @@ from policies.engine import Engine
 from policies.group_lines import GroupLimits
 from policies.groups import Finder
 from policies.pacing import PACE_S
-from policies.verdict import DELAY, Verdict, strictest
+from policies.verdict import DELAY, Verdict
+from tests.policies.asking import Request
 
 TURN_S = 0.002  # from an answer to the next request
 BACKOFF_S = 0.1
@@ -55,31 +56,17 @@ class Producer:
 
 def send(engine: Engine, producer: Producer, now: float) -> Verdict | None:
     """One request's way through a gate."""
-    broker, name, size, messages = engine.broker(producer.node_id), producer.topic, producer.size, producer.messages
-    broker.vouch(name)
-    meter = broker.topics[name]
-    side = why = None
-    if meter.over:
-        producer.asked += 1
-        denied_s = now - producer.denied_at if producer.denied_at is not None else 0.0
-        if meter.group_asks:
-            side = engine.groups.publish(meter, name, now)
-        said = [] if side is None else [engine.groups.judge(side, size, messages, now, True, denied_s)]
-        said.append(engine.decide(producer.node_id, name, size, now, denied_s=denied_s))
-        why = strictest(said)
+    size, messages = producer.size, producer.messages
+    request = Request(engine, producer.topic, size, messages, producer.node_id)
+    producer.asked += request.asked
+    why = request.ask(now, denied_s=now - producer.denied_at if producer.denied_at is not None else 0.0)
     if why is not None:
         producer.verdicts.append(why)
         if why.action != DELAY and not why.observed_only:
             producer.denied_at = producer.denied_at if producer.denied_at is not None else now
             return why
     producer.denied_at = None
-    meter.uncounted += size
-    broker.total.uncounted += size
-    if side is None:
-        meter.messages += messages
-    else:
-        meter.settled += size
-        side.take(size, messages, now)
+    request.admit(now)
     producer.log.append((now, size, messages))
     return why
 

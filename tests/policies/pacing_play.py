@@ -10,6 +10,7 @@ from itertools import count, pairwise
 from policies.engine import Engine
 from policies.line import MAX_WAIT_S
 from policies.pacing import PACE_S
+from tests.policies.asking import Request
 
 TURN_S = 0.002  # from an answer to the next request
 BACKOFF_S = 0.1  # retry.backoff.ms, after the throttle
@@ -79,15 +80,9 @@ class Loop:
     def _request(self, c: Connection, now: float) -> float | None:
         if now >= c.stop:
             return None
-        broker = self.engine.broker(c.node_id)
-        broker.vouch(c.topic)
-        meter = broker.topics[c.topic]
+        request = Request(self.engine, c.topic, c.size, node_id=c.node_id)
         denied_s = 0.0 if c.denied_at is None else now - c.denied_at
-        verdict = (
-            self.engine.decide(c.node_id, c.topic, c.size, now, denied_s=denied_s if self.ages else 0.0)
-            if meter.over
-            else None
-        )
+        verdict = request.ask(now, denied_s=denied_s if self.ages else 0.0)
         if verdict is not None:
             c.told.append(verdict.throttle_ms / 1000)
             assert 0 < verdict.throttle_ms / 1000 <= MAX_WAIT_S
@@ -96,8 +91,7 @@ class Loop:
                 c.denied_at = now if c.denied_at is None else c.denied_at
                 return now + verdict.throttle_ms / 1000 + BACKOFF_S
         c.denied_at = None
-        meter.uncounted += c.size
-        broker.total.uncounted += c.size
+        request.admit(now)
         c.log.append((now, c.size))
         if verdict is None or verdict.observed_only:
             return now + TURN_S / c.in_flight

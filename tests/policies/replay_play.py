@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from policies import tick_phase
-from policies.engine import Engine, Others
+from policies.broker_meters import Others
+from policies.engine import Engine
 from policies.replay_rows import Life, Row
+from tests.policies.asking import record, rejection
 
 STEP_S = 0.01
 IN_FLIGHT = 5
@@ -73,11 +75,11 @@ class Worker:
         in_flight = min(IN_FLIGHT, int(client.queue / client.size))
         for number in range(in_flight):
             again = number < client.retries
-            if broker.record(client.topic.encode(), client.size):
+            if record(broker, client.topic.encode(), client.size):
                 client.queue -= client.size
                 self.answers.append((now + ANSWER_S, client, again))
                 continue
-            wait_ms = self.engine.rejection(1, client.topic.encode(), now).throttle_ms
+            wait_ms = rejection(self.engine, 1, client.topic.encode(), now).throttle_ms
             self._count(client, "rejected", "topic-threshold", client.size if again else 0, wait_ms)
             client.muted_until = now + wait_ms / 1000
         admitted = 0 if client.muted_until > now else in_flight

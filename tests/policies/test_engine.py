@@ -1,5 +1,5 @@
-# What the seed leaves open: ticks, topics that come and go, refunds, the time to wait, and that it all stays cheap.
-# Whatever the order of events, `over` is compared with what the rule says at that moment.
+# The engine: ticks, changes at run time, and that it all stays cheap. Whatever the order of events, `over` is compared
+# with what the rule says at that moment.
 
 from __future__ import annotations
 
@@ -10,25 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from policies import engine as engine_module
-from policies.engine import OTHER, BrokerMeters, Engine
+from policies.broker_meters import BrokerMeters
+from policies.engine import INTERNAL_TOPICS, Engine
 from policies.meter import TICK_S
 from policies.thresholds import ThresholdError
+from tests.policies.asking import fill, record, rejecting
 
 MB = 1_000_000
-
-
-def engine(total: float | None = 20 * MB, **topics: float) -> Engine:
-    made = Engine(now=0.0)
-    made.set_policy(total, topics)
-    return made
-
-
-def fill(made: Engine, node_id: int = 1, **rates: float) -> None:
-    """One tick's worth of traffic at these rates, and the tick."""
-    for topic, rate in rates.items():
-        made.broker(node_id).record(topic.encode(), round(rate * TICK_S))
-    made.tick(made.due)
 
 
 # --- ticks ------------------------------------------------------------------------------------------------------------
@@ -49,10 +37,10 @@ def test_a_tick_that_is_overdue_is_due_now() -> None:
 
 
 def test_after_a_long_pause_all_due_ticks_are_applied() -> None:
-    made, twin = engine(), engine()
+    made, twin = rejecting(), rejecting()
     for each in (made, twin):
         fill(each, clicks=10 * MB)
-        each.broker(1).record(b"clicks", 100)
+        record(each.broker(1), b"clicks", 100)
     made.tick(31.0)
     for now in (10.0, 15.0, 20.0, 25.0, 30.0):
         twin.tick(now)
@@ -72,24 +60,17 @@ def test_no_tick_is_lost_or_doubled_by_rounding(start: float, pauses: list[float
         assert bool(made.tick(now)) is False
 
 
-def test_topic_and_total_meters_tick_alike() -> None:
-    made = engine(None)
-    for _ in range(5):
-        fill(made, clicks=3 * MB)
-        assert made.broker(1).topics[b"clicks"].rate == made.broker(1).total.rate
-
-
 # --- topics come and go -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(engine_module.INTERNAL_TOPICS))
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
 def test_kafkas_internal_topics_take_no_share_and_have_no_threshold(name: str) -> None:
-    made = engine(total=20 * MB)
+    made = rejecting(total=20 * MB)
     made.set_topics(1, ["a", "b", name])
     assert made.broker(1).share == 10 * MB
     fill(made, a=1, **{name: 100 * MB})
     assert made.broker(1).topics[name.encode()].threshold is None
-    assert made.broker(1).record(name.encode(), 1) is True
+    assert record(made.broker(1), name.encode(), 1) is True
 
 
 def test_which_topics_are_internal_can_be_said() -> None:
@@ -100,13 +81,13 @@ def test_which_topics_are_internal_can_be_said() -> None:
 
 
 def test_a_topic_that_only_looks_internal_is_limited() -> None:
-    made = engine(total=20 * MB)
+    made = rejecting(total=20 * MB)
     made.set_topics(1, ["a", "__consumer_offsets_of_mine"])
     assert made.broker(1).share == 10 * MB
 
 
 def test_a_deleted_topic_leaves_the_sum_and_comes_back_with_its_threshold() -> None:
-    made = engine(total=20 * MB, clicks=5 * MB, old=5 * MB)
+    made = rejecting(total=20 * MB, clicks=5 * MB, old=5 * MB)
     made.set_topics(1, ["clicks", "a"])
     made.set_topics(2, ["old", "b"])
     assert made.broker(1).share == 10 * MB
@@ -118,7 +99,7 @@ def test_a_deleted_topic_leaves_the_sum_and_comes_back_with_its_threshold() -> N
 
 
 def test_a_topic_that_moves_to_another_broker_is_not_deleted() -> None:
-    made = engine(total=20 * MB, clicks=5 * MB)
+    made = rejecting(total=20 * MB, clicks=5 * MB)
     made.set_topics(1, ["clicks", "a"])
     made.set_topics(2, ["clicks"])
     made.set_topics(1, ["a"])
@@ -126,191 +107,16 @@ def test_a_topic_that_moves_to_another_broker_is_not_deleted() -> None:
 
 
 def test_a_threshold_of_a_topic_that_does_not_exist_yet_is_kept_free_for_it() -> None:
-    made = engine(total=20 * MB, planned=5 * MB)
+    made = rejecting(total=20 * MB, planned=5 * MB)
     made.set_topics(1, ["a"])
     assert made.broker(1).share == 15 * MB
-
-
-def test_a_topic_that_metadata_took_from_the_list_counts_no_longer() -> None:
-    made = engine(total=20 * MB)
-    made.set_topics(1, ["a", "b"])
-    fill(made, a=5 * MB, b=5 * MB)
-    made.set_topics(1, ["a"])
-    assert made.broker(1).share == 20 * MB
-    assert b"b" not in made.broker(1).topics
-
-
-def test_a_topic_seen_by_produce_stays_until_it_is_quiet() -> None:
-    made = engine(total=20 * MB)
-    made.set_topics(1, ["a"])
-    fill(made, new=MB)
-    made.set_topics(1, ["a"])
-    assert made.broker(1).share == 10 * MB
-    while made.broker(1).topics.get(b"new"):
-        assert made.broker(1).share == 10 * MB
-        made.tick(made.due)
-    assert made.broker(1).share == 20 * MB
-
-
-def test_a_topic_that_metadata_confirms_counts_once_and_keeps_its_rate() -> None:
-    made = engine(total=20 * MB)
-    fill(made, new=MB)
-    made.set_topics(1, ["a", "new"])
-    assert made.broker(1).share == 10 * MB
-    assert made.broker(1).topics[b"new"].rate == MB
-    made.tick(3600.0)
-    assert b"new" in made.broker(1).topics  # quiet, but there
-
-
-def test_a_name_that_the_broker_refused_is_forgotten_at_the_next_tick() -> None:
-    made = engine(total=20 * MB)
-    made.set_topics(1, ["a"])
-    made.broker(1).record(b"typo", 1000)
-    made.refund(1, b"typo", 1000)
-    made.tick(made.due)
-    assert made.broker(1).share == 20 * MB
-    assert list(made.broker(1).topics) == []
-
-
-def test_a_name_that_no_broker_vouched_for_takes_no_share_and_lasts_for_a_tick() -> None:
-    made = engine(total=20 * MB)
-    made.set_topics(1, ["a"])
-    broker = made.broker(1)
-    for n in range(9990):
-        broker.add_topic(b"made-up-%d" % n).uncounted += 82
-    assert broker.share == 20 * MB
-    assert [topic.topic for topic in made.rates()[0].topics] == []
-    broker.vouch(b"made-up-7")
-    assert broker.share == 10 * MB
-    made.tick(made.due)
-    assert list(broker.topics) == [b"made-up-7"]
-
-
-def test_a_name_that_a_broker_vouched_for_has_a_meter_of_its_own_whatever_strangers_make_up() -> None:
-    made = engine(total=20 * MB)
-    broker = made.broker(1)
-    for n in range(2 * engine_module.MAX_UNLISTED):
-        broker.add_topic(b"made-up-%d" % n)
-    assert len(broker.topics) == engine_module.MAX_UNLISTED + 1
-    broker.vouch(b"real")
-    assert broker.topics[b"real"].vouched
-
-
-def test_made_up_names_beyond_the_bound_share_one_meter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MAX_UNLISTED", 3)
-    made = engine(total=10 * MB)
-    made.set_topics(1, ["known"])
-    fill(made, **{f"t{i}": 2 * MB for i in range(10)})
-    broker = made.broker(1)
-    assert set(broker.topics) == {b"t0", b"t1", b"t2", OTHER}
-    assert broker.topics[OTHER].rate == 14 * MB
-    assert broker.share == 2 * MB
-    assert broker.record(b"t7", 1) is False
-    assert "topic t7 is over" in made.rejection(1, b"t7", 6.0).text
-    broker.record(b"known", 1)  # one that metadata lists has its own, always
-    assert b"known" in broker.topics
-    made.refund(1, b"t8", 100)
-    assert broker.topics[OTHER].uncounted == -100
-
-
-def test_a_rate_equal_to_a_share_that_a_new_topic_lowered_does_not_exceed_it() -> None:
-    made = engine(total=10 * MB, big=4 * MB)
-    fill(made, big=9 * MB, a=3 * MB)
-    made.broker(1).vouch(b"b")
-    assert made.broker(1).share == 3 * MB
-    assert made.broker(1).record(b"a", 1) is True
-
-
-def test_a_share_is_lowered_for_the_rates_of_the_last_tick_not_of_an_earlier_one() -> None:
-    made = engine(total=10 * MB, big=4 * MB)
-    fill(made, big=90 * MB, a=1.1 * MB)
-    made.broker(1).vouch(b"b")  # share 3 MB/s
-    fill(made, big=90 * MB, b=2.2 * MB)
-    assert made.broker(1).topics[b"b"].over is False
-    made.broker(1).vouch(b"c")  # share 2 MB/s
-    assert made.broker(1).topics[b"b"].over is True
-
-
-# --- refunds ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_refund_in_a_later_tick_than_its_admission_never_makes_a_rate_negative() -> None:
-    made = engine()
-    made.set_topics(1, ["clicks"])
-    fill(made, clicks=10 * MB)
-    made.refund(1, b"clicks", 5000 * MB)
-    assert made.broker(1).total.uncounted == -5000 * MB
-    made.tick(made.due)
-    assert made.broker(1).total.rate == 0
-    assert made.broker(1).topics[b"clicks"].rate == 0
-    assert made.broker(1).errors.rate > 0
-
-
-def test_a_refund_for_a_topic_that_has_gone_still_leaves_the_total() -> None:
-    made = engine()
-    made.broker(1).record(b"a", 1000)
-    made.refund(1, b"gone", 400)
-    assert made.broker(1).total.uncounted == 600
-    assert made.broker(1).errors.uncounted == 400
-
-
-def test_what_is_retracted_is_no_error() -> None:
-    made = engine()
-    made.broker(1).record(b"a", 1000)
-    made.broker(1).retract(b"a", 1000)
-    assert (made.broker(1).total.uncounted, made.broker(1).errors.uncounted) == (0, 0)
-
-
-# --- how long to wait -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("now", "throttle_ms"), [(5.0, 5000), (7.5, 2500), (9.9995, 1), (10.0, 1), (12.0, 1)])
-def test_the_wait_ends_at_the_next_tick_where_that_may_bring_the_rate_below(now: float, throttle_ms: int) -> None:
-    made = engine(total=10 * MB, clicks=5 * MB)
-    fill(made, clicks=5.1 * MB, rest=5.2 * MB)
-    assert made.rejection(1, b"clicks", now).throttle_ms == throttle_ms
-
-
-def test_the_wait_covers_two_ticks_where_one_is_not_enough() -> None:
-    made = engine(total=10 * MB, clicks=5 * MB)
-    fill(made, clicks=5.7 * MB, rest=6 * MB)  # 5.7 -> 5.24 -> 4.82
-    assert made.rejection(1, b"clicks", 7.0).throttle_ms == 8000
-
-
-def test_the_wait_is_ten_seconds_at_most() -> None:
-    made = engine(total=10 * MB, clicks=5 * MB)
-    fill(made, clicks=500 * MB)
-    assert made.rejection(1, b"clicks", 5.0).throttle_ms == 10_000
-
-
-def test_the_wait_ends_as_soon_as_the_total_may_be_below_though_the_topic_is_not() -> None:
-    made = engine(total=10 * MB, clicks=1 * MB)
-    fill(made, clicks=9 * MB, rest=1.5 * MB)
-    assert made.rejection(1, b"clicks", 5.0).throttle_ms == 5000
-
-
-def test_what_came_in_since_the_last_tick_counts_for_the_wait() -> None:
-    made = engine(total=10 * MB, clicks=5 * MB)
-    fill(made, clicks=5.1 * MB, rest=5.2 * MB)
-    made.broker(1).topics[b"clicks"].uncounted += 100 * MB
-    made.broker(1).total.uncounted += 100 * MB
-    assert made.rejection(1, b"clicks", 5.0).throttle_ms > 5000
-
-
-def test_a_rejection_carries_its_numbers() -> None:
-    made = engine(total=10 * MB, clicks=5 * MB)
-    fill(made, clicks=6 * MB, rest=6 * MB)
-    verdict = made.rejection(1, b"clicks", 5.0)
-    assert (verdict.action, verdict.reason) == ("reject", "topic-threshold")
-    assert (verdict.observed, verdict.limit) == (6 * MB, 5 * MB)
-    assert (verdict.total_observed, verdict.total_limit) == (12 * MB, 10 * MB)
 
 
 # --- policies and warnings --------------------------------------------------------------------------------------------
 
 
 def test_a_policy_counts_at_once_in_both_directions() -> None:
-    made = engine(total=10 * MB, clicks=5 * MB)
+    made = rejecting(total=10 * MB, clicks=5 * MB)
     fill(made, clicks=6 * MB, rest=6 * MB)
     assert made.broker(1).topics[b"clicks"].over
     made.set_policy(10 * MB, {"clicks": 7 * MB})
@@ -322,14 +128,14 @@ def test_a_policy_counts_at_once_in_both_directions() -> None:
 
 
 def test_without_a_total_nothing_is_ever_rejected_and_topic_thresholds_are_warned_about() -> None:
-    made = engine(None, clicks=1)
+    made = rejecting(None, clicks=1)
     fill(made, clicks=10_000 * MB)
-    assert made.broker(1).record(b"clicks", 1) is True
+    assert record(made.broker(1), b"clicks", 1) is True
     assert len(made.warnings()) == 1
 
 
 def test_a_share_of_zero_is_warned_about_where_it_concerns_a_topic() -> None:
-    made = engine(total=20 * MB, clicks=20 * MB)
+    made = rejecting(total=20 * MB, clicks=20 * MB)
     made.set_topics(1, ["clicks"])
     made.set_topics(2, ["clicks", "a"])
     (warning,) = made.warnings()
@@ -339,7 +145,7 @@ def test_a_share_of_zero_is_warned_about_where_it_concerns_a_topic() -> None:
 
 
 def test_rates_list_every_broker_and_topic() -> None:
-    made = engine(total=10 * MB, clicks=5 * MB)
+    made = rejecting(total=10 * MB, clicks=5 * MB)
     fill(made, clicks=6 * MB, rest=6 * MB)
     (broker,) = made.rates()
     assert broker[:5] == (1, 12 * MB, 0, 0, 10 * MB)
@@ -387,7 +193,7 @@ class Machine(RuleBasedStateMachine):
     def produce(self, node: int, name: str, size: int) -> None:
         before = self.engine.broker(node).topics.get(name.encode())
         is_over = before is not None and before.over
-        assert self.engine.broker(node).record(name.encode(), size) is not is_over
+        assert record(self.engine.broker(node), name.encode(), size) is not is_over
 
     @rule(node=brokers, name=names, size=st.integers(1, 500))
     def refuse(self, node: int, name: str, size: int) -> None:
@@ -425,22 +231,8 @@ TestMachine = Machine.TestCase
 # --- cost -------------------------------------------------------------------------------------------------------------
 
 
-def test_ten_thousand_topics_that_arrive_while_the_total_is_over_take_no_quadratic_time() -> None:
-    made = engine(total=10 * MB)
-    fill(made, **{f"first{i}": 5000 for i in range(3000)})
-    assert made.broker(1).over
-    started = time.perf_counter()
-    for i in range(9000):
-        made.broker(1).add_topic(b"late%d" % i)
-    took = time.perf_counter() - started
-    share = made.broker(1).share
-    assert share is not None
-    assert all(m.over is (m.rate > share) for m in made.broker(1).topics.values())
-    assert took < 1.0  # 10 ms here; quadratic it is 10 s
-
-
 def test_a_tick_of_ten_thousand_topics_is_short() -> None:
-    made = engine(total=10 * MB)
+    made = rejecting(total=10 * MB)
     fill(made, **{f"t{i}": 5000 for i in range(10_000)})
     times = []
     for _ in range(5):

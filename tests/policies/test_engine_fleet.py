@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from policies.engine import Engine, Others
+from policies.broker_meters import Others
+from policies.engine import Engine
 from policies.fleet_keys import total_key
 from policies.meter import TICK_S
 from policies.verdict import DELAY, STORAGE_THROTTLE
+from tests.policies.asking import decide, record, rejection, storage
 from tests.policies.pacing_play import Connection, Loop
 
 TOTAL = total_key(1)
@@ -20,7 +22,7 @@ def rejecting(rate: float, others: Others) -> Engine:
     engine.fleet.tell({}, 2, 2.0, 0.0)
     engine.set_policy(1000.0, {"clicks": 500.0})
     engine.set_topics(1, ["clicks", "calm", "late"])
-    engine.broker(1).record(TOPIC, round(rate * TICK_S))
+    record(engine.broker(1), TOPIC, round(rate * TICK_S))
     engine.tick(TICK_S)
     engine.set_others({1: others})
     return engine
@@ -60,7 +62,7 @@ def test_others_hold_at_ticks_and_for_topics_and_brokers_that_come_later() -> No
 
 def test_the_client_is_told_everybodys_rates() -> None:
     engine = rejecting(400.0, Others(700.0, {TOPIC: 200.0}))
-    text = engine.rejection(1, TOPIC, TICK_S).text
+    text = rejection(engine, 1, TOPIC, TICK_S).text
     assert "600.0 B/s of 500.0 B/s" in text
     assert "total 1.1 kB/s of 1.0 kB/s" in text
 
@@ -125,13 +127,14 @@ def test_the_line_of_all_producers_has_our_part_times_the_storage_factor() -> No
     engine.set_policy(1000.0, {})
     engine.fleet.tell({TOTAL: (600.0, 300.0)}, 2, 2.0, 0.0)
     engine.set_storage(0.5, "broker 1 volume /data", 0.0)
-    line = engine.broker(1).storage
-    assert line is not None
+    storage_limit = engine.broker(1).storage
+    assert storage_limit is not None
+    line = storage_limit.line
     assert line.bucket.rate == 300
     engine.fleet.tell({TOTAL: (400.0, 300.0)}, 2, 2.0, 0.0)
     engine.retune(0.0)
     assert line.bucket.rate == 200
-    why = engine.judge_storage(1, 600, 0.0)
+    why = storage(engine, 1, 600, 0.0)
     assert why is not None
     assert (why.action, why.reason, why.throttle_ms) == (DELAY, STORAGE_THROTTLE, 2000)  # provisional: not 3 s
 
@@ -142,8 +145,8 @@ def test_who_waits_for_our_part_of_a_total_makes_it_hungry() -> None:
     broker.add_topic(b"a")
     assert not broker.take_hunger(0.0)
     for _ in range(3):
-        if (why := engine.decide(1, b"a", 50_000, 0.0)) is None or why.action == DELAY:
-            broker.record(b"a", 0)
+        if (why := decide(engine, 1, b"a", 50_000, 0.0)) is None or why.action == DELAY:
+            record(broker, b"a", 0)
             broker.topics[b"a"].uncounted += 50_000
             broker.total.uncounted += 50_000
     assert broker.take_hunger(0.0)
@@ -153,20 +156,20 @@ def test_who_waits_for_our_part_of_a_total_makes_it_hungry() -> None:
 
 def test_a_total_that_became_busy_just_now_lets_nobody_wait_for_long() -> None:
     engine = delaying(members=10)
-    why = engine.decide(1, b"a", 0, 0.0)
+    why = decide(engine, 1, b"a", 0, 0.0)
     assert why is None
     engine.broker(1).add_topic(b"a")
-    why = engine.decide(1, b"a", 90_000, 0.0)
+    why = decide(engine, 1, b"a", 90_000, 0.0)
     assert why is not None
     assert why.throttle_ms == 2000
-    assert engine.broker(1).pacer is not None
+    assert engine.broker(1).strategy.delays
 
 
 def test_what_a_broker_got_is_counted_over_ticks() -> None:
     engine = Engine(0.0)
     broker = engine.broker(1)
     for tick in range(1, 4):
-        broker.record(b"a", 10)
+        record(broker, b"a", 10)
         engine.tick(tick * TICK_S)
-        broker.record(b"a", 1)
+        record(broker, b"a", 1)
     assert broker.taken == 33

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from policies.decision import Patience
 from policies.engine import Engine
 from policies.line import MAX_WAIT_S
+from policies.pacing import Pacer
 from policies.verdict import DELAY, HOLD, REJECT, STORAGE_PAUSE, STORAGE_THROTTLE
+from tests.policies.asking import decide, record, say, storage
 
 WHY = "broker 2 volume /data: 5.0 GB of 100.0 GB free"
 
@@ -39,7 +42,7 @@ def test_a_factor_of_1_asks_nobody() -> None:
     assert not one.guards_storage
     assert one.pause is None
     assert one.broker(1).storage is None
-    assert one.judge_storage(1, 10**9, 0.0) is None
+    assert storage(one, 1, 10**9, 0.0) is None
 
 
 def test_a_changed_policy_keeps_the_factor_and_a_changed_factor_the_policy() -> None:
@@ -56,10 +59,10 @@ def test_all_producers_of_a_broker_share_its_total_times_the_factor_by_delay() -
     broker = one.broker(1)
     admitted, now = 0, 0.0
     while now < 60.0:
-        verdict = one.judge_storage(1, 100, now)
+        verdict = storage(one, 1, 100, now)
         assert verdict is None or (verdict.action, verdict.reason) == (DELAY, STORAGE_THROTTLE)
         assert broker.storage is not None
-        broker.storage.take(100, now)
+        broker.storage.take(100, 1, now)
         admitted += 100
         now += verdict.throttle_ms / 1000 if verdict else 0.001
     assert admitted == pytest.approx(500 * 60, rel=0.02)
@@ -71,7 +74,7 @@ def test_brokers_that_were_not_known_before_have_their_line_too() -> None:
 
 def test_the_verdict_names_broker_volume_and_factor() -> None:
     one = engine(0.35)
-    verdict = one.judge_storage(1, 10_000, 0.0)
+    verdict = storage(one, 1, 10_000, 0.0)
     assert verdict is not None
     assert WHY in verdict.text
     assert "at 35 % because of storage".replace(" %", "%") in verdict.text
@@ -80,24 +83,24 @@ def test_the_verdict_names_broker_volume_and_factor() -> None:
 
 def test_a_line_without_room_turns_away() -> None:
     one = engine(0.5)
-    line = one.broker(1).storage
-    assert line is not None
-    line.take(round((MAX_WAIT_S + 1) * 500), 0.0)
-    verdict = one.judge_storage(1, 1, 0.0)
+    limit = one.broker(1).storage
+    assert limit is not None
+    limit.take(round((MAX_WAIT_S + 1) * 500), 1, 0.0)
+    verdict = storage(one, 1, 1, 0.0)
     assert verdict is not None
     assert verdict.action == REJECT
     assert 0 < verdict.throttle_ms <= MAX_WAIT_S * 1000
 
 
 def test_without_a_total_a_factor_between_0_and_1_has_no_effect() -> None:
-    assert engine(0.5, None).judge_storage(1, 10**9, 0.0) is None
+    assert storage(engine(0.5, None), 1, 10**9, 0.0) is None
 
 
 def test_a_factor_of_0_is_a_pause_whatever_the_limits_are() -> None:
     for total in (1000.0, None):
-        pause = engine(0.0, total).pause
+        pause = say(engine(0.0, total).pause, 1, 0.0, Patience())
         assert pause is not None
-        assert (pause.action, pause.reason) == (HOLD, STORAGE_PAUSE)
+        assert (pause.action, pause.reason, pause.observed_only) == (HOLD, STORAGE_PAUSE, False)
         assert WHY in pause.text
         assert pause.throttle_ms > 0
 
@@ -105,10 +108,10 @@ def test_a_factor_of_0_is_a_pause_whatever_the_limits_are() -> None:
 def test_a_pause_forgives_no_debt() -> None:
     # Else a factor that goes to and fro between a little and nothing lets everybody in anew each time.
     one = engine(0.5)
-    one.broker(1).storage.take(5000, 0.0)  # type: ignore[union-attr]
+    one.broker(1).storage.take(5000, 1, 0.0)  # type: ignore[union-attr]
     one.set_storage(0.0, WHY, 1.0)
     one.set_storage(0.1, WHY, 2.0)
-    verdict = one.judge_storage(1, 100, 2.0)
+    verdict = storage(one, 1, 100, 2.0)
     assert verdict is not None
     assert verdict.throttle_ms > 3000
 
@@ -116,11 +119,11 @@ def test_a_pause_forgives_no_debt() -> None:
 def test_observing_multiplies_nothing_and_marks_its_verdicts() -> None:
     one = engine(0.5, mode="observe")
     assert one.broker(1).threshold == 1000.0
-    verdict = one.judge_storage(1, 5000, 0.0)
+    verdict = storage(one, 1, 5000, 0.0)
     assert verdict is not None
     assert verdict.observed_only
     assert verdict.would == "would_delay"
-    pause = engine(0.0, mode="observe").pause
+    pause = say(engine(0.0, mode="observe").pause, 1, 0.0, Patience())
     assert pause is not None
     assert pause.observed_only
     assert pause.would == "would_reject"
@@ -131,8 +134,8 @@ def test_thresholds_that_reject_delay_as_long_as_the_factor_is_below_1() -> None
     one = engine(1.0)
     broker = one.broker(1)
     for _ in range(20):
-        broker.record(b"clicks", 500 * 5)
-        broker.record(b"logs", 450 * 5)
+        record(broker, b"clicks", 500 * 5)
+        record(broker, b"logs", 450 * 5)
         one.tick(one.due)
     now = one.due
     one.set_storage(0.5, WHY, now)
@@ -141,7 +144,7 @@ def test_thresholds_that_reject_delay_as_long_as_the_factor_is_below_1() -> None
     for _ in range(10):
         broker.add_topic(b"clicks").uncounted += 400
         broker.total.uncounted += 400
-        verdict = one.decide(1, b"clicks", 400, now)
+        verdict = decide(one, 1, b"clicks", 400, now)
     assert verdict is not None
     assert (verdict.action, verdict.reason) == (DELAY, STORAGE_THROTTLE)
     assert WHY in verdict.text
@@ -151,4 +154,6 @@ def test_thresholds_that_reject_delay_as_long_as_the_factor_is_below_1() -> None
 
 def test_thresholds_that_delay_pace_at_the_reduced_rate() -> None:
     one = engine(0.5, on_exceed="delay")
-    assert one.broker(1).pacer.bucket.rate == 500.0  # type: ignore[union-attr]
+    strategy = one.broker(1).strategy
+    assert isinstance(strategy, Pacer)
+    assert strategy.bucket.rate == 500.0

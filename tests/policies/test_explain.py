@@ -37,6 +37,7 @@ from policies.policy_set import Op, PolicyKey, PolicySet
 from policies.quota_lines import UNDEALT, QuotaLines
 from policies.quota_names import DEFAULT, Entity, QuotaKey
 from policies.quota_text import entity_text
+from tests.policies.asking import record
 
 MB = 10**6
 NOW_MS = 1_700_000_000_000
@@ -220,7 +221,7 @@ def test_thresholds_are_those_that_the_engine_goes_by(
     engine.set_topics(1, listed)
     engine.set_storage(factor, "why", 0.0, mode="observe" if observe else "enforce")
     for name in produced:
-        engine.broker(1).record(name.encode(), 1000)
+        record(engine.broker(1), name.encode(), 1000)
     engine.tick(TICK_S)
     said = Rates(engine.rates())
     base = {TOTAL: total, **{PolicyKey.of_topic(name): value for name, value in explicit.items()}}

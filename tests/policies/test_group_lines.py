@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies.engine import OTHER, Engine
+from policies.broker_meters import OTHER
+from policies.engine import Engine
 from policies.fleet_keys import group_key
 from policies.group_lines import IDLE_S, MAX_LOOKS, GroupLimits
 from policies.line import MAX_WAIT_S

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.engine import BrokerMeters, Engine, TopicMeter
+from policies.broker_meters import BrokerMeters, TopicMeter
+from policies.engine import Engine
 from policies.line import MAX_WAIT_S
 from policies.meter import TICK_S
-from policies.pacing import PACE_S
+from policies.pacing import PACE_S, Pacer
 from policies.verdict import Verdict
+from tests.policies.asking import Request, decide, record, rejection
 from tests.policies.pacing_play import Connection, Loop
 
 MB = 1_000_000
@@ -37,12 +39,10 @@ def topic(broker: BrokerMeters, name: bytes) -> TopicMeter:
 
 def send(made: Engine, name: bytes, size: int, now: float, may_delay: bool = True) -> Verdict | None:
     """One request, asked about or not as its topic's `over` says, and counted if it is admitted."""
-    broker = made.broker(1)
-    meter = topic(broker, name)
-    verdict = made.decide(1, name, size, now, may_delay=may_delay) if meter.over else None
+    request = Request(made, name, size)
+    verdict = request.ask(now, may_delay=may_delay)
     if verdict is None or verdict.action == "delay" or verdict.observed_only:
-        meter.uncounted += size
-        broker.total.uncounted += size
+        request.admit(now)
     return verdict
 
 
@@ -269,7 +269,7 @@ def test_who_was_turned_away_for_longer_may_join_a_longer_line() -> None:
     made = engine(MB, clicks=MB)
     send(made, b"clicks", 12 * MB, 0.0)
     for denied_s, action in ((0.0, "reject"), (30.0, "reject"), (50.0, "delay")):
-        verdict = made.decide(1, b"clicks", 1, 0.0, denied_s=denied_s)
+        verdict = decide(made, 1, b"clicks", 1, 0.0, denied_s=denied_s)
         assert verdict is not None
         assert verdict.action == action
         assert verdict.throttle_ms <= 10_000
@@ -285,8 +285,8 @@ def test_a_request_that_could_not_be_paid_for_waits_until_nobody_is_before_it() 
     assert large is not None
     assert large.action == "delay"
     made.pace(1.0)
-    pacer = made.broker(1).pacer
-    assert pacer is not None
+    pacer = made.broker(1).strategy
+    assert isinstance(pacer, Pacer)
     assert pacer.bucket.level(1.0) == -30 * MB  # and what is beyond the bound is forgiven
 
 
@@ -303,13 +303,12 @@ def test_a_connection_that_may_not_be_delayed_any_more_gets_what_is_there_and_el
     assert made.broker(1).total.uncounted == 600_000
 
 
-def test_what_is_not_admitted_after_all_is_given_back() -> None:
+def test_what_is_not_admitted_after_all_is_not_taken() -> None:
     """Another partition of the same request was refused, and its client takes only one answer for all."""
     made = engine(MB, clicks=MB)
-    made.decide(1, b"clicks", 5 * MB, 0.0)
+    decide(made, 1, b"clicks", 5 * MB, 0.0)
     topic(made.broker(1), b"clicks")
-    made.decide(1, b"clicks", 5 * MB, 0.0)
-    made.pace(0.0)
+    decide(made, 1, b"clicks", 5 * MB, 0.0)
     verdict = send(made, b"clicks", 500_000, 0.0)
     assert verdict is not None
     assert verdict.throttle_ms == 500
@@ -439,7 +438,7 @@ def test_a_topic_that_has_gone_is_asked_about_no_more() -> None:
     send(made, b"clicks", 5 * MB, 0.0)
     made.set_topics(1, ["views"])
     made.pace(0.05)
-    assert made.decide(1, b"clicks", 1, 0.05) is None
+    assert decide(made, 1, b"clicks", 1, 0.05) is None
     assert made.broker(1).topics.keys() == set()
 
 
@@ -461,12 +460,12 @@ def test_nothing_is_paced_where_thresholds_reject_or_there_is_no_total() -> None
 def test_thresholds_that_reject_say_in_decide_what_they_say_in_rejection() -> None:
     made = Engine(0.0)
     made.set_policy(MB, {"clicks": MB})
-    assert made.decide(1, b"clicks", 1, 0.0) is None
-    made.broker(1).record(b"clicks", 50 * MB)
-    assert made.decide(1, b"clicks", 1, 0.0) is None
+    assert decide(made, 1, b"clicks", 1, 0.0) is None
+    record(made.broker(1), b"clicks", 50 * MB)
+    assert decide(made, 1, b"clicks", 1, 0.0) is None
     made.tick(TICK_S)
-    assert made.decide(1, b"clicks", 1, 6.0) == made.rejection(1, b"clicks", 6.0)
-    assert made.decide(1, b"other", 1, 6.0) is None
+    assert decide(made, 1, b"clicks", 1, 6.0) == rejection(made, 1, b"clicks", 6.0)
+    assert decide(made, 1, b"other", 1, 6.0) is None
 
 
 def test_changing_to_rejection_and_back_leaves_neither_debts_nor_marks() -> None:
@@ -495,9 +494,9 @@ def test_observed_only_verdicts_are_marked() -> None:
     assert verdict.would == "would_delay"
     rejects = Engine(0.0)
     rejects.set_policy(MB, {"clicks": MB}, mode="observe")
-    rejects.broker(1).record(b"clicks", 50 * MB)
+    record(rejects.broker(1), b"clicks", 50 * MB)
     rejects.tick(TICK_S)
-    rejected = rejects.decide(1, b"clicks", 1, TICK_S)
+    rejected = decide(rejects, 1, b"clicks", 1, TICK_S)
     assert rejected is not None
     assert rejected.observed_only
     assert rejected.would == "would_reject"
@@ -557,8 +556,8 @@ def test_whatever_happens_the_total_owes_what_came_in_beyond_its_rate(
             level -= 0 if verdict is not None and verdict.action == "reject" else size
         level = max(min(level, 1000.0), -30_000.0)
         made.pace(now)
-        assert broker.pacer is not None
-        assert broker.pacer.bucket.level(now) == pytest.approx(level, abs=1e-3)
+        assert isinstance(broker.strategy, Pacer)
+        assert broker.strategy.bucket.level(now) == pytest.approx(level, abs=1e-3)
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------

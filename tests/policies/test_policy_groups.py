@@ -152,7 +152,11 @@ def test_many_who_use_a_group_are_counted() -> None:
         (ACME, "a b", "tenant acme: 'a b' can't be a group's name"),
         (PolicyKey.of_tenant(""), "gold", "'' can't be the name of a tenant"),
         (PolicyKey.of_tenant("a\n"), "gold", "can't be the name of a tenant"),
-        (PolicyKey("namespace", "acme", "resourcegroup"), "gold", "'acme' is no namespace: write tenant/namespace"),
+        (
+            PolicyKey("namespace", "acme", "resourcegroup"),
+            "gold",
+            "'acme' is not a valid namespace; for example: acme/orders",
+        ),
         (PolicyKey("namespace", "a/b/c", "resourcegroup"), "gold", "'b/c' can't be the name of a tenant or namespace"),
         (PolicyKey("tenant", "acme", "group"), "gold", "tenant acme: unknown key 'group': known is resourcegroup"),
     ],

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from policies.bucket import Bucket
 from policies.client_quotas import QuotaStore
+from policies.decision import Patience
 from policies.line import BURST_S, DEBT_S, MAX_WAIT_S
 from policies.meter import TICK_S
 from policies.quota_lines import DEAL_S, IDLE_S, NONE, Lines, QuotaLine, QuotaLines, fair
 from policies.quota_names import DEFAULT, Entity, QuotaKey
 from policies.verdict import CLIENT_QUOTA, DELAY, REJECT
+from tests.policies.asking import say
 
 ALICE = Entity("alice")
 EVERYBODY = Entity(DEFAULT)
@@ -30,8 +32,8 @@ def quotas(*entries: tuple[Entity, str, float], observes: bool = False) -> Quota
     return made
 
 
-def judge(made: QuotaLines, lines: Lines, size: int, now: float = 0.0) -> tuple[str, int] | None:
-    verdict = made.judge(lines, size, now, True, 0.0)
+def judge(lines: Lines, size: int, now: float = 0.0) -> tuple[str, int] | None:
+    verdict = lines.judge(size, 1, Patience(), now)
     return None if verdict is None else (verdict.action, verdict.throttle_ms)
 
 
@@ -62,7 +64,7 @@ def test_broker_bps_is_per_broker_and_bps_for_all_of_them() -> None:
 def test_whichever_limit_is_hit_first_decides() -> None:
     made = quotas((ALICE, "producer_byte_rate", 1000), (ALICE, "producer_byte_rate:bps", 500))
     lines = made.of(1, "alice", "", 0.0)
-    verdict = made.judge(lines, 1000, 0.0, True, 0.0)
+    verdict = lines.judge(1000, 1, Patience(), 0.0)
     assert verdict is not None
     assert (verdict.action, verdict.reason, verdict.throttle_ms) == (DELAY, CLIENT_QUOTA, 2000)
     assert "producer_byte_rate:bps=500" in verdict.text
@@ -72,14 +74,14 @@ def test_whichever_limit_is_hit_first_decides() -> None:
 def test_judging_charges_nothing() -> None:
     made = quotas((ALICE, "producer_byte_rate", 1000))
     lines = made.of(1, "alice", "", 0.0)
-    assert [judge(made, lines, 500) for _ in range(3)] == [(DELAY, 500)] * 3
+    assert [judge(lines, 500) for _ in range(3)] == [(DELAY, 500)] * 3
 
 
 def test_who_finds_no_room_is_rejected() -> None:
     made = quotas((ALICE, "producer_byte_rate", 1000))
     lines = made.of(1, "alice", "", 0.0)
     lines.produce[0].take(1000 * (MAX_WAIT_S + 1), 0.0)
-    found = judge(made, lines, 1)
+    found = judge(lines, 1)
     assert found is not None
     assert found[0] == REJECT
 
@@ -114,7 +116,7 @@ def test_requests_of_no_size_over_new_connections_evade_a_quota(size: int) -> No
     for now in range(120):
         while True:
             lines = made.of(1, "alice", "", now)
-            found = judge(made, lines, size, now)
+            found = judge(lines, size, now)
             if found is not None and found[0] == REJECT:
                 break
             lines.produce[0].take(size, now)
@@ -195,16 +197,16 @@ def test_fetch_answers_are_charged_and_the_wait_is_bounded() -> None:
 def test_time_that_was_spent_delays_what_comes_next() -> None:
     made = quotas((ALICE, "request_percentage", 10))
     lines = made.of(1, "alice", "", 0.0)
-    assert judge(made, lines, 10**9) is None
+    assert judge(lines, 10**9) is None
     lines.request[0].take(0.2, 0.0)
-    assert judge(made, lines, 1) == (DELAY, 2000)
+    assert judge(lines, 1) == (DELAY, 2000)
     assert made.charge_fetch(lines, 1, 0.0) == 2.0
 
 
 def test_observed_quotas_are_only_counted() -> None:
     made = quotas((ALICE, "producer_byte_rate", 1000), (ALICE, "consumer_byte_rate", 1), observes=True)
     lines = made.of(1, "alice", "", 0.0)
-    verdict = made.judge(lines, 5000, 0.0, True, 0.0)
+    verdict = say(lines, 5000, 0.0, Patience())
     assert verdict is not None
     assert verdict.observed_only
 
@@ -215,7 +217,7 @@ def test_a_client_is_held_to_its_rate_steadily() -> None:
     lines = made.of(1, "alice", "", 0.0)
     now, seconds = 0.0, [0] * 31
     while now < 30.0:
-        verdict = made.judge(lines, 16_384, now, True, 0.0)
+        verdict = lines.judge(16_384, 1, Patience(), now)
         lines.produce[0].take(16_384, now)
         seconds[int(now)] += 16_384
         now += (verdict.throttle_ms / 1000 if verdict else 0.0) + 0.001

@@ -17,7 +17,6 @@ from policies.quota_names import (
     QuotaError,
     QuotaKey,
     desanitize,
-    jmx_sanitize,
     named,
     sanitize,
     spelled,
@@ -197,7 +196,6 @@ def test_a_sanitized_name_comes_back_and_separates_nothing(name: str) -> None:
     text = sanitize(name)
     assert desanitize(text) == name
     assert not set(text) & set(",=/{}:<>*?\"' \n")
-    assert jmx_sanitize(text) == text
 
 
 def test_a_plus_is_no_space() -> None:
@@ -215,20 +213,6 @@ def test_the_default_has_a_spelling_that_no_name_has(name: Name) -> None:
     assert name is not None
     assert named(spelled(name)) == name
     assert (spelled(name) == "<default>") == (name is DEFAULT)
-
-
-@pytest.mark.parametrize(
-    ("name", "safe"),
-    [
-        ("", ""),
-        ("my client\t1.0_%", "my client\t1.0_%"),
-        ("CN=alice,OU=x", '"CN=alice,OU=x"'),
-        ('a*b?c"d\\e\nf', '"a\\*b\\?c\\"d\\\\e\\nf"'),
-        ("é", '"é"'),
-    ],
-)
-def test_jmx_names_are_quoted_where_they_must_be(name: str, safe: str) -> None:
-    assert jmx_sanitize(name) == safe
 
 
 def test_levels_are_all_there_are() -> None:

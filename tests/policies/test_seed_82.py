@@ -7,10 +7,10 @@ import pytest
 
 from policies.engine import Engine
 from policies.group_lines import GroupLimits
-from policies.pip82 import spread, steal, step
 from policies.shares import Fleet, Use, parts
 from tests.policies.fleet_sim import ALL, LIMIT, Book, World, measure, noisy, play, relimited
 from tests.policies.group_play import Loop, Producer, finder
+from tests.policies.pip82 import spread, steal, step
 
 # --- shares: goals ----------------------------------------------------------------------------------------------------
 

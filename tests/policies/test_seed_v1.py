@@ -6,9 +6,11 @@ import itertools
 
 import pytest
 
-from policies.engine import BrokerMeters, Engine
+from policies.broker_meters import BrokerMeters
+from policies.engine import Engine
 from policies.meter import TICK_S
 from policies.thresholds import ThresholdError
+from tests.policies.asking import record, rejection
 
 MB = 1_000_000
 
@@ -25,7 +27,7 @@ def offer(made: Engine, seconds: float, node_id: int = 1, **rates: float) -> dic
     start = made.due - TICK_S
     for step in range(round(seconds * 2)):
         for topic, rate in rates.items():
-            said[topic].append(made.broker(node_id).record(topic.encode(), round(rate / 2)))
+            said[topic].append(record(made.broker(node_id), topic.encode(), round(rate / 2)))
         made.tick(start + (step + 1) * 0.5)
     return said
 
@@ -57,7 +59,7 @@ def test_the_rate_is_below_the_threshold_at_the_very_tick_at_which_data_is_taken
     for _ in range(30):
         broker = made.broker(1)
         before = broker.total.rate
-        taken = broker.record(b"clicks", MB)
+        taken = record(broker, b"clicks", MB)
         assert taken is (before <= 10 * MB)
         made.tick(made.due)
 
@@ -68,18 +70,18 @@ def test_the_total_threshold_is_global_per_broker_not_per_cluster() -> None:
     offer(made, TICK_S, node_id=1, clicks=9 * MB)
     # when another broker is over, the first is not
     for _ in range(10):
-        made.broker(2).record(b"clicks", 100 * MB)
+        record(made.broker(2), b"clicks", 100 * MB)
     made.tick(made.due)
-    assert made.broker(2).record(b"clicks", 1) is False
-    assert made.broker(1).record(b"clicks", 1) is True
+    assert record(made.broker(2), b"clicks", 1) is False
+    assert record(made.broker(1), b"clicks", 1) is True
 
 
 def test_over_the_total_only_topics_over_their_own_threshold_are_dropped() -> None:
     """When the global threshold is exceeded, data is dropped on topics whose rate exceeds their topic threshold."""
     made = engine(total=10 * MB, clicks=4 * MB, views=6 * MB)
     offer(made, TICK_S, clicks=12 * MB, views=5 * MB)
-    assert made.broker(1).record(b"clicks", 1) is False
-    assert made.broker(1).record(b"views", 1) is True
+    assert record(made.broker(1), b"clicks", 1) is False
+    assert record(made.broker(1), b"views", 1) is True
 
 
 def test_below_the_total_nothing_is_dropped_however_far_a_topic_is_over_its_threshold() -> None:
@@ -93,8 +95,8 @@ def test_a_topic_may_have_its_own_threshold_since_some_topics_matter_more() -> N
     """It makes sense to have a per topic bytesIn threshold."""
     made = engine(total=10 * MB, payments=8 * MB, debug=1 * MB)
     offer(made, TICK_S, payments=7 * MB, debug=7 * MB)
-    assert made.broker(1).record(b"payments", 1) is True
-    assert made.broker(1).record(b"debug", 1) is False
+    assert record(made.broker(1), b"payments", 1) is True
+    assert record(made.broker(1), b"debug", 1) is False
 
 
 # --- low level design 1 -----------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def test_the_implicit_threshold_is_recomputed_when_a_topic_is_added_to_the_broke
     assert threshold(made.broker(1), b"a") == 15 * MB
     made.set_topics(1, ["clicks", "a", "b"])
     assert threshold(made.broker(1), b"a") == 7.5 * MB
-    made.broker(1).record(b"new", 1)
+    record(made.broker(1), b"new", 1)
     assert threshold(made.broker(1), b"a") == 5 * MB
 
 
@@ -175,9 +177,9 @@ def test_a_share_lowered_by_a_new_topic_counts_for_the_very_next_batch() -> None
     """Recomputed every time: not at the next tick."""
     made = engine(total=10 * MB, big=4 * MB)
     offer(made, TICK_S, big=8 * MB, a=4 * MB)
-    assert made.broker(1).record(b"a", 1) is True  # share 6 MB/s
-    made.broker(1).record(b"b", 1)  # share 3 MB/s
-    assert made.broker(1).record(b"a", 1) is False
+    assert record(made.broker(1), b"a", 1) is True  # share 6 MB/s
+    record(made.broker(1), b"b", 1)  # share 3 MB/s
+    assert record(made.broker(1), b"a", 1) is False
 
 
 # --- low level design 2 -----------------------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def test_a_share_lowered_by_a_new_topic_counts_for_the_very_next_batch() -> None
 def test_the_observed_rate_is_a_one_minute_ewma_refreshed_every_five_seconds() -> None:
     """Meter's OneMinuteRate, refreshed every 5 seconds, measures the observed rate."""
     made = engine()
-    made.broker(1).record(b"clicks", 50 * MB)
+    record(made.broker(1), b"clicks", 50 * MB)
     made.tick(4.999)
     assert made.broker(1).total.rate == 0
     made.tick(5.0)
@@ -210,7 +212,7 @@ def test_false_only_if_total_rate_exceeds_total_threshold_and_topic_rate_exceeds
     topic_limit = 3 * MB if topic_over else 5 * MB
     made = engine(total=9 * MB if total_over else 11 * MB, clicks=topic_limit)
     offer(made, TICK_S, clicks=4 * MB, rest=6 * MB)
-    assert made.broker(1).record(b"clicks", 1) is not (total_over and topic_over)
+    assert record(made.broker(1), b"clicks", 1) is not (total_over and topic_over)
 
 
 @pytest.mark.parametrize(("total", "clicks"), [(10, 3), (9, 4)])
@@ -218,13 +220,13 @@ def test_a_rate_equal_to_its_threshold_does_not_exceed_it(total: int, clicks: in
     """Strictly greater, on both sides of the &&."""
     made = engine(total=total * MB, clicks=clicks * MB)
     offer(made, TICK_S, clicks=4 * MB, rest=6 * MB)
-    assert made.broker(1).record(b"clicks", 1) is True
+    assert record(made.broker(1), b"clicks", 1) is True
 
 
 def test_the_size_of_an_accepted_batch_is_recorded_in_total_and_topic() -> None:
     """observedTotalRate.record(size); observedTopicRate.record(size); return true."""
     made = engine()
-    assert made.broker(1).record(b"clicks", 123) is True
+    assert record(made.broker(1), b"clicks", 123) is True
     assert made.broker(1).total.uncounted == 123
     assert made.broker(1).topics[b"clicks"].uncounted == 123
 
@@ -233,7 +235,7 @@ def test_the_size_of_a_rejected_batch_is_recorded_in_neither() -> None:
     """return false comes before the two record calls."""
     made = engine(total=1 * MB, clicks=1 * MB)
     offer(made, TICK_S, clicks=4 * MB)
-    assert made.broker(1).record(b"clicks", 123) is False
+    assert record(made.broker(1), b"clicks", 123) is False
     assert made.broker(1).total.uncounted == 0
     assert made.broker(1).topics[b"clicks"].uncounted == 0
 
@@ -241,7 +243,7 @@ def test_the_size_of_a_rejected_batch_is_recorded_in_neither() -> None:
 def test_a_batch_is_decided_as_a_whole_whatever_its_size() -> None:
     """Only observed rates are compared: the incoming size takes no part in the decision."""
     made = engine(total=1 * MB, clicks=1 * MB)
-    assert made.broker(1).record(b"clicks", 500 * MB) is True
+    assert record(made.broker(1), b"clicks", 500 * MB) is True
 
 
 # --- discussion -------------------------------------------------------------------------------------------------------
@@ -250,8 +252,8 @@ def test_a_batch_is_decided_as_a_whole_whatever_its_size() -> None:
 def test_bytes_in_is_what_gets_into_the_log_so_refused_data_moves_to_an_error_meter() -> None:
     """Data refused as too large is no bytesIn: another meter measures the error rate."""
     made = engine()
-    made.broker(1).record(b"clicks", 5_000)
-    made.broker(1).record(b"clicks", 50_000)
+    record(made.broker(1), b"clicks", 5_000)
+    record(made.broker(1), b"clicks", 50_000)
     made.refund(1, b"clicks", 50_000)
     made.tick(TICK_S)
     assert made.broker(1).total.rate == 1_000
@@ -263,7 +265,7 @@ def test_a_throttled_meter_measures_what_the_quota_rejected() -> None:
     """... and one more meter the throttled bytesIn rate."""
     made = engine(total=1 * MB, clicks=1 * MB)
     offer(made, TICK_S, clicks=4 * MB)
-    made.broker(1).record(b"clicks", 50_000)
+    record(made.broker(1), b"clicks", 50_000)
     assert made.broker(1).throttled.rate == 0
     made.tick(made.due)
     assert made.broker(1).throttled.uncounted == 0
@@ -275,7 +277,7 @@ def test_error_and_throttled_rates_exist_per_broker_only() -> None:
     """No topic level rate is needed for the latter two."""
     made = engine(total=1 * MB, clicks=1 * MB)
     offer(made, TICK_S, clicks=4 * MB)
-    made.broker(1).record(b"clicks", 50_000)
+    record(made.broker(1), b"clicks", 50_000)
     (broker,) = made.rates()
     assert broker.error_rate == 0
     assert broker.throttled_rate == 0
@@ -286,7 +288,7 @@ def test_a_dropped_request_comes_with_the_reason_to_log() -> None:
     """Dropped requests and the associated reason are logged."""
     made = engine(total=20 * MB, clicks=5 * MB)
     offer(made, TICK_S, clicks=6.1 * MB, rest=15.2 * MB)
-    verdict = made.rejection(1, b"clicks", now=TICK_S + 1.8)
+    verdict = rejection(made, 1, b"clicks", now=TICK_S + 1.8)
     assert verdict.reason == "topic-threshold"
     assert verdict.text == (
         "topic clicks is over its threshold: 6.1 MB/s of 5.0 MB/s (1-minute EWMA), broker 1 total 21.3 MB/s of"

@@ -28,7 +28,6 @@ from policies.storage import (
     Volume,
     assess,
     checked,
-    size,
 )
 
 GB = 1_000_000_000
@@ -422,25 +421,6 @@ def test_a_foreign_name_neither_breaks_the_line_nor_fills_the_message() -> None:
     assert "\n" not in said.why
     assert "\r" not in said.why
     assert len(said.why) < 300
-
-
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [
-        (0, "0 B"),
-        (-1, "-1 B"),
-        (499, "499 B"),
-        (500, "0.5 kB"),
-        (999_000, "1.0 MB"),
-        (100 * GB, "100.0 GB"),
-        (900 * GB, "900.0 GB"),
-        (2e12, "2.0 TB"),
-        (3e15, "3.0 PB"),
-        (-30 * GB, "-30.0 GB"),
-    ],
-)
-def test_sizes_are_for_people(count: float, said: str) -> None:
-    assert size(count) == said
 
 
 def test_limits_are_written_with_their_unit() -> None:

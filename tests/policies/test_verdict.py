@@ -14,7 +14,6 @@ from policies.verdict import (
     Verdict,
     behind_fence,
     client_quota,
-    format_rate,
     is_retried,
     over_threshold,
     protected_topic,
@@ -22,7 +21,6 @@ from policies.verdict import (
     resource_group,
     storage_pause,
     storage_throttle,
-    strictest,
     unknown_topic_id,
     used_up_threshold,
     whole_request,
@@ -91,14 +89,6 @@ def test_the_text_says_limit_observed_rate_and_when_to_retry() -> None:
 
 def test_the_text_does_not_say_that_a_rate_exceeds_itself() -> None:
     assert "5.01 MB/s of 5.00 MB/s" in over_threshold("clicks", 1, 1, (5.01e6, 5e6), (2.0, 1.0)).text
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [(0, "0.0 B/s"), (999, "999.0 B/s"), (1000, "1.0 kB/s"), (1.5e6, "1.5 MB/s"), (2.25e9, "2.2 GB/s")],
-)
-def test_rates_are_in_decimal_units(rate: float, text: str) -> None:
-    assert format_rate(rate) == text
 
 
 def test_every_rejection_has_a_reason_that_metrics_know() -> None:
@@ -174,35 +164,3 @@ def test_a_short_delay_is_told_in_milliseconds() -> None:
 
 def test_every_action_has_an_outcome_for_when_it_is_only_observed() -> None:
     assert tuple(Verdict(action, "r", 0, "").would for action in (REJECT, DELAY)) == WOULD
-
-
-# --- several policies -------------------------------------------------------------------------------------------------
-
-
-def said(action: str, throttle_ms: int, observed_only: bool = False, reason: str = "r") -> Verdict:
-    return Verdict(action, reason, throttle_ms, "", observed_only=observed_only)
-
-
-def test_where_no_policy_says_anything_there_is_no_verdict() -> None:
-    assert strictest([]) is None
-    assert strictest([None, None]) is None
-
-
-@pytest.mark.parametrize(
-    ("winner", "other"),
-    [
-        (said(REJECT, 1), said(DELAY, 9000)),
-        (said(REJECT, 2), said(REJECT, 1)),
-        (said(DELAY, 2), said(DELAY, 1)),
-        (said(DELAY, 1), said(REJECT, 9000, observed_only=True)),
-        (said(REJECT, 1, observed_only=True), said(DELAY, 9000, observed_only=True)),
-    ],
-)
-def test_the_strictest_verdict_counts_in_any_order(winner: Verdict, other: Verdict) -> None:
-    assert strictest([winner, None, other]) is winner
-    assert strictest(iter([other, winner])) is winner
-
-
-def test_of_equal_verdicts_the_first_counts() -> None:
-    first, second = said(DELAY, 5, reason="topic-threshold"), said(DELAY, 5, reason="mine")
-    assert strictest([first, second]) is first

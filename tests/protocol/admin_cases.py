@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import struct
 from typing import Any, NamedTuple
@@ -72,12 +73,17 @@ class Case(NamedTuple):
         return f"{self.api.name}-v{self.version}-{self.what}"
 
 
-CASES = [
-    Case(each, version, what)
-    for each in APIS
-    for version in range(each.lowest, each.highest + 1)
-    for what in ("request", "answer")
-]
+def cases_of(apis: list[Api[Any, Any]]) -> list[Case]:
+    """Every message in every version that is spoken."""
+    return [
+        Case(each, version, what)
+        for each in apis
+        for version in range(each.lowest, each.highest + 1)
+        for what in ("request", "answer")
+    ]
+
+
+CASES = cases_of(APIS)
 FLEXIBLE = [case for case in CASES if case.flexible]
 EVERY_CLASS = (
     *("DescribeConfigsResource", "DescribeConfigsRequest", "DescribeConfigsSynonym", "DescribeConfigsResourceResult"),
@@ -139,7 +145,7 @@ def encode(message: Any, extra: kio.Extra = kio.NO_EXTRA) -> bytes:
 
 # --- kio's and ours ---------------------------------------------------------------------------------------------------
 
-_KIO_NAMES = {"throttle_time_ms": "throttle_time"}
+_KIO_NAMES = {"throttle_time_ms": "throttle_time", "session_lifetime_ms": "session_lifetime"}
 _MISSING = object()
 
 
@@ -152,7 +158,7 @@ def ours(kind: Struct[Any], message: Any) -> Any:
             value = field.default
         elif isinstance(field.kind, Struct):
             value = None if value is None else tuple(ours(field.kind, row) for row in value)
-        elif field.name == "throttle_time_ms":
+        elif isinstance(value, datetime.timedelta):
             value = value // kio._MILLISECOND
         elif field.name == "error_code":
             value = value.value

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import AdminClient
 
+NO_TOPIC: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
 NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 GRACE_S: Final = 10.0  # for the answer to get from librdkafka to us, on a machine that is busy
 

@@ -1,0 +1,219 @@
+# The section `storage`: what keeps full disks from taking the cluster down.
+#
+# Knows no disk and no source's inside; nor does it look for plugins.
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from gateway.config.clients import Client
+from gateway.config.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool
+from gateway.kafka import topic_names
+from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
+from policies import group_names
+from policies.policy_set import PolicyKey
+from policies.storage import LimitType
+from policies.units import parse_size
+
+BUILT_IN_SOURCES: Final = ("log-dirs", "snapshots", "prometheus")
+MIN_CHECK_S: Final = 0.1  # sooner, one look would begin before the last is over
+
+
+class StorageLimit(Section):
+    """Bytes, or for MinFreePercentage a share of the volume."""
+
+    type: LimitType
+    level: float = Field(gt=0, allow_inf_nan=False)
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _parse_level(cls, value: object, info: ValidationInfo) -> object:
+        reject_bool(value)
+        return value if info.data.get("type") == "MinFreePercentage" else parse_size(value)
+
+    @model_validator(mode="after")
+    def _check_share(self) -> Self:
+        if self.type == "MinFreePercentage" and self.level > 1:
+            raise ValueError(f"level: {self.level:g} is not a valid share of a volume; for example: 0.2 for 20 %")
+        return self
+
+
+class StorageAdmin(Client):
+    """Where the sources ask; what is left out is upstream's, the properties all together."""
+
+    bootstrap_servers: str = ""
+
+
+class Snapshots(Section):
+    """Volume snapshots in a compacted topic, written by `produce-gateway volume-agent` beside each broker."""
+
+    topic: KafkaName = topic_names.VOLUMES
+    max_age: Seconds = Field(default=180.0, gt=0, le=7 * 86400)  # three of an agent's rounds
+    fail_safe: Literal["PAUSE", "OPEN"] = "PAUSE"  # 035's default
+    replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
+
+
+class PrometheusQueries(Section):
+    """How a Prometheus is asked for volumes; what the keys mean says gateway/storage/prometheus.py."""
+
+    url: str
+    available: str = ""
+    size: str = ""
+    broker_label: str = ""
+    volume_label: str = ""
+    broker_pattern: str | None = None
+    brokers: dict[str, int] = {}
+    expected_brokers: tuple[int, ...] | None = None
+    max_age: Seconds = Field(default=180.0, gt=0, le=7 * 86400)
+    timeout: Seconds = Field(default=10.0, gt=0, le=60)
+    username: str = ""
+    password_file: str = ""
+    bearer_token_file: str = ""
+    ca_file: str = ""
+
+
+class Storage(Section):
+    """What keeps full disks from taking the cluster down: a factor on every produce limit."""
+
+    source: PluginName = "log-dirs"  # log-dirs, snapshots, prometheus, or one of the operator's own
+    check_interval: Seconds = Field(default=60.0, ge=0, le=86400)  # 0: off
+    admin: StorageAdmin | None = None
+    min_available_bytes: Annotated[Size | None, Field(alias="min.available.bytes", gt=0)] = None
+    min_available_ratio: Annotated[Number | None, Field(alias="min.available.ratio")] = None
+    soft: StorageLimit | None = None
+    hard: StorageLimit | None = None
+    fallback: Annotated[Number, Field(alias="throttle.factor.fallback")] = 1.0
+    validity: Annotated[Seconds, Field(alias="throttle.factor.validity.duration", ge=0, le=7 * 86400)] = 300.0
+    mode: Literal["enforce", "observe"] = "enforce"
+    snapshots: Snapshots | None = None
+    prometheus: PrometheusQueries | None = None
+    options: dict[str, Any] = {}  # of the source, or of factor_source in its place
+    limit_policy: PluginName = ""
+    limit_policy_options: dict[str, Any] = {}
+    factor_source: PluginName = ""
+
+    @field_validator("check_interval")
+    @classmethod
+    def _check_interval(cls, seconds: float) -> float:
+        if 0 < seconds < MIN_CHECK_S:
+            raise ValueError(f"{seconds:g} s is too often: write at least 100ms, or PT0S for off")
+        return seconds
+
+    @field_validator("min_available_ratio")
+    @classmethod
+    def _check_ratio(cls, ratio: float | None) -> float | None:
+        if ratio is not None and not 0 < ratio <= 1:
+            raise ValueError(
+                f"{ratio:g} is not a valid share of a volume, which is above 0 and at most 1; for example: 0.01 for 1 %"
+            )
+        return ratio
+
+    @field_validator("fallback")
+    @classmethod
+    def _check_fallback(cls, factor: float) -> float:
+        if not 0 <= factor <= 1:
+            raise ValueError(
+                f"{factor:g} is not a valid factor: write 1.0 to leave limits as they are, 0.0 to pause, or between"
+            )
+        return factor
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        given = self._limit_keys()
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]}: two kinds of limit at once: keep one of them")
+        if self.soft and self.hard and self.soft.type == self.hard.type:
+            later = self.soft.level - self.hard.level
+            if (later if self.soft.type == "ConsumedBytes" else -later) >= 0:
+                right = "less" if self.soft.type == "ConsumedBytes" else "more"
+                raise ValueError(
+                    f"soft: level {self.soft.level:g} is reached no earlier than hard's {self.hard.level:g}: {right}"
+                    f" {self.soft.type} for soft than for hard"
+                )
+        if self.brings_no_limits and not given and self.check_interval:
+            raise ValueError(
+                "no limit is given: write min.available.bytes: 1GB, or min.available.ratio: 0.01, or"
+                " hard: {type: MinFreeBytes, level: 10GB}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if self.factor_source:
+            beside = [*self._limit_keys(), *(["source"] if self.source != "log-dirs" else [])]
+            beside += ["admin"] if self.admin else []
+            if beside:
+                raise ValueError(
+                    f"{beside[0]}: factor_source {self.factor_source} stands in its place: keep one of them"
+                )
+        for name in ("snapshots", "prometheus"):
+            if getattr(self, name) and self.factor_source:
+                raise ValueError(f"{name}: factor_source {self.factor_source} stands in its place: keep one of them")
+            if getattr(self, name) and self.source != name:
+                raise ValueError(
+                    f"{name}: has no effect with source {self.source}: write source: {name}, or leave it out"
+                )
+        if self.source == "prometheus" and not self.prometheus:
+            raise ValueError(
+                "source prometheus: its address is needed: write prometheus: {url: http://prometheus:9090}"
+            )
+        if self.options and not (self.own_source or self.factor_source):
+            other = "limit_policy_options for those of limit_policy" if self.limit_policy else "leave them out"
+            raise ValueError(
+                f"options: are handed to a source of your own, and {self.source} is built in: write source: NAME"
+                f" ({VOLUME_SOURCES}), or {other}"
+            )
+        if self.limit_policy_options and not self.limit_policy:
+            raise ValueError(
+                f"limit_policy_options: are handed to limits of your own: write limit_policy: NAME ({LIMIT_POLICIES})"
+            )
+        if self.source == "snapshots" and (self.fallback, self.validity) != (1.0, 300.0):
+            key = "throttle.factor." + ("fallback" if self.fallback != 1.0 else "validity.duration")
+            right = "fail_safe" if self.fallback != 1.0 else "max_age"
+            raise ValueError(f"{key}: has no effect with source snapshots: write snapshots: {{{right}: …}}")
+        return self
+
+    @property
+    def own_source(self) -> bool:
+        """The source is a plugin."""
+        return self.source not in BUILT_IN_SOURCES
+
+    @property
+    def brings_no_limits(self) -> bool:
+        """Nothing but this file says where a volume's limits are."""
+        return self.source in ("log-dirs", "prometheus") and not self.factor_source
+
+    @property
+    def off(self) -> bool:
+        return self.check_interval == 0
+
+    @property
+    def reads(self) -> Snapshots:
+        """The section `snapshots`, with its defaults."""
+        return self.snapshots or Snapshots()
+
+    def _limit_keys(self) -> list[str]:
+        kinds = {
+            "min.available.bytes": self.min_available_bytes is not None,
+            "min.available.ratio": self.min_available_ratio is not None,
+            "soft" if self.soft else "hard": self.soft is not None or self.hard is not None,
+            "limit_policy": bool(self.limit_policy),
+        }
+        return [key for key, given in kinds.items() if given]
+
+
+def limits_production(keys: Iterable[PolicyKey]) -> bool:
+    """Whether there is a limit that storage's factor can lower: a broker's total, some client's bytes per second, or
+    what a resource group may publish.
+
+    Thresholds of topics limit nothing without a total, and shares are parts of one.
+    """
+    return any(
+        key.kind == "broker"
+        or (key.kind == "group" and key.key in (group_names.PUBLISH_BYTES, group_names.PUBLISH_MSGS))
+        or (key.kind == "quota" and key.quota.type == "producer_byte_rate" and key.quota.unit != "shares")
+        for key in keys
+    )

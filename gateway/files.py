@@ -1,0 +1,29 @@
+# Two services of the operating system for all that keep files: a directory's entries survive a power cut, and one
+# process alone uses a file. Knows no content.
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the files that were created or renamed in it survive a power cut."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def locked(path: Path) -> IO[str] | None:
+    """The file, locked for this process until it is closed; None where another process has it."""
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

@@ -1,0 +1,327 @@
+# Requests that librdkafka doesn't have (DescribeLogDirs, the client quotas), by connections of our own.
+#
+# Each run has connections of its own, driven by the thread that asks, and one deadline from the resolver to the last
+# byte: nothing is left to break, leak or go stale between two runs a minute apart. An error names the brokers that gave
+# no answer. The messages are protocol/'s, and the asking module knows their meaning; this one knows how any broker, or
+# each of several, is asked.
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import random
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, NamedTuple, TypeVar
+
+import trio
+
+from gateway.kafka import sasl
+from gateway.kafka.access import Access, Credentials, access_of
+from protocol import api as tables
+from protocol.admin import Api
+from protocol.describe import looks_like
+from protocol.handshake import (
+    API_VERSIONS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from protocol.wire import INT32, MalformedFrame
+
+SOFTWARE: Final = "produce-gateway"
+MAX_ANSWER_BYTES: Final = 10_000_000
+RECEIVE_BYTES: Final = 65_536
+NAMED_FAILURES: Final = 3  # in a message; of the rest, the number
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class NoAnswer(Exception):
+    """No broker answered, or not with what was asked: one line that names them."""
+
+
+class UnknownApi(NoAnswer):
+    """The broker doesn't have this request in a version that we speak."""
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Connection:
+    """To one broker, one request at a time."""
+
+    def __init__(self, stream: trio.abc.Stream, client_id: str, max_answer_bytes: int) -> None:
+        self._stream = stream
+        self._client_id = client_id.encode()
+        self._max_answer_bytes = max_answer_bytes
+        self._correlation_id = 0
+        self._received = bytearray()
+        self._versions: dict[int, tuple[int, int]] = {}
+
+    async def begin(self, credentials: Credentials | None) -> None:
+        """Say and hear all that comes before the first request: versions, credentials."""
+        await self._learn_versions()
+        if credentials is not None:
+            await self._authenticate(credentials)
+
+    async def ask(self, api: Api[Q, A], body: Q) -> A:
+        """The answer, in the newest version that both speak.
+
+        Raises:
+            UnknownApi: there is none.
+            NoAnswer, MalformedFrame, OSError, trio.BrokenResourceError: it doesn't come.
+        """
+        lowest, highest = self._versions.get(api.key, (0, -1))
+        spoken = min(highest, api.highest)
+        if spoken < max(lowest, api.lowest):
+            raise UnknownApi(f"has no {api.name} that can be asked here")
+        return self._decoded(api, await self._exchange(api, body, spoken), spoken)
+
+    async def _learn_versions(self) -> None:
+        ours = ApiVersionsRequest(SOFTWARE, _release())
+        for spoken in (3, 0):  # 3 names our software (KIP-511); brokers before Kafka 2.4 answer error 35, in version 0
+            frame = await self._exchange(API_VERSIONS, ours, spoken)
+            if spoken == 0 or frame[4:6] != tables.UNSUPPORTED_VERSION.to_bytes(2, "big"):
+                break
+        answer = self._decoded(API_VERSIONS, frame, spoken)
+        if answer.error_code:
+            raise NoAnswer(f"ApiVersions: {error_text(answer.error_code)}")
+        self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+
+    async def _authenticate(self, credentials: Credentials) -> None:
+        offer = await self.ask(SASL_HANDSHAKE, SaslHandshakeRequest(credentials.mechanism))
+        if offer.error_code:
+            raise NoAnswer(f"{error_text(offer.error_code)}: it has {', '.join(offer.mechanisms) or 'none'}")
+        exchange = sasl.exchange(*credentials)
+        try:
+            message = next(exchange)
+            while True:
+                answer = await self.ask(SASL_AUTHENTICATE, SaslAuthenticateRequest(message))
+                if answer.error_code:
+                    why = " ".join((answer.error_message or "").split())
+                    raise NoAnswer(": ".join(filter(None, (error_text(answer.error_code), why))))
+                message = exchange.send(answer.auth_bytes)
+        except StopIteration:
+            return
+        except sasl.ExchangeFailed as error:
+            raise NoAnswer(str(error)) from error
+
+    async def _exchange(self, api: Api[Q, Any], body: Q, spoken: int) -> bytes:
+        self._correlation_id += 1
+        await self._stream.send_all(api.encode_request(body, spoken, self._correlation_id, self._client_id))
+        await self._fill(4)
+        (size,) = INT32.unpack_from(self._received)
+        if not 4 <= size <= self._max_answer_bytes:
+            raise NoAnswer(f"no Kafka answer, but {looks_like(bytes(self._received))}")
+        await self._fill(4 + size)
+        frame = bytes(self._received[4 : 4 + size])
+        del self._received[: 4 + size]
+        return frame
+
+    def _decoded(self, api: Api[Any, A], frame: bytes, spoken: int) -> A:
+        correlation_id, answer = api.decode_answer(frame, 0, len(frame), spoken)
+        if correlation_id != self._correlation_id:
+            raise NoAnswer("an answer to another request")
+        return answer
+
+    async def _fill(self, size: int) -> None:
+        while len(self._received) < size:
+            data = await self._stream.receive_some(RECEIVE_BYTES)
+            if not data:
+                raise NoAnswer("the connection ended before an answer")
+            self._received += data
+
+
+Ask = Callable[[Connection], Awaitable[T]]
+
+
+class Client:
+    """Constructing it connects nowhere, but reads the files that properties name.
+
+    Args:
+        properties: how to reach and trust the brokers, by librdkafka's names; see `gateway.kafka.access`.
+        bootstrap_servers: `host:port,host:port`.
+        timeout_s: for one `run` in all.
+        max_answer_bytes: a larger one is refused.
+
+    Raises:
+        InvalidProperties: one line.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        bootstrap_servers: str,
+        timeout_s: float,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        access_of(properties)
+        self._properties = dict(properties)
+        self._servers = bootstrap_servers
+        self._timeout_s = timeout_s
+        self._max_answer_bytes = max_answer_bytes
+        self._lock = threading.Lock()
+        self._ends: set[Callable[[], None]] = set()  # of what is running
+        self._closed = False
+
+    def run(self, ask: Callable[[Round], Awaitable[T]]) -> T:
+        """What `ask` returns. Blocks for `timeout_s` at most; from any thread that runs no trio.
+
+        Raises:
+            NoAnswer: one line.
+        """
+        try:
+            access = access_of(self._properties)  # anew each time: certificates are renewed
+        except ValueError as error:
+            raise NoAnswer(str(error)) from error
+        return trio.run(self._run, access, ask)
+
+    def close(self) -> None:
+        """End what other threads are at, and all that comes later, with NoAnswer."""
+        with self._lock:
+            self._closed = True
+            for end in self._ends:
+                end()
+
+    async def _run(self, access: Access, ask: Callable[[Round], Awaitable[T]]) -> T:
+        with trio.CancelScope() as scope:
+            end = functools.partial(trio.lowlevel.current_trio_token().run_sync_soon, scope.cancel)
+            with self._lock:
+                if self._closed:
+                    raise NoAnswer("closed")
+                self._ends.add(end)
+            try:
+                until = trio.current_time() + self._timeout_s
+                return await ask(Round(access, _addresses(self._servers), until, self._max_answer_bytes))
+            finally:
+                with self._lock:
+                    self._ends.discard(end)
+        raise NoAnswer("closed")
+
+
+class Round:
+    """One `run`: the brokers that it may ask, until its deadline."""
+
+    def __init__(self, access: Access, servers: list[Address], until: float, max_answer_bytes: int) -> None:
+        self._access = access
+        self._servers = servers
+        self._until = until
+        self._max_answer_bytes = max_answer_bytes
+
+    async def ask_any(self, ask: Ask[T], *, more_follows: bool = False) -> T:
+        """The answer of the first bootstrap server that gives one, in random order. Each has its share of the time;
+        with `more_follows` one share is left over.
+
+        Raises:
+            NoAnswer: why not, for each of them.
+        """
+        failed: list[str] = []
+        for tried, server in enumerate(random.sample(self._servers, len(self._servers))):
+            now = trio.current_time()
+            until = now + (self._until - now) / (len(self._servers) - tried + more_follows)
+            try:
+                return await self._ask(server, ask, until)
+            except NoAnswer as error:
+                failed.append(f"{server}: {error}")
+        raise NoAnswer("; ".join(sorted(failed)))
+
+    async def ask_all(self, brokers: Mapping[int, Address], ask: Ask[T]) -> dict[int, T]:
+        """The answers of all these brokers, asked at the same time: a slow one costs only its own time.
+
+        Raises:
+            NoAnswer: one didn't give any; the first few of those are named.
+        """
+        answers: dict[int, T] = {}
+        failed: dict[int, str] = {}
+
+        async def ask_one(broker_id: int, address: Address) -> None:
+            try:
+                answers[broker_id] = await self._ask(address, ask, self._until)
+            except NoAnswer as error:
+                failed[broker_id] = f"broker {broker_id} ({address}): {error}"
+
+        async with trio.open_nursery() as nursery:
+            for broker_id, address in brokers.items():
+                nursery.start_soon(ask_one, broker_id, address)
+        if failed:
+            more = f"; and {len(failed) - NAMED_FAILURES} more" if len(failed) > NAMED_FAILURES else ""
+            raise NoAnswer("; ".join(failed[broker_id] for broker_id in sorted(failed)[:NAMED_FAILURES]) + more)
+        return answers
+
+    async def _ask(self, address: Address, ask: Ask[T], until: float) -> T:
+        try:
+            with trio.fail_at(until):
+                async with self._connection(address) as connection:
+                    return await ask(connection)
+        except trio.TooSlowError:
+            raise NoAnswer("no answer in time") from None
+        except MalformedFrame as error:
+            raise NoAnswer(f"not what a broker answers: {error}") from error
+        except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # UnicodeError: a name that no host can have
+            raise NoAnswer(_reason(error)) from error
+
+    @asynccontextmanager
+    async def _connection(self, address: Address) -> AsyncIterator[Connection]:
+        stream: trio.abc.Stream = await trio.open_tcp_stream(address.host, address.port)
+        try:
+            if self._access.tls is not None:
+                stream = tls = trio.SSLStream(stream, self._access.tls, server_hostname=address.host)
+                await _shake_hands(tls)
+            connection = Connection(stream, self._access.client_id, self._max_answer_bytes)
+            await connection.begin(self._access.credentials)
+            yield connection
+        finally:
+            await trio.aclose_forcefully(stream)
+
+
+def error_text(code: int) -> str:
+    """Kafka's name of an error, and its number."""
+    return f"error {code} ({tables.ERROR_NAMES.get(code, 'unknown')})"
+
+
+def _addresses(bootstrap_servers: str) -> list[Address]:
+    found = []
+    for server in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
+        host, _, port = server.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise NoAnswer(f"bootstrap servers {bootstrap_servers}: {server} is no host:port")
+        found.append(Address(host.strip("[]"), int(port)))
+    if not found:
+        raise NoAnswer("bootstrap servers: there is none")
+    return found
+
+
+async def _shake_hands(tls: trio.SSLStream[trio.abc.Stream]) -> None:
+    try:
+        await tls.do_handshake()
+    except (OSError, trio.BrokenResourceError) as error:
+        raise NoAnswer(f"TLS handshake failed: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause, in one line."""
+    while (cause := error.__cause__) is not None:
+        error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
+    if isinstance(error, ConnectionError) and error.errno is not None:
+        return f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _release() -> str:
+    try:
+        return version(SOFTWARE)
+    except PackageNotFoundError:
+        return "unknown"

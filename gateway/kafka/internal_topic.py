@@ -1,0 +1,287 @@
+# A topic of the gateways' own: created where it is missing, looked up again and again, judged by its configuration. Its
+# store follows it by its id: a topic that was deleted and made again is another one.
+#
+# Also the one policy of complaints: each kind of trouble is logged once, until all is well again.
+#
+# Blocking, for threads; only `poll` doesn't wait. Knows no record and no key: those are the store's.
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+from confluent_kafka.cimpl import NewTopic
+
+from gateway.kafka.describe import NO_TOPIC, describe_topic
+from policies.text import ERROR_CHARS, one_line
+
+log = logging.getLogger("gateway.topics")
+
+METADATA_S: Final = 5.0  # how soon a deleted topic, one of its name that was made anew, and new partitions are seen
+RETRY_S: Final = 1.0
+REQUEST_TIMEOUT_S: Final = 5.0
+CREATE_TIMEOUT_S: Final = 15.0
+MOST_COPIES: Final = 3
+
+
+class TopicError(Exception):
+    """The topic can't be had: one line, why."""
+
+
+class Essential(NamedTuple):
+    """A configuration without which the topic is of no use. `allowed`: the first is the one to set."""
+
+    key: str
+    allowed: tuple[str, ...]
+    otherwise: str  # what happens without it
+
+
+class Spec(NamedTuple):
+    """What a topic is made like.
+
+    Attributes:
+        durable: with three copies or more, two of them must have a record (min.insync.replicas).
+        adopts: settings that a topic lacks, since something else created it (perhaps Kafka itself), are set.
+    """
+
+    config: Mapping[str, str]
+    essential: Essential | None = None
+    partitions: int = 1
+    durable: bool = True
+    adopts: bool = False
+
+
+class Present(NamedTuple):
+    topic_id: str
+    partitions: frozenset[int]
+
+
+class Absent(NamedTuple):
+    """The cluster says that it has no topic of that name."""
+
+
+class Unreachable(NamedTuple):
+    """The cluster doesn't say. `why`: one line, the same as long as the reason is."""
+
+    why: str
+
+
+Found = Present | Absent | Unreachable
+
+
+class InternalTopic:
+    """Constructing it connects to nothing.
+
+    Args:
+        properties: librdkafka's, `bootstrap.servers` among them.
+        replication: copies of a topic that has to be created; None = 3, or the number of brokers where that is less.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], name: str, spec: Spec, replication: int | None = None) -> None:
+        self.name = name
+        self._properties = {"error_cb": self.note_error, **properties}
+        self._spec = spec
+        self._replication = replication
+        self._look_at = 0.0
+        self._looking: Future[Found] | None = None
+        self._said = ""  # by librdkafka, last
+
+    @functools.cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient(dict(self._properties))
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another look."""
+        return time.monotonic() >= self._look_at
+
+    def hurry(self, delay_s: float = 0.0) -> None:
+        """Bring the next look forward."""
+        self._look_at = min(self._look_at, time.monotonic() + delay_s)
+
+    def note_error(self, error: KafkaError) -> None:
+        """An error of any client that uses the topic (its `error_cb`)."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.hurry(RETRY_S)
+        else:
+            self._said = reason(error)
+
+    def look(self) -> Found:
+        """Ask the cluster for it."""
+        self._look_at = time.monotonic() + METADATA_S
+        try:
+            described = describe_topic(self.admin, self.name, REQUEST_TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            self._look_at = time.monotonic() + RETRY_S
+            if isinstance(error, KafkaException) and error.args[0].code() in NO_TOPIC:
+                return Absent()
+            return Unreachable(self._said or _text(error))
+        self._said = ""
+        return Present(str(described.topic_id), frozenset(partition.id for partition in described.partitions))
+
+    def poll(self) -> Found | None:
+        """Begin a look when it is due, without waiting; the result of one that is over, once, else None."""
+        if self._looking is None and self.is_due:
+            self._looking = Future()
+            threading.Thread(target=self._look_for, args=(self._looking,), name="topic", daemon=True).start()
+        if self._looking is None or not self._looking.done():
+            return None
+        found, self._looking = self._looking.result(), None
+        return found
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether `poll` will have something soon."""
+        return self._looking is not None
+
+    def _look_for(self, looking: Future[Found]) -> None:
+        try:
+            looking.set_result(self.look())
+        except BaseException as error:
+            looking.set_exception(error)
+
+    # --- making and judging -------------------------------------------------------------------------------------------
+
+    def have(self) -> Present | Absent:
+        """The topic, created if there is none; Absent: it is on its way.
+
+        Raises:
+            TopicError: it can't be had.
+        """
+        found = self.look()
+        if isinstance(found, Absent):
+            self.create()
+            found = self.look()
+        if isinstance(found, Unreachable):
+            raise TopicError(f"topic {self.name} can't be had: {found.why}")
+        return found
+
+    def ensure(self) -> str:
+        """Create it if there is none; blocks for up to 30 s. Returns what `judge` says.
+
+        Raises:
+            TopicError: there is no topic after this.
+        """
+        self.have()
+        return self.judge()
+
+    def create(self) -> None:
+        """Create it; fine as well if another gateway was quicker.
+
+        Raises:
+            TopicError: there is no topic after this.
+        """
+        try:
+            copies = self._replication or min(
+                MOST_COPIES, len(self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers)
+            )
+            config = dict(self._spec.config)
+            if self._spec.durable and copies >= MOST_COPIES:
+                config["min.insync.replicas"] = "2"
+            new = NewTopic(self.name, self._spec.partitions, copies, config=config)
+            self.admin.create_topics([new])[self.name].result(timeout=CREATE_TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            raise TopicError(f"topic {self.name} can't be had: {_text(error)}") from error
+        settings = ", ".join(f"{key}={value}" for key, value in config.items())
+        log.info("topic %s created: %d partitions, %d replicas, %s", self.name, self._spec.partitions, copies, settings)
+
+    def judge(self) -> str:
+        """What is wrong with its configuration, one line with what would be right; "" also without the right."""
+        essential = self._spec.essential
+        if essential is None and not self._spec.adopts:
+            return ""
+        resource = ConfigResource(ResourceType.TOPIC, self.name)
+        try:
+            asked = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+            found = asked.result(timeout=CREATE_TIMEOUT_S)
+            if self._spec.adopts and self._adopt(found):
+                return ""
+        except (KafkaException, TimeoutError) as error:
+            log.debug("configuration of topic %s: %s", self.name, error)
+            return ""
+        if essential is None or essential.key not in found or found[essential.key].value in essential.allowed:
+            return ""
+        key, right = essential.key, essential.allowed[0]
+        return (
+            f"topic {self.name} has {key}={found[key].value}, so {essential.otherwise}:"
+            f" kafka-configs.sh --alter --topic {self.name} --add-config {key}={right}"
+        )
+
+    def _adopt(self, found: Mapping[str, Any]) -> bool:
+        """Whether something had to be set."""
+        missing = {
+            key: value
+            for key, value in self._spec.config.items()
+            if key in found
+            and found[key].value != value
+            and found[key].source != ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        }
+        if missing:
+            entries = [
+                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in missing.items()
+            ]
+            wanted = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=entries)
+            asked = self.admin.incremental_alter_configs([wanted], request_timeout=REQUEST_TIMEOUT_S)[wanted]
+            asked.result(timeout=CREATE_TIMEOUT_S)
+            log.info("topic %s: set %s", self.name, ", ".join(f"{key}={value}" for key, value in missing.items()))
+        return bool(missing)
+
+
+class Troubles:
+    """The present trouble of something. Each kind is logged once, until all is well again.
+
+    Attributes:
+        kind, problem: of the last one; "" for none.
+    """
+
+    def __init__(self, logger: logging.Logger, area: str) -> None:
+        self.kind = self.problem = ""
+        self._log = logger
+        self._area = area
+        self._said: set[str] = set()
+
+    def expect(self, kind: str, problem: str) -> None:
+        """Note a trouble of every start, which is no reason to complain."""
+        self._said.clear()
+        self.kind, self.problem = kind, problem
+
+    def complain(self, kind: str, text: str) -> None:
+        self.kind, self.problem = kind, one_line(text, ERROR_CHARS)
+        if kind not in self._said:
+            self._said.add(kind)
+            self._log.warning("%s: %s", self._area, self.problem)
+
+    def clear(self, text: str) -> None:
+        """All is well; `text` is logged if something was wrong before."""
+        if self.problem and text:
+            self._log.info("%s: %s", self._area, text)
+        self.kind = self.problem = ""
+        self._said.clear()
+
+
+def reason(error: KafkaError) -> str:
+    """What librdkafka says, without how many milliseconds it took: that would be another complaint each time."""
+    return re.sub(r" \(after (?:[^()]|\(s\))*\)", "", error.str())
+
+
+def _text(error: KafkaException | TimeoutError) -> str:
+    return reason(error.args[0]) if isinstance(error, KafkaException) else "no answer"

@@ -1,0 +1,78 @@
+# What a client says in an exchange of SASL, and how it knows the server: PLAIN and SCRAM. Each mechanism is a generator
+# that gives the client's next message, takes the server's answer to it, and returns when the exchange is over.
+#
+# Specs: RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM), as Kafka has them: names and passwords are UTF-8, unprepared.
+# Knows no socket and no Kafka message.
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Generator
+from typing import Final
+
+Exchange = Generator[bytes, bytes, None]
+
+_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS: Final = ("PLAIN", *_HASHES)
+MAX_ITERATIONS: Final = 1_000_000  # half a second; Kafka takes 4,096 to 16,384
+_NONCE_BYTES: Final = 24
+
+
+class ExchangeFailed(Exception):
+    """The server said what it may not say, or doesn't know the password itself: one line."""
+
+
+def exchange(mechanism: str, username: str, password: str) -> Exchange:
+    """The exchange of one of `MECHANISMS`."""
+    if mechanism == "PLAIN":
+        return _plain(username, password)
+    return scram(_HASHES[mechanism], username, password, b64encode(secrets.token_bytes(_NONCE_BYTES)))
+
+
+def _plain(username: str, password: str) -> Exchange:
+    yield b"\0%b\0%b" % (username.encode(), password.encode())
+
+
+def scram(hash_name: str, username: str, password: str, nonce: bytes) -> Exchange:
+    """SCRAM without channel binding.
+
+    Raises:
+        ExchangeFailed: see there.
+    """
+
+    def mac(key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, hash_name)
+
+    name = username.replace("=", "=3D").replace(",", "=2C").encode()
+    first = b"n=%b,r=%b" % (name, nonce)
+    challenge = yield b"n,," + first
+
+    fields = _fields(challenge)
+    whole_nonce, salt, rounds = fields.get(b"r", b""), fields.get(b"s", b""), fields.get(b"i", b"")
+    if not whole_nonce.startswith(nonce) or not rounds.isdigit() or not 0 < int(rounds) <= MAX_ITERATIONS:
+        raise ExchangeFailed("SCRAM: the server's first message can't be used")
+    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), _decoded(salt), int(rounds))
+    final = b"c=biws,r=" + whole_nonce
+    messages = b",".join((first, challenge, final))
+    key = mac(salted, b"Client Key")
+    signature = mac(hashlib.new(hash_name, key).digest(), messages)
+    proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
+    verdict = yield final + b",p=" + b64encode(proof)
+
+    expected = mac(mac(salted, b"Server Key"), messages)
+    if not hmac.compare_digest(_decoded(_fields(verdict).get(b"v", b"")), expected):
+        raise ExchangeFailed("SCRAM: the server does not prove that it knows the password")
+
+
+def _fields(message: bytes) -> dict[bytes, bytes]:
+    return {key: value for key, _, value in (part.partition(b"=") for part in message.split(b","))}
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise ExchangeFailed("SCRAM: the server's message is no base64") from None

@@ -1,0 +1,20 @@
+# "Did you mean …?": what is said of a name that isn't known. Knows no key, and not what the names are for.
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that resembles it most, upper and lower case being the same; None: none does."""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[near[0]] if near else None
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """What would be right: the nearest name, or else all of them."""
+    known = list(known)
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else f"known here: {', '.join(known)}"

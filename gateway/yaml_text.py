@@ -1,0 +1,109 @@
+# The one reader of YAML, for the configuration, policy documents and the volume agent's file: text to data, a refusal
+# with its line, and the lines of what was read. A key that is given twice is refused: YAML forbids it, and PyYAML would
+# silently take the last one.
+#
+# Uses libyaml where PyYAML was built with it, as its wheels are: five times as fast on 10,000 client quotas. Knows no
+# key.
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class YamlError(Exception):
+    """It can't be read. One line that says where and why."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # where it is there
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(None, None, f"{key.value} is there twice", key.start_mark)
+                seen.add(key.value)
+        made: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return made
+
+
+def read(path: Path) -> str:
+    """The file's text.
+
+    Raises:
+        YamlError: it can't be read, or is not text.
+    """
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise YamlError(f"{path}: can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise YamlError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def load(text: str, source: str) -> Any:
+    """The data. `source` stands before what is wrong.
+
+    Raises:
+        YamlError: the text is not YAML, or a key is given twice.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        told = _explained(text) or error
+        line = f":{told.problem_mark.line + 1}" if told.problem_mark else ""
+        raise YamlError(f"{source}{line}: {told.problem or 'not valid YAML'}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise YamlError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _explained(text: str) -> yaml.MarkedYAMLError | None:
+    """What PyYAML's own parser finds wrong: libyaml's words are fewer, and its line may be the next one."""
+    try:
+        yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        return error
+    except (yaml.YAMLError, RecursionError):
+        pass
+    return None
+
+
+class Lines:
+    """The lines of a text's keys and values, by their paths: keys, and indices of lists. A text that is not YAML has
+    none but its first.
+    """
+
+    def __init__(self, text: str) -> None:
+        try:
+            self._root: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+        except (yaml.YAMLError, RecursionError):
+            self._root = None
+
+    def line(self, path: Sequence[Hashable]) -> int:
+        """Of the deepest part of the path that the text has, from 1."""
+        return self._find(path)[1]
+
+    def keys(self, path: Sequence[Hashable]) -> list[str]:
+        """Of the mapping at that path; none where there is no mapping."""
+        node = self._find(path)[0]
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        return [key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
+
+    def _find(self, path: Sequence[Hashable]) -> tuple[yaml.Node | None, int]:
+        """The node at that path, None if the text has none, and the line."""
+        node = self._root
+        line = node.start_mark.line if node is not None else 0
+        for part in path:
+            if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                node = node.value[part]
+                line = node.start_mark.line
+                continue
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            found = next((pair for pair in pairs if pair[0].value == str(part)), None)
+            if found is None:
+                return None, line + 1
+            line, node = found[0].start_mark.line, found[1]
+        return node, line + 1

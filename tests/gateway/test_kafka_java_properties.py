@@ -1,0 +1,178 @@
+# A Java client's properties file: read as Java reads it, and by librdkafka's names, or why it can't be.
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.kafka.java_properties import InvalidFile, load, parse, translate
+
+
+def test_a_properties_file_is_read_as_java_reads_it() -> None:
+    text = (
+        "# comment \\\n! another\n\n"
+        "plain=value\n"
+        " \t key : colon \n"
+        "blank value with = and :\r"
+        "long = one, \\\r\n   two, \\\n# no comment here\n"
+        'escaped\\ key\\=\\:=\\ a\\tb\\\\c\\"d\\u00e4\\uD83D\\uDE00\n'
+        "even=ends in one\\\\\n"
+        "empty\n"
+        "last=1\nlast=2\n"
+        "end=cut\\"
+    )
+    assert parse(text) == {
+        "plain": "value",
+        "key": "colon ",
+        "blank": "value with = and :",
+        "long": "one, two, # no comment here",
+        "escaped key=:": ' a\tb\\c"dä😀',
+        "even": "ends in one\\",
+        "empty": "",
+        "last": "2",
+        "end": "cut",
+    }
+
+
+def test_comments_separators_and_lines_that_go_on() -> None:
+    text = "\n".join(
+        [
+            "# comment = no",
+            "  ! nor this",
+            "a=1",
+            "b : 2",
+            "c 3",
+            "d\\ d\\=x = 4 = four ",
+            "e=one,\\",
+            "   two\\\\",
+            "f=\\u0041\\t\\q",
+            "g",
+            "a=last",
+            "h=#no comment",
+        ]
+    )
+    assert parse(text) == {
+        "a": "last",
+        "b": "2",
+        "c": "3",
+        "d d=x": "4 = four ",
+        "e": "one,two\\",
+        "f": "A\tq",
+        "g": "",
+        "h": "#no comment",
+    }
+
+
+@pytest.mark.parametrize("text", ["a=\\u12", "a=\\uD83D", "\\uZZZZ=1"])
+def test_a_wrong_escape_is_an_error(text: str) -> None:
+    with pytest.raises(InvalidFile, match=r"hexadecimal|half a character"):
+        parse(text)
+
+
+def test_bytes_are_iso_8859_1_as_for_java(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_bytes(b"client.id=\xe4\n")
+    assert load(file).properties == {"client.id": "ä"}
+
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def sasl(jaas: str, mechanism: str = "PLAIN") -> dict[str, str]:
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+
+
+@pytest.mark.parametrize(
+    ("jaas", "user", "password"),
+    [
+        (f'{PLAIN} required username="me" password="secret";', "me", "secret"),
+        (f"{PLAIN} REQUIRED username=me password='a \"b\" ;=';", "me", 'a "b" ;='),
+        (
+            f'{PLAIN} required\n  username="m,=e" // who\n  password="a\\"b\\\\c\\101\\n" /* x */ ;\n',
+            "m,=e",
+            'a"b\\cA\n',
+        ),
+    ],
+)
+def test_jaas_says_who(jaas: str, user: str, password: str) -> None:
+    assert translate(sasl(jaas)).properties == {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+    }
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_scram(mechanism: str) -> None:
+    found = translate(sasl(f'{SCRAM} required username="me" password="x";', mechanism)).properties
+    assert (found["sasl.mechanism"], found["sasl.username"]) == (mechanism, "me")
+
+
+@pytest.mark.parametrize(
+    ("java", "why"),
+    [
+        (sasl(f'{PLAIN} required username="me" password="hush"'), "sasl.jaas.config: must be MODULE required"),
+        (sasl(f'{PLAIN} username="me" password="hush";'), "sasl.jaas.config: must be MODULE required"),
+        (sasl(f'{PLAIN} required username="me" password="hush;'), "are not closed"),
+        (sasl(f'{PLAIN} required username="me" password;'), "must be MODULE required"),
+        (sasl(f'{PLAIN} required a=b; {PLAIN} required username="me" password="hush";'), "with one module"),
+        (sasl(f'{PLAIN} required username="me";'), 'password="…" is missing'),
+        (sasl(f'{SCRAM} required username="me" password="hush";'), f"PLAIN needs {PLAIN}, not"),
+        (sasl(f'{SCRAM} required username="u" password="hush" tokenauth=true;', "SCRAM-SHA-256"), "tokenauth"),
+        (sasl("com.sun.security.auth.module.Krb5LoginModule required;", "GSSAPI"), "sasl.mechanism: must be one of"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.jaas.config: needed"),
+        ({"sasl.login.callback.handler.class": "x"}, "sasl.login.callback.handler.class: can't be had here"),
+        ({"security.protcol": "SSL"}, "security.protcol: can't be had here"),
+        ({"enable.ssl.certificate.verification": "false"}, "can't be had here"),
+        ({"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "ssl.cipher.suites: can't be had here"),
+        ({"ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols: only TLSv1.2,TLSv1.3"),
+        ({"ssl.truststore.password": "hush"}, "ssl.truststore.password: for JKS and PKCS12"),
+        ({"ssl.keystore.key": "hush"}, "ssl.keystore.key: write key and certificates to a PEM file"),
+        ({"security.protocol": "SSL", "ssl.truststore.location": "/x.jks"}, "JKS files can't be read here"),
+        ({"config.providers": "file"}, "config.providers: can't be had here"),
+        ({"request.timeout.ms": "soon"}, "request.timeout.ms: must be a number"),
+    ],
+)
+def test_what_cant_be_had_is_one_line_without_secrets(java: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidFile) as caught:
+        translate(java)
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_tls_with_pem_files() -> None:
+    java = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/ca.pem",
+        "ssl.keystore.type": "pem",
+        "ssl.keystore.location": "/own.pem",
+        "ssl.key.password": "x",
+        "ssl.endpoint.identification.algorithm": "",
+        "ssl.enabled.protocols": "TLSv1.2, TLSv1.3",
+    }
+    assert translate(java).properties == {
+        "security.protocol": "SSL",
+        "ssl.endpoint.identification.algorithm": "",
+        "ssl.key.password": "x",
+        "ssl.ca.location": "/ca.pem",
+        "ssl.certificate.location": "/own.pem",
+    }
+    inline = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.certificates": "-----BEGIN"}
+    assert translate(inline).properties["ssl.ca.pem"] == "-----BEGIN"
+
+
+def test_what_other_clients_need_is_left_alone() -> None:
+    java = {
+        "bootstrap.servers": "x:1",
+        "acks": "all",
+        "group.id": "g",
+        "retries": "3",
+        "default.api.timeout.ms": "1500",
+    }
+    assert translate(java) == ({}, 1.5)
+    assert translate({"request.timeout.ms": "2000"}).timeout_s == 2.0

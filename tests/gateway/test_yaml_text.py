@@ -1,0 +1,78 @@
+# The one reader of YAML: what it refuses, and the lines of what it has read.
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from gateway.yaml_text import Lines, YamlError, load
+
+TEXT = """\
+upstream: {bootstrap_servers: b}
+topics:
+  clicks: {threshold: 1}
+quotas:
+  - {user: alice}
+  - user: bob
+    rate: 1
+1: one
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\nb: {c: 1, c: 2}", "x.yaml:2: c is there twice"),
+        ("a: [", "x.yaml:1: expected the node content"),
+        ("a: 1\n\tb: 2", "x.yaml:2: found character '\\t' that cannot start any token"),
+        ("a: \0", "x.yaml: not valid YAML: unacceptable character"),
+        ("{a: &x 1, b: *y}", "x.yaml:1: found undefined alias 'y'"),
+        ("a: !!python/name:os.system x", "x.yaml:1: could not determine a constructor"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_place(text: str, told: str) -> None:
+    with pytest.raises(YamlError) as error:
+        load(text, "x.yaml")
+    assert str(error.value).startswith(told)
+    assert "\n" not in str(error.value)
+
+
+def test_merged_keys_are_not_given_twice() -> None:
+    assert load("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}", "x.yaml")["b"] == {"x": 3, "y": 2}
+
+
+def test_nesting_without_end_is_refused() -> None:
+    with pytest.raises(YamlError, match=r"^x\.yaml"):
+        load("[" * 5000, "x.yaml")
+
+
+def test_there_is_libyaml_here() -> None:
+    assert yaml.__with_libyaml__
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ((), 1),
+        (("topics",), 2),
+        (("topics", "clicks", "threshold"), 3),
+        (("topics", "views"), 2),  # as far as the text goes
+        (("quotas", 0), 5),
+        (("quotas", 1, "rate"), 7),
+        (("quotas", 2), 4),
+        ((1,), 8),
+    ],
+)
+def test_the_line_of_a_path_is_that_of_its_deepest_part(path: tuple[str | int, ...], line: int) -> None:
+    assert Lines(TEXT).line(path) == line
+
+
+def test_keys_are_those_of_a_mapping() -> None:
+    lines = Lines(TEXT)
+    assert lines.keys(()) == ["upstream", "topics", "quotas", "1"]
+    assert lines.keys(("quotas", 1)) == ["user", "rate"]
+    assert lines.keys(("quotas",)) == lines.keys(("nothing",)) == []
+
+
+def test_what_is_not_yaml_has_its_first_line_only() -> None:
+    assert Lines("{").line(("a",)) == 1

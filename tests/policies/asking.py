@@ -1,0 +1,111 @@
+# One batch's way past the limits of an engine, as gateway/data/gate.py has it, step by step.
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from policies.broker_meters import OTHER, BrokerMeters, TopicMeter, TopicThreshold
+from policies.decision import Limit, Patience, strictest
+from policies.engine import Engine
+from policies.group_lines import GroupSide
+from policies.meter import TICK_S
+from policies.verdict import DELAY, Verdict
+
+
+def say(limit: Limit | None, size: int, now: float, patience: Patience, messages: int = 1) -> Verdict | None:
+    """What one limit says, marked where it is only observed; None: there is no such limit, or nothing to say."""
+    why = None if limit is None else limit.judge(size, messages, patience, now)
+    return replace(why, observed_only=True) if why is not None and limit is not None and limit.observes else why
+
+
+def rejecting(total: float | None = 20_000_000, **topics: float) -> Engine:
+    """An engine with thresholds that reject."""
+    made = Engine(now=0.0)
+    made.set_policy(total, topics)
+    return made
+
+
+def fill(made: Engine, node_id: int = 1, **rates: float) -> None:
+    """One tick's worth of traffic at these rates, and the tick."""
+    for topic, rate in rates.items():
+        record(made.broker(node_id), topic.encode(), round(rate * TICK_S))
+    made.tick(made.due)
+
+
+def meter_of(broker: BrokerMeters, topic: bytes) -> TopicMeter | None:
+    return broker.topics.get(topic) or broker.topics.get(OTHER)
+
+
+def threshold(engine: Engine, node_id: int, topic: bytes) -> TopicThreshold | None:
+    """The topic's threshold, where it has to be asked."""
+    broker = engine.broker(node_id)
+    meter = meter_of(broker, topic)
+    return TopicThreshold(broker, meter, topic) if meter is not None and meter.thresholds_ask else None
+
+
+def decide(
+    engine: Engine, node_id: int, topic: bytes, size: int, now: float, *, may_delay: bool = True, denied_s: float = 0.0
+) -> Verdict | None:
+    """What the topic's threshold says."""
+    return say(threshold(engine, node_id, topic), size, now, Patience(may_delay, denied_s))
+
+
+def rejection(engine: Engine, node_id: int, topic: bytes, now: float) -> Verdict:
+    """Why a topic that is over is rejected."""
+    verdict = decide(engine, node_id, topic, 1, now)
+    assert verdict is not None
+    return verdict
+
+
+def storage(engine: Engine, node_id: int, size: int, now: float) -> Verdict | None:
+    """What the line of all producers says."""
+    return say(engine.broker(node_id).storage, size, now, Patience())
+
+
+def record(broker: BrokerMeters, topic: bytes, size: int) -> bool:
+    """The seed's recordQuota: count `size` bytes that got in and say True, or count them as throttled: False."""
+    meter = broker.topics.get(topic) or broker.add_topic(topic)
+    if meter.thresholds_ask:
+        broker.throttled.uncounted += size
+        return False
+    meter.uncounted += size
+    broker.total.uncounted += size
+    broker.vouch(topic)
+    return True
+
+
+class Request:
+    """A batch for a topic that a broker has vouched for. `asked`: whether any limit had to be."""
+
+    def __init__(self, engine: Engine, topic: bytes, size: int, messages: int = 1, node_id: int = 1) -> None:
+        self.engine, self.topic, self.size, self.messages = engine, topic, size, messages
+        self.broker = engine.broker(node_id)
+        self.broker.vouch(topic)
+        self.meter = self.broker.topics[topic]
+        self.asked = self.meter.over
+        self.group: GroupSide | None = None
+        self.threshold = threshold(engine, node_id, topic)
+        self.said: dict[Limit | None, Verdict | None] = {}
+
+    def ask(self, now: float, *, may_delay: bool = True, denied_s: float = 0.0) -> Verdict | None:
+        """What its group and its threshold say together."""
+        if self.meter.group_asks:
+            self.group = self.engine.groups.publish(self.meter, self.topic, now)
+        patience = Patience(may_delay, denied_s)
+        self.said = {each: say(each, self.size, now, patience, self.messages) for each in (self.group, self.threshold)}
+        return strictest(self.said.values())
+
+    def admit(self, now: float) -> None:
+        """It passes."""
+        for limit in (self.group, self.threshold):
+            why = self.said.get(limit)
+            if limit is not None and (why is None or why.action == DELAY):
+                limit.take(self.size, self.messages, now)
+            elif limit is not None:
+                limit.spare(self.size)
+        self.meter.uncounted += self.size
+        self.broker.total.uncounted += self.size
+        if self.group is None:
+            self.meter.messages += self.messages
+        else:
+            self.meter.settled += self.size

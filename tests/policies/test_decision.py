@@ -1,0 +1,150 @@
+# How several limits become one verdict: each is asked once about all that the request brings under it, and charged for
+# what passes.
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.decision import STRICTNESS, Decision, Limit, Limits, Patience, admit, decide, strictest
+from policies.verdict import DELAY, HOLD, PROTECTED_TOPIC, REJECT, Verdict
+
+Part = tuple[bytes, int, int, int]
+PARTS: list[Part] = [(b"a", 0, 10, 1), (b"a", 1, 20, 2), (b"b", 0, 5, 1)]
+KEYS = [part[:2] for part in PARTS]
+
+
+class Told(Limit):
+    """Says what it was made with, and keeps what it was asked and charged."""
+
+    def __init__(self, why: Verdict | None = None, *, observes: bool = False) -> None:
+        self.why = why
+        self.observes = observes
+        self.asked: list[tuple[int, int]] = []
+        self.taken: list[tuple[int, int]] = []
+        self.spared: list[int] = []
+
+    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+        self.asked.append((size, messages))
+        return self.why
+
+    def take(self, size: int, messages: int, now: float) -> None:
+        self.taken.append((size, messages))
+
+    def spare(self, size: int) -> None:
+        self.spared.append(size)
+
+
+def said(action: str, throttle_ms: int, observed_only: bool = False, reason: str = "r") -> Verdict:
+    return Verdict(action, reason, throttle_ms, "", observed_only=observed_only)
+
+
+def decided(
+    *limits: Limits, parts: list[Part] = PARTS, observes: bool = False, one_fate: bool = False
+) -> Decision[Part]:
+    """One of `limits` for each part; the last one for the rest."""
+    under = {part[:2]: limits[min(at, len(limits) - 1)] for at, part in enumerate(parts)}
+    return decide(parts, under, Patience(), 0.0, observes=observes, one_fate=one_fate)
+
+
+def test_each_limit_is_asked_once_about_all_that_comes_under_it_and_nothing_is_taken() -> None:
+    whole, topic, other = Told(), Told(), Told()
+    of_a, of_b = Limits(quota=whole, threshold=topic), Limits(quota=whole, threshold=other)
+    found = decided(of_a, of_a, of_b)
+    assert (found.refused, found.delay_ms, found.notes) == ({}, 0, [])
+    assert (whole.asked, topic.asked, other.asked) == ([(35, 4)], [(30, 3)], [(5, 1)])
+    assert whole.taken == topic.taken == other.taken == []
+
+
+def test_every_limit_is_charged_for_what_passes() -> None:
+    whole, topic = Told(), Told(said(DELAY, 5))
+    found = decided(Limits(quota=whole, threshold=topic), Limits(quota=whole, threshold=topic), Limits(quota=whole))
+    admit(found, PARTS[1:], 0.0)
+    assert (whole.taken, topic.taken) == ([(25, 3)], [(20, 2)])
+
+
+def test_what_one_limit_refuses_passes_nowhere_and_the_rest_does() -> None:
+    no = said(REJECT, 7)
+    found = decided(Limits(threshold=Told(no)), Limits(), Limits(threshold=Told(said(DELAY, 9))))
+    assert found.refused == {KEYS[0]: no}
+    assert found.delay_ms == 9
+    assert found.notes == [(PARTS[2], "delayed", "r", 9)]
+
+
+def test_a_limit_that_only_observes_refuses_nothing_and_does_not_charge_what_it_would_have_refused() -> None:
+    observes, other = Told(said(REJECT, 7), observes=True), Told()
+    found = decided(Limits(quota=other, group=observes))
+    assert found.refused == {}
+    assert {note[1:] for note in found.notes} == {("would_reject", "r", 7)}
+    admit(found, PARTS, 0.0)
+    assert (observes.taken, observes.spared, other.taken) == ([], [35], [(35, 4)])
+
+
+def test_where_nothing_is_enforced_all_is_noted_and_passes() -> None:
+    found = decided(Limits(group=Told(said(REJECT, 7)), threshold=Told(said(DELAY, 9))), observes=True)
+    assert (found.refused, found.delay_ms) == ({}, 0)
+    assert {note[1:] for note in found.notes} == {("would_reject", "r", 7)}
+
+
+def test_of_equally_strict_limits_the_one_that_is_asked_first_counts() -> None:
+    limits = {kind: Told(said(REJECT, 7, reason=kind)) for kind in Limits._fields}
+    for kind in list(limits):
+        assert {why.reason for why in decided(Limits(**limits)).refused.values()} == {kind}
+        del limits[kind]
+
+
+def test_a_partition_that_is_under_no_limit_passes() -> None:
+    found = decide(PARTS, {}, Patience(), 0.0)
+    assert (found.refused, found.delay_ms, found.notes) == ({}, 0, [])
+    admit(found, PARTS, 0.0)
+
+
+def test_one_fate_is_that_of_a_refused_partition_and_for_good_if_one_is_refused_for_good() -> None:
+    no, never = said(REJECT, 7), said(REJECT, 0, reason=PROTECTED_TOPIC)
+    limits = Limits(), Limits(threshold=Told(no)), Limits()
+    assert decided(*limits, one_fate=True).refused == dict.fromkeys(KEYS, no)
+    assert decided(*limits).refused == {KEYS[1]: no}
+    under = dict(zip(KEYS, limits, strict=True))
+    found = decide(PARTS, under, Patience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
+    assert found.refused == {(b"ours", 0): never, KEYS[1]: no, KEYS[0]: never, KEYS[2]: never}
+
+
+verdicts = st.none() | st.builds(said, st.sampled_from(list(STRICTNESS)), st.integers(0, 3), st.booleans())
+
+
+@given(st.lists(st.tuples(verdicts, verdicts, verdicts), min_size=3, max_size=3))
+def test_each_partition_gets_the_strictest_of_what_its_own_limits_say(
+    told: list[tuple[Verdict | None, Verdict | None, Verdict | None]],
+) -> None:
+    found = decided(*(Limits(Told(one), Told(two), Told(three)) for one, two, three in told))
+    for part, said_here in zip(PARTS, told, strict=True):
+        why = strictest(said_here)
+        assert found.refused.get(part[:2]) == (None if why is None or why.observed_only or why.action == DELAY else why)
+
+
+def test_where_no_policy_says_anything_there_is_no_verdict() -> None:
+    assert strictest([]) is None
+    assert strictest([None, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("winner", "other"),
+    [
+        (said(REJECT, 1), said(DELAY, 9000)),
+        (said(REJECT, 2), said(REJECT, 1)),
+        (said(DELAY, 2), said(DELAY, 1)),
+        (said(DELAY, 1), said(REJECT, 9000, observed_only=True)),
+        (said(REJECT, 1, observed_only=True), said(DELAY, 9000, observed_only=True)),
+        (said(HOLD, 1), said(REJECT, 9000)),
+        (said("a misspelt action", 1), said(DELAY, 9000)),
+    ],
+)
+def test_the_strictest_verdict_counts_in_any_order(winner: Verdict, other: Verdict) -> None:
+    assert strictest([winner, None, other]) is winner
+    assert strictest(iter([other, winner])) is winner
+
+
+def test_of_equal_verdicts_the_first_counts() -> None:
+    first, second = said(DELAY, 5, reason="topic-threshold"), said(DELAY, 5, reason="mine")
+    assert strictest([first, second]) is first
