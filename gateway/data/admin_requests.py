@@ -1,6 +1,5 @@
-# The admin requests of one connection that control answers, one after the other: what each waits for, who is asked, and
-# the memory that it keeps. What is done when is its turn's (admin_turn.py); the question is brought to control by the
-# worker.
+# The admin requests of one connection that control answers, one after the other: what each waits for, and the memory
+# that it keeps. Its turn (admin_turn.py) says what is done when; the worker brings its question to control.
 
 from __future__ import annotations
 
@@ -102,4 +101,4 @@ class AdminRequests:
 
 
 def _nothing() -> None:
-    """Nobody sleeps."""
+    """A session without sockets has no link to wake."""

@@ -1,6 +1,6 @@
 # What the broker says on one connection, matched in order with what it is owed: from its bytes to what the client gets.
-# Sans-IO. Untouched answers stay in one run of the caller's buffer; those that nobody has to understand stream through
-# in pieces.
+# Sans-IO. Untouched answers stay in one run of the caller's buffer; those that the gateway needn't understand stream
+# through in pieces.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Answers:
-    """On one connection."""
+    """The broker's answers on one connection."""
 
     __slots__ = (
         "_admin",
@@ -94,7 +94,7 @@ class Answers:
                 if size < 4:
                     raise UpstreamError(f"an answer with a size of {size} bytes")
                 if not entries or entries[0][0] != correlation:
-                    raise UpstreamError(f"an answer with correlation id {correlation} that nobody waits for")
+                    raise UpstreamError(f"an answer with correlation id {correlation} that no request waits for")
                 entry = entries[0]
                 kind = entry[1]
                 if kind in STREAMED:

@@ -1,4 +1,5 @@
-# Who is on one connection, by SASL: what may come before the broker knows it, and what its answers say. Sans-IO.
+# The principal of one connection, by SASL: what may come before the broker accepts one, and what its answers say.
+# Sans-IO.
 #
 # A claim travels in the pending entry of its request and is believed only when the broker's answer accepts it. Where
 # brokers want SASL, nothing but the three APIs that lead there passes before, one step at a time (KIP-152).
@@ -26,7 +27,7 @@ _HANDSHAKE_ANSWERED = frozenset({0, 33})
 
 
 class Authentication:
-    """`is_done`: the broker has accepted who this is."""
+    """`is_done`: the broker has accepted the client's principal."""
 
     __slots__ = ("_account", "_gate", "_sasl", "is_done")
 
@@ -38,7 +39,7 @@ class Authentication:
 
     @property
     def is_owed(self) -> bool:
-        """The broker wants SASL, and doesn't know yet who this is."""
+        """The broker wants SASL, and hasn't accepted this client yet."""
         return self._gate.world.wants_sasl and not self.is_done
 
     def check(self, key: int) -> None:

@@ -23,7 +23,7 @@ class Excluded(UpstreamError):
 
 
 class IdentityChanged(Excluded):
-    """The broker accepted somebody else on a connection that it had accepted somebody on: it is closed."""
+    """The broker accepted another principal on a connection that has one: it is closed."""
 
 
 class TooManyConnections(Excluded):

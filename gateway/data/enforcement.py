@@ -31,7 +31,7 @@ ACKS0_LIMIT = "acks0-limit"
 
 
 class Enforcement:
-    """On one connection."""
+    """What one connection's Produce requests are let do."""
 
     __slots__ = ("_gate", "_hold", "_holds_acks0", "_in_flight", "_lookup")
 
@@ -88,7 +88,7 @@ class Enforcement:
         gate, hold, acks, parts = self._gate, self._hold, request.acks, request.parts
         pause = gate.paused()
         if pause is not None and (acks or gate.world.settings.acks0 == "delay"):
-            if not acks and (hold.draining or hold.memory_short):  # nobody can be told
+            if not acks and (hold.draining or hold.memory_short):  # the client can't be told
                 gate.count(parts, request.version, "dropped", CONNECTION_LOST if hold.draining else ACKS0_LIMIT)
                 return DROPPED
             until = hold.latest if acks else now + LOOK_AGAIN_S
@@ -105,8 +105,7 @@ class Enforcement:
         """What is refused of it all the same, and until when it waits, if at all.
 
         acks=0 waits, unless the operator wants it dropped: every client reports success for what is lost, and none
-        times out on it. What is left refused (a topic that nobody may produce to, or nobody knows) can't be told to
-        anyone.
+        times out on it. What is refused all the same (a protected topic, or an unknown id) is lost without a word.
         """
         hold = self._hold
         for_good = {key: why for key, why in refused.items() if why.reason in NEVER_PASSES}
@@ -164,7 +163,7 @@ class Enforcement:
         return Step(ANSWER, frame, delays=bool(delay_ms))
 
     def _drop(self, parts: list[Partition], version: int, refused: Refused) -> None:
-        """Nobody can be told."""
+        """Count them as dropped: with acks=0 the client can't be told."""
         dropped: dict[str, list[Partition]] = {}
         for part in parts:
             reason = refused[part[:2]].reason

@@ -55,7 +55,7 @@ class Fetches:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def ask(self, request: Request, is_over: bool, now: float) -> int | None:
-        """What its answer is charged to; None: it has to wait until `mute_until`. `is_over`: nobody can wait any more.
+        """What its answer is charged to; None: it has to wait until `mute_until`. `is_over`: it can't wait.
 
         It may only ask for as much as can be paid for by a bounded wait, or it has to wait itself.
 

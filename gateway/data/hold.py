@@ -30,7 +30,7 @@ class Hold:
 
     @property
     def is_over(self) -> bool:
-        """Nobody waits for answers to new requests."""
+        """The client doesn't wait for answers to new requests."""
         return self.client_gone or self.draining
 
     @property

@@ -133,7 +133,7 @@ class Link:
             if events & OUT and not events & (ERR | HUP):
                 upstream.outbound.flush(upstream.sock)
             if events & (ERR | HUP):
-                upstream.outbound.close()  # nobody takes it any more, and OUT would be reported for ever
+                upstream.outbound.close()  # it can't be sent any more, and OUT would be reported for ever
             if events & IN and upstream.mask & IN:
                 n = upstream.inbound.receive(upstream.sock)
                 if n > 0:
@@ -144,7 +144,7 @@ class Link:
             elif events & (ERR | HUP | RDHUP) and not upstream.is_gone:
                 # What it said before is still the client's: its end is read behind that.
                 upstream.is_gone, upstream.mask = True, 0
-                self._is_ending(now)
+                self._begin_end(now)
         except OSError:
             self._upstream_ended(now)
         if not self.closed:
@@ -164,13 +164,13 @@ class Link:
     def _wake(self) -> None:
         self.reactor.call_soon(self)
 
-    def _is_ending(self, now: float) -> None:
+    def _begin_end(self, now: float) -> None:
         """Nothing more comes from a side, or is taken from it: what is left has to go in time."""
         self._watch.ended_at, self._is_plain = now, False
 
     def _client_ended(self, now: float) -> None:
         self.client.is_over = True
-        self._is_ending(now)
+        self._begin_end(now)
         partial = self.client.inbound.partial
         if partial:
             self._log.malformed(f"half a frame: {partial} bytes, then the client closed")
@@ -179,22 +179,22 @@ class Link:
         """Nothing can be sent to it any more; what it said before may still be to be read."""
         self.upstream.outbound.close()
         self.upstream.is_gone = True
-        self._is_ending(now)
+        self._begin_end(now)
 
     def _upstream_ended(self, now: float) -> None:
         self.upstream.is_over = True
-        self._is_ending(now)
+        self._begin_end(now)
 
     # --- client -> upstream -------------------------------------------------------------------------------------------
 
     def _handle(self, buf: bytearray, pos: int, end: int, large: Large | None, now: float) -> None:
         """Give the session what was read, send what it leaves, and keep or park the rest."""
         session, inbound = self.session, self.client.inbound
-        inbound.large = None  # ours from here on: handed to whoever needs it further, or given back below
+        inbound.large = None  # ours from here on: handed on to what needs it further, or given back below
         if self.finishing and not session.hold.draining:
             self._give_back(large)  # behind a malformed frame
             return
-        malformed = None
+        malformed = reason = ""  # not the error itself: it would keep this frame, and all of the session, in a circle
         frame_bytes, start = 0, pos
         started = perf_counter() if session.gate.timed else 0.0
         try:
@@ -202,7 +202,7 @@ class Link:
             if pos < end and not session.hold.until:
                 frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
         except MalformedFrame as error:
-            malformed = error
+            malformed, reason = str(error), close_reason(error)
         if pos != start:
             self._watch.frame_at = 0.0
         if session.in_flight.is_waiting:
@@ -217,10 +217,10 @@ class Link:
             self._send_client()
         if started:
             session.gate.spend(perf_counter() - started, now)
-        if malformed is not None:
-            self._log.malformed(str(malformed))
-            self.finishing = close_reason(malformed)  # the requests before the broken one are still answered
-            self._is_ending(now)
+        if reason:
+            self._log.malformed(malformed)
+            self.finishing = reason  # the requests before the broken one are still answered
+            self._begin_end(now)
         elif pos < end and not self.closed:
             if session.hold.until or session.in_flight.is_full:
                 self._park(buf, pos, end, large)
@@ -430,7 +430,7 @@ class Link:
         reactor.links.discard(self)
         try:
             session.world.ledger.count(cause)
-            # Before any memory is given back: whoever waits for it may write into it at once.
+            # Before any memory is given back: a connection that waits for it may write into it at once.
             by_broker = cause == "disconnects_upstream"
             session.close(held[:3] if held is not None else None, by_broker=by_broker)
         finally:

@@ -1,9 +1,9 @@
-# Names of topic ids (Produce v13 on) that nobody here knows: the broker is asked for them on the client's own
-# connection, since that needs no rights that the client doesn't have. The request waits meanwhile, but not for long.
+# Names of topic ids (Produce v13 on) that this worker doesn't know: it asks the broker for them on the client's own
+# connection, which needs no rights beyond the client's. The request waits meanwhile, but not for long.
 #
-# Where nobody could tell a name in time, or the broker doesn't know it, the request goes on without: what has no name
-# is refused then, since it may be a topic that nobody may produce to, and each may have a limit. Where nobody can be
-# told so (acks=0), the broker is asked again and again before that.
+# Where the broker doesn't tell a name in time, or doesn't know it, the request goes on: partitions without a name are
+# refused then, since their topic may be a protected one, and each may have a limit. With acks=0 a client can't be told
+# so: the broker is asked again and again before that.
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lookup:
     def look(self, missing: frozenset[bytes], acks: int, is_over: bool, now: float) -> Look | None:
         """How long the request at the head, with these ids without a name, waits. None: no longer, or there are none.
 
-        `is_over`: nobody waits for its answer.
+        `is_over`: its client doesn't wait for the answer.
         """
         if not missing:
             self._until = 0.0
@@ -69,7 +69,7 @@ class Lookup:
         return rewrite.metadata_by_id_request(self.correlation, VERSION, sorted(missing))
 
     def take_answer(self, correlation: int) -> bool:
-        """The broker has answered; what it didn't tell, nobody will. False: to a question that was given up."""
+        """The broker has answered; it won't tell more. False: it was a question that was given up."""
         is_awaited = bool(self._until) and correlation == self.correlation
         self._is_answered = self._is_answered or is_awaited
         return is_awaited

@@ -1,5 +1,5 @@
-# Where memory is short, ends those who hold it without getting on: half-sent frames that don't come, clients that don't
-# read what they asked for, and, where it is far exceeded, those who wait for still more.
+# Where memory is short, ends connections that hold it without getting on: whose frames don't come, and whose clients
+# don't read what they asked for; and, where it is far exceeded, connections that wait for still more.
 
 from __future__ import annotations
 

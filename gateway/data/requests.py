@@ -36,7 +36,10 @@ _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE
 
 
 class Requests:
-    """`to_upstream`: what is to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes."""
+    """The requests of one connection.
+
+    `to_upstream`: what is to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes.
+    """
 
     __slots__ = (
         "_admin",
@@ -159,9 +162,9 @@ class Requests:
         return pos
 
     def _handle_unauthenticated(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        """Requests of a connection that the broker knows nobody behind: only those that lead there, one step at a time.
+        """Requests of a client that the broker hasn't accepted yet: only the steps of SASL pass, one at a time.
 
-        As SaslServerAuthenticator has it. None of them is metered, and none takes part in any limit.
+        SaslServerAuthenticator does the same. None of these requests is metered, and none takes part in any limit.
         """
         world = self._gate.world
         max_bytes = world.settings.max_request_bytes

@@ -1,6 +1,6 @@
 # The core of one client connection: bytes in, bytes out, no socket, no clock, no await. Here its parts are joined:
 #
-#   client ──► requests ──► to_upstream        authentication   who it is, by SASL
+#   client ──► requests ──► to_upstream        authentication   the client's principal, by SASL
 #                 │                            enforcement      a Produce request that some limit concerns; lookup
 #              in flight, hold                 fetches          Fetch where some limit concerns it; dispatch
 #                 │                            admin            admin requests that control answers

@@ -1,7 +1,7 @@
 # TLS on a client's connection, in memory (ssl.MemoryBIO) between its socket and the link: epoll goes on to tell of
 # sockets and of nothing else.
 #
-# The handshake is a task's. From then on `Tls` stands where a link's read and write sides (inbound.py, links.py) see
+# The handshake is a task's. From then on `Tls` stands where a link's read and write sides (inbound.py, outbound.py) see
 # the socket, and a link of its own class calls itself when bytes are left that no event will tell of: decrypted ones,
 # or whole records behind them. Writing never blocks: what the socket doesn't take is kept as ciphertext, as a plain
 # link keeps plaintext. (OpenSSL on the socket itself would have to be given the very same bytes again.) Plain

@@ -1,5 +1,5 @@
-# The clock of one connection: who takes too long, whatever it does. Says so, and ends nothing. Times are the link's
-# monotonic clock in seconds.
+# The clock of one connection: says when its client or its broker takes too long, and ends nothing. Times are the
+# link's monotonic clock in seconds.
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.data.outbound import Outbound
     from gateway.data.sides import Side
 
-PATIENCE_S = 2.0  # where memory is short, with those who hold it and do nothing
+PATIENCE_S = 2.0  # where memory is short, with connections that hold it and do nothing
 
 
 class Late(NamedTuple):

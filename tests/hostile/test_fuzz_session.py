@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from gateway.channel import Row
 from gateway.data.ends import UpstreamError
 from gateway.data.gate import INVALID_TOPIC
-from gateway.data.ledger import Ledger
-from gateway.data.lookup import LOOKUP_S, Lookup
+from gateway.data.lookup import LOOKUP_S
 from gateway.data.session import Session
 from policies.usage import NOTES
 from protocol import api, produce_request
@@ -480,13 +479,6 @@ def test_the_late_answer_to_one_lookup_does_not_end_the_next() -> None:
     play.broker(late)
     assert play.session.hold.until > play.now
     assert play.again() == (b"", b"")
-
-
-def test_lookups_never_run_out_of_correlation_ids() -> None:
-    lookup = Lookup(Ledger())
-    lookup.correlation = 2**31 - 1
-    assert lookup.look(frozenset({UNKNOWN_ID}), -1, False, 0.0) is not None
-    assert 0 < lookup.correlation < 2**31
 
 
 @pytest.mark.parametrize("behind", [other_request(2), other_request(2, key=18, version=9)], ids=["forwarded", "local"])
