@@ -64,7 +64,7 @@ class Others(NamedTuple):
     """What everybody else in the fleet brings to one broker: bytes per second, one-minute EWMA."""
 
     rate: float = 0.0
-    topics: Mapping[bytes, float] = MappingProxyType({})
+    topics: Mapping[bytes, float] = {}
 
 
 NO_OTHERS: Final = Others()

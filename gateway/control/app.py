@@ -16,23 +16,22 @@ from typing import Any, Final, get_args
 import msgspec
 import trio
 
-from gateway.channel import PROTOCOL, Answer, Ask, Brokers, Groups, Quotas, Storage, Topics
-from gateway.channel import Settings as WorkerSettings
+from gateway.channel import Answer, Ask, Brokers, Groups, Quotas, Storage, Topics
 from gateway.config import Settings, limits_production
 from gateway.control import admin, rest
 from gateway.control.admission import CONNECTIONS, Admission
 from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import Metrics
-from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable
+from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable, make_store
 from gateway.control.quota_source import QuotaFeed
 from gateway.control.recent import Recent
 from gateway.control.rights import Rights
+from gateway.control.snapshots import groups_of, quotas_of, thresholds_of, worker_count, worker_settings
 from gateway.control.usage_log import Publisher, Spool, UsageLog
 from gateway.control.workers import Workers
 from gateway.fleet.exchange import DROPPED, Exchange
-from gateway.policy.door import Door, managed_apis
-from gateway.policy.parts import groups_of, make_store, quotas_of, thresholds_of
+from gateway.policy.door import Door
 from gateway.policy.service import PolicyService
 from gateway.policy.store import StoreError
 from gateway.sockets import network_of, reset
@@ -64,43 +63,6 @@ def client_properties(settings: Settings) -> dict[str, Any]:
         "client.id": f"produce-gateway-{settings.gateway}",
         "log_level": 2,  # what matters is reported by the calls; librdkafka repeats itself on stderr
     }
-
-
-def worker_count(settings: Settings) -> int:
-    """The parent has put a number in place of `auto`."""
-    return 1 if settings.workers == "auto" else settings.workers
-
-
-def worker_settings(settings: Settings) -> WorkerSettings:
-    limits = settings.limits
-    return WorkerSettings(
-        protocol=PROTOCOL,
-        gateway=settings.gateway,
-        max_request_bytes=limits.max_request_bytes,
-        max_buffered_bytes=max(limits.max_buffered_bytes // worker_count(settings), limits.max_request_bytes),
-        connect_timeout_s=settings.upstream.connect_timeout,
-        frame_timeout_s=limits.frame_timeout,
-        min_bytes_per_s=limits.min_rate,
-        first_byte_timeout_s=limits.first_byte_timeout,
-        authentication_timeout_s=limits.authentication_timeout,
-        idle_timeout_s=limits.idle_timeout,
-        max_connections_per_principal=max(1, limits.max_connections_per_principal // worker_count(settings)),
-        max_partitions_per_request=limits.max_partitions_per_request,
-        max_admin_request_bytes=limits.max_admin_request,
-        reject_code=None if settings.reject_code == "auto" else settings.reject_code,
-        unknown_apis=settings.unknown_apis,
-        max_client_keys=limits.max_client_keys,
-        internal_principals=settings.internal.principals,
-        internal_client_ids=settings.internal.client_ids,
-        internal_clients=tuple((each.principal, each.client_id) for each in settings.internal.clients),
-        protected_topics=settings.own_topics,
-        acks0=settings.acks0,
-        policies=settings.policies,
-        managed_apis=managed_apis(settings.client_quotas_api),
-        observe=settings.mode == "observe",
-        tls=settings.listener.tls,
-        upstream_sasl=settings.upstream.properties.get("security.protocol", "").upper().startswith("SASL"),
-    )
 
 
 async def run(link: ParentLink) -> None:

@@ -15,12 +15,13 @@ from typing import Final, Literal
 
 import trio
 
-from gateway.channel import Demand, OtherRate, Others, Part, Parts, Rates
+from gateway.channel import Demand, OtherRates, Parts, Rates
 from gateway.control.fleet_keys import Keys
+from gateway.control.fleet_rates import Brought, Sums, differ
 from gateway.control.metrics import FleetMetrics
-from gateway.control.others import Brought, Sums, differ
 from gateway.fleet.exchange import Exchange, Heard, Present, Rate
 from policies import shares
+from policies.engine import Others
 from policies.explain import FleetUse
 from policies.fleet_keys import FleetKey
 from policies.policy_set import PolicySet
@@ -73,7 +74,7 @@ class FleetControl:
 
     def __init__(
         self,
-        post: Callable[[int, Parts | Others], bool],
+        post: Callable[[int, Parts | OtherRates], bool],
         metrics: FleetMetrics,
         *,
         exchanges: bool = False,
@@ -149,17 +150,16 @@ class FleetControl:
         name = str(worker)
         fleet: dict[str, shares.Use] = {}
         here: dict[str, shares.Use] = {}
-        for use in demand.uses:
-            if self._keys.use(worker, use.key, idle=use.rate <= 0 and not use.hungry):
-                own = here if self._keys.is_here(use.key) else fleet
-                own[use.key] = shares.Use(use.rate, use.hungry, use.weight, use.topics)
+        for key, use in demand.uses.items():
+            if self._keys.use(worker, key, idle=use.is_idle):
+                (here if self._keys.is_here(key) else fleet)[key] = use
         self._fleet.take_demand(name, fleet, whole=demand.whole)
         self._here.take_demand(name, here, whole=demand.whole)
         if demand.whole:
             self._keys.set_busy(worker, [*fleet, *here])
             self._fleet.retell(name)  # it has no parts, or only old ones
             self._here.retell(name)
-        if any(use.hungry for use in demand.uses):
+        if any(use.hungry for use in demand.uses.values()):
             self._wake.set()
 
     def take_rates(self, worker: int, rates: Rates) -> None:
@@ -185,7 +185,7 @@ class FleetControl:
         for node_id, broker in self._brought.own().items() if self._has_totals else ():
             yield Rate(node_id, None, broker.rate)
             for topic, rate in broker.topics.items():
-                yield Rate(node_id, topic, rate)
+                yield Rate(node_id, topic.decode(), rate)
 
     def publish(self, keys: Iterable[FleetKey]) -> None:
         """Others count with what was told last from now on; it is something else for these."""
@@ -360,8 +360,7 @@ class FleetControl:
         for number in self._workers:
             told = parts.get(str(number), {})
             if told or renew:
-                news = {key: Part(*part) for key, part in told.items()}
-                if not self._post(number, Parts(news, members, valid_until, settle_s, lease_s)):
+                if not self._post(number, Parts(told, members, valid_until, settle_s, lease_s)):
                     self._deaf.add(number)
                 elif number in self._deaf:
                     self._deaf.remove(number)
@@ -411,14 +410,19 @@ class FleetControl:
         elif self._rates_stale and self._exchange is not None:
             self._rates_stale = False
             rates = self._exchange.peers.rates()
-            self._brought.set_peers({node_id: OtherRate(*broker) for node_id, broker in rates.items()})
+            self._brought.set_peers(
+                {
+                    node_id: Others(total, {topic.encode(): rate for topic, rate in topics.items()})
+                    for node_id, (total, topics) in rates.items()
+                }
+            )
         members = self._fleet.members
         for number, told in self._workers.items():
             others = {} if members == 1 else self._brought.others_of(number)
             known, age = told.others or {}, now - told.at
             is_unsure = told.others is None and age >= UNSURE_S
             if is_unsure or differ(others, known) or (others != known and age >= TICK_S):
-                if self._post(number, Others(others, members)):
+                if self._post(number, OtherRates(others, members)):
                     told.others, told.at = others, now
                 else:
                     self._others_stale = True

@@ -27,7 +27,6 @@ from gateway.policy.service import Altered
 from policies import explain
 from policies.client_quotas import Alteration
 from policies.client_quotas import Op as QuotaOp
-from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
 from policies.fleet_keys import FleetKey
 from policies.groups import Finder
@@ -371,7 +370,7 @@ class _Views:
 
     def _known(self) -> tuple[explain.Known, channel.Rates | None]:
         latest = self._latest
-        settings, topics, policy = latest(channel.Settings), latest(channel.Topics), latest(channel.Policy)
+        settings, topics, policy = latest(channel.WorkerSettings), latest(channel.Topics), latest(channel.Policy)
         quotas, storage = latest(channel.Quotas), latest(channel.Storage)
         known = explain.Known(
             self._policies.policies, self._base, {} if topics is None else topics.leads, frozenset(self._gone())
@@ -381,7 +380,7 @@ class _Views:
         if quotas is not None:
             known = known._replace(quota_mode=quotas.mode)
         if storage is not None:
-            known = known._replace(storage=explain.Storage(storage.factor, storage.origin, storage.why, storage.mode))
+            known = known._replace(storage=storage.factor, storage_mode=storage.mode)
         if settings is not None:
             known = known._replace(
                 observe=settings.observe,
@@ -396,30 +395,8 @@ class _Views:
 def _rates(said: channel.Rates | None, fleet: Mapping[FleetKey, FleetUse] = _NOTHING) -> explain.Rates:
     if said is None:
         return explain.Rates(fleet=fleet)
-    return explain.Rates(
-        [
-            BrokerRate(
-                broker.node_id, broker.rate, broker.error_rate, broker.throttled_rate, broker.threshold,
-                [TopicRate(each.topic, each.rate, each.threshold, each.over) for each in broker.topics],
-            )
-            for broker in said.brokers
-        ],
-        [
-            explain.QuotaRate(
-                each.key, each.source, each.user, each.client_id, each.broker, each.rate, each.limit, each.waiting
-            )
-            for each in said.quotas
-        ],
-        partial=len(said.quotas) >= channel.MAX_QUOTA_RATES,
-        groups=[
-            explain.GroupRate(
-                each.group, "publish" if each.direction == "publish" else "dispatch", each.bytes_rate, each.msgs_rate,
-                each.bytes_limit, each.msgs_limit, each.waiting,
-            )
-            for each in said.groups
-        ],
-        fleet=fleet,
-    )  # fmt: skip
+    partial = len(said.quotas) >= channel.MAX_QUOTA_RATES
+    return explain.Rates(said.brokers, said.quotas, partial, said.groups, fleet)
 
 
 def _quota_value(op: shapes.GivenOp, where: str) -> float | None:

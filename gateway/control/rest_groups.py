@@ -20,6 +20,7 @@ from gateway.config import parse_size
 from gateway.control import rest_shapes as shapes
 from policies.explain import FleetUse, origin_of
 from policies.fleet_keys import FleetKey, group_key
+from policies.group_lines import GroupRate
 from policies.group_names import (
     ANSWERED,
     DISPATCH_BYTES,
@@ -298,7 +299,7 @@ def detail(rates: Mapping[str, float]) -> GroupDetail:
 def _shown(
     policies: PolicySet,
     told: channel.Groups,
-    rates: tuple[channel.GroupRate, ...],
+    rates: tuple[GroupRate, ...],
     fleet: Mapping[FleetKey, FleetUse],
     base: str,
 ) -> ShownGroups:
@@ -306,7 +307,7 @@ def _shown(
     for index, attached in enumerate((policies.tenants(), policies.namespaces())):
         for name, group in attached.items():
             users.setdefault(group, ([], []))[index].append(name)
-    measured: dict[str, dict[str, channel.GroupRate]] = {}
+    measured: dict[str, dict[str, GroupRate]] = {}
     for each in rates:
         measured.setdefault(each.group, {})[each.direction] = each
     groups = {}
@@ -334,7 +335,7 @@ def _shown_rate(
     policies: PolicySet,
     group: str,
     key: str,
-    here: Mapping[str, channel.GroupRate],
+    here: Mapping[str, GroupRate],
     fleet: Mapping[FleetKey, FleetUse],
     base: str,
 ) -> ShownRate:

@@ -24,7 +24,7 @@ from protocol.framing import check_answer_head, check_request_head
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    from gateway.channel import Settings
+    from gateway.channel import WorkerSettings
     from gateway.data.budget import Large
     from gateway.data.reactor import Reactor
 
@@ -561,7 +561,7 @@ class Link:
         if not self.closed:
             self._go_on(now)
 
-    def check_progress(self, now: float, settings: Settings) -> None:
+    def check_progress(self, now: float, settings: WorkerSettings) -> None:
         """End a connection that takes too long, whatever it does; to be called every few seconds."""
         since, self._looked_at = now - self._looked_at, now
         session = self.session

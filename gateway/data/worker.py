@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import os
@@ -13,7 +12,7 @@ import socket
 import time
 import uuid
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -24,49 +23,46 @@ from gateway.channel import (
     Accepted,
     Answer,
     Ask,
-    BrokerRate,
     Brokers,
     Channel,
     ChannelClosed,
+    Down,
     Drain,
     Ended,
     Gauges,
-    GroupRate,
     Groups,
     Hello,
     Interval,
     Log,
-    Others,
+    OtherRates,
     Parts,
     Policy,
-    QuotaRate,
     Quotas,
     Rates,
-    Settings,
     Spooled,
     Storage,
-    TopicRate,
     Topics,
+    Up,
     Want,
+    WorkerSettings,
+    decode_down,
 )
 from gateway.data.complaints import Complaints
-from gateway.data.fleet import FleetDesk
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.links import Link
 from gateway.data.lowest_factor import LowestFactor
 from gateway.data.opening import HEAD, receive_head
 from gateway.data.reactor import Reactor
 from gateway.data.session import Session, Unauthenticated, close_reason
+from gateway.data.share_reporter import ShareReporter
 from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, HandshakeError, Tls, TlsLink, shake_hands
 from gateway.data.world import World
 from gateway.sockets import network_of, reset
 from policies.client_quotas import QuotaStore
 from policies.engine import Engine
-from policies.group_lines import GroupSide
 from policies.pacing import PACE_S
-from policies.quota_lines import ALL_BROKERS, DEAL_S, QuotaLine
-from policies.quota_names import Default, Entity, QuotaKey
-from policies.quota_text import entity_text
+from policies.quota_lines import DEAL_S
+from policies.quota_names import Entity, QuotaKey
 from policies.text import one_line
 from protocol.wire import MalformedFrame
 
@@ -99,7 +95,7 @@ class Worker:
         self._boot = uuid.uuid4().hex
         self._world: World | None = None
         self._reactor = Reactor(BUFFERED_BYTES, self._report_bug, self._count_closed)
-        self._channel: Channel | None = None
+        self._channel: Channel[Up, Down] | None = None
         self._engine = Engine(trio.current_time())
         self._bootstrap: tuple[tuple[str, int], ...] = ()
         self._turn = itertools.count()
@@ -120,7 +116,7 @@ class Worker:
         self._storage_shown: tuple[float, str, str] = (1.0, "", "enforce")
         self._storage_told = trio.Event()
         self._factor = LowestFactor()
-        self._fleet = FleetDesk(self._engine, self._post_if_heard, self._log, lambda: self._channel is not None)
+        self._fleet = ShareReporter(self._engine, self._post_if_heard, self._log, lambda: self._channel is not None)
         self._has_shares = trio.Event()
         self._certificates: Certificates | None = None  # None: listeners are plain
         self._ciphertext = memoryview(b"")  # where connections with TLS receive
@@ -154,9 +150,9 @@ class Worker:
     async def _keep_channel(self, dialling: trio.Nursery) -> None:
         """Talk to control; to the next one when it was started again."""
         while True:
-            await self._converse(Channel(await self._parent.next_channel(), "worker"), dialling)
+            await self._converse(Channel(await self._parent.next_channel(), decode_down), dialling)
 
-    async def _converse(self, channel: Channel, dialling: trio.Nursery) -> None:
+    async def _converse(self, channel: Channel[Up, Down], dialling: trio.Nursery) -> None:
         self._channel = channel
         self._taken = 0
         self._fleet.begin()
@@ -189,9 +185,9 @@ class Worker:
             self._fleet.end()
             channel.close()
 
-    def _obey(self, message: Any) -> None:
+    def _obey(self, message: Down) -> None:
         match message:
-            case Settings():
+            case WorkerSettings():
                 self._configure(message)
             case Brokers(bootstrap, brokers):
                 self._bootstrap = bootstrap
@@ -210,8 +206,8 @@ class Worker:
                 self._apply_groups(message)
             case Parts():
                 self._fleet.take_parts(message, trio.current_time())
-            case Others():
-                self._fleet.take_others(message)
+            case OtherRates(brokers):
+                self._engine.set_others(brokers)
             case Answer(token):
                 session = self._known_world.asked.pop(token, None)
                 if session is not None:  # else its client has gone, or was told that nobody answered
@@ -228,10 +224,10 @@ class Worker:
 
     @property
     def _known_world(self) -> World:
-        assert self._world is not None, "control sends Settings before anything else"
+        assert self._world is not None, "control sends WorkerSettings before anything else"
         return self._world
 
-    def _configure(self, settings: Settings) -> None:
+    def _configure(self, settings: WorkerSettings) -> None:
         if settings.tls is not None and (self._world is None or self._world.settings.tls != settings.tls):
             self._certificates = Certificates(settings.tls, self._log)
             self._certificates.context(trio.current_time())  # so that what is wrong is said before somebody comes
@@ -282,22 +278,23 @@ class Worker:
     def _apply_storage(self, storage: Storage) -> None:
         world = self._known_world
         now = trio.current_time()
-        self._factor.set(storage.factor if storage.mode == "enforce" else None)
-        shown = (storage.factor, storage.why, storage.mode)
+        factor = storage.factor
+        self._factor.set(factor.value if storage.mode == "enforce" else None)
+        shown = (factor.value, factor.why, storage.mode)
         if shown == self._storage_shown:  # only its expiry moved
             return
         self._storage_shown = shown
-        self._engine.set_storage(storage.factor, storage.why, now, mode=storage.mode)
+        self._engine.set_storage(factor.value, factor.why, now, mode=storage.mode)
         world.quotas.set_factor(self._engine.factor, now)
         self._paces.set()
         world.ledger.renew()
         self._tell_rates()
 
-    def _post(self, message: Any) -> None:
+    def _post(self, message: Up) -> None:
         if self._channel is not None:
             self._channel.post(message)
 
-    def _post_if_heard(self, message: Any) -> bool:
+    def _post_if_heard(self, message: Up) -> bool:
         """For what the next one makes obsolete: a control that doesn't read must not fill our memory. Whether it was
         posted.
         """
@@ -560,12 +557,11 @@ class Worker:
             with trio.move_on_after(timeout_s) as waiting:
                 await self._storage_told.wait()
             if waiting.cancelled_caught and storage is not None and storage is self._storage:
-                self._storage = Storage(storage.next_factor, storage.next_origin, storage.next_why, storage.mode)
+                factor = storage.following
+                self._storage = Storage(factor, storage.mode)
                 self._apply_storage(self._storage)
-                self._log(
-                    "warning",
-                    f"storage factor {storage.next_factor:g} ({storage.next_origin}): nothing new was heard in time",
-                )
+                what = f"storage factor {factor.value:g} ({factor.origin})"
+                self._log("warning", f"{what}: nothing new was heard in time")
 
     async def _resume_paused(self) -> None:
         paused = [link for link in self._reactor.links if link.session.paused_since]
@@ -600,21 +596,11 @@ class Worker:
             await trio.sleep(DEAL_S)
 
     def _tell_rates(self) -> None:
-        brokers = tuple(
-            BrokerRate(
-                rate.node_id,
-                rate.rate,
-                rate.error_rate,
-                rate.throttled_rate,
-                rate.threshold,
-                tuple(TopicRate(*topic) for topic in rate.topics),
-            )
-            for rate in self._engine.rates()
+        quotas = [] if self._world is None else self._world.quotas.rates(MAX_QUOTA_RATES)
+        engine = self._engine
+        self._post_if_heard(
+            Rates(tuple(engine.rates()), engine.warnings(), tuple(quotas), tuple(engine.groups.rates()))
         )
-        lines = () if self._world is None else self._world.quotas.rates()
-        quotas = tuple(map(_quota_rate, heapq.nlargest(MAX_QUOTA_RATES, lines, key=_by_rate)))
-        groups = tuple(map(_group_rate, self._engine.groups.rates()))
-        self._post_if_heard(Rates(brokers, self._engine.warnings(), quotas, groups))
 
     async def _close_intervals(self) -> None:
         """Each second, counted from ticks: what a tick changed is in the interval behind it, and nothing of it before
@@ -706,31 +692,3 @@ class Worker:
 
 def _wall_ms() -> int:
     return round(time.time() * 1000)
-
-
-def _by_rate(line: QuotaLine) -> float:
-    return line.meter.rate / line.bucket.rate
-
-
-def _group_rate(side: GroupSide) -> GroupRate:
-    limits = [None if line is None else line.bucket.rate for line in (side.bytes, side.msgs)]
-    return GroupRate(
-        side.group,
-        side.direction,
-        side.topic_count,
-        side.bytes_meter.rate,
-        side.msgs_meter.rate,
-        limits[0],
-        limits[1],
-        side.is_waiting,
-    )
-
-
-def _quota_rate(line: QuotaLine) -> QuotaRate:
-    limit = line.quota
-    user, client_id = (
-        None if isinstance(name, Default) else name for name in (limit.bucket.user, limit.bucket.client_id)
-    )
-    broker = None if line.node_id == ALL_BROKERS else line.node_id
-    key, source = str(limit.bucket.key), entity_text(limit.source)
-    return QuotaRate(key, source, user, client_id, broker, line.meter.rate, line.bucket.rate, line.bucket.in_debt)

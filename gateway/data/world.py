@@ -10,14 +10,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
-from msgspec.structs import astuple
-
-from gateway.channel import Broker, Groups, Settings
+from gateway.channel import Broker, Groups, WorkerSettings
 from gateway.data.ledger import Ledger
 from gateway.plugins import load
 from policies.duplicates import Acknowledged
 from policies.engine import Engine
-from policies.group_lines import GroupLimits
 from policies.groups import Finder
 from policies.plugin import TrafficPolicy
 from policies.quota_lines import QuotaLines
@@ -50,7 +47,7 @@ class World:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: WorkerSettings,
         engine: Engine,
         log: Log,
         want_metadata: Callable[[], None] = lambda: None,
@@ -78,7 +75,7 @@ class World:
         self._put = put
         self._tokens = count(1)
 
-    def configure(self, settings: Settings) -> None:
+    def configure(self, settings: WorkerSettings) -> None:
         self.settings = settings
         self.protected_topics = frozenset(name.encode() for name in settings.protected_topics)
         self.managed = frozenset(settings.managed_apis)
@@ -90,8 +87,7 @@ class World:
     def set_groups(self, groups: Groups, now: float) -> None:
         """Go by these resource groups from now on."""
         finder = Finder(groups.topic_pattern, groups.principal_pattern, groups.tenants, groups.namespaces)
-        limits = {name: GroupLimits(*astuple(limit)) for name, limit in groups.groups.items()}
-        self.engine.set_groups(limits, finder, now, observes=groups.mode == "observe")
+        self.engine.set_groups(groups.groups, finder, now, observes=groups.mode == "observe")
         self.quotas.renew()
 
     def set_brokers(self, brokers: tuple[Broker, ...]) -> None:

@@ -15,11 +15,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.channel import Demand, Others, Parts
-from gateway.channel import Use as Told
+from gateway.channel import Demand, OtherRates, Parts
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import FleetMetrics
-from gateway.data.fleet import MOST_AT_ONCE
+from gateway.data.share_reporter import MOST_AT_ONCE
 from gateway.fleet.exchange import Present
 from gateway.fleet.peers import Peers
 from gateway.fleet.reports import Reporter
@@ -64,10 +63,10 @@ class Gateway:
         self.steps: dict[str, list[float]] = defaultdict(list)
 
     def demand(self, worker: int, uses: Uses) -> None:
-        told = [Told(key, *use) for key, use in uses.items()]
+        told = list(uses.items())
         for at in range(0, len(told), MOST_AT_ONCE):
             with self._step("a worker's demand"):
-                self.control.take_demand(worker, Demand(tuple(told[at : at + MOST_AT_ONCE])))
+                self.control.take_demand(worker, Demand(dict(told[at : at + MOST_AT_ONCE])))
 
     def report(self) -> list[bytes]:
         """As Exchange does it."""
@@ -107,7 +106,7 @@ class Gateway:
         self.steps[what].append(time.thread_time() - began)
 
     @staticmethod
-    def _post(number: int, message: Parts | Others) -> bool:
+    def _post(number: int, message: Parts | OtherRates) -> bool:
         return True
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.channel import PROTOCOL, Answer, Ask, Channel, ChannelClosed, Hello, Settings
+from gateway.channel import PROTOCOL, Answer, Ask, Channel, ChannelClosed, Hello, WorkerSettings, decode_down, decode_up
 from gateway.data import admin_turn
 from gateway.data.session import Session
 from gateway.data.worker import Worker
@@ -175,7 +175,7 @@ class Staff:
         theirs.close()
         self._link = ParentLink(ours)
         self.worker = Worker(self._link, 0)
-        self.worker._configure(Settings(PROTOCOL, "gw", managed_apis=MANAGED))
+        self.worker._configure(WorkerSettings(PROTOCOL, "gw", managed_apis=MANAGED))
 
     def close(self) -> None:
         self._link._line.close()
@@ -184,8 +184,8 @@ class Staff:
     async def control(self) -> Channel:
         """A new control's end, once the worker has said hello."""
         ours, theirs = socket.socketpair()
-        self.nursery.start_soon(self.worker._converse, Channel(ours, "worker"), self.nursery)
-        channel = Channel(theirs, "control")
+        self.nursery.start_soon(self.worker._converse, Channel(ours, decode_down), self.nursery)
+        channel = Channel(theirs, decode_up)
         self.nursery.start_soon(_run, channel)
         hello, _ = await channel.receive()
         assert isinstance(hello, Hello)

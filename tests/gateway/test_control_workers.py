@@ -14,7 +14,6 @@ from gateway.channel import (
     Accepted,
     Answer,
     Ask,
-    BrokerRate,
     Brokers,
     Channel,
     ChannelClosed,
@@ -24,25 +23,27 @@ from gateway.channel import (
     Hello,
     Interval,
     Log,
-    Part,
     Parts,
     Policy,
     Quotas,
     Rates,
     Row,
-    Settings,
     Spooled,
     Storage,
     Topics,
-    Use,
     Want,
+    WorkerSettings,
+    decode_down,
 )
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import Spool, UsageLog
 from gateway.control.workers import MAX_PARTS_BACKLOG, Workers
 from policies import usage
+from policies.engine import BrokerRate
+from policies.shares import Part, Use
+from policies.storage import Factor
 
-SETTINGS = Settings(PROTOCOL, "gw")
+SETTINGS = WorkerSettings(PROTOCOL, "gw")
 
 
 class Control:
@@ -75,7 +76,7 @@ class Control:
         """A worker's end, after its hello."""
         ours, theirs = socket.socketpair()
         self.nursery.start_soon(self.workers.serve, number, ours)
-        channel = Channel(theirs, "worker")
+        channel = Channel(theirs, decode_down)
         self.nursery.start_soon(self._run, channel)
         channel.post(Hello(protocol, number, 1, boot, storage, informed=informed))
         with trio.move_on_after(20):
@@ -175,8 +176,8 @@ async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control):
 
 @pytest.mark.trio
 async def test_what_a_worker_still_holds_is_adopted_before_it_is_told_anything(control):
-    control.workers.tell(Storage(1.0, "fallback"))
-    held = Storage(0.0, "valid", "full", valid_until=5.0)
+    control.workers.tell(Storage(Factor(1.0, "fallback")))
+    held = Storage(Factor(0.0, "valid", "full"), valid_until=5.0)
     first = await control.join(0, "a", storage=held)
     assert (await first.receive())[0] == held  # never the fallback
     second = await control.join(1, "b")
@@ -254,7 +255,7 @@ async def test_who_deals_parts_out_hears_of_workers_and_reaches_each_alone(contr
     fleet = control.workers.fleet = Followed()
     control.workers.tell(SETTINGS)
     first, second = await control.join(0, "a"), await control.join(1, "b")
-    demand = Demand((Use("k", 5.0, True),))
+    demand = Demand({"k": Use(5.0, True)})
     first.post(demand)
     second.post(rates(3.0))
     await until(lambda: len(fleet.told) == 4)
@@ -282,7 +283,7 @@ async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control):
 
 
 def rates(rate, *warnings):
-    return Rates((BrokerRate(1, rate, 0.0, 0.0, None, ()),), warnings)
+    return Rates((BrokerRate(1, rate, 0.0, 0.0, None, []),), warnings)
 
 
 @pytest.mark.trio
@@ -427,7 +428,7 @@ async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control):
 async def test_a_worker_of_another_release_is_not_talked_to(control, caplog):
     worker = await control.join(protocol=PROTOCOL + 1)
     with pytest.raises(ChannelClosed):
-        await receive(worker, Settings)
+        await receive(worker, WorkerSettings)
     assert "another release" in caplog.text
     assert control.workers.connected == 0
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.channel import PROTOCOL, Settings
+from gateway.channel import PROTOCOL, WorkerSettings
 from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies.meter import TICK_S
@@ -23,7 +23,7 @@ class Clocked:
         theirs.close()
         self._link = ParentLink(ours)
         self.worker = Worker(self._link, 0)
-        self.worker._configure(Settings(PROTOCOL, "gw"))
+        self.worker._configure(WorkerSettings(PROTOCOL, "gw"))
         self._start = trio.current_time()
         self.ends: list[float] = []
         self.ticks_at: list[float] = []  # of each end: when the next tick was

@@ -21,20 +21,9 @@ from typing import Any, cast
 import trio
 
 from gateway.certificates import ListenerTls
-from gateway.channel import (
-    PROTOCOL,
-    Accepted,
-    Broker,
-    Brokers,
-    GroupLimit,
-    Groups,
-    Log,
-    Policy,
-    Quotas,
-    Settings,
-    Topics,
-)
+from gateway.channel import PROTOCOL, Accepted, Broker, Brokers, Groups, Log, Policy, Quotas, Topics, WorkerSettings
 from gateway.data.worker import Worker
+from policies.group_lines import GroupLimits
 from protocol import api
 from tests.certificates import Authority
 from tests.gateway.play import other_request, request
@@ -107,7 +96,7 @@ class Crowd:
     def _configure(self, brokers: list[int]) -> None:
         rng, obey = self.rng, self.worker._obey
         obey(
-            Settings(
+            WorkerSettings(
                 PROTOCOL,
                 "gw",
                 max_buffered_bytes=rng.choice((100_000, 700_000, 2**26)),
@@ -124,7 +113,7 @@ class Crowd:
         obey(Topics({1: ("clicks", "free"), 2: ("calm",)}, {topic_id: name for name, topic_id in IDS.items()}))
         obey(Policy(1, rng.choice((None, 1000.0)), {"clicks": 200.0}, rng.choice(("reject", "delay"))))
         obey(Quotas(1, ((((("user", None),), {"producer_byte_rate": 2000.0}),) if rng.random() < 0.5 else ())))
-        obey(Groups(1, {"gold": GroupLimit(500.0)}, {"red": "gold"}) if rng.random() < 0.5 else Groups(1))
+        obey(Groups(1, {"gold": GroupLimits(500.0)}, {"red": "gold"}) if rng.random() < 0.5 else Groups(1))
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ import trio
 from trio._core import _run as _scheduler
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, QuotaRate, Rates, Settings, Spooled, Want
+from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, Rates, Spooled, Want, WorkerSettings
 from gateway.data.gate import Gate
 from gateway.data.ledger import Ledger
 from gateway.data.session import MAX_PENDING, Session, UpstreamError
@@ -32,7 +32,7 @@ from gateway.data.worker import Worker
 from gateway.data.world import World
 from policies.engine import Engine
 from policies.meter import Meter
-from policies.quota_lines import QuotaLines
+from policies.quota_lines import QuotaLines, QuotaRate
 from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
 from protocol import api, produce_request
@@ -518,7 +518,7 @@ def _is_part(frame: bytes, sent: bytes) -> bool:
     return part.head == whole.head and bool(part.parts) and all(one in rest for one in part.parts)
 
 
-def _discarded(data: bytes, settings: Settings) -> int:
+def _discarded(data: bytes, settings: WorkerSettings) -> int:
     """Bytes offered by the requests that a connection had read and not handled; none behind one that is broken."""
     size = 0
     for frame in split(data):
@@ -572,7 +572,7 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
         play = Play(worker, cost, awaited)
         try:
             async with trio.open_nursery() as nursery:
-                worker._obey(Settings(1, "gw"))  # something that tasks by the clock can begin with
+                worker._obey(WorkerSettings(1, "gw"))  # something that tasks by the clock can begin with
                 play.messages.clear()
                 for name in _TASKS:
                     nursery.start_soon(cast("Callable[[], Awaitable[None]]", getattr(worker, name)))

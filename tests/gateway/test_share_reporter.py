@@ -9,16 +9,16 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.channel import Demand, OtherRate, Others, Part, Parts, Use
-from gateway.data.fleet import LATE_S, MOST_AT_ONCE, FleetDesk
+from gateway.channel import Demand, Parts
+from gateway.data.share_reporter import LATE_S, MOST_AT_ONCE, ShareReporter
 from policies.client_quotas import QuotaStore
 from policies.demand import LOOK_S
-from policies.engine import Engine
+from policies.engine import Engine, Others
 from policies.fleet_keys import group_key, quota_key, total_key
 from policies.group_lines import GroupLimits
 from policies.quota_lines import QuotaLines
 from policies.quota_names import Entity, QuotaKey
-from policies.shares import FLOORS
+from policies.shares import FLOORS, Part, Use
 from tests.policies.group_play import Producer, finder, send
 
 TOTAL = total_key(1)
@@ -35,7 +35,7 @@ class Stage:
         self.said: list[Any] = []
         self.logged: list[str] = []
         self.hears = True
-        self.desk = FleetDesk(self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears)
+        self.desk = ShareReporter(self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears)
         self.now = now
 
     def _post(self, message: Any) -> bool:
@@ -53,7 +53,7 @@ class Stage:
         before = len(self.said)
         self.now += LOOK_S
         self.desk.look(self.quotas, self.now)
-        return {use.key: use for demand in self.said[before:] for use in demand.uses}
+        return {key: use for demand in self.said[before:] for key, use in demand.uses.items()}
 
     def with_quota(self, key: str, value: float) -> Any:
         self.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse(key): value}}), self.now)
@@ -74,8 +74,8 @@ def test_what_lines_took_is_told_by_key_with_what_made_them_hungry() -> None:
     send(on.engine, producer, on.now)
     on.engine.pace(on.now)
     news = on.look()
-    assert news[ALICE] == Use(ALICE, pytest.approx(2000), False, 1.0, 0)
-    assert news[GOLD] == Use(GOLD, pytest.approx(4000), True, 1.0, 1)
+    assert news[ALICE] == Use(pytest.approx(2000), False, 1.0, 0)
+    assert news[GOLD] == Use(pytest.approx(4000), True, 1.0, 1)
     assert TOTAL not in news
 
 
@@ -85,7 +85,7 @@ def test_idle_lines_are_told_once() -> None:
     on.look()
     line.take(500, on.now)
     news = [on.look() for _ in range(20)]
-    assert [each[ALICE] for each in news if ALICE in each][-1] == Use(ALICE, 0.0)
+    assert [each[ALICE] for each in news if ALICE in each][-1] == Use(0.0)
     assert ALICE not in news[-1]
 
 
@@ -96,7 +96,7 @@ def test_what_was_taken_while_alone_is_no_news() -> None:
     on.now = 60.0
     on.told()
     assert on.look() == {}
-    assert on.said == [Demand((), whole=True)]
+    assert on.said == [Demand({}, whole=True)]
 
 
 def test_rates_are_told_as_of_the_whole_limit_while_storage_lowers_it() -> None:
@@ -212,9 +212,9 @@ def test_others_rates_reach_the_thresholds() -> None:
     on = Stage().told()
     on.engine.set_policy(1000.0, {})
     on.engine.broker(1)
-    on.desk.take_others(Others({1: OtherRate(5000.0, {"t": 5000.0})}, 2))
+    on.engine.set_others({1: Others(5000.0, {b"t": 5000.0})})
     assert on.engine.broker(1).over
-    on.desk.take_others(Others())
+    on.engine.set_others({})
     assert not on.engine.broker(1).over
 
 
