@@ -71,16 +71,15 @@ class ShareReporter:
             self._valid_until = until if self._valid_until is None else min(until, self._valid_until)
             self._told.set()  # `watch` has to look again
 
-    async def report(self, quotas: Callable[[], QuotaLines | None]) -> None:
+    async def report(self, quotas: QuotaLines) -> None:
         """Tell what is taken and wanted, while there is anybody to share with."""
         while True:
             self._joined = trio.Event()
             if self._engine.fleet.members == 1:
                 self._whole = self._is_alone = True
                 await self._joined.wait()
-            lines = quotas()
-            if lines is not None and self._is_heard():
-                self.look(lines, trio.current_time())
+            if self._is_heard():
+                self.look(quotas, trio.current_time())
             await trio.sleep(demand.LOOK_S)
 
     def look(self, quotas: QuotaLines, now: float) -> None:

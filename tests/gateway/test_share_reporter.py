@@ -224,7 +224,7 @@ async def test_alone_nothing_is_told_and_with_others_a_few_times_a_second(
     on = Stage(trio.current_time())
     (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.desk.report, lambda: on.quotas)
+        nursery.start_soon(on.desk.report, on.quotas)
         for _ in range(10):
             line.take(500, trio.current_time())
             await trio.sleep(0.1)

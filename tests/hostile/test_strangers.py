@@ -13,7 +13,7 @@ import pytest
 
 from gateway.channel import PROTOCOL, Channel, Groups, Interval, WorkerSettings, decode_down
 from gateway.control.metrics import Metrics
-from gateway.data import worker as worker_module
+from gateway.data import intervals
 from gateway.data.complaints import BURST, PERIOD_S, Complaints
 from gateway.data.gate import INVALID_TOPIC, MAX_CLIENT_ID, MAX_PRINCIPAL
 from gateway.data.ledger import MAX_BYTES, OTHER
@@ -362,10 +362,10 @@ async def lone() -> AsyncIterator[Worker]:
     theirs.close()
     link = ParentLink(ours)
     made = Worker(link, 0)
-    made._configure(WorkerSettings(PROTOCOL, "gw"))
+    made.obey(WorkerSettings(PROTOCOL, "gw"))
     yield made
     link._line.close()
-    made._reactor._poller.close()
+    made.configured.connections.reactor._poller.close()
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, -1.5, 0.0, 3600.0])
@@ -374,18 +374,21 @@ async def test_a_clock_that_is_set_shortens_no_interval(
 ) -> None:
     # An interval that ended before it began was no usage record: what had been accepted was missing from the audit.
     wall = [1_000_000.0]
-    monkeypatch.setattr(worker_module.time, "time", lambda: wall[0])
+    monkeypatch.setattr(intervals.time, "time", lambda: wall[0])
     for moved in (1.0, 1.0 + step_s, 1.0):
-        assert lone._world is not None
-        lone._world.ledger.row(1, "clicks", "User:a", "app", "accepted")[0] += 75
+        lone.configured.world.ledger.row(1, "clicks", "User:a", "app", "accepted")[0] += 75
         mock_clock.jump(1.0)
         wall[0] += moved
-        lone._close_interval(final=False)
-    for interval in lone._unspooled:
+        lone.configured.intervals.close(final=False)
+    unspooled = lone.configured.intervals.unspooled
+    for interval in unspooled:
         times = {"start_ms": interval.start_ms, "end_ms": interval.end_ms}
         for line in usage.encode_interval("gw", "boot", 0, interval.seq, interval.rows, **times):
             usage.decode(line)
-    assert [interval.end_ms - interval.start_ms for interval in list(lone._unspooled)[1:]] == [1000, 1000]
+    assert [interval.end_ms - interval.start_ms for interval in list(unspooled)[1:]] == [
+        1000,
+        1000,
+    ]
 
 
 # --- an hour of it ----------------------------------------------------------------------------------------------------
