@@ -26,6 +26,7 @@ from gateway.control.metrics import Metrics
 from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable, make_store
 from gateway.control.quota_source import QuotaFeed
 from gateway.control.recent import Recent
+from gateway.control.rest_context import Gateway
 from gateway.control.rights import Rights
 from gateway.control.snapshots import groups_of, quotas_of, thresholds_of, worker_count, worker_settings
 from gateway.control.usage_log import Publisher, Spool, UsageLog
@@ -343,15 +344,16 @@ class _Control:
         views = {"/v1/storage": self._show_storage}
         names = self._settings.admin.names
         source = self._settings.thresholds.source
-        api = rest.make_api(
+        gateway = Gateway(
             self._policies,
             self._recent,
             self._workers.latest,
             base=f"source {source}" if source else "file",
             gone=self._deleted,
-            hosts=names,
-            rights=Rights(self._settings.admin.tokens, self._settings.admin.token_file),
             fleet=self._fleet.uses,
+        )
+        api = rest.make_api(
+            gateway, hosts=names, rights=Rights(self._settings.admin.tokens, self._settings.admin.token_file)
         )
         application = admin.make_application(
             self._metrics_text, self._find_problems, views, api, find_lacking=self._find_lacking, hosts=names

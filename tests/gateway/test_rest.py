@@ -17,6 +17,7 @@ from gateway.channel import PROTOCOL, Interval, Row
 from gateway.control import guard, rest
 from gateway.control.admin import make_application, serve
 from gateway.control.recent import Recent
+from gateway.control.rest_context import Gateway
 from gateway.control.rights import Rights
 from gateway.policy import document
 from gateway.policy.service import Altered
@@ -107,15 +108,14 @@ class Server:
         return self.told.get(kind)
 
     def application(self):
-        api = rest.make_api(
+        gateway = Gateway(
             self.policies,
             self.recent,
             self.latest,
-            hosts=("gw.example",),
-            clock=lambda: NOW_MS / 1000,
-            rights=self.rights,
             fleet=lambda: self.fleet,
+            clock=lambda: NOW_MS / 1000,
         )
+        api = rest.make_api(gateway, hosts=("gw.example",), rights=self.rights)
         views = {"/v1/storage": lambda: {"enabled": False}}
         return make_application(lambda: b"metric 1\n", list, views, api, hosts={"gw.example"})
 
