@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import logging
 import socket
@@ -31,7 +32,7 @@ from gateway.control.rights import Rights
 from gateway.control.snapshots import groups_of, quotas_of, thresholds_of, worker_count, worker_settings
 from gateway.control.usage_log import Publisher, Spool, UsageLog
 from gateway.control.workers import Workers
-from gateway.fleet.exchange import DROPPED, Exchange
+from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
 from gateway.policy.door import Door
 from gateway.policy.service import PolicyService
 from gateway.policy.store import StoreError
@@ -83,6 +84,17 @@ async def run(link: ParentLink) -> None:
         nursery.cancel_scope.cancel()
 
 
+def _make_exchange(settings: Settings, client: Mapping[str, Any], party: FleetParty) -> Exchange:
+    return Exchange(
+        client,
+        settings.usage_topic,
+        settings.gateway,
+        party,
+        cycle_s=settings.usage_interval,
+        every=settings.resource_usage_report_every,
+    )
+
+
 class _Control:
     def __init__(self, settings: Settings, link: ParentLink, parts: Parts) -> None:
         self._settings = settings
@@ -101,9 +113,16 @@ class _Control:
         self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
         self._was_complete = link.was_up
         limits = settings.limits
+        self._fleet = FleetControl(
+            self._metrics.show_fleet(DROPPED),
+            exchange=functools.partial(_make_exchange, settings, client) if settings.exchanges else None,
+            cycle_s=settings.usage_interval,
+            patient=self._was_complete,
+        )
         self._workers = Workers(
             self._usage_log,
             self._metrics,
+            self._fleet,
             self._want_metadata,
             link.reconnect,
             self._adopt,
@@ -111,15 +130,6 @@ class _Control:
             self._recent,
             Admission(limits.max_connections, limits.max_connections_per_address),
         )
-        self._fleet = FleetControl(
-            self._workers.post,
-            self._metrics.show_fleet(DROPPED),
-            exchanges=settings.exchanges,
-            cycle_s=settings.usage_interval,
-            patient=self._was_complete,
-        )
-        self._workers.fleet = self._fleet
-        self._exchange = self._make_exchange(client) if settings.exchanges else None
         self._deleted = DeletedTopics()
         store = make_store(settings, client, patient=self._restarted)
         self._policies = PolicyService(store, self._metrics, self._tell_policies, self._deleted)
@@ -155,8 +165,8 @@ class _Control:
                 if STORAGE in self._parts:
                     outer.start_soon(self._protect_storage)
                 outer.start_soon(self._fleet.run)
-                if self._exchange is not None:
-                    outer.start_soon(self._exchange.run)
+                if self._fleet.exchange is not None:
+                    outer.start_soon(self._fleet.exchange.run)
                 outer.start_soon(self._policies.run)
                 outer.start_soon(self._tell_loaded)
                 outer.start_soon(self._door.run)
@@ -233,24 +243,6 @@ class _Control:
                     await self._publisher.caught_up()
         if self._publisher is not None:
             self._publisher.stop()
-
-    def _make_exchange(self, client: dict[str, Any]) -> Exchange:
-        settings, fleet = self._settings, self._fleet
-        exchange = Exchange(
-            client,
-            settings.usage_topic,
-            settings.gateway,
-            present=fleet.present,
-            on_heard=fleet.hear,
-            on_gone=fleet.forget,
-            on_state=fleet.follow_exchange,
-            on_said=fleet.publish,
-            limit_of=fleet.limit_of,
-            cycle_s=settings.usage_interval,
-            every=settings.resource_usage_report_every,
-        )
-        fleet.connect(exchange)
-        return exchange
 
     async def _rebase(self, total: float | None, topics: dict[str, float]) -> None:
         """The operator's own source stands in the place of the file's thresholds."""
@@ -394,8 +386,8 @@ class _Control:
         lacking["policies"] = self._policies.problem
         if self._settings.internal_topics == "kafka":
             lacking["usage_log.topic"] = "" if self._publisher is None else self._publisher.problem
-        if self._exchange is not None:
-            lacking["exchange"] = self._exchange.problem
+        if self._fleet.exchange is not None:
+            lacking["exchange"] = self._fleet.exchange.problem
         return lacking
 
     def _find_lacking(self) -> list[str]:

@@ -74,8 +74,10 @@ _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": log
 class Sharing(Protocol):
     """Deals parts of limits out; see gateway.control.fleet.FleetControl."""
 
-    def join(self, worker: int, members: int = 1) -> None:
-        """It has been told everything else, and by an earlier control that so many share."""
+    def join(self, worker: int, post: Callable[[Parts | OtherRates], bool], members: int = 1) -> None:
+        """This worker has been told everything else; `post` reaches it, and by an earlier control it was told that
+        `members` processes share.
+        """
 
     def leave(self, worker: int) -> None: ...
 
@@ -108,13 +110,15 @@ class Workers:
 
     `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
     storage factor that one still holds (None: none) before it is told anything, `ask` with what one wants to know, and
-    with what to call with the answer. `admission` is told of connections as they come and go.
+    with what to call with the answer. `sharing` and `admission` are told of workers, and of connections, as they come
+    and go.
     """
 
     def __init__(
         self,
         usage_log: UsageLog,
         metrics: Metrics,
+        sharing: Sharing,
         want: Callable[[], None],
         reconnect: Callable[[int], None],
         adopt: Callable[[Storage | None], None] = lambda held: None,
@@ -122,9 +126,9 @@ class Workers:
         recent: Recent | None = None,
         admission: Admission | None = None,
     ) -> None:
-        self.fleet: Sharing | None = None  # told of workers, once there is one
         self._usage_log = usage_log
         self._metrics = metrics
+        self._sharing = sharing
         self._want = want
         self._reconnect = reconnect
         self._adopt = adopt
@@ -157,10 +161,9 @@ class Workers:
         """A snapshot for workers that have none of an earlier control, until one of its type is told."""
         self._suggested[type(message)] = message
 
-    def post(self, number: int, message: Parts | OtherRates) -> bool:
-        """For this one alone, unless it isn't there, or doesn't read (its backlog must not fill our memory): False."""
-        worker = self._workers.get(number)
-        if worker is None or not worker.boot or worker.channel.backlog >= MAX_PARTS_BACKLOG:
+    def _post(self, worker: _Worker, message: Parts | OtherRates) -> bool:
+        """Unless it has gone, or doesn't read (its backlog must not fill our memory): False."""
+        if self._workers.get(worker.number) is not worker or worker.channel.backlog >= MAX_PARTS_BACKLOG:
             return False
         worker.channel.post(message)
         return True
@@ -238,8 +241,7 @@ class Workers:
                 worker.channel.post(self._drain)
             worker.boot = hello.boot
             self.admission.replace(worker.number, hello.addresses)
-            if self.fleet is not None:
-                self.fleet.join(worker.number, hello.members)
+            self._sharing.join(worker.number, functools.partial(self._post, worker), hello.members)
             self._metrics.worker_up.labels(str(worker.number)).set(1)
             self._notify()
             return
@@ -259,11 +261,9 @@ class Workers:
             case Rates():
                 worker.rates = message
                 self._see_rates()
-                if self.fleet is not None:
-                    self.fleet.take_rates(worker.number, message)
+                self._sharing.take_rates(worker.number, message)
             case Demand():
-                if self.fleet is not None:
-                    self.fleet.take_demand(worker.number, message)
+                self._sharing.take_demand(worker.number, message)
             case Log(level, text):
                 traffic_log.log(_LEVELS.get(level, logging.ERROR), "%s", one_line(text, LOG_CHARS))
             case Want():
@@ -334,8 +334,7 @@ class Workers:
             self._metrics.worker_up.labels(str(worker.number)).set(0)
             self._metrics.set_gauges(worker.number, Gauges(0, 0, 0))
             self._see_rates()
-            if self.fleet is not None:
-                self.fleet.leave(worker.number)
+            self._sharing.leave(worker.number)
         self._notify()
 
     def _notify(self) -> None:

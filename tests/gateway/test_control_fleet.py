@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from gateway.channel import Demand, OtherRates, Parts
@@ -46,7 +48,7 @@ class Play:
         self.posted = []
         self.deaf = set()
         self.metrics = FleetMetrics()
-        self.fleet = FleetControl(self.post, self.metrics, clock=lambda: self.now, **options)
+        self.fleet = FleetControl(self.metrics, clock=lambda: self.now, **options)
         self.fleet.set_policies(policies())
         self.parts = {}
         self.members = {}
@@ -67,7 +69,7 @@ class Play:
 
     def join(self, number, members=1):
         self.parts[number] = {}
-        self.fleet.join(number, members)
+        self.fleet.join(number, functools.partial(self.post, number), members)
 
     def use(self, number, *uses, whole=False):
         """Each use: the limit's key, and what a shares.Use is made of."""
@@ -335,9 +337,8 @@ class Fleet(Play):
     """A gateway with an exchange."""
 
     def __init__(self, workers=1, up=True, **options):
-        super().__init__(workers, exchanges=True, **options)
         self.exchange = Exchange()
-        self.fleet.connect(self.exchange)
+        super().__init__(workers, exchange=lambda party: self.exchange, **options)
         if up:
             self.fleet.follow_exchange(True)
             self.step(2.0)

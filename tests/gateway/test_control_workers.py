@@ -56,9 +56,11 @@ class Control:
         self.spool = Spool(path, 2**24, 3600, published_only=True)
         self.usage_log = UsageLog(self.spool, "gw", self.metrics)
         self.wanted, self.reconnects, self.adopted, self.asked = [], [], [], []
+        self.sharing = Followed()
         self.workers = Workers(
             self.usage_log,
             self.metrics,
+            self.sharing,
             lambda: self.wanted.append(1),
             self.reconnects.append,
             self.adopt,
@@ -236,8 +238,10 @@ class Followed:
 
     def __init__(self):
         self.told = []
+        self.posts = {}
 
-    def join(self, worker, members=1):
+    def join(self, worker, post, members=1):
+        self.posts[worker] = post
         self.told.append(("join", worker))
 
     def leave(self, worker):
@@ -252,7 +256,7 @@ class Followed:
 
 @pytest.mark.trio
 async def test_who_deals_parts_out_hears_of_workers_and_reaches_each_alone(control):
-    fleet = control.workers.fleet = Followed()
+    fleet = control.sharing
     control.workers.tell(SETTINGS)
     first, second = await control.join(0, "a"), await control.join(1, "b")
     demand = Demand({"k": Use(5.0, True)})
@@ -262,13 +266,13 @@ async def test_who_deals_parts_out_hears_of_workers_and_reaches_each_alone(contr
     assert fleet.told[:2] == [("join", 0), ("join", 1)]
     assert sorted(fleet.told[2:], key=lambda told: told[0]) == [(0, demand), (1, rates(3.0))]
     parts = Parts({"k": Part(5.0, 2.0)}, 2, 100.0)
-    control.workers.post(1, parts)
-    control.workers.post(7, parts)
+    assert fleet.posts[1](parts)
     control.workers.tell(Policy(1))
     assert [(await first.receive())[0] for _ in range(2)] == [SETTINGS, Policy(1)]
     assert [(await second.receive())[0] for _ in range(3)] == [SETTINGS, parts, Policy(1)]
     first.close()
     await until(lambda: fleet.told[-1] == ("leave", 0))
+    assert not fleet.posts[0](parts)
 
 
 @pytest.mark.trio
@@ -277,9 +281,8 @@ async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control):
     await control.join(0, "a")
     await until(lambda: control.workers.connected == 1)
     parts = Parts({"k" * 100_000: Part(5.0, 2.0)}, 2, 100.0)
-    taken = [control.workers.post(0, parts) for _ in range(3 * MAX_PARTS_BACKLOG)]
+    taken = [control.sharing.posts[0](parts) for _ in range(3 * MAX_PARTS_BACKLOG)]
     assert MAX_PARTS_BACKLOG <= sum(taken) < 2 * MAX_PARTS_BACKLOG
-    assert not control.workers.post(7, parts)
 
 
 def rates(rate, *warnings):
