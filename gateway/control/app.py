@@ -6,21 +6,20 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import itertools
 import logging
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 import msgspec
 import trio
 
-from gateway.channel import Answer, Ask, Brokers, Groups, Quotas, Storage, Topics
+from gateway.channel import Brokers, Groups, Quotas, Storage, Topics
 from gateway.config import Settings, limits_production
 from gateway.control import admin, rest
-from gateway.control.admission import CONNECTIONS, Admission
+from gateway.control.acceptor import Acceptor
+from gateway.control.admission import Admission
 from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import Metrics
@@ -36,7 +35,6 @@ from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
 from gateway.policy.door import Door
 from gateway.policy.service import PolicyService
 from gateway.policy.store import StoreError
-from gateway.sockets import network_of, reset
 from gateway.storage.control import StorageControl, make_status
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
@@ -46,11 +44,6 @@ from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.control")
 
-# What accept(2) says of a client that is gone again. Everything else (EMFILE, ENFILE, ENOMEM, …) is a shortage, which
-# passes, but not at once.
-CLIENT_GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
-PAUSE_S: Final = 0.1
-REPEAT_S: Final = 10.0  # the same complaint is logged once in so long
 PRUNE_S: Final = 60.0
 PUBLISH_AT_END_S: Final = 5.0  # the rest stays in the spool, and goes out after the next start
 POLICIES_S: Final = 5.0  # the first connections wait so long for policies that were changed at run time
@@ -119,6 +112,10 @@ class _Control:
             cycle_s=settings.usage_interval,
             patient=self._was_complete,
         )
+        self._deleted = DeletedTopics()
+        store = make_store(settings, client, patient=self._restarted)
+        self._policies = PolicyService(store, self._metrics, self._tell_policies, self._deleted)
+        self._door = Door(self._policies)
         self._workers = Workers(
             self._usage_log,
             self._metrics,
@@ -126,14 +123,11 @@ class _Control:
             self._want_metadata,
             link.reconnect,
             self._adopt,
-            self._ask,
+            self._door.take,
             self._recent,
             Admission(limits.max_connections, limits.max_connections_per_address),
         )
-        self._deleted = DeletedTopics()
-        store = make_store(settings, client, patient=self._restarted)
-        self._policies = PolicyService(store, self._metrics, self._tell_policies, self._deleted)
-        self._door = Door(self._policies)
+        self._acceptor = Acceptor(self._workers, self._metrics)
         self._cluster = Cluster(
             AdminSource(client, settings.own_topics, topic_ids=publishes),
             settings.upstream.addresses(),
@@ -142,11 +136,10 @@ class _Control:
             self._metrics,
             listen=link.listen,
             unlisten=link.unlisten,
-            accept=self._accept,
+            accept=self._acceptor.run,
             tell=self._tell_cluster,
         )
         self._bootstrap_open = False
-        self._complained_at = self._refused_at = -REPEAT_S
 
     async def run(self) -> None:
         settings = self._settings
@@ -225,7 +218,7 @@ class _Control:
                 await self._fleet.known.wait()
         listener = self._settings.listener
         sock = await self._link.listen("bootstrap", listener.host, listener.port)
-        inner.start_soon(self._accept, None, sock)
+        inner.start_soon(self._acceptor.run, None, sock)
         self._bootstrap_open = True
         self._link.note_up()
 
@@ -271,9 +264,6 @@ class _Control:
             self._metrics.know_topics({*itertools.chain.from_iterable(message.leads.values()), *message.ids.values()})
         self._workers.tell(message)
 
-    def _ask(self, question: Ask, reply: Callable[[Answer], None]) -> None:
-        self._door.take(question, reply)
-
     def _adopt(self, held: Storage | None) -> None:
         if self._storage is not None:
             self._storage.adopt(held)
@@ -292,41 +282,6 @@ class _Control:
             self._metrics.show_worker(message.worker)
             self._metrics.worker_restarts.labels(str(message.worker)).inc(new)
             outer.start_soon(self._workers.serve, message.worker, sock)
-
-    async def _accept(self, broker: int | None, sock: socket.socket) -> None:
-        """Accept for ever and hand over; shortages are waited out."""
-        listener = trio.socket.from_stdlib_socket(sock)
-        with listener:
-            while True:
-                try:
-                    client, address = await listener.accept()
-                except OSError as error:
-                    await self._pause_accepting(error)
-                    continue
-                peer = f"{address[0]}:{address[1]}"
-                why = self._workers.admission.refusal(network_of(peer))
-                if why:
-                    self._refuse(socket.socket(fileno=client.detach()), address[0], why)
-                    continue
-                await self._workers.hand_over(socket.socket(fileno=client.detach()), broker, peer)
-
-    def _refuse(self, client: socket.socket, address: str, why: str) -> None:
-        reset(client)
-        self._metrics.connections_refused.labels(why).inc()
-        if trio.current_time() - self._refused_at >= REPEAT_S:
-            self._refused_at = trio.current_time()
-            limit = "max_connections" if why == CONNECTIONS else "max_connections_per_address"
-            log.warning("%s: connection refused, and others likewise: limits.%s", address, limit)
-
-    async def _pause_accepting(self, error: OSError) -> None:
-        if error.errno in CLIENT_GONE:
-            await trio.lowlevel.checkpoint()
-            return
-        self._metrics.accept_pauses.inc()
-        if trio.current_time() - self._complained_at >= REPEAT_S:
-            self._complained_at = trio.current_time()
-            log.warning("no connections can be accepted just now: %s", error.strerror or error)
-        await trio.sleep(PAUSE_S)
 
     def _show_storage(self) -> Mapping[str, Any]:
         return make_status(self._storage)()
