@@ -3,6 +3,7 @@
 # One message = 4 bytes of length (big-endian) and one msgpack-encoded struct. A file descriptor travels as SCM_RIGHTS
 # with the first byte of its message, and the length's top bit says that there is one, so that descriptors and messages
 # can't be paired wrongly.
+# What is told is of the policies' own types; only the envelopes are defined here.
 # Both ends are of one release: PROTOCOL guards against a worker that outlived an upgrade of control (and the reverse).
 #
 # Down go immutable snapshots (a worker replaces, never merges); up go numbers and events. Neither side ever blocks the
@@ -15,14 +16,21 @@ import struct
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 import trio
 
 from gateway.certificates import ListenerTls
+from policies.broker_meters import Others
+from policies.engine import BrokerRate, Mode, OnExceed
+from policies.fleet_keys import FleetKey
+from policies.group_lines import GroupLimits, GroupRate
+from policies.quota_lines import QuotaRate
+from policies.shares import Part, Use
+from policies.storage import Factor
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_QUOTA_RATES = 2000
 MAX_MESSAGE = 256 * 2**20  # a snapshot of a very large cluster's topics; beyond it something is wrong
 _LENGTH = struct.Struct(">I")
@@ -37,7 +45,7 @@ class ChannelClosed(Exception):
 # --- down: control -> worker ------------------------------------------------------------------------------------------
 
 
-class Settings(msgspec.Struct, frozen=True, tag=True):
+class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
     """First message: what a worker must know before its first connection."""
 
     protocol: int
@@ -99,8 +107,8 @@ class Policy(msgspec.Struct, frozen=True, tag=True):
     version: int
     total: float | None = None
     topics: dict[str, float] = {}
-    on_exceed: Literal["reject", "delay"] = "reject"
-    mode: Literal["enforce", "observe"] = "enforce"
+    on_exceed: OnExceed = "reject"
+    mode: Mode = "enforce"
     totals: dict[int, float] = {}
 
 
@@ -109,31 +117,18 @@ class Quotas(msgspec.Struct, frozen=True, tag=True):
 
     version: int
     entries: tuple[tuple[tuple[tuple[str, str | None], ...], dict[str, float]], ...] = ()
-    mode: Literal["enforce", "observe"] = "enforce"
+    mode: Mode = "enforce"
 
 
 class Storage(msgspec.Struct, frozen=True, tag=True):
-    """The storage factor: 0..1, multiplies every produce limit; 0 = PAUSE. Times are `time.monotonic()`, which is one
-    clock for all processes of a host, so a worker can follow what it was told when control is gone.
+    """The storage factor that multiplies every produce limit, and what follows it. Times are `time.monotonic()`, which
+    is one clock for all processes of a host, so a worker can follow what it was told when control is gone.
     """
 
-    factor: float = 1.0
-    origin: str = "valid"  # policies.storage.Origin
-    why: str = ""  # names broker and volume, for clients and the log; "" while the factor is 1
-    mode: Literal["enforce", "observe"] = "enforce"
+    factor: Factor = Factor(1.0)
+    mode: Mode = "enforce"
     valid_until: float | None = None  # None: until told otherwise
-    next_factor: float = 1.0  # what holds from then on
-    next_origin: str = "fallback"
-    next_why: str = ""
-
-
-class GroupLimit(msgspec.Struct, frozen=True, array_like=True):
-    """Limits of one resource group (PIP-82) over all gateways, per second; None = none."""
-
-    publish_bytes: float | None = None
-    publish_msgs: float | None = None
-    dispatch_bytes: float | None = None
-    dispatch_msgs: float | None = None
+    following: Factor = Factor(1.0, "fallback")  # in force from then on
 
 
 class Groups(msgspec.Struct, frozen=True, tag=True):
@@ -143,21 +138,12 @@ class Groups(msgspec.Struct, frozen=True, tag=True):
     """
 
     version: int
-    groups: dict[str, GroupLimit] = {}
+    groups: dict[str, GroupLimits] = {}
     tenants: dict[str, str] = {}
     namespaces: dict[str, str] = {}  # "tenant/namespace"
     topic_pattern: str = "{tenant}.{namespace}.{topic}"
     principal_pattern: str = ""
-    mode: Literal["enforce", "observe"] = "enforce"
-
-
-class Part(msgspec.Struct, frozen=True, array_like=True):
-    """What this worker may take of one limit of the fleet, per second; `fallback`: the same when nobody says anything
-    any more. A `rate` below 0: nobody has a part in it, forget the key.
-    """
-
-    rate: float
-    fallback: float
+    mode: Mode = "enforce"
 
 
 class Parts(msgspec.Struct, frozen=True, tag=True):
@@ -168,7 +154,7 @@ class Parts(msgspec.Struct, frozen=True, tag=True):
     alone as well, with members 1.
     """
 
-    parts: dict[str, Part] = {}
+    parts: dict[FleetKey, Part] = {}
     members: int = 1
     valid_until: float | None = None  # time.monotonic(); later `fallback` holds; None: until told otherwise
     settle_s: float = 2.0
@@ -177,17 +163,12 @@ class Parts(msgspec.Struct, frozen=True, tag=True):
     lease_s: float | None = None
 
 
-class OtherRate(msgspec.Struct, frozen=True, array_like=True):
-    """What all other processes of the fleet bring to one broker: bytes per second, one-minute EWMA."""
+class OtherRates(msgspec.Struct, frozen=True, tag=True):
+    """What all other workers of the fleet bring, by broker: V1's thresholds limit the sum. A broker that is
+    missing here gets nothing from others.
+    """
 
-    rate: float
-    topics: dict[str, float] = {}
-
-
-class Others(msgspec.Struct, frozen=True, tag=True):
-    """By broker: V1's thresholds hold for the sum of everybody's rates. Those not listed: nothing."""
-
-    brokers: dict[int, OtherRate] = {}
+    brokers: dict[int, Others] = {}
     members: int = 1
 
 
@@ -275,48 +256,6 @@ class Interval(msgspec.Struct, frozen=True, tag=True):
     storage_factor: float | None = None  # the lowest that was enforced; None where storage protection is off
 
 
-class TopicRate(msgspec.Struct, frozen=True, array_like=True):
-    topic: str
-    rate: float  # bytes per second, one-minute EWMA
-    threshold: float | None
-    over: bool
-
-
-class BrokerRate(msgspec.Struct, frozen=True, array_like=True):
-    node_id: int
-    rate: float
-    error_rate: float
-    throttled_rate: float
-    threshold: float | None
-    topics: tuple[TopicRate, ...]
-
-
-class QuotaRate(msgspec.Struct, frozen=True, array_like=True):
-    """One line of a client quota."""
-
-    key: str  # type:unit
-    source: str  # the entity that it is set for, as kafka-quotas prints it
-    user: str | None  # actual names of who shares it; None: not by that
-    client_id: str | None
-    broker: int | None  # None: all brokers
-    rate: float  # taken, one-minute EWMA
-    limit: float  # now in force: storage factor and shares included
-    waiting: bool
-
-
-class GroupRate(msgspec.Struct, frozen=True, array_like=True):
-    """One resource group in one worker."""
-
-    group: str
-    direction: str  # policies.fleet_keys.Direction
-    topics: int  # with traffic since the last time
-    bytes_rate: float  # taken per second, one-minute EWMA
-    msgs_rate: float
-    bytes_limit: float | None  # now in force here: this worker's part
-    msgs_limit: float | None
-    waiting: bool
-
-
 class Rates(msgspec.Struct, frozen=True, tag=True):
     """At every tick of the meters (5 s) and after a change of policy."""
 
@@ -326,26 +265,12 @@ class Rates(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[GroupRate, ...] = ()  # of all resource groups with traffic
 
 
-class Use(msgspec.Struct, frozen=True, array_like=True):
-    """What this worker takes of one limit of the fleet.
-
-    `rate`: per second, smoothed over about a second. `hungry`: somebody waited or was refused because of it since the
-    last time, so more would be taken if there were any. `weight`: among others that are hungry. `topics`: with traffic.
-    """
-
-    key: str
-    rate: float
-    hungry: bool = False
-    weight: float = 1.0
-    topics: int = 0
-
-
 class Demand(msgspec.Struct, frozen=True, tag=True):
-    """Several times a second, while there is anything new: uses that changed by 10 %, or in `hungry`; `rate` 0 and not
-    hungry: idle. `whole`: all of them, those not listed are idle.
+    """Several times a second, while there is anything new: uses that changed (policies.demand), by limit. `whole`: all
+    of them, those not listed are idle.
     """
 
-    uses: tuple[Use, ...]
+    uses: dict[FleetKey, Use]
     whole: bool = False
 
 
@@ -426,7 +351,7 @@ COUNTS = (
 )
 
 Down = (
-    Settings
+    WorkerSettings
     | Brokers
     | Topics
     | Policy
@@ -434,7 +359,7 @@ Down = (
     | Storage
     | Groups
     | Parts
-    | Others
+    | OtherRates
     | Answer
     | Accepted
     | Spooled
@@ -443,21 +368,24 @@ Down = (
 Up = Hello | Interval | Rates | Demand | Gauges | Ended | Log | Want | Ask
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_down = msgspec.msgpack.Decoder(Down).decode
-_decode_up = msgspec.msgpack.Decoder(Up).decode
+decode_down = msgspec.msgpack.Decoder(Down).decode
+decode_up = msgspec.msgpack.Decoder(Up).decode
+
+Posted = TypeVar("Posted", bound=msgspec.Struct)
+Received = TypeVar("Received")
 
 
-class Channel:
-    """One end of the socketpair. `role` is this end's: "control" sends Down and receives Up, "worker" the reverse.
+class Channel(Generic[Posted, Received]):
+    """One end of the socketpair: `Channel[Up, Down](sock, decode_down)` is a worker's, `Channel[Down, Up](sock,
+    decode_up)` control's. The parent has messages of its own in the same framing.
 
     `post` never waits. `run` writes what was posted until cancelled or the peer is gone (then it raises ChannelClosed).
-    `decode` replaces the role's messages by others (the supervisor's own, in the same framing).
     """
 
-    def __init__(self, sock: socket.socket, role: str, decode: Callable[[bytes], Any] | None = None) -> None:
+    def __init__(self, sock: socket.socket, decode: Callable[[bytes], Received]) -> None:
         sock.setblocking(False)
         self._sock = trio.socket.from_stdlib_socket(sock)
-        self._decode = decode or (_decode_up if role == "control" else _decode_down)
+        self._decode = decode
         self._out: deque[tuple[bytes, int]] = deque()
         self._wake = trio.Event()
         self._idle = trio.Event()
@@ -465,7 +393,7 @@ class Channel:
         self._buffer = bytearray()
         self._fds: deque[int] = deque()
 
-    def post(self, message: msgspec.Struct, fd: int = -1) -> None:
+    def post(self, message: Posted, fd: int = -1) -> None:
         """Queue a message; a descriptor given with it is owned by the channel from here on and closed once sent."""
         body = _encode(message)
         if len(body) > MAX_MESSAGE:
@@ -515,7 +443,7 @@ class Channel:
             view = view[await self._sock.send(view) :]
         self._out.popleft()
 
-    async def receive(self) -> tuple[Any, int]:
+    async def receive(self) -> tuple[Received, int]:
         """The next message and the descriptor that came with it, or -1.
 
         An `Accepted` with -1 is a connection that the kernel dropped because this process has too many open files.
@@ -534,7 +462,7 @@ class Channel:
                     return self._take(size), self._fds.popleft() if prefix & _HAS_FD else -1
             await self._read_some()
 
-    def _take(self, size: int) -> Any:
+    def _take(self, size: int) -> Received:
         body = bytes(memoryview(self._buffer)[4 : 4 + size])
         del self._buffer[: 4 + size]
         try:

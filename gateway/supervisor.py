@@ -107,8 +107,11 @@ class GiveUp(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-_decode_for_child = msgspec.msgpack.Decoder(Listening | Start | NewChannel | Stop).decode
-_decode_for_parent = msgspec.msgpack.Decoder(Listen | Unlisten | Reconnect | WasUp | GiveUp).decode
+ToChild = Listening | Start | NewChannel | Stop
+ToParent = Listen | Unlisten | Reconnect | WasUp | GiveUp
+
+_decode_for_child = msgspec.msgpack.Decoder(ToChild).decode
+_decode_for_parent = msgspec.msgpack.Decoder(ToParent).decode
 
 
 class ParentGone(Exception):
@@ -143,7 +146,7 @@ class ParentLink:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._line = Channel(sock, "child", _decode_for_child)
+        self._line: Channel[ToParent, ToChild] = Channel(sock, _decode_for_child)
         self._channels, self._next_channel = trio.open_memory_channel[tuple[NewChannel, socket.socket]](math.inf)
         self._asked: dict[str, trio.Event] = {}
         self._answers: dict[str, tuple[Listening, int]] = {}
@@ -216,7 +219,7 @@ class ParentLink:
         self._line.post(GiveUp(text))
         await self._line.flushed()
 
-    def _take(self, message: Any, fd: int) -> None:
+    def _take(self, message: ToChild, fd: int) -> None:
         match message:
             case Listening(name=name) if name in self._asked:
                 self._answers[name] = (message, fd)
@@ -305,13 +308,13 @@ class _Child:
     def __init__(self, number: int) -> None:
         self.number = number
         self.name = "control" if number == CONTROL else f"worker {number}"
-        self.line: Channel | None = None  # None while it isn't running
+        self.line: Channel[ToChild, ToParent] | None = None  # None while it isn't running
         self.process: subprocess.Popen[bytes] | None = None
         self.restarts = -1
         self.connected_at = -math.inf  # when a worker got its last channel to control
         self.reconnects = Backoff()
 
-    def spawn(self, program: Program) -> Channel:
+    def spawn(self, program: Program) -> Channel[ToChild, ToParent]:
         ours, theirs = socket.socketpair()
         argv = [*program(self.number), "--fd", str(theirs.fileno())]
         if self.number != CONTROL:
@@ -324,7 +327,7 @@ class _Child:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
         self.restarts += 1
-        self.line = Channel(ours, "parent", _decode_for_parent)
+        self.line = Channel(ours, _decode_for_parent)
         return self.line
 
     def kill(self) -> None:
@@ -461,7 +464,7 @@ class _Family:
         if worker.connected_at == broken:  # else one of them was started again, and both have one
             self._connect(worker)
 
-    async def _converse(self, child: _Child, line: Channel) -> None:
+    async def _converse(self, child: _Child, line: Channel[ToChild, ToParent]) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(line.run)
@@ -474,7 +477,7 @@ class _Family:
         except* ChannelClosed:
             pass  # it is ending; its exit code tells more
 
-    def _obey(self, line: Channel, message: Any) -> None:
+    def _obey(self, line: Channel[ToChild, ToParent], message: ToParent) -> None:
         match message:
             case Listen(name, host, port):
                 if self._stopping.is_set():

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policies.decision import Limit, Patience
@@ -42,7 +41,7 @@ class Others(NamedTuple):
     """What everybody else in the fleet brings to one broker: bytes per second, one-minute EWMA."""
 
     rate: float = 0.0
-    topics: Mapping[bytes, float] = MappingProxyType({})
+    topics: Mapping[bytes, float] = {}
 
 
 NO_OTHERS: Final = Others()

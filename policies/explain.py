@@ -16,12 +16,14 @@ from policies.client_quotas import Effective
 from policies.decision import STRICTNESS, Limits
 from policies.engine import INTERNAL_TOPICS, BrokerRate, Mode, OnExceed, TopicRate
 from policies.fleet_keys import Direction, FleetKey, group_key
+from policies.group_lines import GroupRate
 from policies.group_names import ATTACHMENT_KEY, GROUP_KEYS, MEANS, rate_text
 from policies.groups import Finder
 from policies.policy_set import PolicyKey, PolicySet, Setting, as_number, value_text
-from policies.quota_lines import UNDEALT
+from policies.quota_lines import UNDEALT, QuotaRate
 from policies.quota_names import Default, Entity
 from policies.quota_text import entity_text, quota_text
+from policies.storage import Factor
 from policies.thresholds import TOPIC_KEY, TOTAL_KEY
 from policies.units import exact_rate, format_rate
 from policies.verdict import (
@@ -45,43 +47,6 @@ MAX_HELD: Final = 100
 
 
 # --- what is known ----------------------------------------------------------------------------------------------------
-
-
-class Storage(NamedTuple):
-    """The storage factor in force, and which volume it is owed to."""
-
-    factor: float
-    origin: str = "valid"
-    why: str = ""
-    mode: Mode = "enforce"
-
-
-class QuotaRate(NamedTuple):
-    """One line of a client quota. `rate` and `limit`: bytes per second; on time, seconds per second.
-
-    `user`, `client_id`: actual names of who shares it, None = not by that. `broker` None: all of them.
-    """
-
-    key: str
-    source: str
-    user: str | None
-    client_id: str | None
-    broker: int | None
-    rate: float
-    limit: float
-    waiting: bool
-
-
-class GroupRate(NamedTuple):
-    """One resource group in this gateway, per second; limits: this gateway's part of the group's, None = no limit."""
-
-    group: str
-    direction: Direction
-    bytes_rate: float
-    msgs_rate: float
-    bytes_limit: float | None
-    msgs_limit: float | None
-    waiting: bool
 
 
 class FleetUse(NamedTuple):
@@ -141,7 +106,8 @@ class Known(NamedTuple):
     leads: Mapping[int, Collection[str]] = {}
     gone: Set[str] = frozenset()
     rates: Rates = Rates()
-    storage: Storage | None = None
+    storage: Factor | None = None  # None: storage protection is off
+    storage_mode: Mode = "enforce"
     on_exceed: OnExceed = "reject"
     threshold_mode: Mode = "enforce"
     quota_mode: Mode = "enforce"
@@ -324,13 +290,7 @@ def explain(asked: Asked, known: Known, held: Iterable[Held] = ()) -> Explanatio
 def produce_factor(known: Known) -> float:
     """What every produce limit is multiplied by just now; 0: nothing is forwarded."""
     storage = known.storage
-    return 1.0 if storage is None or _observes(known, storage.mode) else min(1.0, max(0.0, storage.factor))
-
-
-def storage_state(storage: Storage | None) -> str:
-    if storage is None:
-        return "OFF"
-    return "OPEN" if storage.factor >= 1 else "PAUSE" if storage.factor <= 0 else "THROTTLE"
+    return 1.0 if storage is None or _observes(known, known.storage_mode) else min(1.0, max(0.0, storage.value))
 
 
 def in_force(known: Known, found: Effective) -> float:
@@ -348,15 +308,14 @@ def storage_effect(known: Known) -> str:
         return "storage protection is off: full disks change no limit"
     origin = "" if storage.origin == "valid" else f" ({storage.origin})"
     why = f": {storage.why}" if storage.why else ""
-    if storage.factor >= 1:
+    if storage.value >= 1:
         return f"OPEN{origin}: every limit holds as it is configured{why}"
-    state = storage_state(storage)
     seen = ""
-    if _observes(known, storage.mode):
+    if _observes(known, known.storage_mode):
         seen = ", mode observe: limits stay as they are, it is only counted"
-    if state == "PAUSE":
+    if storage.state == "PAUSE":
         return f"PAUSE{origin}, factor 0: nothing is forwarded{seen}{why}"
-    return f"THROTTLE{origin}, every produce limit x {storage.factor:.3g}{seen}{why}"
+    return f"THROTTLE{origin}, every produce limit x {storage.value:.3g}{seen}{why}"
 
 
 # --- all rules --------------------------------------------------------------------------------------------------------
@@ -378,8 +337,8 @@ class _Explaining:
         self._leaders = tuple(sorted(node for node, topics in known.leads.items() if asked.topic in topics))
         self.brokers: tuple[int | None, ...] = self._find_brokers()
         storage = known.storage
-        enforced = storage is not None and not _observes(known, storage.mode)
-        self._scale = storage.factor if storage is not None and enforced and 0 < storage.factor < 1 else 1.0
+        enforced = storage is not None and not _observes(known, known.storage_mode)
+        self._scale = storage.value if storage is not None and enforced and 0 < storage.value < 1 else 1.0
 
     def _find_brokers(self) -> tuple[int | None, ...]:
         if self.asked.broker is not None:
@@ -427,21 +386,21 @@ class _Explaining:
 
     def _of_storage(self) -> Iterator[Rule]:
         storage = self.known.storage
-        if storage is None or storage.factor >= 1:
+        if storage is None or storage.value >= 1:
             return
-        mode = self._mode(storage.mode)
-        if storage.factor <= 0:
+        mode = self._mode(self.known.storage_mode)
+        if storage.value <= 0:
             note = f"storage factor 0: requests wait up to 15 s and are then rejected: {storage.why}"
             yield Rule(STORAGE_PAUSE, None, (), "hold", "produce", mode, True, note)
             return
         for broker in self.brokers:
             total = self._total(broker)
             if total is None:
-                why = f"there is no {TOTAL_KEY} that the factor {storage.factor:.3g} could lower"
-                self._shadow(STORAGE_THROTTLE, broker, "storage factor", "storage", f"{storage.factor:.3g}", why)
+                why = f"there is no {TOTAL_KEY} that the factor {storage.value:.3g} could lower"
+                self._shadow(STORAGE_THROTTLE, broker, "storage factor", "storage", f"{storage.value:.3g}", why)
                 continue
-            what = f"all producers of {_place(broker)} together, {TOTAL_KEY} x {storage.factor:.3g}"
-            level = Level(what, "storage", total, total * storage.factor, self._broker_rate(broker))
+            what = f"all producers of {_place(broker)} together, {TOTAL_KEY} x {storage.value:.3g}"
+            level = Level(what, "storage", total, total * storage.value, self._broker_rate(broker))
             now = level.utilization >= 1 or self._was_held(STORAGE_THROTTLE, broker)
             yield Rule(STORAGE_THROTTLE, broker, (level,), "delay", "produce", mode, now, storage.why)
 

@@ -55,13 +55,13 @@ class Fleet:
         """Ours of that limit, 0..1."""
         return 1.0 if self.members == 1 or limit <= 0.0 else self.share(key, limit) / limit
 
-    def tell(self, parts: Mapping[FleetKey, tuple[float, float]], members: int, settle_s: float, now: float) -> None:
-        """Parts (rate, fallback) that are new; those not mentioned stay. A rate below 0 takes one away."""
-        for key, (rate, fallback) in parts.items():
-            if rate < 0.0:
+    def tell(self, parts: Mapping[FleetKey, Part], members: int, settle_s: float, now: float) -> None:
+        """Parts that are new; those not mentioned stay. A rate below 0 takes one away."""
+        for key, part in parts.items():
+            if part.rate < 0.0:
                 self._parts.pop(key, None)
             else:
-                self._parts[key] = Part(rate, fallback)
+                self._parts[key] = part
         others_came = members != self.members
         everything = others_came or self._falls_back
         self._falls_back = self._is_lost = False

@@ -44,6 +44,21 @@ class GroupLimits(NamedTuple):
     dispatch_msgs: float | None = None
 
 
+class GroupRate(NamedTuple):
+    """One resource group in one worker, or in all of a gateway's, per second. `topics`: with traffic. `bytes_rate`,
+    `msgs_rate`: one-minute EWMAs; limits: the part of the group's that is in force here, None = no limit.
+    """
+
+    group: str
+    direction: Direction
+    topics: int
+    bytes_rate: float
+    msgs_rate: float
+    bytes_limit: float | None
+    msgs_limit: float | None
+    waiting: bool
+
+
 class Finder(Protocol):
     """policies.groups.Finder."""
 
@@ -104,6 +119,19 @@ class GroupSide(Limit):
     def is_waiting(self) -> bool:
         """Whether it was in debt when it was last used."""
         return any(line.bucket.in_debt for line in self.lines)
+
+    def measured(self) -> GroupRate:
+        """What is taken, and what may be."""
+        return GroupRate(
+            self.group,
+            self.direction,
+            self.topic_count,
+            self.bytes_meter.rate,
+            self.msgs_meter.rate,
+            None if self.bytes is None else self.bytes.bucket.rate,
+            None if self.msgs is None else self.msgs.bucket.rate,
+            self.is_waiting,
+        )
 
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
         lines = ((self.bytes, size), (self.msgs, messages))
@@ -358,9 +386,10 @@ class GroupLines:
             side.topic_count = len(side.topics)
             side.topics = {meter.name for meter in side.in_use}
 
-    def rates(self) -> list[GroupSide]:
-        """Every group with traffic, for metrics."""
-        return [side for side in self._sides.values() if side.bytes_meter.rate >= QUIET or side.msgs_meter.rate]
+    def rates(self) -> list[GroupRate]:
+        """Every group with traffic."""
+        busy = (side for side in self._sides.values() if side.bytes_meter.rate >= QUIET or side.msgs_meter.rate)
+        return [side.measured() for side in busy]
 
     def _look(self, side: GroupSide, now: float) -> None:
         self._settle(side, now)

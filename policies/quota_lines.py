@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+import heapq
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from policies.client_quotas import BucketKey, QuotaStore
@@ -23,7 +24,7 @@ from policies.fleet_lines import LOWEST, Fleet, FleetLine
 from policies.line import BURST_S, MAX_WAIT_S, MIN_WAIT_S, ask_all
 from policies.meter import Meter
 from policies.quota_names import Default
-from policies.quota_text import limit_text
+from policies.quota_text import entity_text, limit_text
 from policies.shares import fair
 from policies.verdict import Verdict, client_quota
 
@@ -47,6 +48,24 @@ STRANGERS: Final = frozenset(
 ALL_BROKERS: Final = -2  # in place of a node id; -1 is a broker that isn't known yet
 
 
+class QuotaRate(NamedTuple):
+    """One line of a client quota. `key`: type:unit. `source`: the entity that it is set for, as kafka-quotas prints it.
+    `user`, `client_id`: actual names of the clients that share it, None = not by that. `broker` None: all brokers.
+
+    `rate`: taken, one-minute EWMA; `limit`: now in force, storage factor and shares included. Bytes per second; for
+    time, seconds per second.
+    """
+
+    key: str
+    source: str
+    user: str | None
+    client_id: str | None
+    broker: int | None
+    rate: float
+    limit: float
+    waiting: bool
+
+
 class QuotaLine(FleetLine):
     """The line of one bucket. `rate` in bytes per second, or seconds per second for `percent`.
 
@@ -68,6 +87,19 @@ class QuotaLine(FleetLine):
         self.taken = 0.0  # since the last deal
         self.demand = 0.0  # bytes per second, smoothed
         self.last = now  # when something was taken
+
+    @property
+    def utilization(self) -> float:
+        """Taken by limit."""
+        return self.meter.rate / self.bucket.rate
+
+    def measured(self) -> QuotaRate:
+        """What is taken, and what may be."""
+        shared = self.quota.bucket
+        user, client_id = (None if isinstance(name, Default) else name for name in (shared.user, shared.client_id))
+        broker = None if self.node_id == ALL_BROKERS else self.node_id
+        source, bucket = entity_text(self.quota.source), self.bucket
+        return QuotaRate(str(shared.key), source, user, client_id, broker, self.meter.rate, bucket.rate, bucket.in_debt)
 
     @property
     def text(self) -> str:
@@ -226,9 +258,10 @@ class QuotaLines:
             self._left[node_id] = left
             _deal(lines, left, elapsed, now)
 
-    def rates(self) -> Iterable[QuotaLine]:
-        """Every line, for metrics and explanations."""
-        return list(self._lines.values())
+    def rates(self, most: int) -> list[QuotaRate]:
+        """The lines that take most of their limits, that one first."""
+        busiest = heapq.nlargest(most, self._lines.values(), key=lambda line: line.utilization)
+        return [line.measured() for line in busiest]
 
     def _line(self, limit: Quota, node_id: int, now: float) -> QuotaLine:
         node_id = ALL_BROKERS if limit.unit == "bps" else node_id

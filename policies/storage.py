@@ -357,11 +357,13 @@ def _room(finding: Finding) -> tuple[float, float]:
 
 
 class Factor(NamedTuple):
-    """The throttle factor and where it comes from. `observed_at`: monotonic time of the last valid observation."""
+    """The storage factor, 0..1, multiplies every produce limit; 0 is a PAUSE. `why` names broker and volume, for
+    clients and the log; "" while it is 1. `observed_at`: monotonic time of the last valid observation.
+    """
 
     value: float
-    origin: Origin
-    why: str
+    origin: Origin = "valid"
+    why: str = ""
     observed_at: float | None = None
 
     @property

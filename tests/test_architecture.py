@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -178,3 +179,10 @@ def test_every_module_opens_with_what_it_is(path: Path) -> None:
     if path.name == "__init__.py" and not text.strip():
         return
     assert text.startswith(("#", '"""'))
+
+
+@pytest.mark.parametrize("folder", ["gateway/control", "gateway/data"])
+def test_every_module_is_on_the_map_of_its_folder(folder: str) -> None:
+    named = set(re.findall(r"\w+\.py", (ROOT / folder / "__init__.py").read_text()))
+    there = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
+    assert named >= there, f"not in {folder}/__init__.py: {sorted(there - named)}"

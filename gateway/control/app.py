@@ -6,36 +6,35 @@
 
 from __future__ import annotations
 
-import errno
+import functools
 import itertools
 import logging
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 import msgspec
 import trio
 
-from gateway.channel import PROTOCOL, Answer, Ask, Brokers, Groups, Quotas, Storage, Topics
-from gateway.channel import Settings as WorkerSettings
+from gateway.channel import Brokers, Groups, Quotas, Storage, Topics
 from gateway.config import Settings, limits_production
 from gateway.control import admin, rest
-from gateway.control.admission import CONNECTIONS, Admission
+from gateway.control.acceptor import Acceptor
+from gateway.control.admission import Admission
 from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import Metrics
-from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable
+from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable, make_store
 from gateway.control.quota_source import QuotaFeed
 from gateway.control.recent import Recent
+from gateway.control.rest_context import Gateway
 from gateway.control.rights import Rights
+from gateway.control.snapshots import groups_of, quotas_of, thresholds_of, worker_count, worker_settings
 from gateway.control.usage_log import Publisher, Spool, UsageLog
 from gateway.control.workers import Workers
-from gateway.fleet.exchange import DROPPED, Exchange
-from gateway.policy.door import Door, managed_apis
-from gateway.policy.parts import groups_of, make_store, quotas_of, thresholds_of
+from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
+from gateway.policy.door import Door
 from gateway.policy.service import PolicyService
 from gateway.policy.store import StoreError
-from gateway.sockets import network_of, reset
 from gateway.storage.control import StorageControl, make_status
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
@@ -45,11 +44,6 @@ from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.control")
 
-# What accept(2) says of a client that is gone again. Everything else (EMFILE, ENFILE, ENOMEM, …) is a shortage, which
-# passes, but not at once.
-CLIENT_GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
-PAUSE_S: Final = 0.1
-REPEAT_S: Final = 10.0  # the same complaint is logged once in so long
 PRUNE_S: Final = 60.0
 PUBLISH_AT_END_S: Final = 5.0  # the rest stays in the spool, and goes out after the next start
 POLICIES_S: Final = 5.0  # the first connections wait so long for policies that were changed at run time
@@ -64,43 +58,6 @@ def client_properties(settings: Settings) -> dict[str, Any]:
         "client.id": f"produce-gateway-{settings.gateway}",
         "log_level": 2,  # what matters is reported by the calls; librdkafka repeats itself on stderr
     }
-
-
-def worker_count(settings: Settings) -> int:
-    """The parent has put a number in place of `auto`."""
-    return 1 if settings.workers == "auto" else settings.workers
-
-
-def worker_settings(settings: Settings) -> WorkerSettings:
-    limits = settings.limits
-    return WorkerSettings(
-        protocol=PROTOCOL,
-        gateway=settings.gateway,
-        max_request_bytes=limits.max_request_bytes,
-        max_buffered_bytes=max(limits.max_buffered_bytes // worker_count(settings), limits.max_request_bytes),
-        connect_timeout_s=settings.upstream.connect_timeout,
-        frame_timeout_s=limits.frame_timeout,
-        min_bytes_per_s=limits.min_rate,
-        first_byte_timeout_s=limits.first_byte_timeout,
-        authentication_timeout_s=limits.authentication_timeout,
-        idle_timeout_s=limits.idle_timeout,
-        max_connections_per_principal=max(1, limits.max_connections_per_principal // worker_count(settings)),
-        max_partitions_per_request=limits.max_partitions_per_request,
-        max_admin_request_bytes=limits.max_admin_request,
-        reject_code=None if settings.reject_code == "auto" else settings.reject_code,
-        unknown_apis=settings.unknown_apis,
-        max_client_keys=limits.max_client_keys,
-        internal_principals=settings.internal.principals,
-        internal_client_ids=settings.internal.client_ids,
-        internal_clients=tuple((each.principal, each.client_id) for each in settings.internal.clients),
-        protected_topics=settings.own_topics,
-        acks0=settings.acks0,
-        policies=settings.policies,
-        managed_apis=managed_apis(settings.client_quotas_api),
-        observe=settings.mode == "observe",
-        tls=settings.listener.tls,
-        upstream_sasl=settings.upstream.properties.get("security.protocol", "").upper().startswith("SASL"),
-    )
 
 
 async def run(link: ParentLink) -> None:
@@ -118,6 +75,17 @@ async def run(link: ParentLink) -> None:
         else:
             await control.run()
         nursery.cancel_scope.cancel()
+
+
+def _make_exchange(settings: Settings, client: Mapping[str, Any], party: FleetParty) -> Exchange:
+    return Exchange(
+        client,
+        settings.usage_topic,
+        settings.gateway,
+        party,
+        cycle_s=settings.usage_interval,
+        every=settings.resource_usage_report_every,
+    )
 
 
 class _Control:
@@ -138,29 +106,28 @@ class _Control:
         self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
         self._was_complete = link.was_up
         limits = settings.limits
-        self._workers = Workers(
-            self._usage_log,
-            self._metrics,
-            self._want_metadata,
-            link.reconnect,
-            self._adopt,
-            self._ask,
-            self._recent,
-            Admission(limits.max_connections, limits.max_connections_per_address),
-        )
         self._fleet = FleetControl(
-            self._workers.post,
             self._metrics.show_fleet(DROPPED),
-            exchanges=settings.exchanges,
+            exchange=functools.partial(_make_exchange, settings, client) if settings.exchanges else None,
             cycle_s=settings.usage_interval,
             patient=self._was_complete,
         )
-        self._workers.fleet = self._fleet
-        self._exchange = self._make_exchange(client) if settings.exchanges else None
         self._deleted = DeletedTopics()
         store = make_store(settings, client, patient=self._restarted)
         self._policies = PolicyService(store, self._metrics, self._tell_policies, self._deleted)
         self._door = Door(self._policies)
+        self._workers = Workers(
+            self._usage_log,
+            self._metrics,
+            self._fleet,
+            self._want_metadata,
+            link.reconnect,
+            self._adopt,
+            self._door.take,
+            self._recent,
+            Admission(limits.max_connections, limits.max_connections_per_address),
+        )
+        self._acceptor = Acceptor(self._workers, self._metrics)
         self._cluster = Cluster(
             AdminSource(client, settings.own_topics, topic_ids=publishes),
             settings.upstream.addresses(),
@@ -169,11 +136,10 @@ class _Control:
             self._metrics,
             listen=link.listen,
             unlisten=link.unlisten,
-            accept=self._accept,
+            accept=self._acceptor.run,
             tell=self._tell_cluster,
         )
         self._bootstrap_open = False
-        self._complained_at = self._refused_at = -REPEAT_S
 
     async def run(self) -> None:
         settings = self._settings
@@ -192,8 +158,8 @@ class _Control:
                 if STORAGE in self._parts:
                     outer.start_soon(self._protect_storage)
                 outer.start_soon(self._fleet.run)
-                if self._exchange is not None:
-                    outer.start_soon(self._exchange.run)
+                if self._fleet.exchange is not None:
+                    outer.start_soon(self._fleet.exchange.run)
                 outer.start_soon(self._policies.run)
                 outer.start_soon(self._tell_loaded)
                 outer.start_soon(self._door.run)
@@ -252,7 +218,7 @@ class _Control:
                 await self._fleet.known.wait()
         listener = self._settings.listener
         sock = await self._link.listen("bootstrap", listener.host, listener.port)
-        inner.start_soon(self._accept, None, sock)
+        inner.start_soon(self._acceptor.run, None, sock)
         self._bootstrap_open = True
         self._link.note_up()
 
@@ -270,24 +236,6 @@ class _Control:
                     await self._publisher.caught_up()
         if self._publisher is not None:
             self._publisher.stop()
-
-    def _make_exchange(self, client: dict[str, Any]) -> Exchange:
-        settings, fleet = self._settings, self._fleet
-        exchange = Exchange(
-            client,
-            settings.usage_topic,
-            settings.gateway,
-            present=fleet.present,
-            on_heard=fleet.hear,
-            on_gone=fleet.forget,
-            on_state=fleet.follow_exchange,
-            on_said=fleet.publish,
-            limit_of=fleet.limit_of,
-            cycle_s=settings.usage_interval,
-            every=settings.resource_usage_report_every,
-        )
-        fleet.connect(exchange)
-        return exchange
 
     async def _rebase(self, total: float | None, topics: dict[str, float]) -> None:
         """The operator's own source stands in the place of the file's thresholds."""
@@ -316,9 +264,6 @@ class _Control:
             self._metrics.know_topics({*itertools.chain.from_iterable(message.leads.values()), *message.ids.values()})
         self._workers.tell(message)
 
-    def _ask(self, question: Ask, reply: Callable[[Answer], None]) -> None:
-        self._door.take(question, reply)
-
     def _adopt(self, held: Storage | None) -> None:
         if self._storage is not None:
             self._storage.adopt(held)
@@ -338,41 +283,6 @@ class _Control:
             self._metrics.worker_restarts.labels(str(message.worker)).inc(new)
             outer.start_soon(self._workers.serve, message.worker, sock)
 
-    async def _accept(self, broker: int | None, sock: socket.socket) -> None:
-        """Accept for ever and hand over; shortages are waited out."""
-        listener = trio.socket.from_stdlib_socket(sock)
-        with listener:
-            while True:
-                try:
-                    client, address = await listener.accept()
-                except OSError as error:
-                    await self._pause_accepting(error)
-                    continue
-                peer = f"{address[0]}:{address[1]}"
-                why = self._workers.admission.refusal(network_of(peer))
-                if why:
-                    self._refuse(socket.socket(fileno=client.detach()), address[0], why)
-                    continue
-                await self._workers.hand_over(socket.socket(fileno=client.detach()), broker, peer)
-
-    def _refuse(self, client: socket.socket, address: str, why: str) -> None:
-        reset(client)
-        self._metrics.connections_refused.labels(why).inc()
-        if trio.current_time() - self._refused_at >= REPEAT_S:
-            self._refused_at = trio.current_time()
-            limit = "max_connections" if why == CONNECTIONS else "max_connections_per_address"
-            log.warning("%s: connection refused, and others likewise: limits.%s", address, limit)
-
-    async def _pause_accepting(self, error: OSError) -> None:
-        if error.errno in CLIENT_GONE:
-            await trio.lowlevel.checkpoint()
-            return
-        self._metrics.accept_pauses.inc()
-        if trio.current_time() - self._complained_at >= REPEAT_S:
-            self._complained_at = trio.current_time()
-            log.warning("no connections can be accepted just now: %s", error.strerror or error)
-        await trio.sleep(PAUSE_S)
-
     def _show_storage(self) -> Mapping[str, Any]:
         return make_status(self._storage)()
 
@@ -381,15 +291,16 @@ class _Control:
         views = {"/v1/storage": self._show_storage}
         names = self._settings.admin.names
         source = self._settings.thresholds.source
-        api = rest.make_api(
+        gateway = Gateway(
             self._policies,
             self._recent,
             self._workers.latest,
             base=f"source {source}" if source else "file",
             gone=self._deleted,
-            hosts=names,
-            rights=Rights(self._settings.admin.tokens, self._settings.admin.token_file),
             fleet=self._fleet.uses,
+        )
+        api = rest.make_api(
+            gateway, hosts=names, rights=Rights(self._settings.admin.tokens, self._settings.admin.token_file)
         )
         application = admin.make_application(
             self._metrics_text, self._find_problems, views, api, find_lacking=self._find_lacking, hosts=names
@@ -430,8 +341,8 @@ class _Control:
         lacking["policies"] = self._policies.problem
         if self._settings.internal_topics == "kafka":
             lacking["usage_log.topic"] = "" if self._publisher is None else self._publisher.problem
-        if self._exchange is not None:
-            lacking["exchange"] = self._exchange.problem
+        if self._fleet.exchange is not None:
+            lacking["exchange"] = self._fleet.exchange.problem
         return lacking
 
     def _find_lacking(self) -> list[str]:

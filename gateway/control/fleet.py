@@ -11,16 +11,18 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
 from typing import Final, Literal
 
 import trio
 
-from gateway.channel import Demand, OtherRate, Others, Part, Parts, Rates
+from gateway.channel import Demand, OtherRates, Parts, Rates
 from gateway.control.fleet_keys import Keys
+from gateway.control.fleet_rates import Brought, Sums, differ
 from gateway.control.metrics import FleetMetrics
-from gateway.control.others import Brought, Sums, differ
-from gateway.fleet.exchange import Exchange, Heard, Present, Rate
+from gateway.fleet.exchange import Exchange, FleetParty, Heard, Present, Rate
 from policies import shares
+from policies.broker_meters import Others
 from policies.explain import FleetUse
 from policies.fleet_keys import FleetKey
 from policies.policy_set import PolicySet
@@ -49,10 +51,34 @@ KNOWN_S: Final = 5.0  # it wasn't reached for so long since the start: it is awa
 State = Literal["local", "shared", "frozen", "fallback"]
 
 
-class _Told:
-    """What one worker knows of the others."""
+Post = Callable[[Parts | OtherRates], bool]
 
-    def __init__(self, now: float) -> None:
+
+class _Knows(Enum):
+    """What a worker knows of its parts."""
+
+    NOTHING = auto()  # it has only begun, and must not take itself for the only one
+    FORMER = auto()  # what an earlier control told it, or that a floor is left until more is known
+    EVEN = auto()  # that nobody can be heard: an even part of each limit
+    PARTS = auto()  # its parts
+    GAPS = auto()  # its parts but those that it missed while it didn't read
+
+    def told_early(self, is_over: bool) -> _Knows:
+        """What it knows once it was told what holds before anything is dealt; the same: it needn't be told.
+
+        `is_over`: nobody could be heard for so long that all gateways have gone to even parts.
+        """
+        if is_over:
+            return _Knows.EVEN
+        return _Knows.FORMER if self is _Knows.NOTHING else self
+
+
+class _Worker:
+    """One worker: how to reach it, and what it knows of the others."""
+
+    def __init__(self, post: Post, knows: _Knows, now: float) -> None:
+        self.post = post
+        self.knows = knows
         self.others: Sums | None = None  # None: only an earlier control knows
         self.at = now
 
@@ -64,8 +90,7 @@ class FleetControl:
     anything to be dealt.
 
     Args:
-        post: brings a message to one worker; False: it doesn't read just now.
-        exchanges: whether there is an exchange; else limits hold for this gateway alone.
+        exchange: makes what brings other gateways' usage; None: limits hold for this gateway alone.
         cycle_s: how often the exchange says something.
         patient: workers have parts from an earlier control, so wait for the exchange, however long that takes.
         clock: `time.monotonic`, which workers go by as well.
@@ -73,42 +98,38 @@ class FleetControl:
 
     def __init__(
         self,
-        post: Callable[[int, Parts | Others], bool],
         metrics: FleetMetrics,
         *,
-        exchanges: bool = False,
+        exchange: Callable[[FleetParty], Exchange] | None = None,
         cycle_s: float = 1.0,
         patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._post = post
-        self._exchanges = exchanges
         self._cycle_s = cycle_s
         self._patient = patient
         self._clock = clock
         self._has_totals = self.has_limits = False
         self._keys = Keys(PolicySet())
-        self._fleet = shares.Fleet(exchanges=exchanges)
+        self._fleet = shares.Fleet(exchanges=exchange is not None)
         self._here = shares.Fleet()
         self._brought = Brought()
-        self._workers: dict[int, _Told] = {}
+        self._workers: dict[int, _Worker] = {}
         self._members = 0  # as workers were told
         self._last_members = 1  # as they were told by an earlier control
-        self._deaf: set[int] = set()  # who missed something
-        self._newborn: set[int] = set()  # who was not, and must not take himself for the only one
-        self._even: set[int] = set()  # who was told to go by an even part
         self._renew_at = 0.0
         self._wake = trio.Event()
         self._others_stale = self._rates_stale = False
         self._brings_news = False
-        self._exchange: Exchange | None = None
         self._down_since: float | None = None
         self._listens_until = math.inf
         self._began = clock()
         self.known = trio.Event()
-        if not exchanges:
-            self.known.set()
         self._metrics = metrics
+        self._exchange = None if exchange is None else exchange(self)
+        if self._exchange is None:
+            self.known.set()
+        else:
+            self._fleet.listen(self._exchange.peers)
         self._show()
 
     # --- what workers say, and policies -------------------------------------------------------------------------------
@@ -120,14 +141,20 @@ class FleetControl:
         self._keys.set_policies(policies)
         self._wake.set()
 
-    def join(self, worker: int, members: int = 1) -> None:
-        """It can be told things now, and was told nothing yet; by an earlier control, that so many `members` share."""
+    @property
+    def exchange(self) -> Exchange | None:
+        """None: limits hold for this gateway alone. It has to be running."""
+        return self._exchange
+
+    def join(self, worker: int, post: Post, members: int = 1) -> None:
+        """This worker can be told things with `post` (False: it doesn't read just now). It was told nothing yet but, by
+        an earlier control, that `members` processes share.
+        """
         if worker in self._workers:
             self.leave(worker)
         self._last_members = max(self._last_members, members)
-        if members == 1:
-            self._newborn.add(worker)
-        self._workers[worker] = _Told(self._clock())
+        knows = _Knows.NOTHING if members == 1 else _Knows.FORMER
+        self._workers[worker] = _Worker(post, knows, self._clock())
         self._others_stale = True
         self._fleet.add_worker(str(worker))
         self._here.add_worker(str(worker))
@@ -135,8 +162,6 @@ class FleetControl:
         self.look()
 
     def leave(self, worker: int) -> None:
-        for numbers in (self._newborn, self._even, self._deaf):
-            numbers.discard(worker)
         if self._workers.pop(worker, None) is not None:
             self._fleet.forget_worker(str(worker))
             self._here.forget_worker(str(worker))
@@ -149,17 +174,16 @@ class FleetControl:
         name = str(worker)
         fleet: dict[str, shares.Use] = {}
         here: dict[str, shares.Use] = {}
-        for use in demand.uses:
-            if self._keys.use(worker, use.key, idle=use.rate <= 0 and not use.hungry):
-                own = here if self._keys.is_here(use.key) else fleet
-                own[use.key] = shares.Use(use.rate, use.hungry, use.weight, use.topics)
+        for key, use in demand.uses.items():
+            if self._keys.use(worker, key, idle=use.is_idle):
+                (here if self._keys.is_here(key) else fleet)[key] = use
         self._fleet.take_demand(name, fleet, whole=demand.whole)
         self._here.take_demand(name, here, whole=demand.whole)
         if demand.whole:
             self._keys.set_busy(worker, [*fleet, *here])
             self._fleet.retell(name)  # it has no parts, or only old ones
             self._here.retell(name)
-        if any(use.hungry for use in demand.uses):
+        if any(use.hungry for use in demand.uses.values()):
             self._wake.set()
 
     def take_rates(self, worker: int, rates: Rates) -> None:
@@ -168,11 +192,6 @@ class FleetControl:
             self._others_stale = self._brings_news = True
 
     # --- other gateways -----------------------------------------------------------------------------------------------
-
-    def connect(self, exchange: Exchange) -> None:
-        """Before `run`. The exchange has `present`, `hear`, `forget`, `follow_exchange` and `publish` to call."""
-        self._exchange = exchange
-        self._fleet.listen(exchange.peers)
 
     def present(self) -> Present:
         """What this gateway takes, and brings to brokers: for the others, a few limits at once."""
@@ -185,7 +204,7 @@ class FleetControl:
         for node_id, broker in self._brought.own().items() if self._has_totals else ():
             yield Rate(node_id, None, broker.rate)
             for topic, rate in broker.topics.items():
-                yield Rate(node_id, topic, rate)
+                yield Rate(node_id, topic.decode(), rate)
 
     def publish(self, keys: Iterable[FleetKey]) -> None:
         """Others count with what was told last from now on; it is something else for these."""
@@ -262,7 +281,7 @@ class FleetControl:
     @property
     def state(self) -> State:
         """How limits are shared."""
-        if not self._exchanges:
+        if self._exchange is None:
             return "local"
         if self._down_since is None:
             return "shared"
@@ -357,20 +376,19 @@ class FleetControl:
         if self._fleet.peers and self._fleet.frozen_at is None:
             lease_s, least_s = LEASE_CYCLES * self._cycle_s, LEAST_SHARED_S
         valid_until = now + max(least_s, VALID_CYCLES * self._cycle_s)
-        for number in self._workers:
+        for number, worker in self._workers.items():
             told = parts.get(str(number), {})
             if told or renew:
-                news = {key: Part(*part) for key, part in told.items()}
-                if not self._post(number, Parts(news, members, valid_until, settle_s, lease_s)):
-                    self._deaf.add(number)
-                elif number in self._deaf:
-                    self._deaf.remove(number)
+                had_gaps = worker.knows is _Knows.GAPS
+                is_read = worker.post(Parts(told, members, valid_until, settle_s, lease_s))
+                worker.knows = _Knows.PARTS if is_read else _Knows.GAPS
+                if is_read and had_gaps:
                     self._fleet.retell(str(number))
                     self._here.retell(str(number))
 
     def _awaits_workers(self, now: float) -> bool:
         """Those who came first must not have the parts of those who come a moment later."""
-        misses_some = self._patient and not self._exchanges and len(self._workers) < self._last_members
+        misses_some = self._patient and self._exchange is None and len(self._workers) < self._last_members
         return misses_some and now - self._began < WORKERS_S
 
     def _tell_early(self, now: float) -> None:
@@ -382,19 +400,18 @@ class FleetControl:
         if not self._patient or members == 1:
             return
         is_over = self._down_since is not None and now - self._down_since >= shares.FROZEN_S + shares.DECAY_S
-        if is_over:
-            self._newborn |= self._workers.keys() - self._even
-            self._even |= self._workers.keys()
-        lease_s = LEASE_CYCLES * self._cycle_s if self._exchanges and not is_over else None
-        for number in self._newborn:
-            self._post(number, Parts({}, members, None if lease_s is None else now, lease_s=lease_s))
-        self._newborn.clear()
+        lease_s = LEASE_CYCLES * self._cycle_s if self._exchange is not None and not is_over else None
+        for worker in self._workers.values():
+            knows = worker.knows.told_early(is_over)
+            if knows is not worker.knows:
+                worker.knows = knows
+                worker.post(Parts({}, members, None if lease_s is None else now, lease_s=lease_s))
 
     def _tell_alone(self) -> None:
         if self._members != 1 and self._workers:
             self._members = 1
-            for number in self._workers:
-                self._post(number, Parts())
+            for worker in self._workers.values():
+                worker.post(Parts())
 
     def sweep(self) -> None:
         """Forget what nobody uses; now and then."""
@@ -411,16 +428,21 @@ class FleetControl:
         elif self._rates_stale and self._exchange is not None:
             self._rates_stale = False
             rates = self._exchange.peers.rates()
-            self._brought.set_peers({node_id: OtherRate(*broker) for node_id, broker in rates.items()})
+            self._brought.set_peers(
+                {
+                    node_id: Others(total, {topic.encode(): rate for topic, rate in topics.items()})
+                    for node_id, (total, topics) in rates.items()
+                }
+            )
         members = self._fleet.members
-        for number, told in self._workers.items():
+        for number, worker in self._workers.items():
             others = {} if members == 1 else self._brought.others_of(number)
-            known, age = told.others or {}, now - told.at
-            is_unsure = told.others is None and age >= UNSURE_S
+            known, age = worker.others or {}, now - worker.at
+            is_unsure = worker.others is None and age >= UNSURE_S
             if is_unsure or differ(others, known) or (others != known and age >= TICK_S):
-                if self._post(number, Others(others, members)):
-                    told.others, told.at = others, now
+                if worker.post(OtherRates(others, members)):
+                    worker.others, worker.at = others, now
                 else:
                     self._others_stale = True
-            elif told.others is None or others != known:
+            elif worker.others is None or others != known:
                 self._others_stale = True

@@ -23,20 +23,18 @@ from prometheus_client.registry import Collector
 
 from gateway.channel import (
     COUNTS,
-    BrokerRate,
     Gauges,
-    GroupLimit,
-    GroupRate,
     Groups,
     Interval,
     Rates,
     Row,
-    TopicRate,
 )
 from gateway.control import admission
 from gateway.control.rates import merge
+from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
 from policies.fleet_keys import Direction, FleetKey, Unit, group_key
+from policies.group_lines import GroupLimits, GroupRate
 from policies.storage import Finding, State
 from policies.text import one_line
 from policies.usage import DELAYED, NOTES, OUTCOMES, REASONS
@@ -377,7 +375,7 @@ class Metrics:
     def shown_groups(self) -> list[tuple[str, Direction]]:
         """Of which resource groups rates are shown."""
         shown = self._rates.shown(merge([Rates((), groups=said.groups) for said in self._rates.said]))
-        return [(group.group, cast("Direction", group.direction)) for group in shown]
+        return [(group.group, group.direction) for group in shown]
 
     def show_groups(self, limits: Groups | None, uses: Mapping[FleetKey, FleetUse]) -> None:
         """What resource groups' limits are, and what all gateways take of them: for those whose rates are shown."""
@@ -608,7 +606,7 @@ class _RateSeries(Collector):
     def _add_group(self, add: Any, group: GroupRate) -> None:
         add("topics", group.topics)
         add("waiting", float(group.waiting))
-        limits = GroupLimit() if self.groups is None else self.groups.groups.get(group.group, GroupLimit())
+        limits = GroupLimits() if self.groups is None else self.groups.groups.get(group.group, GroupLimits())
         is_publish = group.direction == "publish"
         of_bytes = limits.publish_bytes if is_publish else limits.dispatch_bytes
         of_msgs = limits.publish_msgs if is_publish else limits.dispatch_msgs
@@ -616,7 +614,7 @@ class _RateSeries(Collector):
             ("bytes", "bytes", group.bytes_rate, group.bytes_limit, of_bytes),
             ("messages", "msgs", group.msgs_rate, group.msgs_limit, of_msgs),
         ):
-            use = self.uses.get(group_key(group.group, cast("Direction", group.direction), cast("Unit", key)))
+            use = self.uses.get(group_key(group.group, group.direction, cast("Unit", key)))
             add(f"rate_{unit}_per_second", rate)
             add(f"limit_{unit}_per_second", math.inf if limit is None else limit)
             part = part if use is None or use.part is None else use.part

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import trio
@@ -15,6 +15,7 @@ import trio
 from gateway.config import Settings
 from gateway.control.usage_log import Spool, SpoolInUse
 from gateway.plugins import PluginError
+from gateway.policy.store import FileStore, RetriedStore, Store, TopicStore
 from gateway.storage import plugins
 from gateway.storage.build import StorageError, make_eye
 
@@ -73,6 +74,20 @@ class Parts:
             return False
         self.lacking[part] = ""
         return True
+
+
+def make_store(settings: Settings, client: Mapping[str, Any], *, patient: bool = False) -> Store:
+    """Where policies changed at run time are kept. `client`: librdkafka's properties; `patient`: a file that can't be
+    used is tried again.
+
+    Raises:
+        StoreError: the file can't be used, and nobody is patient.
+    """
+    kept, base = settings.policies_store, settings.policy_values()
+    if settings.internal_topics == "none":
+        path = settings.policies_file
+        return RetriedStore(lambda: FileStore(path, base), base) if patient else FileStore(path, base)
+    return TopicStore(client, kept.topic, base, replication=kept.replication, member=settings.gateway)
 
 
 def _list_makers(settings: Settings) -> dict[str, Callable[[], Any]]:

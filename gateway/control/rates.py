@@ -8,7 +8,10 @@ import heapq
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from gateway.channel import MAX_QUOTA_RATES, BrokerRate, GroupRate, QuotaRate, Rates, TopicRate
+from gateway.channel import MAX_QUOTA_RATES, Rates
+from policies.engine import BrokerRate, TopicRate
+from policies.group_lines import GroupRate
+from policies.quota_lines import QuotaRate
 
 T = TypeVar("T")
 NOTHING = Rates(())
@@ -48,7 +51,7 @@ def _broker(own: Sequence[BrokerRate]) -> BrokerRate:
         sum(each.error_rate for each in own),
         sum(each.throttled_rate for each in own),
         own[-1].threshold,
-        tuple(_merged((each.topics for each in own), lambda topic: topic.topic, _topic)),
+        _merged((each.topics for each in own), lambda topic: topic.topic, _topic),
     )
 
 

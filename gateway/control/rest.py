@@ -6,14 +6,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib.metadata import version
-from typing import Annotated, Any, Final, Protocol, TypeVar
-from urllib.parse import unquote
+from typing import Annotated, Any, Final, NamedTuple
 
 import trio
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from gateway import channel
@@ -21,75 +19,28 @@ from gateway.control import problems, rest_groups
 from gateway.control import rest_shapes as shapes
 from gateway.control.admin import Application
 from gateway.control.guard import guarded
-from gateway.control.recent import Recent
+from gateway.control.rest_context import Gateway, Policies, source_of
 from gateway.control.rights import MISSING, Rights
-from gateway.policy.service import Altered
 from policies import explain
 from policies.client_quotas import Alteration
 from policies.client_quotas import Op as QuotaOp
-from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
 from policies.fleet_keys import FleetKey
 from policies.groups import Finder
-from policies.policy_set import EVERY_BROKER, Op, PolicyError, PolicyKey, PolicySet, Source
+from policies.policy_set import EVERY_BROKER, Op, PolicyError, PolicyKey, PolicySet
 
-USER_HEADER: Final = "produce-gateway-user"  # who runs a command, percent-encoded; nobody checks it
-MAX_NAME: Final = 200
 _NOTHING: Final[Mapping[FleetKey, FleetUse]] = {}
-_T = TypeVar("_T")
-
-
-class Policies(Protocol):
-    """What the API needs of the policy service; see gateway.policy.service.PolicyService."""
-
-    @property
-    def policies(self) -> PolicySet: ...
-
-    async def alter(self, ops: Sequence[Op], source: Source, *, validate_only: bool = False) -> Altered: ...
-
-    async def alter_quotas(
-        self, alterations: Sequence[Alteration], source: Source, *, validate_only: bool = False
-    ) -> Altered: ...
-
-    async def apply(
-        self, data: object, source: Source, *, dry_run: bool = False, prune: bool = False, groups: bool = True
-    ) -> Altered: ...
-
-    def overview(self) -> dict[str, Any]: ...
-
-
-class Latest(Protocol):
-    """The last message of a type: of Settings, Topics, Policy, Quotas and Storage what workers were told, of Rates
-    what they said; None: none yet.
-    """
-
-    def __call__(self, kind: type[_T], /) -> _T | None: ...
 
 
 # --- the application --------------------------------------------------------------------------------------------------
 
 
-def make_api(
-    policies: Policies,
-    recent: Recent,
-    latest: Latest,
-    *,
-    base: str = "file",
-    gone: Callable[[], Set[str]] = frozenset,
-    hosts: Collection[str] = (),
-    clock: Callable[[], float] = time.time,
-    rights: Rights | None = None,
-    fleet: Callable[[], Mapping[FleetKey, FleetUse]] = dict,
-) -> Application:
+def make_api(gateway: Gateway, *, hosts: Collection[str] = (), rights: Rights | None = None) -> Application:
     """The API as an ASGI application, for `admin.make_application`.
 
     Args:
-        base: what policies that nobody changed at run time come from.
-        gone: names of deleted topics.
         hosts: names, apart from localhost and addresses, under which browsers may reach this server.
-        clock: Unix time.
         rights: who has admin rights; without: who asks from this machine.
-        fleet: what is known of limits over all gateways.
     """
     app = _Described(
         title="produce-gateway",
@@ -102,11 +53,11 @@ def make_api(
         responses={code: {"model": problems.Problem} for code in (400, 403, 404, 412, 413, 415, 422, 503)},
     )
     problems.install(app)
-    _add_thresholds(app, policies, latest, base, gone)
-    _add_quotas(app, policies)
-    _add_documents(app, policies)
-    rest_groups.add_paths(app, policies, latest, base, fleet, _source)
-    _add_views(app, _Views(policies, recent, latest, base, gone, clock, fleet))
+    _add_thresholds(app, gateway)
+    _add_quotas(app, gateway.policies)
+    _add_documents(app, gateway.policies)
+    rest_groups.add_paths(app, gateway)
+    _add_views(app, _Views(gateway))
     return guarded(app, frozenset(hosts), rights or Rights())
 
 
@@ -128,94 +79,90 @@ class _Described(FastAPI):
         return said
 
 
-def _add_thresholds(app: FastAPI, policies: Policies, latest: Latest, base: str, gone: Callable[[], Set[str]]) -> None:
-    def find(key: PolicyKey) -> shapes.Value:
-        key = key.checked()
-        found = policies.policies.setting(key)
-        if found is None:
-            raise HTTPException(404, f"{key} is not set: PUT {{value: 12MB}} here would")
-        return shapes.of_setting(found, base)
-
-    async def put(key: PolicyKey, value: float, request: Request, validate_only: bool) -> shapes.Alterations:
-        altered = await policies.alter([Op(key, value)], _source(request), validate_only=validate_only)
-        return shapes.of_altered(altered, validate_only)
-
-    async def delete(key: PolicyKey, request: Request, validate_only: bool) -> shapes.Alterations:
-        key = key.checked()
-        if key not in policies.policies.effective():
-            raise HTTPException(404, f"{key} is not set, so there is nothing to delete")
-        altered = await policies.alter([Op(key, None)], _source(request), validate_only=validate_only)
-        return shapes.of_altered(altered, validate_only)
-
+def _add_thresholds(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/thresholds")
     async def get_thresholds() -> shapes.Thresholds:
         """All thresholds, in bytes per second of each broker."""
-        now, told = policies.policies, latest(channel.Policy)
-        settings = now.settings()
-        totals = {
-            setting.key.name: shapes.of_setting(setting, base) for setting in settings if setting.key.kind == "broker"
-        }
+        now, told = gateway.policies.policies, gateway.latest(channel.Policy)
+        shown = {setting.key: shapes.of_setting(setting, gateway.base) for setting in now.settings()}
+        totals = {key.name: value for key, value in shown.items() if key.kind == "broker"}
         return shapes.Thresholds(
             version=now.version,
             on_exceed=told.on_exceed if told else "reject",
             mode=told.mode if told else "enforce",
             total=shapes.Totals(default=totals.pop(EVERY_BROKER, None), brokers=totals),
-            topics={
-                setting.key.name: shapes.of_setting(setting, base)
-                for setting in settings
-                if setting.key.kind == "topic"
-            },
-            warnings=list(now.warnings(gone())),
+            topics={key.name: value for key, value in shown.items() if key.kind == "topic"},
+            warnings=list(now.warnings(gateway.gone())),
         )
 
-    @app.get("/v1/thresholds/total")
-    async def get_total() -> shapes.Value:
-        """The total of brokers without one of their own."""
-        return find(PolicyKey.of_broker())
+    for threshold in _THRESHOLDS:
+        _add_threshold(app, gateway, threshold)
 
-    @app.put("/v1/thresholds/total")
-    async def put_total(
-        new: shapes.NewThreshold, how: Annotated[shapes.Validation, Query()], request: Request
+
+class _Threshold(NamedTuple):
+    """One kind of threshold. `key_of`: the dependency that says which one a request is about."""
+
+    name: str
+    path: str
+    key_of: Callable[..., Awaitable[PolicyKey]]
+    about_get: str = ""
+    about_delete: str = ""
+
+
+async def _total() -> PolicyKey:
+    return PolicyKey.of_broker()
+
+
+async def _of_broker(broker: int) -> PolicyKey:
+    return PolicyKey.of_broker(broker)
+
+
+async def _of_topic(topic: str) -> PolicyKey:
+    return PolicyKey.of_topic(topic)
+
+
+_THRESHOLDS: Final = (
+    _Threshold(
+        "total", "/v1/thresholds/total", _total,
+        "The total of brokers without one of their own.", "What the file says holds again.",
+    ),
+    _Threshold("broker", "/v1/thresholds/total/{broker}", _of_broker, "The total that this broker has of its own."),
+    _Threshold("topic", "/v1/thresholds/topics/{topic}", _of_topic),
+)  # fmt: skip
+
+
+def _add_threshold(app: FastAPI, gateway: Gateway, threshold: _Threshold) -> None:
+    policies, name, chosen = gateway.policies, threshold.name, Depends(threshold.key_of)
+
+    @app.get(threshold.path, name=f"get_{name}", description=threshold.about_get)
+    async def get(key: PolicyKey = chosen) -> shapes.Value:
+        key = key.checked()
+        found = policies.policies.setting(key)
+        if found is None:
+            raise HTTPException(404, f"{key} is not set: PUT {{value: 12MB}} here would")
+        return shapes.of_setting(found, gateway.base)
+
+    @app.put(threshold.path, name=f"put_{name}")
+    async def put(
+        new: shapes.NewThreshold,
+        how: Annotated[shapes.Validation, Query()],
+        request: Request,
+        key: PolicyKey = chosen,
     ) -> shapes.Alterations:
-        return await put(PolicyKey.of_broker(), new.value, request, how.validate_only)
+        altered = await policies.alter([Op(key, new.value)], source_of(request), validate_only=how.validate_only)
+        return shapes.of_altered(altered, how.validate_only)
 
-    @app.delete("/v1/thresholds/total")
-    async def delete_total(how: Annotated[shapes.Validation, Query()], request: Request) -> shapes.Alterations:
-        """What the file says holds again."""
-        return await delete(PolicyKey.of_broker(), request, how.validate_only)
-
-    @app.get("/v1/thresholds/total/{broker}")
-    async def get_broker(broker: int) -> shapes.Value:
-        """The total that this broker has of its own."""
-        return find(PolicyKey.of_broker(broker))
-
-    @app.put("/v1/thresholds/total/{broker}")
-    async def put_broker(
-        broker: int, new: shapes.NewThreshold, how: Annotated[shapes.Validation, Query()], request: Request
+    @app.delete(threshold.path, name=f"delete_{name}", description=threshold.about_delete)
+    async def delete(
+        how: Annotated[shapes.Validation, Query()],
+        request: Request,
+        key: PolicyKey = chosen,
     ) -> shapes.Alterations:
-        return await put(PolicyKey.of_broker(broker), new.value, request, how.validate_only)
-
-    @app.delete("/v1/thresholds/total/{broker}")
-    async def delete_broker(
-        broker: int, how: Annotated[shapes.Validation, Query()], request: Request
-    ) -> shapes.Alterations:
-        return await delete(PolicyKey.of_broker(broker), request, how.validate_only)
-
-    @app.get("/v1/thresholds/topics/{topic}")
-    async def get_topic(topic: str) -> shapes.Value:
-        return find(PolicyKey.of_topic(topic))
-
-    @app.put("/v1/thresholds/topics/{topic}")
-    async def put_topic(
-        topic: str, new: shapes.NewThreshold, how: Annotated[shapes.Validation, Query()], request: Request
-    ) -> shapes.Alterations:
-        return await put(PolicyKey.of_topic(topic), new.value, request, how.validate_only)
-
-    @app.delete("/v1/thresholds/topics/{topic}")
-    async def delete_topic(
-        topic: str, how: Annotated[shapes.Validation, Query()], request: Request
-    ) -> shapes.Alterations:
-        return await delete(PolicyKey.of_topic(topic), request, how.validate_only)
+        key = key.checked()
+        if key not in policies.policies.effective():
+            raise HTTPException(404, f"{key} is not set, so there is nothing to delete")
+        altered = await policies.alter([Op(key, None)], source_of(request), validate_only=how.validate_only)
+        return shapes.of_altered(altered, how.validate_only)
 
 
 def _add_quotas(app: FastAPI, policies: Policies) -> None:
@@ -241,7 +188,7 @@ def _add_quotas(app: FastAPI, policies: Policies) -> None:
             )
             for i, each in enumerate(given.alterations)
         ]
-        altered = await policies.alter_quotas(alterations, _source(request), validate_only=given.validate_only)
+        altered = await policies.alter_quotas(alterations, source_of(request), validate_only=given.validate_only)
         if altered.errors and None not in altered.errors:
             raise problems.Refused(
                 "nothing was changed: every entity was refused",
@@ -273,7 +220,7 @@ def _add_documents(app: FastAPI, policies: Policies) -> None:
         missing = await request.scope[MISSING]()
         try:
             altered = await policies.apply(
-                given.document, _source(request), dry_run=given.dry_run, prune=given.prune, groups=not missing
+                given.document, source_of(request), dry_run=given.dry_run, prune=given.prune, groups=not missing
             )
         except PolicyError as error:
             if error.faults[0].kind != "denied":
@@ -312,17 +259,8 @@ def _add_views(app: FastAPI, views: _Views) -> None:
 class _Views:
     """Puts together what is known, on the loop, and works it out in a thread: there may be ten thousand topics."""
 
-    def __init__(
-        self, policies: Policies, recent: Recent, latest: Latest, base: str, gone: Callable[[], Set[str]],
-        clock: Callable[[], float], fleet: Callable[[], Mapping[FleetKey, FleetUse]],
-    ) -> None:  # fmt: skip
-        self._policies = policies
-        self._recent = recent
-        self._latest = latest
-        self._base = base
-        self._gone = gone
-        self._clock = clock
-        self._fleet = fleet
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         self._finder: tuple[PolicySet, tuple[str, str], Finder] | None = None
 
     async def traffic(self, query: shapes.ExplainQuery) -> shapes.Explained:
@@ -330,9 +268,9 @@ class _Views:
             query.topic, explain.ANONYMOUS if query.user is None else query.user, query.client_id or "", query.broker
         )
         known, rates = self._known()
-        known, fleet = self._with_groups(known), self._fleet()
+        known, fleet = self._with_groups(known), self._gateway.fleet()
         principal = None if query.user is None else asked.principal
-        held = self._recent.held(known.now_ms, query.topic, principal, query.client_id, query.broker)
+        held = self._gateway.recent.held(known.now_ms, query.topic, principal, query.client_id, query.broker)
         return await trio.to_thread.run_sync(
             lambda: shapes.of_explanation(
                 explain.explain(asked, known._replace(rates=_rates(rates, fleet)), held), known
@@ -350,7 +288,7 @@ class _Views:
 
     async def topics(self, how: shapes.TopQuery | None = None) -> Response:
         known, rates = self._known()
-        flows = self._recent.flows(known.now_ms)
+        flows = self._gateway.recent.flows(known.now_ms)
 
         def work() -> str:
             lines = explain.topics(known._replace(rates=_rates(rates)), flows)
@@ -361,7 +299,7 @@ class _Views:
         return Response(await trio.to_thread.run_sync(work), media_type="application/json")
 
     def _with_groups(self, known: explain.Known) -> explain.Known:
-        told = self._latest(channel.Groups) or channel.Groups(0)
+        told = self._gateway.latest(channel.Groups) or channel.Groups(0)
         policies = known.policies
         patterns = (told.topic_pattern, told.principal_pattern)
         if self._finder is None or self._finder[:2] != (policies, patterns):  # there may be many namespaces
@@ -370,18 +308,21 @@ class _Views:
         return known._replace(finder=self._finder[2], group_mode=told.mode)
 
     def _known(self) -> tuple[explain.Known, channel.Rates | None]:
-        latest = self._latest
-        settings, topics, policy = latest(channel.Settings), latest(channel.Topics), latest(channel.Policy)
+        latest = self._gateway.latest
+        settings, topics, policy = latest(channel.WorkerSettings), latest(channel.Topics), latest(channel.Policy)
         quotas, storage = latest(channel.Quotas), latest(channel.Storage)
         known = explain.Known(
-            self._policies.policies, self._base, {} if topics is None else topics.leads, frozenset(self._gone())
+            self._gateway.policies.policies,
+            self._gateway.base,
+            {} if topics is None else topics.leads,
+            frozenset(self._gateway.gone()),
         )
         if policy is not None:
             known = known._replace(on_exceed=policy.on_exceed, threshold_mode=policy.mode)
         if quotas is not None:
             known = known._replace(quota_mode=quotas.mode)
         if storage is not None:
-            known = known._replace(storage=explain.Storage(storage.factor, storage.origin, storage.why, storage.mode))
+            known = known._replace(storage=storage.factor, storage_mode=storage.mode)
         if settings is not None:
             known = known._replace(
                 observe=settings.observe,
@@ -390,36 +331,14 @@ class _Views:
                 protected_topics=settings.protected_topics,
                 plugins=settings.policies,
             )
-        return known._replace(now_ms=round(self._clock() * 1000)), latest(channel.Rates)
+        return known._replace(now_ms=round(self._gateway.clock() * 1000)), latest(channel.Rates)
 
 
 def _rates(said: channel.Rates | None, fleet: Mapping[FleetKey, FleetUse] = _NOTHING) -> explain.Rates:
     if said is None:
         return explain.Rates(fleet=fleet)
-    return explain.Rates(
-        [
-            BrokerRate(
-                broker.node_id, broker.rate, broker.error_rate, broker.throttled_rate, broker.threshold,
-                [TopicRate(each.topic, each.rate, each.threshold, each.over) for each in broker.topics],
-            )
-            for broker in said.brokers
-        ],
-        [
-            explain.QuotaRate(
-                each.key, each.source, each.user, each.client_id, each.broker, each.rate, each.limit, each.waiting
-            )
-            for each in said.quotas
-        ],
-        partial=len(said.quotas) >= channel.MAX_QUOTA_RATES,
-        groups=[
-            explain.GroupRate(
-                each.group, "publish" if each.direction == "publish" else "dispatch", each.bytes_rate, each.msgs_rate,
-                each.bytes_limit, each.msgs_limit, each.waiting,
-            )
-            for each in said.groups
-        ],
-        fleet=fleet,
-    )  # fmt: skip
+    partial = len(said.quotas) >= channel.MAX_QUOTA_RATES
+    return explain.Rates(said.brokers, said.quotas, partial, said.groups, fleet)
 
 
 def _quota_value(op: shapes.GivenOp, where: str) -> float | None:
@@ -427,10 +346,3 @@ def _quota_value(op: shapes.GivenOp, where: str) -> float | None:
         return shapes.quota_value(op)
     except ValueError as error:
         raise problems.Refused("nothing was changed", [problems.Finding(where=where, what=str(error))]) from error
-
-
-def _source(request: Request) -> Source:
-    """Who says to be asking. Nobody checks it: the log has the address beside it."""
-    who = unquote(request.headers.get(USER_HEADER, ""))[:MAX_NAME]
-    peer = f"{request.client.host}:{request.client.port}" if request.client else ""
-    return Source(who, "rest", peer)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, cast
 
 import trio
 from fastapi import FastAPI, Query, Request, Response
@@ -16,9 +16,11 @@ from starlette.exceptions import HTTPException
 
 from gateway import channel
 from gateway.control import rest_shapes as shapes
+from gateway.control.rest_context import MAX_NAME, Gateway, source_of
 from gateway.suggest import hint
 from policies.explain import FleetUse, origin_of
 from policies.fleet_keys import FleetKey, group_key
+from policies.group_lines import GroupRate
 from policies.group_names import (
     ANSWERED,
     DISPATCH_BYTES,
@@ -31,17 +33,11 @@ from policies.group_names import (
     check_rate,
     rate_key,
 )
-from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Source, as_number
+from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, as_number
 from policies.units import parse_size
-
-if TYPE_CHECKING:
-    from gateway.control.rest import Latest, Policies
 
 PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
 NO_LIMIT: Final = -1  # as Pulsar says it
-MAX_NAME: Final = 200
-
-Fleet = Callable[[], Mapping[FleetKey, FleetUse]]
 
 
 # --- what is given ----------------------------------------------------------------------------------------------------
@@ -150,16 +146,8 @@ class ShownGroups(BaseModel):
 # --- paths ------------------------------------------------------------------------------------------------------------
 
 
-def add_paths(
-    app: FastAPI, policies: Policies, latest: Latest, base: str, fleet: Fleet, source: Callable[[Request], Source]
-) -> None:
-    """
-    Args:
-        base: what policies that nobody changed at run time come from.
-        fleet: what is known of limits over all gateways.
-        source: who asks.
-    """
-    asking = _Asking(policies, source)
+def add_paths(app: FastAPI, gateway: Gateway) -> None:
+    asking = _Asking(gateway)
     for path in PATHS:
         _add_groups(app, path, asking)
     _add_attachments(app, "/admin/v2/namespaces/{tenant}/{namespace}/resourcegroup", asking)
@@ -168,11 +156,12 @@ def add_paths(
     @app.get("/v1/resource-groups", response_model=ShownGroups)
     async def get_all() -> Response:
         """All groups: limits, where they come from, what they are attached to, and what is used of them."""
-        now, told, rates, uses = policies.policies, latest(channel.Groups), latest(channel.Rates), fleet()
+        latest, now, uses = gateway.latest, gateway.policies.policies, gateway.fleet()
+        told, rates = latest(channel.Groups), latest(channel.Rates)
 
         def work() -> str:  # in a thread: there may be thousands of groups, and the exchange of shares must not wait
             measured = () if rates is None else rates.groups
-            return _shown(now, told or channel.Groups(0), measured, uses, base).model_dump_json()
+            return _shown(now, told or channel.Groups(0), measured, uses, gateway.base).model_dump_json()
 
         return Response(await trio.to_thread.run_sync(work), media_type="application/json")
 
@@ -251,9 +240,8 @@ def _place(request: Request) -> PolicyKey:
 class _Asking:
     """What the endpoints do alike."""
 
-    def __init__(self, policies: Policies, source: Callable[[Request], Source]) -> None:
-        self._service = policies
-        self._source = source
+    def __init__(self, gateway: Gateway) -> None:
+        self._service = gateway.policies
 
     @property
     def policies(self) -> PolicySet:
@@ -271,7 +259,7 @@ class _Asking:
 
     async def alter(self, ops: list[Op], request: Request, validate_only: bool) -> shapes.Alterations:
         try:
-            altered = await self._service.alter(ops, self._source(request), validate_only=validate_only)
+            altered = await self._service.alter(ops, source_of(request), validate_only=validate_only)
         except PolicyError as error:
             status = {"unknown": 404, "in use": 412}.get(error.faults[0].kind)
             if status is None:
@@ -296,7 +284,7 @@ def detail(rates: Mapping[str, float]) -> GroupDetail:
 def _shown(
     policies: PolicySet,
     told: channel.Groups,
-    rates: tuple[channel.GroupRate, ...],
+    rates: tuple[GroupRate, ...],
     fleet: Mapping[FleetKey, FleetUse],
     base: str,
 ) -> ShownGroups:
@@ -304,7 +292,7 @@ def _shown(
     for index, attached in enumerate((policies.tenants(), policies.namespaces())):
         for name, group in attached.items():
             users.setdefault(group, ([], []))[index].append(name)
-    measured: dict[str, dict[str, channel.GroupRate]] = {}
+    measured: dict[str, dict[str, GroupRate]] = {}
     for each in rates:
         measured.setdefault(each.group, {})[each.direction] = each
     groups = {}
@@ -332,7 +320,7 @@ def _shown_rate(
     policies: PolicySet,
     group: str,
     key: str,
-    here: Mapping[str, channel.GroupRate],
+    here: Mapping[str, GroupRate],
     fleet: Mapping[FleetKey, FleetUse],
     base: str,
 ) -> ShownRate:

@@ -422,14 +422,11 @@ def of_entry(entity: Entity, values: Values) -> QuotaEntry:
 
 def of_storage(known: explain.Known) -> EffectiveStorage:
     storage = known.storage
-    mode = "observe" if known.observe or (storage is not None and storage.mode == "observe") else "enforce"
-    found = storage or explain.Storage(1.0, "")
+    mode = "observe" if known.observe or known.storage_mode == "observe" else "enforce"
+    if storage is None:
+        return EffectiveStorage(factor=1.0, state="OFF", origin=None, why="", mode=mode)
     return EffectiveStorage(
-        factor=found.factor,
-        state=explain.storage_state(storage),
-        origin=found.origin or None,
-        why=found.why,
-        mode=mode,
+        factor=storage.value, state=storage.state, origin=storage.origin, why=storage.why, mode=mode
     )
 
 
@@ -514,7 +511,7 @@ def _rule(rule: explain.Rule) -> ShownRule:
 
 
 def of_explanation(found: explain.Explanation, known: explain.Known) -> Explained:
-    storage = known.storage or explain.Storage(1.0, "")
+    storage = known.storage
     return Explained(
         topic=found.asked.topic,
         user=found.asked.user,
@@ -523,7 +520,12 @@ def of_explanation(found: explain.Explanation, known: explain.Known) -> Explaine
         at_ms=known.now_ms,
         summary=found.summary,
         internal=found.internal,
-        storage=ShownStorage(text=found.storage, factor=storage.factor, origin=storage.origin or None, why=storage.why),
+        storage=ShownStorage(
+            text=found.storage,
+            factor=1.0 if storage is None else storage.value,
+            origin=None if storage is None else storage.origin,
+            why="" if storage is None else storage.why,
+        ),
         rules=[_rule(rule) for rule in found.rules],
         shadowed=[ShownShadowed(**each._asdict()) for each in found.shadowed],
         held=[

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -26,6 +26,7 @@ from gateway.channel import (
     Channel,
     ChannelClosed,
     Demand,
+    Down,
     Drain,
     Ended,
     Gauges,
@@ -33,20 +34,22 @@ from gateway.channel import (
     Hello,
     Interval,
     Log,
-    Others,
+    OtherRates,
     Parts,
     Policy,
     Quotas,
     Rates,
-    Settings,
     Spooled,
     Storage,
     Topics,
+    Up,
     Want,
+    WorkerSettings,
+    decode_up,
 )
-from gateway.control import rates
 from gateway.control.admission import Admission
 from gateway.control.metrics import Metrics
+from gateway.control.rates import merge
 from gateway.control.recent import Recent
 from gateway.control.traffic_lines import TrafficLines
 from gateway.control.usage_log import UsageLog
@@ -56,21 +59,25 @@ from policies.text import one_line
 log = logging.getLogger("gateway.workers")
 traffic_log = logging.getLogger("gateway.traffic")
 
+Snapshot = WorkerSettings | Brokers | Topics | Policy | Quotas | Groups | Storage
 T = TypeVar("T")
 HELLO_TIMEOUT_S: Final = 30.0
 MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
 MAX_BACKLOG_BYTES: Final = 16 * 2**20  # likewise, before an answer to an admin request
 MAX_PARTS_BACKLOG: Final = 40  # of the same, for what is said anew every second
 LOG_CHARS: Final = 1000  # of a worker's line; the names in it are cut by the worker
-_SNAPSHOTS: Final = (Settings, Brokers, Topics, Policy, Quotas, Groups, Storage)  # in the order a worker needs them
+# In the order in which a worker needs them.
+_SNAPSHOTS: Final = (WorkerSettings, Brokers, Topics, Policy, Quotas, Groups, Storage)
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-class Fleet(Protocol):
-    """Who deals parts of limits out; see gateway.control.fleet.FleetControl."""
+class Sharing(Protocol):
+    """Deals parts of limits out; see gateway.control.fleet.FleetControl."""
 
-    def join(self, worker: int, members: int = 1) -> None:
-        """It has been told everything else, and by an earlier control that so many share."""
+    def join(self, worker: int, post: Callable[[Parts | OtherRates], bool], members: int = 1) -> None:
+        """This worker has been told everything else; `post` reaches it, and by an earlier control it was told that
+        `members` processes share.
+        """
 
     def leave(self, worker: int) -> None: ...
 
@@ -80,7 +87,7 @@ class Fleet(Protocol):
 
 
 class _Worker:
-    def __init__(self, number: int, channel: Channel) -> None:
+    def __init__(self, number: int, channel: Channel[Down, Up]) -> None:
         self.number = number
         self.channel = channel
         self.boot = ""
@@ -103,13 +110,15 @@ class Workers:
 
     `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
     storage factor that one still holds (None: none) before it is told anything, `ask` with what one wants to know, and
-    with what to call with the answer. `admission` is told of connections as they come and go.
+    with what to call with the answer. `sharing` and `admission` are told of workers, and of connections, as they come
+    and go.
     """
 
     def __init__(
         self,
         usage_log: UsageLog,
         metrics: Metrics,
+        sharing: Sharing,
         want: Callable[[], None],
         reconnect: Callable[[int], None],
         adopt: Callable[[Storage | None], None] = lambda held: None,
@@ -117,9 +126,9 @@ class Workers:
         recent: Recent | None = None,
         admission: Admission | None = None,
     ) -> None:
-        self.fleet: Fleet | None = None  # told of workers, once there is one
         self._usage_log = usage_log
         self._metrics = metrics
+        self._sharing = sharing
         self._want = want
         self._reconnect = reconnect
         self._adopt = adopt
@@ -128,20 +137,20 @@ class Workers:
         self.admission = Admission(sys.maxsize, sys.maxsize) if admission is None else admission
         self._lines = TrafficLines()
         self._unfinished: dict[int, str] = {}  # the boot of each worker that has not sent its last interval
-        self._latest: dict[type, Any] = {}
-        self._suggested: dict[type, Any] = {}
+        self._latest: dict[type, Snapshot] = {}
+        self._suggested: dict[type, Snapshot] = {}
         self._workers: dict[int, _Worker] = {}
         self._changed = trio.Event()
         self._drain: Drain | None = None
         self._warned: tuple[str, ...] = ()
-        self._merged: Rates | None = None  # of all workers, once somebody has asked
+        self._merged: Rates | None = None  # of all workers, once asked for
 
     @property
     def connected(self) -> int:
         """Workers that can take connections."""
         return sum(1 for worker in self._workers.values() if worker.boot)
 
-    def tell(self, message: Settings | Brokers | Topics | Policy | Quotas | Groups | Storage) -> None:
+    def tell(self, message: Snapshot) -> None:
         """Replace a snapshot, in every worker and for those to come."""
         self._latest[type(message)] = message
         for worker in self._workers.values():
@@ -152,22 +161,23 @@ class Workers:
         """A snapshot for workers that have none of an earlier control, until one of its type is told."""
         self._suggested[type(message)] = message
 
-    def post(self, number: int, message: Parts | Others) -> bool:
-        """For this one alone, unless it isn't there, or doesn't read (its backlog must not fill our memory): False."""
-        worker = self._workers.get(number)
-        if worker is None or not worker.boot or worker.channel.backlog >= MAX_PARTS_BACKLOG:
+    def _post(self, worker: _Worker, message: Parts | OtherRates) -> bool:
+        """Unless it has gone, or doesn't read (its backlog must not fill our memory): False."""
+        if self._workers.get(worker.number) is not worker or worker.channel.backlog >= MAX_PARTS_BACKLOG:
             return False
         worker.channel.post(message)
         return True
 
     def latest(self, kind: type[T]) -> T | None:
         """The snapshot of that type that was told last; `Rates`: the sum over all workers, None before the first."""
-        if kind is Rates:
-            said = self._said_rates()
-            if said and self._merged is None:
-                self._merged = rates.merge(said)
-            return cast("T | None", self._merged)
-        return self._latest.get(kind)
+        found = self._sum_rates() if kind is Rates else self._latest.get(kind)
+        return found if isinstance(found, kind) else None
+
+    def _sum_rates(self) -> Rates | None:
+        said = self._said_rates()
+        if said and self._merged is None:
+            self._merged = merge(said)
+        return self._merged
 
     def drain(self, timeout_s: float) -> None:
         """Let every worker finish; those that come now as well."""
@@ -199,7 +209,7 @@ class Workers:
 
     async def serve(self, number: int, sock: socket.socket) -> None:
         """One worker's channel until either end is gone."""
-        worker = _Worker(number, Channel(sock, "control"))
+        worker = _Worker(number, Channel(sock, decode_up))
         self._workers[number] = worker
         self._metrics.show_worker(number)
         try:
@@ -231,14 +241,13 @@ class Workers:
                 worker.channel.post(self._drain)
             worker.boot = hello.boot
             self.admission.replace(worker.number, hello.addresses)
-            if self.fleet is not None:
-                self.fleet.join(worker.number, hello.members)
+            self._sharing.join(worker.number, functools.partial(self._post, worker), hello.members)
             self._metrics.worker_up.labels(str(worker.number)).set(1)
             self._notify()
             return
         raise ChannelClosed(f"it said nothing within {HELLO_TIMEOUT_S:g} s")
 
-    def _take(self, worker: _Worker, message: Any) -> None:
+    def _take(self, worker: _Worker, message: Up) -> None:
         if worker.behind and not self._usage_log.queued:
             raise ChannelClosed("the usage log has room again: it has to say its intervals once more")
         match message:
@@ -252,11 +261,9 @@ class Workers:
             case Rates():
                 worker.rates = message
                 self._see_rates()
-                if self.fleet is not None:
-                    self.fleet.take_rates(worker.number, message)
+                self._sharing.take_rates(worker.number, message)
             case Demand():
-                if self.fleet is not None:
-                    self.fleet.take_demand(worker.number, message)
+                self._sharing.take_demand(worker.number, message)
             case Log(level, text):
                 traffic_log.log(_LEVELS.get(level, logging.ERROR), "%s", one_line(text, LOG_CHARS))
             case Want():
@@ -327,8 +334,7 @@ class Workers:
             self._metrics.worker_up.labels(str(worker.number)).set(0)
             self._metrics.set_gauges(worker.number, Gauges(0, 0, 0))
             self._see_rates()
-            if self.fleet is not None:
-                self.fleet.leave(worker.number)
+            self._sharing.leave(worker.number)
         self._notify()
 
     def _notify(self) -> None:

@@ -26,7 +26,7 @@ from protocol.framing import check_answer_head, check_request_head
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    from gateway.channel import Settings
+    from gateway.channel import WorkerSettings
     from gateway.data.budget import Large
     from gateway.data.reactor import Reactor
     from gateway.data.session import Session
@@ -369,7 +369,7 @@ class Link:
 
     # --- by the clock -------------------------------------------------------------------------------------------------
 
-    def check_progress(self, now: float, settings: Settings) -> None:
+    def check_progress(self, now: float, settings: WorkerSettings) -> None:
         """End a connection that takes too long, whatever it does; to be called every few seconds."""
         client, upstream, session = self.client, self.upstream, self.session
         session.tidy(now)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gateway.data.reactor import IN
 
 if TYPE_CHECKING:
-    from gateway.channel import Settings
+    from gateway.channel import WorkerSettings
     from gateway.data.outbound import Outbound
     from gateway.data.sides import Side
 
@@ -50,7 +50,7 @@ class Watch:
         self._emptied = 0  # … namely while all of that had gone so many times
 
     def check(
-        self, settings: Settings, now: float, *, is_ending: bool, is_unknown: bool, is_parked: bool
+        self, settings: WorkerSettings, now: float, *, is_ending: bool, is_unknown: bool, is_parked: bool
     ) -> Late | None:
         """Whether it is too long; to be asked every few seconds.
 
@@ -74,7 +74,7 @@ class Watch:
         is_idle = now - max(self.read_at, self.answered_at) > settings.idle_timeout_s
         return Late("idle") if is_idle and not is_parked else None
 
-    def _check_frame(self, settings: Settings, since: float, now: float) -> Late | None:
+    def _check_frame(self, settings: WorkerSettings, since: float, now: float) -> Late | None:
         client, partial = self._client, self._client.inbound.partial
         if not self.frame_at:
             self.frame_at = now - min(since, now - self.read_at)

@@ -10,17 +10,16 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec.structs import astuple
-
-from gateway.channel import Broker, Groups, Settings
+from gateway.channel import Broker, Groups, Policy, Quotas, Topics, WorkerSettings
 from gateway.data.ledger import Ledger
 from gateway.plugins import load
+from policies.client_quotas import QuotaStore
 from policies.duplicates import Acknowledged
 from policies.engine import Engine
-from policies.group_lines import GroupLimits
 from policies.groups import Finder
 from policies.plugin import TrafficPolicy
 from policies.quota_lines import QuotaLines
+from policies.quota_names import Entity, QuotaKey
 from policies.repeats import Rejected
 from policies.verdict import reject_code
 
@@ -63,7 +62,7 @@ class World:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: WorkerSettings,
         engine: Engine,
         log: Log,
         want_metadata: Callable[[], None] = lambda: None,
@@ -91,7 +90,7 @@ class World:
         self._put = put
         self._tokens = count(1)
 
-    def configure(self, settings: Settings) -> None:
+    def configure(self, settings: WorkerSettings) -> None:
         self.settings = settings
         self.protected_topics = frozenset(name.encode() for name in settings.protected_topics)
         self.managed = frozenset(settings.managed_apis)
@@ -100,11 +99,33 @@ class World:
             self.plugins = [load(name) for name in settings.policies]
             self._loaded = settings.policies
 
+    def set_topics(self, topics: Topics) -> None:
+        for node_id in self.engine.brokers.keys() | topics.leads.keys():  # a broker that isn't listed leads nothing
+            self.engine.set_topics(node_id, topics.leads.get(node_id, ()))
+        self.topic_ids.update((topic_id, name.encode()) for topic_id, name in topics.ids.items())
+        self.ledger.renew()
+
+    def set_policy(self, policy: Policy) -> None:
+        self.engine.set_policy(
+            policy.total,
+            policy.topics,
+            totals=policy.totals,
+            on_exceed=policy.on_exceed,
+            mode=policy.mode,
+            accepted=True,  # by control, which knows all topics
+        )
+        self.ledger.renew()
+
+    def set_quotas(self, quotas: Quotas, now: float) -> None:
+        entries = {
+            Entity.of(pairs): {QuotaKey.parse(key): value for key, value in values.items()}
+            for pairs, values in quotas.entries
+        }
+        self.quotas.set_store(QuotaStore(entries), now, observes=quotas.mode == "observe")
+
     def set_groups(self, groups: Groups, now: float) -> None:
-        """Go by these resource groups from now on."""
         finder = Finder(groups.topic_pattern, groups.principal_pattern, groups.tenants, groups.namespaces)
-        limits = {name: GroupLimits(*astuple(limit)) for name, limit in groups.groups.items()}
-        self.engine.set_groups(limits, finder, now, observes=groups.mode == "observe")
+        self.engine.set_groups(groups.groups, finder, now, observes=groups.mode == "observe")
         self.quotas.renew()
 
     def set_brokers(self, brokers: tuple[Broker, ...]) -> None:

@@ -17,8 +17,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 from confluent_kafka import (
@@ -87,19 +87,39 @@ class Present(NamedTuple):
     more: bool = False
 
 
+class FleetParty(Protocol):
+    """The gateway on whose behalf an exchange talks: gateway.control.fleet.FleetControl. Called on the event loop, so
+    nothing here may wait.
+    """
+
+    def present(self) -> Present:
+        """What this gateway uses; asked before each report, until there is no more to tell."""
+        ...
+
+    def hear(self, heard: Heard) -> None:
+        """A peer said something."""
+
+    def forget(self, peer: str) -> None:
+        """A peer (`Heard.peer`) was silent for two cycles; what it said has no effect any more."""
+
+    def follow_exchange(self, up: bool) -> None:
+        """`Exchange.up` has changed: False, freeze; True, thaw."""
+
+    def publish(self, keys: Sequence[FleetKey]) -> None:
+        """A report is on its way: from here on peers count this gateway otherwise in these limits (`peers.told`)."""
+
+    def limit_of(self, key: FleetKey) -> float | None:
+        """Per second; a change of usage by 2 % of it is told at once. None: there is no such limit."""
+        ...
+
+
 class Exchange:
-    """Run it as a task. Callbacks are called on the event loop, and must not wait.
+    """Run it as a task.
 
     Args:
         client: librdkafka properties that reach the cluster.
         gateway: this one's name.
-        present: asked before each report, until it has no more to tell.
-        on_heard: a peer said something.
-        on_gone: a peer (`Heard.peer`) was silent for two cycles; what it said has no effect any more.
-        on_state: `up` has changed: False, freeze; True, thaw.
-        on_said: a report is on its way: limits with which others count this gateway otherwise from here on
-            (`peers.told`).
-        limit_of: a limit by its key, per second: a change by 2 % of it is told at once.
+        party: what it talks for.
         replication: copies of a topic that is created; None: 3, or the number of brokers where that is less.
 
     Attributes:
@@ -115,13 +135,8 @@ class Exchange:
         client: Mapping[str, Any],
         topic: str,
         gateway: str,
+        party: FleetParty,
         *,
-        present: Callable[[], Present],
-        on_heard: Callable[[Heard], None],
-        on_gone: Callable[[str], None],
-        on_state: Callable[[bool], None] = lambda up: None,
-        on_said: Callable[[Sequence[FleetKey]], None] = lambda keys: None,
-        limit_of: Callable[[FleetKey], float | None] | None = None,
         cycle_s: float = 1.0,
         every: int = EVERY,
         replication: int | None = None,
@@ -135,14 +150,10 @@ class Exchange:
         self._topic = topic
         self._troubles = Troubles(log, "exchange")
         self._troubles.expect("unread", f"topic {topic} has not been reached yet")
-        self._present = present
-        self._on_heard = on_heard
-        self._on_gone = on_gone
-        self._on_state = on_state
-        self._on_said = on_said
+        self._party = party
         self._replication = replication
         self._boot = boot or secrets.token_bytes(8)
-        self._reporter = Reporter(gateway, self._boot, cycle_s=cycle_s, every=every, limit_of=limit_of)
+        self._reporter = Reporter(gateway, self._boot, cycle_s=cycle_s, every=every, limit_of=party.limit_of)
         self.peers = Peers(self._reporter)
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
@@ -243,7 +254,7 @@ class Exchange:
             messages = []
             for message in self._reporter.report(workers=workers, wants=wants, is_turn=is_turn):
                 messages.append(message)
-                self._on_said(self._reporter.take_said())
+                self._party.publish(self._reporter.take_said())
                 await trio.lowlevel.checkpoint()
         finally:
             self._says = False
@@ -255,7 +266,7 @@ class Exchange:
     async def _take_note(self) -> int:
         """Let the reporter know what is so now; how many workers there are."""
         while True:
-            uses, rates, workers, more = self._present()
+            uses, rates, workers, more = self._party.present()
             self._reporter.note(uses)
             for _ in self._reporter.note_rates(rates) if rates is not None else ():
                 await trio.lowlevel.checkpoint()
@@ -377,7 +388,7 @@ class Exchange:
             self.received_bytes += len(data)
         heard = self.peers.take(data, stamp if kind == TIMESTAMP_LOG_APPEND_TIME else None, now)
         if heard is not None:
-            self._on_heard(heard)
+            self._party.hear(heard)
 
     def _judge(self, now: float) -> None:
         """Who is still there: the exchange itself first."""
@@ -392,10 +403,10 @@ class Exchange:
             if up:
                 self.peers.excuse(now)
                 self._patient_until = -math.inf
-            self._on_state(up)
+            self._party.follow_exchange(up)
         if up:
             for peer in self.peers.expire(now):
-                self._on_gone(peer)
+                self._party.forget(peer)
 
     def _show(self) -> None:
         if not self._trouble and not self.up and self._talks_since == math.inf:
@@ -483,4 +494,4 @@ class Exchange:
             self._trouble = f"topic {self._topic} can't be had: {reason(error)}"
 
 
-__all__ = ["DROPPED", "Exchange", "Heard", "Present", "Rate"]
+__all__ = ["DROPPED", "Exchange", "FleetParty", "Heard", "Present", "Rate"]

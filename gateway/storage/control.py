@@ -13,14 +13,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import trio
+from msgspec.structs import replace
 
 from gateway import channel, config
 from gateway.control.metrics import StorageMetrics
 from gateway.storage.sights import Clock, Eye, Held, Sight
-from policies import storage as rules
 from policies.storage import Factor, Finding, ObservationFailed
 from policies.text import one_line
 
@@ -115,10 +115,10 @@ class StorageControl:
             log.info("storage: going on with what workers hold: %s", _describe(self._sight.factor))
 
     def _take_over(self, held: channel.Storage, now: float) -> None:
-        factor, origin, why, until = held.factor, held.origin, held.why, held.valid_until
+        factor, until = held.factor, held.valid_until
         if until is not None and until <= now:
-            factor, origin, why, until = held.next_factor, held.next_origin, held.next_why, None
-        self._eye.adopt(Held(Factor(factor, cast("rules.Origin", origin), why), until), now)
+            factor, until = held.following, None
+        self._eye.adopt(Held(factor, until), now)
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
@@ -167,11 +167,8 @@ class StorageControl:
         return _same(message, self._told, min(SAME_S, SAME_SHARE * self._settings.check_interval))
 
     def _message(self, sight: Sight) -> channel.Storage:
-        factor, following = sight.factor, sight.next or sight.factor
-        return channel.Storage(
-            factor.value, factor.origin, factor.why, self._mode,
-            sight.until, following.value, following.origin, following.why,
-        )  # fmt: skip
+        factor, following = (each._replace(observed_at=None) for each in (sight.factor, sight.next or sight.factor))
+        return channel.Storage(factor, self._mode, sight.until, following)
 
     # --- log ----------------------------------------------------------------------------------------------------------
 
@@ -311,14 +308,7 @@ def _same(new: channel.Storage, old: channel.Storage | None, within_s: float) ->
         return False
     if new.valid_until is None or old.valid_until is None:
         return new == old
-    return abs(new.valid_until - old.valid_until) < within_s and _without_expiry(new) == _without_expiry(old)
-
-
-def _without_expiry(message: channel.Storage) -> tuple[Any, ...]:
-    return (
-        message.factor, message.origin, message.why, message.mode,
-        message.next_factor, message.next_origin, message.next_why,
-    )  # fmt: skip
+    return abs(new.valid_until - old.valid_until) < within_s and replace(new, valid_until=old.valid_until) == old
 
 
 def _describe(factor: Factor) -> str:

@@ -15,12 +15,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.channel import Demand, Others, Parts
-from gateway.channel import Use as Told
+from gateway.channel import Demand
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import FleetMetrics
-from gateway.data.fleet import MOST_AT_ONCE
-from gateway.fleet.exchange import Present
+from gateway.data.share_reporter import MOST_AT_ONCE
+from gateway.fleet.exchange import FleetParty, Present
 from gateway.fleet.peers import Peers
 from gateway.fleet.reports import Reporter
 from policies.group_names import DISPATCH_BYTES, DISPATCH_MSGS, EXISTS, PUBLISH_BYTES, PUBLISH_MSGS
@@ -52,22 +51,24 @@ class Gateway:
 
     def __init__(self, names: list[str]) -> None:
         values = {PolicyKey.of_group(name, rate): 1e9 for name in names for rate in RATES}
-        self.control = FleetControl(self._post, FleetMetrics(), exchanges=True)
-        self.reporter = Reporter("gateway", boot_of(0), limit_of=self.control.limit_of)
-        self.peers = Peers(self.reporter)
-        self.control.connect(Exchange(self.peers))  # type: ignore[arg-type]
+        self.control = FleetControl(FleetMetrics(), exchange=self._make_exchange)  # type: ignore[arg-type]
         self.control.set_policies(PolicySet(values | {PolicyKey.of_group(name, EXISTS): 1.0 for name in names}))
         for number in range(WORKERS):
-            self.control.join(number)
+            self.control.join(number, lambda message: True)
         self.control.known.set()
         self.control.follow_exchange(True)
         self.steps: dict[str, list[float]] = defaultdict(list)
 
+    def _make_exchange(self, party: FleetParty) -> Exchange:
+        self.reporter = Reporter("gateway", boot_of(0), limit_of=party.limit_of)
+        self.peers = Peers(self.reporter)
+        return Exchange(self.peers)
+
     def demand(self, worker: int, uses: Uses) -> None:
-        told = [Told(key, *use) for key, use in uses.items()]
+        told = list(uses.items())
         for at in range(0, len(told), MOST_AT_ONCE):
             with self._step("a worker's demand"):
-                self.control.take_demand(worker, Demand(tuple(told[at : at + MOST_AT_ONCE])))
+                self.control.take_demand(worker, Demand(dict(told[at : at + MOST_AT_ONCE])))
 
     def report(self) -> list[bytes]:
         """As Exchange does it."""
@@ -105,10 +106,6 @@ class Gateway:
         began = time.thread_time()
         yield
         self.steps[what].append(time.thread_time() - began)
-
-    @staticmethod
-    def _post(number: int, message: Parts | Others) -> bool:
-        return True
 
 
 def play(groups: int, share: float, cycles: int, chance: random.Random) -> dict[str, list[float]]:

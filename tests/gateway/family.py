@@ -17,7 +17,7 @@ import time
 import trio
 
 from gateway import supervisor
-from gateway.channel import Channel, ChannelClosed, Hello
+from gateway.channel import Channel, ChannelClosed, Hello, decode_down, decode_up
 
 MOOD = os.environ.get("FAMILY", "")
 
@@ -78,7 +78,7 @@ async def accept(name: str, sock: object) -> None:
 async def follow(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
     while True:
         message, sock = await link.next_worker()
-        nursery.start_soon(greet, link, message.restarts, Channel(sock, "control"))
+        nursery.start_soon(greet, link, message.restarts, Channel(sock, decode_up))
 
 
 async def greet(link: supervisor.ParentLink, restarts: int, channel: Channel) -> None:
@@ -107,7 +107,7 @@ async def worker(link: supervisor.ParentLink) -> None:
 
 async def say_hello(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
     while True:
-        channel = Channel(await link.next_channel(), "worker")
+        channel = Channel(await link.next_channel(), decode_down)
         channel.post(Hello(1, 0, os.getpid(), "boot"))
         nursery.start_soon(hold, channel)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from gateway.channel import PROTOCOL, Broker, Row, Settings
+from gateway.channel import PROTOCOL, Broker, Row, WorkerSettings
 from gateway.data.budget import Account, Budget
 from gateway.data.session import Session
 from gateway.data.world import World
@@ -86,7 +86,9 @@ class Play:
         self.logs: list[tuple[str, str]] = []
         self.engine = Engine(self.now)
         self.engine.set_policy(total, topics or {})
-        self.world = World(Settings(PROTOCOL, "gw", **settings), self.engine, lambda *line: self.logs.append(line))
+        self.world = World(
+            WorkerSettings(PROTOCOL, "gw", **settings), self.engine, lambda *line: self.logs.append(line)
+        )
         self.world.set_brokers(ADDRESSES)
         self.session = Session(self.world, 1, account(), self.now)
         self.unhandled = b""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.channel import PROTOCOL, Answer, Ask, Channel, ChannelClosed, Hello, Settings
+from gateway.channel import PROTOCOL, Answer, Ask, Channel, ChannelClosed, Hello, WorkerSettings, decode_down, decode_up
 from gateway.data import admin_turn
 from gateway.data.session import Session
 from gateway.data.worker import Worker
@@ -176,17 +176,17 @@ class Staff:
         theirs.close()
         self._link = ParentLink(ours)
         self.worker = Worker(self._link, 0)
-        self.worker._configure(Settings(PROTOCOL, "gw", managed_apis=MANAGED))
+        self.worker.obey(WorkerSettings(PROTOCOL, "gw", managed_apis=MANAGED))
 
     def close(self) -> None:
         self._link._line.close()
-        self.worker._reactor._poller.close()
+        self.worker.configured.connections.reactor._poller.close()
 
     async def control(self) -> Channel:
         """A new control's end, once the worker has said hello."""
         ours, theirs = socket.socketpair()
-        self.nursery.start_soon(self.worker._converse, Channel(ours, "worker"), self.nursery)
-        channel = Channel(theirs, "control")
+        self.nursery.start_soon(self.worker.converse, Channel(ours, decode_down), self.nursery)
+        channel = Channel(theirs, decode_up)
         self.nursery.start_soon(_run, channel)
         hello, _ = await channel.receive()
         assert isinstance(hello, Hello)
@@ -213,7 +213,7 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             staff = Staff(nursery)
-            world = staff.worker._known_world
+            world = staff.worker.configured.world
             first = await staff.control()
             session = Session(world, 1, account(), trio.current_time())
             session.admin.peer = "10.0.0.9:5"

@@ -20,30 +20,45 @@ from gateway.channel import (
     Answer,
     Ask,
     Broker,
-    BrokerRate,
     Brokers,
     Channel,
     ChannelClosed,
+    Demand,
     Drain,
     Gauges,
+    Groups,
     Hello,
     Interval,
     Log,
+    OtherRates,
+    Parts,
     Policy,
     Rates,
     Row,
-    Settings,
     Spooled,
-    TopicRate,
+    Storage,
     Topics,
     Want,
+    WorkerSettings,
+    decode_down,
+    decode_up,
 )
+from policies.broker_meters import Others
+from policies.engine import BrokerRate, TopicRate
+from policies.group_lines import GroupLimits, GroupRate
+from policies.quota_lines import QuotaRate
+from policies.shares import Part, Use
+from policies.storage import Factor
 
 DOWN = [
-    Settings(PROTOCOL, "gw", reject_code=89, internal_principals=("User:a",)),
+    WorkerSettings(PROTOCOL, "gw", reject_code=89, internal_principals=("User:a",)),
     Brokers((("h", 9092),), (Broker(1, "b1", 9092, "gw", 19094),)),
     Topics({1: ("a", "ü")}, {bytes(range(16)): "a"}),
     Policy(3, 2e7, {"a": 5e6}),
+    Storage(Factor(0.0, "kept", "full"), "observe", 12.5, Factor(0.3, "fallback")),
+    Groups(1, {"gold": GroupLimits(publish_bytes=1e6)}, {"acme": "gold"}),
+    Parts({"key": Part(600.0, 300.0)}, 2, 12.5),
+    OtherRates({1: Others(2.0, {b"a": 1.0}), 2: Others(3.0)}, 2),
     Spooled(7),
     Drain(2.5),
     Answer(7, b"\0\1", b"", b"memo"),
@@ -52,7 +67,13 @@ UP = [
     Hello(PROTOCOL, 0, 17, "abc"),
     Interval("abc", 0, 0, 1, 2, (Row(1, "t", "User:x", "c", "accepted", "", 2**40, 2, 1),), {COUNTS[0]: 3}, True),
     Interval("abc", 0, 1, 2, 3, (Row(1, "t", "User:x", "c", "rejected", "fence", 9, 2, 1, 5, "gold", "kgo", 0),)),
-    Rates((BrokerRate(1, 1.5, 0.0, 0.0, None, (TopicRate("t", 1.5, None, False),)),), ("w",)),
+    Rates((BrokerRate(1, 1.5, 0.0, 0.0, None, [TopicRate("t", 1.5, None, False)]),), ("w",)),
+    Rates(
+        (),
+        quotas=(QuotaRate("producer_byte_rate:bps", "{user=a}", "a", None, 1, 2.0, 3.0, True),),
+        groups=(GroupRate("gold", "publish", 7, 4.0, 2.0, 5.0, None, True),),
+    ),
+    Demand({"key": Use(1.5, True, 2.0, 3)}, whole=True),
     Gauges(1, 2, 3),
     Log("info", "text"),
     Want("metadata"),
@@ -63,7 +84,7 @@ UP = [
 @trio_fixture
 async def ends():
     left, right = socket.socketpair()
-    control, worker = Channel(left, "control"), Channel(right, "worker")
+    control, worker = Channel(left, decode_up), Channel(right, decode_down)
     yield control, worker
     control.close()
     worker.close()
@@ -73,7 +94,7 @@ async def ends():
 async def raw():
     """A worker's end, and the bare socket that feeds it."""
     left, right = socket.socketpair()
-    worker = Channel(right, "worker")
+    worker = Channel(right, decode_down)
     yield left, worker
     left.close()
     worker.close()

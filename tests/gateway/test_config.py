@@ -9,7 +9,7 @@ import pytest
 from gateway import config
 from gateway.certificates import ListenerTls
 from gateway.config import ConfigError, Settings, parse, warnings
-from gateway.control.app import worker_settings
+from gateway.control.snapshots import worker_settings
 
 ISSUE = """
 upstream: {bootstrap_servers: "127.0.0.1:9092"}

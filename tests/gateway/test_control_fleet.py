@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
-from gateway.channel import Demand, OtherRate, Others, Parts, Use
+from gateway.channel import Demand, OtherRates, Parts
 from gateway.control.fleet import KNOWN_S, MOST_DEALT, MOST_TOLD, TICK_S, UNSURE_S, WORKERS_S, FleetControl
 from gateway.control.fleet_keys import IDLE_S
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Heard, Rate
 from policies import shares
+from policies.broker_meters import Others
 from policies.explain import FleetUse
 from policies.fleet_keys import group_key, quota_key
 from policies.group_names import EXISTS, PUBLISH_BYTES
 from policies.policy_set import PolicyKey, PolicySet
 from policies.quota_names import DEFAULT, Entity, QuotaKey
-from tests.gateway.test_control_others import rates
+from tests.gateway.test_control_fleet_rates import rates
 from tests.policies.fleet_sim import Book
 
 GOLD = group_key("gold", "publish", "bytes")
@@ -45,7 +48,7 @@ class Play:
         self.posted = []
         self.deaf = set()
         self.metrics = FleetMetrics()
-        self.fleet = FleetControl(self.post, self.metrics, clock=lambda: self.now, **options)
+        self.fleet = FleetControl(self.metrics, clock=lambda: self.now, **options)
         self.fleet.set_policies(policies())
         self.parts = {}
         self.members = {}
@@ -66,10 +69,11 @@ class Play:
 
     def join(self, number, members=1):
         self.parts[number] = {}
-        self.fleet.join(number, members)
+        self.fleet.join(number, functools.partial(self.post, number), members)
 
     def use(self, number, *uses, whole=False):
-        self.fleet.take_demand(number, Demand(uses, whole))
+        """Each use: the limit's key, and what a shares.Use is made of."""
+        self.fleet.take_demand(number, Demand({key: shares.Use(*use) for key, *use in uses}, whole))
 
     def deal(self, after=0.25):
         self.now += after
@@ -84,7 +88,7 @@ class Play:
 def test_a_worker_that_is_alone_is_told_so_once_and_nothing_else():
     play = Play(workers=1)
     assert play.posted == [(0, Parts())]
-    play.use(0, Use(GOLD, 80.0, True), Use(TIME, 0.1, True))
+    play.use(0, (GOLD, 80.0, True), (TIME, 0.1, True))
     play.fleet.take_rates(0, rates(1, a=5.0))
     for _ in range(20):
         play.deal()
@@ -94,16 +98,16 @@ def test_a_worker_that_is_alone_is_told_so_once_and_nothing_else():
 def test_two_workers_that_want_more_have_half_each_and_together_the_limit():
     play = Play()
     assert set(play.members.values()) == {2}
-    play.use(0, Use(GOLD, 90.0, True))
-    play.use(1, Use(GOLD, 10.0, True))
+    play.use(0, (GOLD, 90.0, True))
+    play.use(1, (GOLD, 10.0, True))
     play.deal()
     assert play.rate(0) == play.rate(1) == pytest.approx(50.0)
 
 
 def test_who_wants_less_has_less_and_the_other_one_the_rest():
     play = Play()
-    play.use(0, Use(GOLD, 80.0, True))
-    play.use(1, Use(GOLD, 20.0))
+    play.use(0, (GOLD, 80.0, True))
+    play.use(1, (GOLD, 20.0))
     play.deal()
     assert play.rate(0) == pytest.approx(80.0)
     assert 20.0 < play.rate(1) <= 25.0
@@ -113,10 +117,10 @@ def test_who_wants_less_has_less_and_the_other_one_the_rest():
 def test_what_a_worker_missed_while_it_did_not_read_is_told_again():
     play = Play()
     for number in range(2):
-        play.use(number, Use(GOLD, 50.0, True))
+        play.use(number, (GOLD, 50.0, True))
     play.deal()
     play.deaf = {1}
-    play.use(0, Use(GOLD, 0.0))
+    play.use(0, (GOLD, 0.0))
     for _ in range(8):
         play.deal()
     assert play.rate(1) == pytest.approx(50.0)
@@ -129,7 +133,7 @@ def test_what_a_worker_missed_while_it_did_not_read_is_told_again():
 def test_a_limit_that_changes_is_dealt_out_anew():
     play = Play()
     for number in range(2):
-        play.use(number, Use(GOLD, 50.0, True))
+        play.use(number, (GOLD, 50.0, True))
     play.deal()
     play.fleet.set_policies(policies(gold=40.0))
     play.deal()
@@ -142,10 +146,10 @@ def test_a_limit_that_changes_is_dealt_out_anew():
 
 def test_only_what_changed_is_told():
     play = Play()
-    play.use(0, Use(GOLD, 50.0, True), Use(SILVER, 1.0, True))
-    play.use(1, Use(GOLD, 50.0, True), Use(SILVER, 1.0, True))
+    play.use(0, (GOLD, 50.0, True), (SILVER, 1.0, True))
+    play.use(1, (GOLD, 50.0, True), (SILVER, 1.0, True))
     play.deal()
-    play.use(0, Use(SILVER, 0.0))
+    play.use(0, (SILVER, 0.0))
     play.deal()
     told = [set(message.parts) for _, message in play.posted if message.parts]
     assert told
@@ -154,7 +158,7 @@ def test_only_what_changed_is_told():
 
 def test_what_was_told_is_renewed_before_it_expires():
     play = Play()
-    play.use(0, Use(GOLD, 50.0, True))
+    play.use(0, (GOLD, 50.0, True))
     until = 0.0
     for _ in range(40):
         play.deal()
@@ -166,7 +170,7 @@ def test_what_was_told_is_renewed_before_it_expires():
 def test_what_a_worker_had_that_is_gone_is_the_others_at_once():
     play = Play(workers=3)
     for number in range(3):
-        play.use(number, Use(GOLD, 33.0, True))
+        play.use(number, (GOLD, 33.0, True))
     play.deal()
     assert play.rate(0) == pytest.approx(100 / 3)
     play.fleet.leave(2)
@@ -181,13 +185,13 @@ def test_what_a_worker_had_that_is_gone_is_the_others_at_once():
 def test_a_worker_that_was_started_again_is_told_everything_anew():
     play = Play()
     for number in range(2):
-        play.use(number, Use(GOLD, 50.0, True))
+        play.use(number, (GOLD, 50.0, True))
     play.deal()
     play.fleet.leave(1)
     play.deal()
     play.join(1)
     assert play.members == {0: 2, 1: 2}
-    play.use(1, Use(GOLD, 50.0, True), whole=True)
+    play.use(1, (GOLD, 50.0, True), whole=True)
     play.deal()
     assert play.rate(0) == play.rate(1) == pytest.approx(50.0)
 
@@ -195,10 +199,10 @@ def test_a_worker_that_was_started_again_is_told_everything_anew():
 def test_a_channel_that_broke_is_a_worker_that_joins_once_more():
     play = Play()
     for number in range(2):
-        play.use(number, Use(GOLD, 50.0, True))
+        play.use(number, (GOLD, 50.0, True))
     play.deal()
     play.join(1)  # before the end of the first was seen
-    play.use(1, Use(GOLD, 50.0, True), whole=True)
+    play.use(1, (GOLD, 50.0, True), whole=True)
     play.deal()
     assert play.rate(1) == pytest.approx(50.0)
 
@@ -206,26 +210,26 @@ def test_a_channel_that_broke_is_a_worker_that_joins_once_more():
 def test_a_share_of_a_threads_time_is_split_as_well():
     play = Play()
     for number in range(2):
-        play.use(number, Use(TIME, 0.25, True))
+        play.use(number, (TIME, 0.25, True))
     play.deal()
     assert play.rate(0, TIME) == play.rate(1, TIME) == pytest.approx(0.25)
 
 
 def test_what_is_not_listed_in_a_whole_demand_is_idle():
     play = Play()
-    play.use(0, Use(GOLD, 50.0, True))
-    play.use(1, Use(GOLD, 50.0, True), Use(SILVER, 5.0))
+    play.use(0, (GOLD, 50.0, True))
+    play.use(1, (GOLD, 50.0, True), (SILVER, 5.0))
     play.deal()
-    play.use(1, Use(SILVER, 5.0), whole=True)
+    play.use(1, (SILVER, 5.0), whole=True)
     play.deal()
     assert play.rate(0) > 90.0
 
 
 def test_what_a_whole_demand_leaves_out_is_forgotten_in_time():
     play = Play()
-    play.use(1, Use(GOLD, 50.0, True), Use(SILVER, 5.0))
+    play.use(1, (GOLD, 50.0, True), (SILVER, 5.0))
     play.deal()
-    play.use(1, Use(GOLD, 50.0, True), whole=True)
+    play.use(1, (GOLD, 50.0, True), whole=True)
     for _ in range(2):
         play.fleet.sweep()
         play.now += IDLE_S
@@ -247,7 +251,7 @@ def test_the_first_worker_that_is_back_after_a_restart_of_control_is_not_told_th
 
 
 def others(play, number):
-    found = [message for to, message in play.posted if to == number and isinstance(message, Others)]
+    found = [message for to, message in play.posted if to == number and isinstance(message, OtherRates)]
     return found[-1].brokers if found else None
 
 
@@ -257,15 +261,15 @@ def test_workers_hear_what_the_others_bring_when_it_changed_or_at_the_next_tick(
     play.fleet.take_rates(1, rates(1, a=30.0))
     play.posted.clear()
     play.fleet.tell_others()
-    assert others(play, 0) == {1: OtherRate(30.0, {"a": 30.0})}
-    assert others(play, 1) == {1: OtherRate(100.0, {"a": 100.0})}
+    assert others(play, 0) == {1: Others(30.0, {b"a": 30.0})}
+    assert others(play, 1) == {1: Others(100.0, {b"a": 100.0})}
     play.posted.clear()
     play.fleet.take_rates(0, rates(1, a=101.0))
     play.fleet.tell_others()
     assert play.posted == []
     play.now += TICK_S
     play.fleet.tell_others()
-    assert others(play, 1) == {1: OtherRate(101.0, {"a": 101.0})}
+    assert others(play, 1) == {1: Others(101.0, {b"a": 101.0})}
     play.fleet.leave(0)
     play.fleet.tell_others()
     assert others(play, 1) == {}
@@ -289,9 +293,9 @@ def test_names_that_traffic_brings_are_not_kept_for_ever():
     play = Play()
     for number in range(300):
         key = quota_key("producer_byte_rate.bps", f"user-{number}", None, None)
-        play.use(number % 2, Use(key, 5.0, True))
+        play.use(number % 2, (key, 5.0, True))
         play.deal()
-        play.use(number % 2, Use(key, 0.0))
+        play.use(number % 2, (key, 0.0))
         play.now += IDLE_S / 10
         play.fleet.sweep()
         play.deal()
@@ -333,9 +337,8 @@ class Fleet(Play):
     """A gateway with an exchange."""
 
     def __init__(self, workers=1, up=True, **options):
-        super().__init__(workers, exchanges=True, **options)
         self.exchange = Exchange()
-        self.fleet.connect(self.exchange)
+        super().__init__(workers, exchange=lambda party: self.exchange, **options)
         if up:
             self.fleet.follow_exchange(True)
             self.step(2.0)
@@ -390,7 +393,7 @@ def test_two_gateways_that_want_more_have_half_each():
     play = Fleet(workers=2)
     play.hear(workers=2, gold=(90.0, True, 2.0))
     for number in range(2):
-        play.use(number, Use(GOLD, 50.0, True))
+        play.use(number, (GOLD, 50.0, True))
     play.report()
     play.step()
     assert play.rate(0) == play.rate(1) == pytest.approx(25.0)
@@ -400,7 +403,7 @@ def test_two_gateways_that_want_more_have_half_each():
 def test_what_a_peer_takes_content_is_left_to_it_and_the_rest_is_ours():
     play = Fleet()
     play.hear(gold=(20.0, False))
-    play.use(0, Use(GOLD, 70.0, True))
+    play.use(0, (GOLD, 70.0, True))
     play.report()
     play.step()
     assert play.rate(0) == pytest.approx(80.0)
@@ -410,7 +413,7 @@ def test_a_gateway_that_has_gone_leaves_its_part_at_once():
     play = Fleet()
     for leave in (lambda: play.fleet.hear(Heard("gw-2#1", "gw-2", left=True)), lambda: play.fleet.forget("gw-2#1")):
         play.hear(gold=(90.0, True))
-        play.use(0, Use(GOLD, 50.0, True), whole=True)
+        play.use(0, (GOLD, 50.0, True), whole=True)
         play.report()
         play.step()
         assert play.rate(0) == pytest.approx(50.0)
@@ -424,7 +427,7 @@ def test_a_gateway_that_has_gone_leaves_its_part_at_once():
 def test_a_share_of_a_threads_time_is_not_shared_with_other_gateways():
     play = Fleet()
     play.hear(gold=(90.0, True))
-    play.use(0, Use(TIME, 0.4, True), Use(GOLD, 50.0, True))
+    play.use(0, (TIME, 0.4, True), (GOLD, 50.0, True))
     assert set(play.report()) == {GOLD}
     play.step()
     assert play.rate(0, TIME) == pytest.approx(0.5)
@@ -434,7 +437,7 @@ def test_without_the_exchange_parts_stay_then_go_to_what_is_right_in_sum(caplog)
     caplog.set_level("INFO")
     play = Fleet()
     play.hear(gold=(20.0, False))
-    play.use(0, Use(GOLD, 80.0, True))
+    play.use(0, (GOLD, 80.0, True))
     play.report()
     play.step()
     play.exchange.up = False
@@ -529,13 +532,13 @@ def test_a_worker_that_tells_everything_is_told_everything():
     """It may have lost its parts while control said nothing."""
     play = Fleet()
     play.hear(gold=(90.0, True))
-    play.use(0, Use(GOLD, 50.0, True), Use(SILVER, 5.0, True), whole=True)
+    play.use(0, (GOLD, 50.0, True), (SILVER, 5.0, True), whole=True)
     play.report()
     play.step()
     play.parts[0] = {}
     play.step(1.0)
     assert play.parts[0] == {}
-    play.use(0, Use(GOLD, 1.0, True), whole=True)
+    play.use(0, (GOLD, 1.0, True), whole=True)
     play.step()
     assert play.rate(0) == pytest.approx(50.0)
 
@@ -543,7 +546,7 @@ def test_a_worker_that_tells_everything_is_told_everything():
 def test_many_usages_are_told_to_the_exchange_a_few_at_a_time():
     play = Fleet()
     keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MOST_TOLD + 7)]
-    play.use(0, *[Use(key, 5.0) for key in keys])
+    play.use(0, *[(key, 5.0) for key in keys])
     first, second = play.fleet.present(), play.fleet.present()
     assert [(len(told.uses), told.more) for told in (first, second)] == [(MOST_TOLD, True), (7, False)]
     assert {*first.uses, *second.uses} == set(keys)
@@ -556,26 +559,26 @@ def test_without_the_exchange_others_are_taken_to_bring_as_much_as_we_do():
     for number, rate in enumerate((30.0, 10.0)):
         play.fleet.take_rates(number, rates(1, a=rate))
     play.fleet.tell_others()
-    assert others(play, 0) == {1: OtherRate(710.0, {"a": 610.0}), 9: OtherRate(5.0)}
+    assert others(play, 0) == {1: Others(710.0, {b"a": 610.0}), 9: Others(5.0)}
     play.fleet.follow_exchange(False)
     play.step(shares.FROZEN_S)
     play.fleet.take_rates(0, rates(1, a=32.0))
     play.fleet.tell_others()
-    assert others(play, 1) == {1: OtherRate(732.0, {"a": 632.0}), 9: OtherRate(5.0)}
+    assert others(play, 1) == {1: Others(732.0, {b"a": 632.0}), 9: Others(5.0)}
     play.step(shares.DECAY_S)
     play.fleet.take_rates(0, rates(1, a=30.0))
     play.fleet.tell_others()
-    assert others(play, 0) == {1: OtherRate(90.0, {"a": 90.0})}, "10 of our other worker, 2 * 40 of 4 others"
+    assert others(play, 0) == {1: Others(90.0, {b"a": 90.0})}, "10 of our other worker, 2 * 40 of 4 others"
     play.fleet.follow_exchange(True)
     play.fleet.tell_others()
-    assert others(play, 0) == {1: OtherRate(710.0, {"a": 610.0}), 9: OtherRate(5.0)}
+    assert others(play, 0) == {1: Others(710.0, {b"a": 610.0}), 9: Others(5.0)}
 
 
 def test_many_limits_are_dealt_a_few_at_a_time():
     play = Play()
     keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MOST_DEALT + 7)]
     for number in range(2):
-        play.use(number, *[Use(key, 5.0, True) for key in keys])
+        play.use(number, *[(key, 5.0, True) for key in keys])
     play.deal()
     assert len(play.parts[0]) == MOST_DEALT
     play.deal(after=0.0)
@@ -593,7 +596,7 @@ def test_what_all_gateways_bring_to_brokers_is_told_both_ways():
     play.hear(rates=True)
     play.posted.clear()
     play.fleet.tell_others()
-    assert others(play, 0) == {1: OtherRate(70.0, {"a": 60.0})}
+    assert others(play, 0) == {1: Others(70.0, {b"a": 60.0})}
     play.exchange.peers.brought = {}
     play.fleet.forget("gw-2#1")
     play.fleet.tell_others()
@@ -603,7 +606,7 @@ def test_what_all_gateways_bring_to_brokers_is_told_both_ways():
 def test_people_see_what_all_take_and_what_is_ours():
     play = Fleet()
     play.hear(gold=(20.0, False))
-    play.use(0, Use(GOLD, 75.0, True), Use(TIME, 0.25, True))
+    play.use(0, (GOLD, 75.0, True), (TIME, 0.25, True))
     play.report()
     play.step()
     assert play.fleet.uses() == {GOLD: FleetUse(95.0, pytest.approx(80.0)), TIME: FleetUse(0.25, 0.5)}
@@ -615,10 +618,10 @@ def test_people_see_what_all_take_and_what_is_ours():
 def test_what_begins_and_limits_that_change_are_told_before_the_cycle_ends():
     play = Fleet()
     play.hear(gold=(20.0, False))
-    play.use(0, Use(GOLD, 75.0, True))
+    play.use(0, (GOLD, 75.0, True))
     play.step()
     assert play.exchange.hurries == 1
-    play.use(0, Use(GOLD, 85.0, True))
+    play.use(0, (GOLD, 85.0, True))
     play.step()
     assert play.exchange.hurries == 1
     play.fleet.set_policies(policies(gold=50.0))

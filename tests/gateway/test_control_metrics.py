@@ -7,18 +7,7 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.channel import (
-    COUNTS,
-    BrokerRate,
-    Gauges,
-    GroupLimit,
-    GroupRate,
-    Groups,
-    Interval,
-    Rates,
-    Row,
-    TopicRate,
-)
+from gateway.channel import COUNTS, Gauges, Groups, Interval, Rates, Row
 from gateway.control.metrics import (
     COUNTERS,
     FLEET_COUNTERS,
@@ -30,8 +19,10 @@ from gateway.control.metrics import (
     STORAGE_GAUGES,
     Metrics,
 )
+from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
 from policies.fleet_keys import group_key
+from policies.group_lines import GroupLimits, GroupRate
 from policies.storage import Finding, Volume
 from policies.usage import OUTCOMES
 
@@ -304,7 +295,7 @@ def test_groups_show_rate_part_limit_and_what_all_gateways_take():
         Rates((), groups=(group("gold", 20.0, limit=30.0), group("gold", 5.0, "dispatch"))),
     )
     metrics.show_groups(
-        Groups(1, {"gold": GroupLimit(publish_bytes=100.0)}),
+        Groups(1, {"gold": GroupLimits(publish_bytes=100.0)}),
         {group_key("gold", "publish", "bytes"): FleetUse(90.0, 58.0)},
     )
     labels = {"group": "gold", "direction": "publish"}

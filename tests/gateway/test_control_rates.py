@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.channel import MAX_QUOTA_RATES, BrokerRate, GroupRate, QuotaRate, Rates, TopicRate
+from gateway.channel import MAX_QUOTA_RATES, Rates
 from gateway.control.rates import merge
+from policies.engine import BrokerRate, TopicRate
+from policies.group_lines import GroupRate
+from policies.quota_lines import QuotaRate
 
 
 def broker(node_id, rate, *topics, threshold=100.0):
@@ -25,7 +28,7 @@ def test_rates_of_brokers_and_topics_add_up():
     second = Rates((broker(1, 50.0, TopicRate("a", 50.0, 50.0, True)), broker(2, 7.0, threshold=None)))
     one, two = merge([first, second]).brokers
     assert one == BrokerRate(
-        1, 80.0, 8.0, 0.8, 100.0, (TopicRate("a", 70.0, 50.0, True), TopicRate("b", 10.0, 50.0, False))
+        1, 80.0, 8.0, 0.8, 100.0, [TopicRate("a", 70.0, 50.0, True), TopicRate("b", 10.0, 50.0, False)]
     )
     assert two == broker(2, 7.0, threshold=None)
 

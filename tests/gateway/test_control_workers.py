@@ -14,7 +14,6 @@ from gateway.channel import (
     Accepted,
     Answer,
     Ask,
-    BrokerRate,
     Brokers,
     Channel,
     ChannelClosed,
@@ -24,25 +23,27 @@ from gateway.channel import (
     Hello,
     Interval,
     Log,
-    Part,
     Parts,
     Policy,
     Quotas,
     Rates,
     Row,
-    Settings,
     Spooled,
     Storage,
     Topics,
-    Use,
     Want,
+    WorkerSettings,
+    decode_down,
 )
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import Spool, UsageLog
 from gateway.control.workers import MAX_PARTS_BACKLOG, Workers
 from policies import usage
+from policies.engine import BrokerRate
+from policies.shares import Part, Use
+from policies.storage import Factor
 
-SETTINGS = Settings(PROTOCOL, "gw")
+SETTINGS = WorkerSettings(PROTOCOL, "gw")
 
 
 class Control:
@@ -55,9 +56,11 @@ class Control:
         self.spool = Spool(path, 2**24, 3600, published_only=True)
         self.usage_log = UsageLog(self.spool, "gw", self.metrics)
         self.wanted, self.reconnects, self.adopted, self.asked = [], [], [], []
+        self.sharing = Followed()
         self.workers = Workers(
             self.usage_log,
             self.metrics,
+            self.sharing,
             lambda: self.wanted.append(1),
             self.reconnects.append,
             self.adopt,
@@ -75,7 +78,7 @@ class Control:
         """A worker's end, after its hello."""
         ours, theirs = socket.socketpair()
         self.nursery.start_soon(self.workers.serve, number, ours)
-        channel = Channel(theirs, "worker")
+        channel = Channel(theirs, decode_down)
         self.nursery.start_soon(self._run, channel)
         channel.post(Hello(protocol, number, 1, boot, storage, informed=informed))
         with trio.move_on_after(20):
@@ -175,8 +178,8 @@ async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control):
 
 @pytest.mark.trio
 async def test_what_a_worker_still_holds_is_adopted_before_it_is_told_anything(control):
-    control.workers.tell(Storage(1.0, "fallback"))
-    held = Storage(0.0, "valid", "full", valid_until=5.0)
+    control.workers.tell(Storage(Factor(1.0, "fallback")))
+    held = Storage(Factor(0.0, "valid", "full"), valid_until=5.0)
     first = await control.join(0, "a", storage=held)
     assert (await first.receive())[0] == held  # never the fallback
     second = await control.join(1, "b")
@@ -235,8 +238,10 @@ class Followed:
 
     def __init__(self):
         self.told = []
+        self.posts = {}
 
-    def join(self, worker, members=1):
+    def join(self, worker, post, members=1):
+        self.posts[worker] = post
         self.told.append(("join", worker))
 
     def leave(self, worker):
@@ -251,23 +256,23 @@ class Followed:
 
 @pytest.mark.trio
 async def test_who_deals_parts_out_hears_of_workers_and_reaches_each_alone(control):
-    fleet = control.workers.fleet = Followed()
+    fleet = control.sharing
     control.workers.tell(SETTINGS)
     first, second = await control.join(0, "a"), await control.join(1, "b")
-    demand = Demand((Use("k", 5.0, True),))
+    demand = Demand({"k": Use(5.0, True)})
     first.post(demand)
     second.post(rates(3.0))
     await until(lambda: len(fleet.told) == 4)
     assert fleet.told[:2] == [("join", 0), ("join", 1)]
     assert sorted(fleet.told[2:], key=lambda told: told[0]) == [(0, demand), (1, rates(3.0))]
     parts = Parts({"k": Part(5.0, 2.0)}, 2, 100.0)
-    control.workers.post(1, parts)
-    control.workers.post(7, parts)
+    assert fleet.posts[1](parts)
     control.workers.tell(Policy(1))
     assert [(await first.receive())[0] for _ in range(2)] == [SETTINGS, Policy(1)]
     assert [(await second.receive())[0] for _ in range(3)] == [SETTINGS, parts, Policy(1)]
     first.close()
     await until(lambda: fleet.told[-1] == ("leave", 0))
+    assert not fleet.posts[0](parts)
 
 
 @pytest.mark.trio
@@ -276,13 +281,12 @@ async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control):
     await control.join(0, "a")
     await until(lambda: control.workers.connected == 1)
     parts = Parts({"k" * 100_000: Part(5.0, 2.0)}, 2, 100.0)
-    taken = [control.workers.post(0, parts) for _ in range(3 * MAX_PARTS_BACKLOG)]
+    taken = [control.sharing.posts[0](parts) for _ in range(3 * MAX_PARTS_BACKLOG)]
     assert MAX_PARTS_BACKLOG <= sum(taken) < 2 * MAX_PARTS_BACKLOG
-    assert not control.workers.post(7, parts)
 
 
 def rates(rate, *warnings):
-    return Rates((BrokerRate(1, rate, 0.0, 0.0, None, ()),), warnings)
+    return Rates((BrokerRate(1, rate, 0.0, 0.0, None, []),), warnings)
 
 
 @pytest.mark.trio
@@ -427,7 +431,7 @@ async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control):
 async def test_a_worker_of_another_release_is_not_talked_to(control, caplog):
     worker = await control.join(protocol=PROTOCOL + 1)
     with pytest.raises(ChannelClosed):
-        await receive(worker, Settings)
+        await receive(worker, WorkerSettings)
     assert "another release" in caplog.text
     assert control.workers.connected == 0
 

@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from gateway import demo, demo_sums
-from gateway.channel import BrokerRate, Interval, Rates, Row, TopicRate
+from gateway.channel import Interval, Rates, Row
 from gateway.config import parse
 from gateway.control.metrics import Metrics
 from gateway.demo_load import PERF_TEST, Counts, Pace, Plan, _Flow, perf_counts
 from gateway.demo_sums import Count, Outcomes
 from policies import usage
+from policies.engine import BrokerRate, TopicRate
 
 # --- the load ---------------------------------------------------------------------------------------------------------
 

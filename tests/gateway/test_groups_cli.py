@@ -13,6 +13,7 @@ from gateway.control.rights import Rights
 from gateway.policy import cli as policies
 from policies.explain import FleetUse
 from policies.fleet_keys import group_key
+from policies.group_lines import GroupRate
 from policies.policy_set import PolicyKey, PolicySet
 from tests.gateway.test_explain_cli import gateway, out  # noqa: F401  the server as a fixture
 from tests.gateway.test_rest import MB
@@ -76,7 +77,7 @@ def test_what_is_used_by_all_gateways_and_here(gateway, capsys):  # noqa: F811
     gateway.policies.policies = PolicySet(
         {PolicyKey.of_group("gold", "publishRateInBytes"): 12.0 * MB, PolicyKey.of_group("rest"): 1.0}
     )
-    rate = channel.GroupRate("gold", "publish", 7, 4.0 * MB, 400.0, 5.0 * MB, None, True)
+    rate = GroupRate("gold", "publish", 7, 4.0 * MB, 400.0, 5.0 * MB, None, True)
     gateway.told[channel.Rates] = channel.Rates((), groups=(rate,))
     gateway.fleet[group_key("gold", "publish", "bytes")] = FleetUse(11.5 * MB, 5.0 * MB)
     run(gateway, "usage", "--group", "gold")

@@ -17,13 +17,17 @@ from gateway.channel import PROTOCOL, Interval, Row
 from gateway.control import guard, rest
 from gateway.control.admin import make_application, serve
 from gateway.control.recent import Recent
+from gateway.control.rest_context import Gateway
 from gateway.control.rights import Rights
 from gateway.policy import document
 from gateway.policy.service import Altered
 from gateway.policy.store import StoreError
 from gateway.supervisor import open_listener
+from policies.engine import BrokerRate, TopicRate
 from policies.policy_set import PolicyKey, PolicySet
+from policies.quota_lines import QuotaRate
 from policies.quota_names import Entity, QuotaKey
+from policies.storage import Factor
 from tests.gateway.test_supervisor import free_ports
 
 MB = 10**6
@@ -85,7 +89,7 @@ class Server:
         self.policies = Service()
         self.recent = Recent()
         self.told = {
-            channel.Settings: channel.Settings(
+            channel.WorkerSettings: channel.WorkerSettings(
                 PROTOCOL, "gw", protected_topics=("__usage",), internal_principals=("User:mirror",)
             ),
             channel.Policy: channel.Policy(1, 12.0 * MB, {"clicks": 5.0 * MB}),
@@ -104,15 +108,14 @@ class Server:
         return self.told.get(kind)
 
     def application(self):
-        api = rest.make_api(
+        gateway = Gateway(
             self.policies,
             self.recent,
             self.latest,
-            hosts=("gw.example",),
-            clock=lambda: NOW_MS / 1000,
-            rights=self.rights,
             fleet=lambda: self.fleet,
+            clock=lambda: NOW_MS / 1000,
         )
+        api = rest.make_api(gateway, hosts=("gw.example",), rights=self.rights)
         views = {"/v1/storage": lambda: {"enabled": False}}
         return make_application(lambda: b"metric 1\n", list, views, api, hosts={"gw.example"})
 
@@ -480,14 +483,14 @@ async def test_what_holds_is_shown_with_what_it_overrides(server):
         }
     ]
     assert said["storage"] == {"factor": 1.0, "state": "OFF", "origin": None, "why": "", "mode": "enforce"}
-    server.told[channel.Storage] = channel.Storage(0.25, "kept", "broker 1 volume /a: 1.0 GB free")
+    server.told[channel.Storage] = channel.Storage(Factor(0.25, "kept", "broker 1 volume /a: 1.0 GB free"))
     _, said = await server.ask("GET", path, user="alice", omit_overridden="true")
     assert said["quotas"][0]["in_force"] == 0.75 * MB
     assert said["storage"] == {
         "factor": 0.25, "state": "THROTTLE", "origin": "kept", "why": "broker 1 volume /a: 1.0 GB free",
         "mode": "enforce",
     }  # fmt: skip
-    server.told[channel.Settings] = channel.Settings(PROTOCOL, "gw", observe=True)
+    server.told[channel.WorkerSettings] = channel.WorkerSettings(PROTOCOL, "gw", observe=True)
     _, said = await server.ask("GET", path, user="alice", omit_overridden="true")
     assert (said["quotas"][0]["in_force"], said["storage"]["mode"]) == (3.0 * MB, "observe")
     assert said["quotas"][0]["overridden"] is None
@@ -543,7 +546,7 @@ async def test_what_is_wrong_with_the_whole_document_has_no_place_and_is_said_wh
 @pytest.mark.trio
 async def test_more_quotas_than_are_told_of_leave_a_rate_unknown(server):
     lines = tuple(
-        channel.QuotaRate("producer_byte_rate:bps", "{user=x}", f"u{i}", None, None, 1.0, 1.0, False)
+        QuotaRate("producer_byte_rate:bps", "{user=x}", f"u{i}", None, None, 1.0, 1.0, False)
         for i in range(channel.MAX_QUOTA_RATES)
     )
     for count, rate in ((channel.MAX_QUOTA_RATES - 1, 0.0), (channel.MAX_QUOTA_RATES, None)):
@@ -558,7 +561,7 @@ async def test_more_quotas_than_are_told_of_leave_a_rate_unknown(server):
 def rates(topics, brokers=((1, 11.0 * MB),), quotas=()):
     return channel.Rates(
         tuple(
-            channel.BrokerRate(node, rate, 0.0, 0.0, 12.0 * MB, tuple(channel.TopicRate(*each) for each in topics))
+            BrokerRate(node, rate, 0.0, 0.0, 12.0 * MB, tuple(TopicRate(*each) for each in topics))
             for node, rate in brokers
         ),
         (),
@@ -600,8 +603,8 @@ async def test_traffic_is_explained(server):
 
 @pytest.mark.trio
 async def test_storage_internal_clients_and_quotas_at_work_are_part_of_it(server):
-    server.told[channel.Storage] = channel.Storage(0.5, "valid", "broker 1 volume /a: 1.0 GB free")
-    line = channel.QuotaRate("producer_byte_rate:bps", "{user=alice}", "alice", None, None, 1.6 * MB, 1.5 * MB, True)
+    server.told[channel.Storage] = channel.Storage(Factor(0.5, "valid", "broker 1 volume /a: 1.0 GB free"))
+    line = QuotaRate("producer_byte_rate:bps", "{user=alice}", "alice", None, None, 1.6 * MB, 1.5 * MB, True)
     server.told[channel.Rates] = rates([("clicks", 0.0, 2.5 * MB, False)], ((1, 1.0 * MB),), (line,))
     _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="alice")
     (first,) = [rule for rule in said["rules"] if rule["first"]]

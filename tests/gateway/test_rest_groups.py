@@ -15,6 +15,7 @@ from gateway.control.admin import serve
 from gateway.supervisor import open_listener
 from policies.explain import FleetUse
 from policies.fleet_keys import group_key
+from policies.group_lines import GroupRate
 from policies.group_names import PUBLISH_BYTES
 from policies.policy_set import PolicyKey, PolicySet
 from tests.gateway.test_rest import MB, Server
@@ -141,7 +142,7 @@ async def test_a_limit_of_the_file_is_not_taken_away(server):
 
 def busy(server):
     server.told[channel.Groups] = channel.Groups(1, mode="enforce")
-    publish = channel.GroupRate("gold", "publish", 7, 4.0 * MB, 400.0, 5.0 * MB, None, True)
+    publish = GroupRate("gold", "publish", 7, 4.0 * MB, 400.0, 5.0 * MB, None, True)
     server.told[channel.Rates] = channel.Rates((), groups=(publish,))
     server.fleet[group_key("gold", "publish", "bytes")] = FleetUse(11.5 * MB, 5.0 * MB)
 

@@ -7,12 +7,12 @@ import pytest
 import trio
 from pytest_trio import trio_fixture
 
-from gateway import channel
 from gateway.control.admin import serve
 from gateway.control.rights import Rights
-from gateway.policy.parts import groups_of
+from gateway.control.snapshots import groups_of
 from gateway.supervisor import open_listener
 from policies import explain
+from policies.group_lines import GroupLimits
 from policies.groups import Finder
 from policies.policy_set import PolicySet
 from tests.gateway.test_rest import Server
@@ -84,7 +84,7 @@ async def test_limits_are_in_bytes_and_messages_for_producers_and_consumers(serv
         resource_groups, mode = Section, "enforce"
 
     told = groups_of(server.policies.policies, Settings)
-    assert told.groups == {"gold": channel.GroupLimit(1000.0, 100.0, 2000.0, 200.0)}
+    assert told.groups == {"gold": GroupLimits(1000.0, 100.0, 2000.0, 200.0)}
 
 
 # --- Non-goals --------------------------------------------------------------------------------------------------------

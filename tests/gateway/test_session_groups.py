@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.channel import GroupLimit, Groups
+from gateway.channel import Groups
 from gateway.data.session import Session
 from policies.client_quotas import QuotaStore
-from policies.group_lines import GroupSide
+from policies.group_lines import GroupLimits, GroupSide
 from policies.pacing import PACE_S
+from policies.quota_lines import QuotaLine
 from policies.quota_names import Entity, QuotaKey
 from tests.gateway.play import TOPIC_ID, Play, account, answer, decode_answer, request, size_of
 
@@ -17,7 +18,7 @@ ACME = "acme.orders.t"
 GOLD = {"acme": "gold"}
 
 
-def play(limit: GroupLimit, groups: Groups | None = None, **settings: object) -> Play:
+def play(limit: GroupLimits, groups: Groups | None = None, **settings: object) -> Play:
     made = Play(**settings).named()
     made.world.set_groups(groups or Groups(1, {"gold": limit}, GOLD), made.now)
     return made
@@ -62,7 +63,7 @@ def fill(on: Play) -> None:
 
 @pytest.mark.parametrize("step", [0, 1, 7])
 def test_a_client_whose_group_is_over_its_limit_is_delayed_and_told_so(step: int) -> None:
-    on = play(GroupLimit(SIZE))
+    on = play(GroupLimits(SIZE))
     frame = request(1, {ACME: [0]})
     assert on.client(frame, step) == (frame, b"")
     assert decode_answer(on.broker(answer(1, {ACME: {0: (0, 0)}})))[1] == 1000
@@ -71,19 +72,19 @@ def test_a_client_whose_group_is_over_its_limit_is_delayed_and_told_so(step: int
 
 
 def test_topics_connections_and_brokers_share_one_limit() -> None:
-    on = play(GroupLimit(2 * SIZE))
+    on = play(GroupLimits(2 * SIZE))
     other = second(on, node_id=2)
     assert produce(on) == 500
     assert produce(other, topic="acme.clicks.t") == 1000
 
 
 def test_messages_have_a_limit_of_their_own() -> None:
-    on = play(GroupLimit(publish_msgs=2))
+    on = play(GroupLimits(publish_msgs=2))
     assert produce(on, values=(b"a", b"b", b"c", b"d", b"e", b"f")) == 3000
 
 
 def test_a_request_with_several_topics_is_judged_by_all_it_has_for_the_group() -> None:
-    on = play(GroupLimit(SIZE))
+    on = play(GroupLimits(SIZE))
     on.client(request(1, {ACME: [0, 1], "acme.clicks.t": [0], "plain": [0]}))
     rows = on.rows()
     delayed = {topic for topic, outcome, _ in rows if outcome == "delayed"}
@@ -93,7 +94,7 @@ def test_a_request_with_several_topics_is_judged_by_all_it_has_for_the_group() -
 
 
 def test_only_the_groups_part_of_a_request_is_refused() -> None:
-    on = play(GroupLimit(SIZE))
+    on = play(GroupLimits(SIZE))
     on.now += 1
     fill(on)
     on.rows()
@@ -103,7 +104,7 @@ def test_only_the_groups_part_of_a_request_is_refused() -> None:
 
 
 def test_what_another_policy_rejects_costs_the_group_nothing() -> None:
-    on = play(GroupLimit(1000 * SIZE), total=1.0, topics={ACME: 1.0})
+    on = play(GroupLimits(1000 * SIZE), total=1.0, topics={ACME: 1.0})
     on.overload(ACME)
     before = side(on).bytes_meter.uncounted if ("gold", "publish") in on.engine.groups._sides else 0
     on.client(request(1, {ACME: [0]}))
@@ -112,12 +113,12 @@ def test_what_another_policy_rejects_costs_the_group_nothing() -> None:
 
 
 def test_what_the_group_rejects_costs_a_client_quota_nothing() -> None:
-    on = play(GroupLimit(SIZE))
+    on = play(GroupLimits(SIZE))
     on.world.quotas.set_store(
         QuotaStore({Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1000.0 * SIZE}}), on.now
     )
     fill(on)
-    (line,) = on.world.quotas.rates()
+    (line,) = (each for each in on.engine.fleet.lines.values() if isinstance(each, QuotaLine))
     spent = line.spent
     on.client(request(1, {ACME: [0]}))
     assert on.rows()[ACME, "rejected", "resource-group"][0] > 0
@@ -125,7 +126,7 @@ def test_what_the_group_rejects_costs_a_client_quota_nothing() -> None:
 
 
 def test_the_fast_way_is_charged_by_the_next_pace() -> None:
-    on = play(GroupLimit(10_000 * SIZE, 10_000))
+    on = play(GroupLimits(10_000 * SIZE, 10_000))
     free(on)
     line = side(on).bytes
     assert line is not None
@@ -139,7 +140,7 @@ def test_the_fast_way_is_charged_by_the_next_pace() -> None:
 
 
 def test_a_topic_that_used_up_its_groups_credit_on_the_fast_way_has_to_ask() -> None:
-    on = play(GroupLimit(10 * SIZE))
+    on = play(GroupLimits(10 * SIZE))
     free(on)
     for correlation in range(1, 31):
         produce(on, correlation)
@@ -148,7 +149,7 @@ def test_a_topic_that_used_up_its_groups_credit_on_the_fast_way_has_to_ask() -> 
 
 
 def test_duplicates_and_what_the_broker_refused_are_given_back() -> None:
-    on = play(GroupLimit(1000 * SIZE))
+    on = play(GroupLimits(1000 * SIZE))
     for correlation, (code, producer) in enumerate([(0, (7, 0, 0)), (0, (7, 0, 0)), (22, (7, 0, 1))]):
         on.client(request(correlation, {ACME: [0]}, producer=producer))
         on.broker(answer(correlation, {ACME: {0: (code, 5)}}))
@@ -165,7 +166,7 @@ def test_duplicates_and_what_the_broker_refused_are_given_back() -> None:
     "internal", [{"internal_client_ids": ("app",)}, {"internal_principals": ("User:mirror",)}], ids=str
 )
 def test_internal_clients_are_neither_limited_nor_charged(internal: dict[str, object]) -> None:
-    on = play(GroupLimit(1000 * SIZE), **internal)
+    on = play(GroupLimits(1000 * SIZE), **internal)
     on.session.gate.authenticate("User:mirror")
     for correlation in range(1, 5):
         assert produce(on, correlation) == 0
@@ -181,13 +182,13 @@ def test_internal_clients_are_neither_limited_nor_charged(internal: dict[str, ob
 
 
 def test_topics_that_are_called_by_id_are_in_their_groups() -> None:
-    on = play(GroupLimit(SIZE))
+    on = play(GroupLimits(SIZE))
     on.world.topic_ids[TOPIC_ID] = ACME.encode()
     assert produce(on, version=13) == 1000
 
 
 def test_a_topic_whose_name_nobody_knows_is_in_no_group() -> None:
-    on = play(GroupLimit(1))
+    on = play(GroupLimits(1))
     on.client(request(1, {ACME: [0]}, version=13))
     on.now += 1.0
     on.session.hold.until = 0.0
@@ -196,7 +197,7 @@ def test_a_topic_whose_name_nobody_knows_is_in_no_group() -> None:
 
 
 def test_acks_0_over_its_groups_limit_waits() -> None:
-    on = play(GroupLimit(SIZE))
+    on = play(GroupLimits(SIZE))
     for _ in range(15):
         second(on).client(request(1, {ACME: [0]}, acks=0))
     upstream, _ = on.client(request(1, {ACME: [0]}, acks=0))
@@ -207,7 +208,7 @@ def test_acks_0_over_its_groups_limit_waits() -> None:
 
 
 def test_in_mode_observe_nothing_is_delayed_and_what_would_have_been_is_counted() -> None:
-    on = play(GroupLimit(SIZE), Groups(1, {"gold": GroupLimit(SIZE)}, GOLD, mode="observe"))
+    on = play(GroupLimits(SIZE), Groups(1, {"gold": GroupLimits(SIZE)}, GOLD, mode="observe"))
     assert produce(on) == 0
     assert on.rows()[ACME, "would_delay", "resource-group"] == (SIZE, 1, 1)
     for correlation in range(2, 30):
@@ -221,11 +222,11 @@ def test_in_mode_observe_nothing_is_delayed_and_what_would_have_been_is_counted(
 
 # --- by principal -----------------------------------------------------------------------------------------------------
 
-BY_PRINCIPAL = Groups(1, {"gold": GroupLimit(SIZE)}, GOLD, principal_pattern=r"User:(?P<tenant>\w+)")
+BY_PRINCIPAL = Groups(1, {"gold": GroupLimits(SIZE)}, GOLD, principal_pattern=r"User:(?P<tenant>\w+)")
 
 
 def test_where_the_name_says_nothing_the_principal_says_the_group() -> None:
-    on = play(GroupLimit(), BY_PRINCIPAL)
+    on = play(GroupLimits(), BY_PRINCIPAL)
     on.session.gate.authenticate("User:acme")
     assert produce(on, topic="plain") == 1000
     assert on.rows()["plain", "delayed", "resource-group"] == (SIZE, 1, 1)
@@ -237,14 +238,14 @@ def test_where_the_name_says_nothing_the_principal_says_the_group() -> None:
 
 
 def test_a_principal_is_known_only_once_the_broker_has_accepted_it() -> None:
-    on = play(GroupLimit(), BY_PRINCIPAL)
+    on = play(GroupLimits(), BY_PRINCIPAL)
     assert produce(on, topic="plain") == 0
     on.session.gate.authenticate("User:acme")
     assert produce(on, 2, topic="plain") == 1000
 
 
 def test_what_a_principals_group_was_charged_is_given_back() -> None:
-    on = play(GroupLimit(), BY_PRINCIPAL)
+    on = play(GroupLimits(), BY_PRINCIPAL)
     on.session.gate.authenticate("User:acme")
     on.client(request(1, {"plain": [0]}))
     on.broker(answer(1, {"plain": {0: (22, -1)}}))
@@ -255,10 +256,10 @@ def test_what_a_principals_group_was_charged_is_given_back() -> None:
 
 
 def test_groups_that_change_hold_for_the_next_request() -> None:
-    on = play(GroupLimit(1000 * SIZE))
+    on = play(GroupLimits(1000 * SIZE))
     free(on)
     assert produce(on) == 0
-    on.world.set_groups(Groups(2, {"gold": GroupLimit(SIZE)}, GOLD), on.now)
+    on.world.set_groups(Groups(2, {"gold": GroupLimits(SIZE)}, GOLD), on.now)
     on.now += 1.0
     produce(on, 2)
     assert produce(on, 3) > 0
@@ -269,7 +270,7 @@ def test_groups_that_change_hold_for_the_next_request() -> None:
 
 
 def test_while_writes_are_paused_groups_are_not_charged() -> None:
-    on = play(GroupLimit(SIZE))
+    on = play(GroupLimits(SIZE))
     on.engine.set_storage(0.0, "broker 2 volume /data is full", on.now)
     on.client(request(1, {ACME: [0]}))
     assert on.session.hold.until > on.now

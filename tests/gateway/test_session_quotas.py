@@ -206,7 +206,7 @@ def test_a_fetch_answer_of_a_consumer_that_has_left_charges_his_line() -> None:
     on.client(fetch_request(1))
     frame = fetch_answer(1, 11)
     on.broker(frame)
-    (line,) = on.world.quotas.rates()
+    (line,) = on.engine.fleet.lines.values()
     assert line.bucket.level(on.now) == -len(frame)
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.channel import GroupLimit, Groups, Row
+from gateway.channel import Groups, Row
 from gateway.data.ledger import OTHER, Ledger
 from gateway.data.session import Session
+from policies.group_lines import GroupLimits
 from policies.repeats import KEPT_S
 from policies.usage import NOTES
 from tests.gateway.play import JAVA, TOPIC_ID, Play, account, answer, other_request, request, size_of
@@ -276,8 +277,8 @@ def test_names_that_are_remembered_are_no_longer_than_they_need_be() -> None:
 
 # --- whose it is ------------------------------------------------------------------------------------------------------
 
-GROUPS = Groups(1, {"gold": GroupLimit(10**9), "tin": GroupLimit(10**9)}, {"acme": "gold"})
-BY_PRINCIPAL = Groups(2, {"gold": GroupLimit(10**9)}, {"acme": "gold"}, principal_pattern=r"User:(?P<tenant>\w+)")
+GROUPS = Groups(1, {"gold": GroupLimits(10**9), "tin": GroupLimits(10**9)}, {"acme": "gold"})
+BY_PRINCIPAL = Groups(2, {"gold": GroupLimits(10**9)}, {"acme": "gold"}, principal_pattern=r"User:(?P<tenant>\w+)")
 
 
 def groups_of(play: Play) -> set[tuple[str, str]]:

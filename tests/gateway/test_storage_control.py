@@ -26,6 +26,7 @@ from gateway.storage import build
 from gateway.storage.control import StorageControl, make_status
 from gateway.storage.sights import Asked, Guarded, Observed, Snapshots
 from policies.storage import (
+    Factor,
     Keeper,
     Limit,
     MinAvailable,
@@ -162,7 +163,7 @@ class Scene:
 
     @property
     def state(self):
-        return self.last.factor, self.last.origin
+        return self.last.factor.value, self.last.factor.origin
 
 
 @trio_fixture
@@ -196,7 +197,10 @@ async def test_workers_are_told_until_when_and_what_then(mock_clock, scene):
     await scene.at(0)
     start = trio.current_time()
     assert scene.last == channel.Storage(
-        0.0, "valid", FULL, "enforce", start + 180, 0.0, "fallback", "no valid throttle factor for more than 180 s"
+        Factor(0.0, "valid", FULL),
+        "enforce",
+        start + 180,
+        Factor(0.0, "fallback", "no valid throttle factor for more than 180 s"),
     )
     await scene.at(60)
     assert scene.last.valid_until == start + 240
@@ -274,8 +278,8 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(mock_clock, sc
     scene.start(eye, run=False)
     until = trio.current_time() + 100
     assert scene.state == (1.0, "fallback")
-    scene.control.adopt(channel.Storage(0.0, "valid", "full", valid_until=until))
-    assert (*scene.state, scene.last.why, scene.last.valid_until) == (0.0, "kept", "full", until)
+    scene.control.adopt(channel.Storage(Factor(0.0, "valid", "full"), valid_until=until))
+    assert (*scene.state, scene.last.factor.why, scene.last.valid_until) == (0.0, "kept", "full", until)
     assert lines(caplog) == ["going on with what workers hold: PAUSE (kept), every produce limit x 0: full"]
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
@@ -290,11 +294,11 @@ async def test_a_restarted_control_goes_on_with_the_workers_pause(mock_clock, sc
 async def test_an_adopted_pause_has_the_hysteresis_of_its_own(mock_clock, scene):
     eye = Observed(Disks(seen(int(10.5 * GB))), SOFT_HARD, Keeper(120.0, 1.0, 60.0), trio.current_time)
     scene.start(eye, run=False)
-    scene.control.adopt(channel.Storage(0.0, "valid", "full", valid_until=trio.current_time() + 100))
+    scene.control.adopt(channel.Storage(Factor(0.0, "valid", "full"), valid_until=trio.current_time() + 100))
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
     assert scene.state == (0.0, "valid")
-    assert scene.last.why.endswith("paused until more than 11.0 GB are free")
+    assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
 
 
 @pytest.mark.trio
@@ -305,7 +309,7 @@ async def test_adopting_is_one_line(mock_clock, scene, caplog, after_a_look):
     if after_a_look:
         await scene.at(0)
     caplog.clear()
-    scene.control.adopt(channel.Storage(0.0, "valid", "full", valid_until=trio.current_time() + 100))
+    scene.control.adopt(channel.Storage(Factor(0.0, "valid", "full"), valid_until=trio.current_time() + 100))
     if not after_a_look:
         scene.nursery.start_soon(scene.control.run)
         await scene.at(0)
@@ -350,14 +354,14 @@ async def test_what_says_nothing_is_not_adopted(mock_clock, scene):
     scene.start(eye, run=False)
     now = trio.current_time()
     for held in (
-        channel.Storage(0.0, "fallback", "no data", valid_until=None),
-        channel.Storage(0.0, "valid", "full", valid_until=now - 1, next_factor=0.3),
+        channel.Storage(Factor(0.0, "fallback", "no data"), valid_until=None),
+        channel.Storage(Factor(0.0, "valid", "full"), valid_until=now - 1, following=Factor(0.3, "fallback")),
     ):
         scene.control.adopt(held)
         assert scene.state == (1.0, "fallback")
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
-    scene.control.adopt(channel.Storage(0.0, "valid", "full", valid_until=now + 100))
+    scene.control.adopt(channel.Storage(Factor(0.0, "valid", "full"), valid_until=now + 100))
     assert scene.state == (1.0, "valid")
 
 
@@ -504,7 +508,7 @@ async def test_numbers_and_names_of_somebody_elses_types_do_no_harm(mock_clock, 
     scene.observe(Disks(said._replace(offline=((said.volumes[0].broker_id, None), ("1", "/b")))))
     await scene.at(0)
     assert scene.state == (0.0, "valid")
-    assert scene.last.why.startswith("broker 1 volume ")
+    assert scene.last.factor.why.startswith("broker 1 volume ")
     generate_latest(scene.metrics.registry)
     volume = json.loads(json.dumps(scene.control.status()))["brokers"][0]["volumes"][0]
     assert (type(volume["name"]), volume["total_bytes"]) == (str, 100)
@@ -557,7 +561,7 @@ async def test_levels_that_are_none_and_an_exit_are_a_failed_policy(mock_clock, 
         scene.read(records, {1}, policy=policy)
         await scene.at(0)
         records.queue.put(snapshot(1, 50 * GB))
-        await scene.until(lambda: "limit policy Odd: " in scene.last.why)
+        await scene.until(lambda: "limit policy Odd: " in scene.last.factor.why)
         assert scene.state == (0.0, "fail-safe")
     else:
         scene.observe(Disks(seen()), policy)
@@ -617,7 +621,7 @@ async def test_a_factor_source_stands_in_for_all_of_it(mock_clock, scene):
     source = Disks(0.25)
     scene.observe(source, None, text="storage: {factor_source: mine}")
     await scene.at(0)
-    assert (*scene.state, scene.last.why) == (0.25, "valid", "the factor source says 0.25")
+    assert (*scene.state, scene.last.factor.why) == (0.25, "valid", "the factor source says 0.25")
     status = scene.control.status()
     assert (status["source"], status["brokers"]) == ("factor_source mine", [])
     source.said = 1.5
@@ -687,11 +691,11 @@ async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_on
     records.queue.put(snapshot(1, 50 * GB))
     records.queue.put(snapshot(7, 0))  # not active
     await scene.until(records.queue.empty)
-    assert (*scene.state, scene.last.why) == (0.0, "fail-safe", "broker 2 has no snapshot of its volumes")
+    assert (*scene.state, scene.last.factor.why) == (0.0, "fail-safe", "broker 2 has no snapshot of its volumes")
     records.queue.put(snapshot(2, 50 * GB, age=30))
     await scene.until(lambda: scene.state == (1.0, "valid"))
     assert scene.last.valid_until == pytest.approx(trio.current_time() + 150, abs=0.01)
-    assert (scene.last.next_factor, scene.last.next_origin) == (0.0, "fail-safe")
+    assert scene.last.following[:2] == (0.0, "fail-safe")
     assert scene.control.status()["age_s"] == pytest.approx(30, abs=0.01)
     await scene.at(60)
     await scene.at(120)
@@ -700,7 +704,7 @@ async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_on
     assert scene.state == (1.0, "valid")
     scene.clock.jump(1.0)
     await scene.until(lambda: scene.state == (0.0, "fail-safe"))
-    assert scene.last.why == "broker 2 has no snapshot younger than 180 s"
+    assert scene.last.factor.why == "broker 2 has no snapshot younger than 180 s"
     assert scene.sample("no_data_throttling") == 1
     assert [broker["unknown"] for broker in scene.control.status()["brokers"]] == ["", "stale"]
     assert scene.sample("available_bytes", broker="2", log_dir="/a") is None
@@ -716,10 +720,10 @@ async def test_telling_what_comes_next_does_not_end_a_pause(mock_clock, scene):
     await scene.until(lambda: scene.state == (0.0, "valid"))
     records.queue.put(snapshot(1, 50 * GB, age=-90))  # in 30 s it will count, and open
     await scene.until(lambda: scene.state == (0.0, "fail-safe"))
-    assert (scene.last.next_factor, scene.last.next_origin) == (1.0, "valid")
+    assert scene.last.following[:2] == (1.0, "valid")
     records.queue.put(snapshot(1, int(10.5 * GB)))
-    await scene.until(lambda: scene.last.origin == "valid")
-    assert scene.last.why.endswith("paused until more than 11.0 GB are free")
+    await scene.until(lambda: scene.last.factor.origin == "valid")
+    assert scene.last.factor.why.endswith("paused until more than 11.0 GB are free")
 
 
 @pytest.mark.trio
@@ -730,7 +734,7 @@ async def test_fail_safe_open_lets_a_known_breach_pause(mock_clock, scene):
     await scene.at(0)
     records.queue.put(snapshot(1, 5 * GB))
     await scene.until(lambda: scene.state == (0.0, "fail-safe"))
-    assert scene.last.why.startswith("broker 1 volume /a: 5.0 GB")
+    assert scene.last.factor.why.startswith("broker 1 volume /a: 5.0 GB")
     assert scene.sample("no_data_throttling") == 0
 
 
@@ -741,7 +745,7 @@ async def test_a_restarted_control_holds_what_workers_hold_until_it_has_read_the
     records.caught_up = False
     scene.read(records, {1}, "OPEN" if factor == 0 else "PAUSE", run=False)
     until = trio.current_time() + 100
-    scene.control.adopt(channel.Storage(factor, "valid", "why", valid_until=until))
+    scene.control.adopt(channel.Storage(Factor(factor, "valid", "why"), valid_until=until))
     assert (*scene.state, scene.last.valid_until) == (factor, "kept", until)
     scene.nursery.start_soon(scene.control.run)
     await scene.at(0)
@@ -758,7 +762,7 @@ async def test_what_workers_held_ends_when_it_would_have(mock_clock, scene):
     records = Records()
     records.caught_up = False
     scene.read(records, {1})
-    scene.control.adopt(channel.Storage(1.0, "valid", "", valid_until=trio.current_time() + 20))
+    scene.control.adopt(channel.Storage(Factor(1.0, "valid", ""), valid_until=trio.current_time() + 20))
     assert scene.state == (1.0, "kept")
     scene.clock.jump(21.0)
     await scene.until(lambda: scene.state == (0.0, "fail-safe"))
@@ -779,8 +783,8 @@ async def test_a_list_of_active_brokers_that_fails_ages(mock_clock, scene):
         assert scene.state == (1.0, "valid")
     await scene.at(180)
     await scene.until(lambda: scene.state == (0.0, "fail-safe"))
-    assert scene.last.why.startswith("the list of active brokers is ")
-    assert scene.last.why.endswith(": not authorized")
+    assert scene.last.factor.why.startswith("the list of active brokers is ")
+    assert scene.last.factor.why.endswith(": not authorized")
 
 
 @pytest.mark.trio
@@ -842,7 +846,7 @@ async def test_violations_of_a_broker_that_is_not_known_just_now_are_not_forgott
     counted = scene.sample("limit_violated_total", **of_a)
     assert counted >= 2
     await scene.at(180)
-    await scene.until(lambda: scene.last.origin == "fail-safe")
+    await scene.until(lambda: scene.last.factor.origin == "fail-safe")
     assert scene.sample("available_bytes", **of_a) is None
     assert scene.sample("limit_violated_total", **of_a) >= counted
     scene.listed.said = frozenset({2})

@@ -21,20 +21,9 @@ from typing import Any, cast
 import trio
 
 from gateway.certificates import ListenerTls
-from gateway.channel import (
-    PROTOCOL,
-    Accepted,
-    Broker,
-    Brokers,
-    GroupLimit,
-    Groups,
-    Log,
-    Policy,
-    Quotas,
-    Settings,
-    Topics,
-)
+from gateway.channel import PROTOCOL, Accepted, Broker, Brokers, Groups, Log, Policy, Quotas, Topics, WorkerSettings
 from gateway.data.worker import Worker
+from policies.group_lines import GroupLimits
 from protocol import api
 from tests.certificates import Authority
 from tests.gateway.play import other_request, request
@@ -47,7 +36,6 @@ GOOD, BAD = 2, 1  # brokers
 SLACK = 16 * 2**20  # what was read already has to stay somewhere
 DEADLINE_S = 30.0  # milliseconds on a machine that does nothing else
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError, OSError)
-_TASKS = ("_tick", "_pace", "_close_intervals", "_tell_gauges")
 
 
 @functools.cache
@@ -69,21 +57,21 @@ class Crowd:
         self.bugs: list[Exception] = []
         self.good_answers: list[int] = []
         self.worker = Worker(cast("Any", None), 0)
-        self.worker._reactor.on_bug = lambda _link, bug: self.bugs.append(bug)
         self.play = Play(self.worker, cost, awaited)  # which looks at the messages to control
         self._corpus = frames.corpus()
 
     async def run(self) -> None:
-        worker, reactor = self.worker, self.worker._reactor
         try:
             async with trio.open_nursery() as self._nursery:
                 nursery = self._nursery
                 brokers = [await self._listen(nursery, serve) for serve in (self._serve_badly, self._serve_well)]
                 self._configure(brokers)
+                reactor = self.worker.configured.connections.reactor
+                reactor.on_bug = lambda _link, bug: self.bugs.append(bug)
                 nursery.start_soon(reactor.run)
                 nursery.start_soon(reactor.run_timers)
-                for name in _TASKS:
-                    nursery.start_soon(cast("Callable[[], Awaitable[None]]", getattr(worker, name)))
+                for task in (self.worker.configured.clockwork.run, self.worker.configured.intervals.run):
+                    nursery.start_soon(task)
                 with trio.move_on_after(DEADLINE_S) as limit:
                     async with trio.open_nursery() as clients:
                         clients.start_soon(self._be_good)
@@ -105,9 +93,9 @@ class Crowd:
                 reactor._poller.close()
 
     def _configure(self, brokers: list[int]) -> None:
-        rng, obey = self.rng, self.worker._obey
+        rng, obey = self.rng, self.worker.obey
         obey(
-            Settings(
+            WorkerSettings(
                 PROTOCOL,
                 "gw",
                 max_buffered_bytes=rng.choice((100_000, 700_000, 2**26)),
@@ -124,7 +112,7 @@ class Crowd:
         obey(Topics({1: ("clicks", "free"), 2: ("calm",)}, {topic_id: name for name, topic_id in IDS.items()}))
         obey(Policy(1, rng.choice((None, 1000.0)), {"clicks": 200.0}, rng.choice(("reject", "delay"))))
         obey(Quotas(1, ((((("user", None),), {"producer_byte_rate": 2000.0}),) if rng.random() < 0.5 else ())))
-        obey(Groups(1, {"gold": GroupLimit(500.0)}, {"red": "gold"}) if rng.random() < 0.5 else Groups(1))
+        obey(Groups(1, {"gold": GroupLimits(500.0)}, {"red": "gold"}) if rng.random() < 0.5 else Groups(1))
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
@@ -188,7 +176,7 @@ class Crowd:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.cost.ends["on sockets"] += 1
-        self.worker._accept(Accepted(broker, "127.0.0.1:1"), near.detach(), self._nursery)
+        self.worker.configured.connections.accept(Accepted(broker, "127.0.0.1:1"), near.detach(), self._nursery)
         return far
 
     async def _be_good(self) -> None:
@@ -258,7 +246,7 @@ class Crowd:
                 await trio.lowlevel.checkpoint()
 
     async def _say(self, stream: Any, data: bytes) -> None:
-        budget = self.worker._reactor.budget
+        budget = self.worker.configured.connections.reactor.budget
         self.play.expect("answer size", budget.used <= budget.limit + SLACK, f"{budget.used} of {budget.limit} bytes")
         if self.rng.random() < 0.2:
             at = self.rng.randint(0, len(data))

@@ -17,19 +17,20 @@ from gateway.channel import (
     PROTOCOL,
     Broker,
     Brokers,
-    GroupLimit,
     Groups,
-    OtherRate,
-    Others,
-    Part,
+    OtherRates,
     Parts,
     Policy,
     Quotas,
-    Settings,
     Storage,
     Topics,
+    WorkerSettings,
 )
+from policies.broker_meters import Others
 from policies.fleet_keys import total_key
+from policies.group_lines import GroupLimits
+from policies.shares import Part
+from policies.storage import Factor
 from protocol import api
 from protocol.refusal import refuse
 from protocol.wire import MalformedFrame
@@ -183,9 +184,9 @@ class Player:
             self._others(),
         ]
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> WorkerSettings:
         rng = self.rng
-        return Settings(
+        return WorkerSettings(
             PROTOCOL,
             "gw",
             max_request_bytes=rng.choice((2**20, 100 * 2**20)),
@@ -227,10 +228,10 @@ class Player:
 
     def _groups(self) -> Groups:
         rng = self.rng
-        low = GroupLimit(200.0, 20.0, 20.0, None)
+        low = GroupLimits(200.0, 20.0, 20.0, None)
         groups = {
-            "gold": rng.choice((low, GroupLimit(1e6))),
-            "blue": rng.choice((low, GroupLimit(None, 3.0, None, 3.0))),
+            "gold": rng.choice((low, GroupLimits(1e6))),
+            "blue": rng.choice((low, GroupLimits(None, 3.0, None, 3.0))),
         }
         if rng.random() < 0.3:
             return Groups(1)
@@ -242,15 +243,16 @@ class Player:
     def _storage(self) -> Storage:
         rng = self.rng
         factor = rng.choice((1.0, 1.0, 0.5, 0.01, 0.0))
-        return Storage(factor, why="disk /data is full" if factor < 1 else "", mode=rng.choice(("enforce", "observe")))
+        why = "disk /data is full" if factor < 1 else ""
+        return Storage(Factor(factor, why=why), rng.choice(("enforce", "observe")))
 
     def _parts(self) -> Parts:
         if self.rng.random() < 0.5:
             return Parts({})
         return Parts({total_key(1): Part(200.0, 100.0)}, 2, settle_s=2.0, lease_s=5.0)
 
-    def _others(self) -> Others:
-        return Others({1: OtherRate(100.0, {"clicks": 150.0})} if self.rng.random() < 0.5 else {}, 2)
+    def _others(self) -> OtherRates:
+        return OtherRates({1: Others(100.0, {b"clicks": 150.0})} if self.rng.random() < 0.5 else {}, 2)
 
     # --- what happens next --------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ import trio
 from trio._core import _run as _scheduler
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, QuotaRate, Rates, Settings, Spooled, Want
+from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, Rates, Spooled, Want, WorkerSettings
 from gateway.data.budget import Budget
 from gateway.data.ends import UpstreamError
 from gateway.data.gate import Gate
@@ -35,7 +35,7 @@ from gateway.data.worker import Worker
 from gateway.data.world import World
 from policies.engine import Engine
 from policies.meter import Meter
-from policies.quota_lines import QuotaLines
+from policies.quota_lines import QuotaLines, QuotaRate
 from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
 from protocol import api, produce_request
@@ -171,7 +171,7 @@ class Play:
         self.sent = 0
         self.outcomes: Counter[str] = Counter()
         self.messages: deque[Any] = deque()  # to control, not looked at yet
-        worker._channel = cast("Any", self)
+        worker.uplink.channel = cast("Any", self)
 
     # --- control's side of the channel --------------------------------------------------------------------------------
 
@@ -195,14 +195,14 @@ class Play:
                             value = getattr(row, name)
                             self.expect("names", len(value) <= most, f"{name} of {len(value)} characters")
                     if message.seq >= 0:
-                        self.worker._obey(Spooled(message.seq))
+                        self.worker.obey(Spooled(message.seq))
                 case Rates():
                     topics = (topic.topic for broker in message.brokers for topic in broker.topics)
                     self._look_at_names(chain(topics, _names(message.quotas)), BOUNDS["client_id"])
                     for text in message.warnings:
                         self._look_at_text(text)
                 case Demand():
-                    self._look_at_names((use.key for use in message.uses), 2 * BOUNDS["client_id"] + 100)
+                    self._look_at_names(message.uses, 2 * BOUNDS["client_id"] + 100)
                 case Log():
                     self._look_at_text(message.text)
                 case Ask():
@@ -225,7 +225,7 @@ class Play:
 
     @property
     def world(self) -> World:
-        return self.worker._known_world
+        return self.worker.configured.world
 
     async def do(self, op: Op, clock: MockClock) -> None:
         """Perform one operation; what it is about may be gone when a play was cut down: then nothing happens.
@@ -240,7 +240,7 @@ class Play:
             for one in list(self.connections.values()):
                 self._resume(one)
         elif op.what == "down":
-            self.worker._obey(_decode_down(op.data))
+            self.worker.obey(_decode_down(op.data))
         elif op.what == "open":
             if connection is None:
                 session = Session(self.world, int(op.value), account(), trio.current_time())
@@ -264,7 +264,7 @@ class Play:
                 if turn is not None and turn.token:
                     upstream, client, memo = msgspec.msgpack.decode(op.data)
                     connection.told.append(upstream)
-                    self.worker._obey(Answer(turn.token, upstream, client, memo))
+                    self.worker.obey(Answer(turn.token, upstream, client, memo))
                     self._resume(connection)
             case "gone":
                 session.hold.client_gone = True
@@ -284,7 +284,7 @@ class Play:
         """
         for connection in list(self.connections.values()):
             self._close(connection, "closed")
-        self.worker._close_interval(final=True)
+        self.worker.configured.intervals.close(final=True)
         self._look_at_messages()
         told = sum(self.outcomes.values())
         if told != self.offered:
@@ -511,7 +511,7 @@ def _is_part(frame: bytes, sent: bytes) -> bool:
     return part.head == whole.head and bool(part.parts) and all(one in rest for one in part.parts)
 
 
-def _discarded(data: bytes, settings: Settings) -> int:
+def _discarded(data: bytes, settings: WorkerSettings) -> int:
     """Bytes offered by the requests that a connection had read and not handled; none behind one that is broken."""
     size = 0
     for frame in split(data):
@@ -549,7 +549,11 @@ def held_bytes(session: Session) -> int:
 
 # --- performing -------------------------------------------------------------------------------------------------------
 
-_TASKS = ("_tick", "_pace", "_follow_storage", "_deal", "_close_intervals", "_tell_gauges")
+
+def tasks_of(worker: Worker) -> tuple[Callable[[], Awaitable[None]], ...]:
+    """What a worker does by the clock."""
+    plane = worker.configured
+    return (plane.clockwork.run, plane.storage.run, plane.intervals.run)
 
 
 def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset[str] = AWAITED) -> list[Op]:
@@ -565,10 +569,10 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
         play = Play(worker, cost, awaited)
         try:
             async with trio.open_nursery() as nursery:
-                worker._obey(Settings(1, "gw"))  # something that tasks by the clock can begin with
+                worker.obey(WorkerSettings(1, "gw"))  # something that tasks by the clock can begin with
                 play.messages.clear()
-                for name in _TASKS:
-                    nursery.start_soon(cast("Callable[[], Awaitable[None]]", getattr(worker, name)))
+                for task in tasks_of(worker):
+                    nursery.start_soon(task)
                 while (op := next_op(play)) is not None:
                     trace.append(op)
                     await play.do(op, clock)
@@ -576,7 +580,7 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
                 nursery.cancel_scope.cancel()
         finally:
             with suppress(OSError):
-                worker._reactor._poller.close()
+                worker.configured.connections.reactor._poller.close()
 
     clock = MockClock()
     _scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # as Hypothesis does: the same play, whoever else has played

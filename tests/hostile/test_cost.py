@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from gateway.channel import GroupLimit, Groups
+from gateway.channel import Groups
 from policies.client_quotas import QuotaStore
+from policies.group_lines import GroupLimits
 from policies.quota_names import Entity, QuotaKey
 from protocol.wire import MalformedFrame, put_uvarint
 from tests.gateway.play import Play
@@ -119,7 +120,7 @@ def under_quota() -> Play:
 
 def in_groups() -> Play:
     play = plain()
-    play.world.set_groups(Groups(1, {"gold": GroupLimit(10**3, None, 10**3)}, {"acme": "gold"}), play.now)
+    play.world.set_groups(Groups(1, {"gold": GroupLimits(10**3, None, 10**3)}, {"acme": "gold"}), play.now)
     return play
 
 

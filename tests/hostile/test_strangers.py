@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.channel import PROTOCOL, Channel, GroupLimit, Groups, Interval, Settings
+from gateway.channel import PROTOCOL, Channel, Groups, Interval, WorkerSettings, decode_down
 from gateway.control.metrics import Metrics
-from gateway.data import worker as worker_module
+from gateway.data import intervals
 from gateway.data.complaints import BURST, PERIOD_S, Complaints
 from gateway.data.ends import IdentityChanged, TooManyConnections, Unauthenticated
 from gateway.data.gate import INVALID_TOPIC, MAX_CLIENT_ID, MAX_PRINCIPAL
@@ -23,6 +23,7 @@ from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
 from policies.client_quotas import QuotaStore
+from policies.group_lines import GroupLimits
 from policies.meter import TICK_S
 from policies.quota_names import Entity, QuotaKey
 from protocol import api
@@ -43,7 +44,7 @@ from tests.protocol import test_identity as sasl
 from tests.protocol.produce_cases import framed
 
 OWN = "__produce_gateway_policies"
-GOLD = Groups(1, {"gold": GroupLimit(10**9)}, {"acme": "gold"})
+GOLD = Groups(1, {"gold": GroupLimits(10**9)}, {"acme": "gold"})
 REFUSED = api.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -90,7 +91,7 @@ def test_a_protected_topic_is_charged_to_no_group() -> None:
     play.client(request(1, {own: [0], "acme.shop.orders": [0]}))
     play.engine.pace(play.now)
     play.engine.tick(play.engine.due)
-    assert [side.bytes_meter.rate * TICK_S for side in play.engine.groups.rates()] == [size_of()]
+    assert [side.bytes_rate * TICK_S for side in play.engine.groups.rates()] == [size_of()]
 
 
 # --- before authentication --------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def test_an_interval_has_a_bound_whatever_strangers_call_things() -> None:
     assert any(row.topic == OTHER for row in rows)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Channel(ours, "worker").post(interval)  # raises where it could not be received
+        Channel(ours, decode_down).post(interval)  # raises where it could not be received
 
 
 def test_made_up_topics_leave_nothing_in_a_connection_or_a_meter() -> None:
@@ -327,12 +328,12 @@ def test_quotas_and_storage_are_given_back_what_never_got_in(ends: bool) -> None
 
 def test_a_group_is_given_back_what_never_got_in_after_a_tick_too() -> None:
     play = Play().named()
-    play.world.set_groups(Groups(1, {"gold": GroupLimit(1000.0)}, {"acme": "gold"}), play.now)
+    play.world.set_groups(Groups(1, {"gold": GroupLimits(1000.0)}, {"acme": "gold"}), play.now)
     play.client(request(1, {"acme.orders.madeup": [0]}, values=(bytes(20_000),)))
     play.now = play.engine.due
     play.engine.tick(play.now)
     play.broker(answer(1, {"acme.orders.madeup": {0: (3, -1)}}))
-    (side,) = play.engine.groups.rates()
+    side = play.engine.groups.paid_by(b"acme.orders.madeup")
     assert side.owed_bytes > 20_000
 
 
@@ -372,10 +373,10 @@ async def lone() -> AsyncIterator[Worker]:
     theirs.close()
     link = ParentLink(ours)
     made = Worker(link, 0)
-    made._configure(Settings(PROTOCOL, "gw"))
+    made.obey(WorkerSettings(PROTOCOL, "gw"))
     yield made
     link._line.close()
-    made._reactor._poller.close()
+    made.configured.connections.reactor._poller.close()
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, -1.5, 0.0, 3600.0])
@@ -384,18 +385,21 @@ async def test_a_clock_that_is_set_shortens_no_interval(
 ) -> None:
     # An interval that ended before it began was no usage record: what had been accepted was missing from the audit.
     wall = [1_000_000.0]
-    monkeypatch.setattr(worker_module.time, "time", lambda: wall[0])
+    monkeypatch.setattr(intervals.time, "time", lambda: wall[0])
     for moved in (1.0, 1.0 + step_s, 1.0):
-        assert lone._world is not None
-        lone._world.ledger.row(1, "clicks", "User:a", "app", "accepted")[0] += 75
+        lone.configured.world.ledger.row(1, "clicks", "User:a", "app", "accepted")[0] += 75
         mock_clock.jump(1.0)
         wall[0] += moved
-        lone._close_interval(final=False)
-    for interval in lone._unspooled:
+        lone.configured.intervals.close(final=False)
+    unspooled = lone.configured.intervals.unspooled
+    for interval in unspooled:
         times = {"start_ms": interval.start_ms, "end_ms": interval.end_ms}
         for line in usage.encode_interval("gw", "boot", 0, interval.seq, interval.rows, **times):
             usage.decode(line)
-    assert [interval.end_ms - interval.start_ms for interval in list(lone._unspooled)[1:]] == [1000, 1000]
+    assert [interval.end_ms - interval.start_ms for interval in list(unspooled)[1:]] == [
+        1000,
+        1000,
+    ]
 
 
 # --- an hour of it ----------------------------------------------------------------------------------------------------
@@ -405,7 +409,7 @@ def test_an_hour_of_made_up_names_leaves_nothing_behind() -> None:
     quotas = {Entity.of((("client-id", None),)): {QuotaKey.parse("producer_byte_rate"): 1e9}}
     play = Play(total=10**9).named()
     play.world.quotas.set_store(QuotaStore(quotas), play.now)
-    play.world.set_groups(Groups(1, {"gold": GroupLimit(10**9)}, {"acme": "gold"}), play.now)
+    play.world.set_groups(Groups(1, {"gold": GroupLimits(10**9)}, {"acme": "gold"}), play.now)
     metrics = Metrics(max_clients=100, max_topics=100)
     held: list[tuple[int, ...]] = []
     number = 0
@@ -421,7 +425,7 @@ def test_an_hour_of_made_up_names_leaves_nothing_behind() -> None:
         play.engine.pace(play.now)
         metrics.add_interval(Interval("boot", 0, number, number, number + 1, play.ledger()))
         metrics.look_again()
-        lines = len(play.world.quotas.rates())
+        lines = len(play.world.quotas.rates(10_000))
         held.append((len(play.engine.broker(1).topics), len(play.session.gate.meters), lines, len(metrics.text())))
     assert max(lines for _, _, lines, _ in held) > 0
     quarter = len(held) // 4

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.channel import Settings
+from gateway.channel import WorkerSettings
 from gateway.data.budget import Account, Budget, Large
 from gateway.data.ends import Unauthenticated
 from gateway.data.opening import HEAD, receive_head
@@ -23,7 +23,7 @@ from tests.hostile.strangers import LIMITS, MIB, play
 ASKED = other_request(1, key=api.METADATA, version=1, body=bytes(4))
 
 
-def settings(stage: Stage) -> Settings:
+def settings(stage: Stage) -> WorkerSettings:
     return stage.play.world.settings
 
 

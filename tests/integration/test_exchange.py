@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from gateway.fleet.exchange import SPEC, Exchange, Present
 from gateway.fleet.peers import Heard
 from gateway.fleet.reports import Rate
 from gateway.kafka.internal_topic import REQUEST_TIMEOUT_S
-from policies.fleet_keys import group_key, total_key
+from policies.fleet_keys import FleetKey, group_key, total_key
 from policies.shares import IDLE, Use
 from tests.gateway.fleet_play import Reporter
 
@@ -50,14 +50,26 @@ class Gateway:
             {"bootstrap.servers": kafka.bootstrap_servers},
             topic,
             name,
-            present=self._present,
-            on_heard=lambda heard: self.heard.append((time.monotonic(), heard)),
-            on_gone=lambda peer: self.gone.append((time.monotonic(), peer)),
-            on_state=self.states.append,
+            self,
             **{"cycle_s": CYCLE_S} | options,
         )
 
-    def _present(self) -> Present:
+    def hear(self, heard: Heard) -> None:
+        self.heard.append((time.monotonic(), heard))
+
+    def forget(self, peer: str) -> None:
+        self.gone.append((time.monotonic(), peer))
+
+    def follow_exchange(self, up: bool) -> None:
+        self.states.append(up)
+
+    def publish(self, keys: Sequence[FleetKey]) -> None:
+        pass
+
+    def limit_of(self, key: FleetKey) -> float | None:
+        return None
+
+    def present(self) -> Present:
         ended, self._presented = self._presented - self.uses.keys(), set(self.uses)
         return Present({**self.uses, **dict.fromkeys(ended, IDLE)}, self.rates, 2)
 

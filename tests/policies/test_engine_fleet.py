@@ -8,6 +8,7 @@ from policies.broker_meters import Others
 from policies.engine import Engine
 from policies.fleet_keys import total_key
 from policies.meter import TICK_S
+from policies.shares import Part
 from policies.verdict import DELAY, STORAGE_THROTTLE
 from tests.policies.asking import decide, record, rejection, storage
 from tests.policies.pacing_play import Connection, Loop
@@ -85,7 +86,7 @@ def test_where_thresholds_delay_our_part_of_the_total_holds() -> None:
     engine = delaying(each=10_000.0)
     loop = Loop(engine, [Connection("a", 5000), Connection("b", 5000)])
     loop.run(20.0)
-    engine.fleet.tell({TOTAL: (80_000.0, 30_000.0)}, 2, 2.0, 20.0)
+    engine.fleet.tell({TOTAL: Part(80_000.0, 30_000.0)}, 2, 2.0, 20.0)
     engine.retune(20.0)
     loop.run(40.0)
     engine.fleet.fall_back(40.0)
@@ -112,7 +113,7 @@ def test_a_topics_threshold_is_ours_in_proportion_to_our_part_of_its_traffic() -
 def test_of_two_workers_with_their_parts_of_a_total_the_topics_get_their_thresholds() -> None:
     """Half of `a` comes here; `b` only here. `a` is within its threshold, so all that waits is `b`."""
     engine = delaying()
-    engine.fleet.tell({TOTAL: (75_000.0, 50_000.0)}, 2, 2.0, 0.0)
+    engine.fleet.tell({TOTAL: Part(75_000.0, 50_000.0)}, 2, 2.0, 0.0)
     engine.retune(0.0)
     engine.set_others({1: Others(25_000.0, {b"a": 25_000.0})})
     a, b = Connection("a", 2500), Connection("b", 5000)
@@ -125,13 +126,13 @@ def test_of_two_workers_with_their_parts_of_a_total_the_topics_get_their_thresho
 def test_the_line_of_all_producers_has_our_part_times_the_storage_factor() -> None:
     engine = Engine(0.0)
     engine.set_policy(1000.0, {})
-    engine.fleet.tell({TOTAL: (600.0, 300.0)}, 2, 2.0, 0.0)
+    engine.fleet.tell({TOTAL: Part(600.0, 300.0)}, 2, 2.0, 0.0)
     engine.set_storage(0.5, "broker 1 volume /data", 0.0)
     storage_limit = engine.broker(1).storage
     assert storage_limit is not None
     line = storage_limit.line
     assert line.bucket.rate == 300
-    engine.fleet.tell({TOTAL: (400.0, 300.0)}, 2, 2.0, 0.0)
+    engine.fleet.tell({TOTAL: Part(400.0, 300.0)}, 2, 2.0, 0.0)
     engine.retune(0.0)
     assert line.bucket.rate == 200
     why = storage(engine, 1, 600, 0.0)

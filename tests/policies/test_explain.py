@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.client_quotas import BucketKey, Limit
-from policies.engine import BrokerRate, Engine, TopicRate
+from policies.engine import BrokerRate, Engine, Mode, TopicRate
 from policies.explain import (
     LATELY_MS,
     MAX_HELD,
@@ -21,10 +20,8 @@ from policies.explain import (
     Held,
     Known,
     Level,
-    QuotaRate,
     Rates,
     Rule,
-    Storage,
     explain,
     in_force,
     storage_effect,
@@ -34,9 +31,10 @@ from policies.explain import (
 )
 from policies.meter import TICK_S
 from policies.policy_set import Op, PolicyKey, PolicySet
-from policies.quota_lines import UNDEALT, QuotaLines
+from policies.quota_lines import UNDEALT, QuotaLines, QuotaRate
 from policies.quota_names import DEFAULT, Entity, QuotaKey
 from policies.quota_text import entity_text
+from policies.storage import Factor
 from tests.policies.asking import record
 
 MB = 10**6
@@ -225,8 +223,8 @@ def test_thresholds_are_those_that_the_engine_goes_by(
     engine.tick(TICK_S)
     said = Rates(engine.rates())
     base = {TOTAL: total, **{PolicyKey.of_topic(name): value for name, value in explicit.items()}}
-    storage = Storage(factor, why="why", mode="observe" if observe else "enforce")
-    all_known = known(base, leads={1: listed}, rates=said, storage=storage)
+    mode: Mode = "observe" if observe else "enforce"
+    all_known = known(base, leads={1: listed}, rates=said, storage=Factor(factor, why="why"), storage_mode=mode)
     lines = {each.topic: each for each in topics(all_known, {})}
     for meter in said.brokers[0].topics:
         found = rule(explain(Asked(meter.topic), all_known), "topic-threshold")
@@ -244,7 +242,7 @@ def test_thresholds_are_those_that_the_engine_goes_by(
 def test_a_factor_lowers_every_produce_limit_and_shares_the_total() -> None:
     base = {TOTAL: 12.0 * MB, CLICKS: 4.0 * MB, quota(ALICE, BPS): 2.0 * MB, quota(ALICE, CONSUME): 9.0 * MB}
     why = "broker 2 volume /a: 1.0 GB free"
-    found = explain(ASKED, known(base, rates=rates(), storage=Storage(0.5, why=why)))
+    found = explain(ASKED, known(base, rates=rates(), storage=Factor(0.5, why=why)))
     assert named(found)[0] == ("storage-throttle", 1)
     shared = rule(found, "storage-throttle")
     assert (shared.levels[0].configured, shared.levels[0].limit, shared.note) == (12.0 * MB, 6.0 * MB, why)
@@ -258,7 +256,7 @@ def test_a_factor_lowers_every_produce_limit_and_shares_the_total() -> None:
 
 
 def test_a_pause_comes_before_everything_and_leaves_limits_as_they_are() -> None:
-    found = explain(ASKED, known(rates=rates(over=True), storage=Storage(0.0, "fallback", "no view")))
+    found = explain(ASKED, known(rates=rates(over=True), storage=Factor(0.0, "fallback", "no view")))
     assert found.first is not None
     assert (found.first.name, found.first.action, found.first.limits_now) == ("storage-pause", "hold", True)
     assert [level.limit for level in rule(found, "topic-threshold").levels] == [12.0 * MB / 2, 12.0 * MB]
@@ -266,7 +264,7 @@ def test_a_pause_comes_before_everything_and_leaves_limits_as_they_are() -> None
 
 
 def test_a_soft_limit_without_a_total_has_no_effect() -> None:
-    found = explain(ASKED, known({}, storage=Storage(0.5, why="x")))
+    found = explain(ASKED, known({}, storage=Factor(0.5, why="x")))
     assert named(found) == [("fence", None)]
     assert whys(found, "storage factor") == [
         "there is no total.bytes.in.per.sec.threshold that the factor 0.5 could lower"
@@ -274,7 +272,8 @@ def test_a_soft_limit_without_a_total_has_no_effect() -> None:
 
 
 def test_storage_that_is_only_observed_lowers_nothing_and_is_never_first() -> None:
-    found = explain(ASKED, known(rates=rates(5.0 * MB, 11.0 * MB), storage=Storage(0.5, why="x", mode="observe")))
+    observed = Factor(0.5, why="x")
+    found = explain(ASKED, known(rates=rates(5.0 * MB, 11.0 * MB), storage=observed, storage_mode="observe"))
     shared = rule(found, "storage-throttle")
     assert (shared.mode, shared.levels[0].limit, shared.limits_now, shared.first) == ("observe", 6.0 * MB, True, False)
     assert rule(found, "topic-threshold").levels[1].limit == 12.0 * MB
@@ -283,20 +282,25 @@ def test_storage_that_is_only_observed_lowers_nothing_and_is_never_first() -> No
 
 
 @pytest.mark.parametrize(
-    ("storage", "text"),
+    ("storage", "mode", "text"),
     [
-        (None, "storage protection is off: full disks change no limit"),
-        (Storage(1.0), "OPEN: every limit holds as it is configured"),
-        (Storage(1.0, "fallback", "no answer"), "OPEN (fallback): every limit holds as it is configured: no answer"),
-        (Storage(0.0, "fail-safe", "x"), "PAUSE (fail-safe), factor 0: nothing is forwarded: x"),
+        (None, "enforce", "storage protection is off: full disks change no limit"),
+        (Factor(1.0), "enforce", "OPEN: every limit holds as it is configured"),
         (
-            Storage(0.25, why="x", mode="observe"),
+            Factor(1.0, "fallback", "no answer"),
+            "enforce",
+            "OPEN (fallback): every limit holds as it is configured: no answer",
+        ),
+        (Factor(0.0, "fail-safe", "x"), "enforce", "PAUSE (fail-safe), factor 0: nothing is forwarded: x"),
+        (
+            Factor(0.25, why="x"),
+            "observe",
             "THROTTLE, every produce limit x 0.25, mode observe: limits stay as they are, it is only counted: x",
         ),
     ],
 )
-def test_what_the_factor_does_is_one_line(storage: Storage | None, text: str) -> None:
-    assert storage_effect(known(storage=storage)) == text
+def test_what_the_factor_does_is_one_line(storage: Factor | None, mode: Mode, text: str) -> None:
+    assert storage_effect(known(storage=storage, storage_mode=mode)) == text
 
 
 # --- client quotas ----------------------------------------------------------------------------------------------------
@@ -373,14 +377,7 @@ def test_rates_of_the_lines_that_really_are_are_found(client_id: str) -> None:
     for each in (*kept.produce, *kept.request):
         each.take(1, 0.0)
     lines.tick(1, TICK_S)
-    said = []
-    for each in lines.rates():
-        limit: Limit = each.quota
-        bucket: BucketKey = limit.bucket
-        user, client = (name if isinstance(name, str) else None for name in (bucket.user, bucket.client_id))
-        broker = None if each.node_id < 0 else each.node_id
-        source = entity_text(limit.source)
-        said.append(QuotaRate(str(bucket.key), source, user, client, broker, each.meter.rate, each.bucket.rate, False))
+    said = lines.rates(9)
     found = explain(Asked("clicks", "alice", client_id), known(policies=policies, rates=rates(quotas=said)))
     levels = [each.levels[0] for each in found.rules if each.name == "client-quota"]
     assert len(levels) == len(said)
@@ -403,7 +400,7 @@ def test_internal_traffic_is_never_limited_but_for_the_gateways_own_topics() -> 
 
 
 def test_the_gateways_own_topics_refuse_before_all_else() -> None:
-    everything = known(protected_topics=("clicks",), storage=Storage(0.0, why="x"), rates=rates(over=True))
+    everything = known(protected_topics=("clicks",), storage=Factor(0.0, why="x"), rates=rates(over=True))
     found = explain(ASKED, everything)
     assert found.first is found.rules[0]
     assert (found.first.name, found.first.action) == ("protected-topic", "refuse")
@@ -478,11 +475,12 @@ def test_a_quota_that_is_not_among_those_that_are_told_has_no_rate() -> None:
 
 def test_the_factor_is_part_of_what_is_in_force_for_bytes_that_are_produced() -> None:
     base = {quota(ALICE, key): 50.0 for key in (BPS, BROKER_BPS, SHARES, TIME, CONSUME)} | {TOTAL: 12.0 * MB}
-    for storage, produce in (
-        (None, 50.0), (Storage(0.5), 25.0), (Storage(0.0), 0.0), (Storage(1.0), 50.0),
-        (Storage(0.5, mode="observe"), 50.0),
-    ):  # fmt: skip
-        state = known(base, storage=storage)
+    modes: tuple[tuple[Factor | None, Mode, float], ...] = (
+        (None, "enforce", 50.0), (Factor(0.5), "enforce", 25.0), (Factor(0.0), "enforce", 0.0),
+        (Factor(1.0), "enforce", 50.0), (Factor(0.5), "observe", 50.0),
+    )  # fmt: skip
+    for storage, mode, produce in modes:
+        state = known(base, storage=storage, storage_mode=mode)
         found = {each.key: in_force(state, each) for each in state.policies.quotas().effective(ALICE)}
         assert found == {BPS: produce, BROKER_BPS: produce, SHARES: 50.0, TIME: 50.0, CONSUME: 50.0}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from policies.engine import BrokerRate, TopicRate
-from policies.explain import Asked, Explanation, FleetUse, GroupRate, Held, Known, Rates, Rule, Storage, explain
+from policies.explain import Asked, Explanation, FleetUse, Held, Known, Rates, Rule, explain
 from policies.fleet_keys import group_key
+from policies.group_lines import GroupRate
 from policies.group_names import DISPATCH_BYTES, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.groups import DEFAULT_PATTERN, Finder
 from policies.policy_set import Op, PolicyKey, PolicySet
+from policies.storage import Factor
 
 MB = 10**6
 NOW_MS = 1_700_000_000_000
@@ -26,7 +28,7 @@ def known(policies: PolicySet = POLICIES, principal_pattern: str = "", **more: o
 
 
 def rates(rate: float, part: float | None, *, msgs: float = 0.0, waiting: bool = False) -> Rates:
-    return Rates([BROKER], groups=[GroupRate("gold", "publish", rate, msgs, part, None, waiting)])
+    return Rates([BROKER], groups=[GroupRate("gold", "publish", 1, rate, msgs, part, None, waiting)])
 
 
 def group_rules(found: Explanation) -> list[Rule]:
@@ -134,7 +136,7 @@ def test_the_more_stringent_of_group_and_topic_is_first() -> None:
 
 def test_dispatch_is_about_fetch_and_storage_lowers_only_what_is_published() -> None:
     policies = POLICIES.alter([Op(PolicyKey.of_group("gold", DISPATCH_BYTES), 24 * MB)])
-    found = explain(Asked(TOPIC), known(policies, storage=Storage(0.5)))
+    found = explain(Asked(TOPIC), known(policies, storage=Factor(0.5)))
     limits = {rule.traffic: rule.levels[0].limit for rule in group_rules(found)}
     assert limits == {"produce": 6 * MB, "fetch": 24 * MB}
     assert "times the storage factor 0.5" in group_rules(found)[0].note

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policies.fleet_lines import SHARED_BURST_S, Fleet, FleetLine
 from policies.line import DEBT_S, MAX_WAIT_S, Line
-from policies.shares import FLOORS
+from policies.shares import FLOORS, Part
 
 KEY = '["t",1]'
 LIMIT = 1200.0
@@ -20,7 +20,7 @@ SETTLE_S = 2.0
 
 def fleet(members: int = 3, part: tuple[float, float] | None = None) -> Fleet:
     made = Fleet()
-    made.tell({} if part is None else {KEY: part}, members, SETTLE_S, 0.0)
+    made.tell({} if part is None else {KEY: Part(*part)}, members, SETTLE_S, 0.0)
     return made
 
 
@@ -42,7 +42,7 @@ def test_of_a_part_a_quarter_of_a_second_is_saved_and_of_a_whole_limit_a_second(
     assert one.bucket.level(10.0) == 100
     made.tell({}, 1, SETTLE_S, 10.0)
     assert one.bucket.level(20.0) == LIMIT
-    made.tell({KEY: (600.0, 400.0)}, 2, SETTLE_S, 20.0)
+    made.tell({KEY: Part(600.0, 400.0)}, 2, SETTLE_S, 20.0)
     assert one.bucket.level(20.0) == 150
 
 
@@ -65,13 +65,13 @@ def test_a_part_of_a_limit_that_was_lowered_is_never_more_than_the_limit() -> No
 def test_parts_that_change_or_go_or_fall_back_reach_the_lines() -> None:
     made = fleet(3)
     one = line(made)
-    made.tell({KEY: (900.0, 100.0)}, 3, SETTLE_S, 1.0)
+    made.tell({KEY: Part(900.0, 100.0)}, 3, SETTLE_S, 1.0)
     assert one.bucket.rate == 900
     made.fall_back(2.0)
     assert one.bucket.rate == 100
     made.tell({}, 3, SETTLE_S, 3.0)
     assert one.bucket.rate == 900
-    made.tell({KEY: (-1.0, -1.0)}, 3, SETTLE_S, 4.0)
+    made.tell({KEY: Part(-1.0, -1.0)}, 3, SETTLE_S, 4.0)
     assert one.bucket.rate == 400
     made.tell({}, 1, SETTLE_S, 5.0)
     assert one.bucket.rate == LIMIT
@@ -81,7 +81,7 @@ def test_what_others_have_by_now_is_no_part_any_more() -> None:
     """A floor is left, of what had no part yet as well; and nothing of the old parts comes back."""
     made = fleet(4)
     one, other = line(made), FleetLine(made, "other", LIMIT, 1.0, 0.0)
-    made.tell({KEY: (900.0, 300.0)}, 4, SETTLE_S, 1.0)
+    made.tell({KEY: Part(900.0, 300.0)}, 4, SETTLE_S, 1.0)
     made.lose(5.0)
     assert one.bucket.rate == other.bucket.rate == FLOORS * LIMIT / 4
     assert made.falls_back
@@ -93,7 +93,7 @@ def test_what_others_have_by_now_is_no_part_any_more() -> None:
 def test_nobody_waits_long_for_a_floor_that_may_be_over_soon() -> None:
     made = fleet(4)
     one = line(made)
-    made.tell({KEY: (900.0, 300.0)}, 4, SETTLE_S, 0.0)
+    made.tell({KEY: Part(900.0, 300.0)}, 4, SETTLE_S, 0.0)
     for tenth in range(100):
         one.take(90, tenth / 10)
     one.take(500, 10.0)
@@ -109,7 +109,7 @@ def test_the_debt_stays_the_same_bytes_when_the_part_changes() -> None:
     made = fleet(3)
     one = line(made)
     one.take(4000, 0.0)
-    made.tell({KEY: (800.0, 400.0)}, 3, SETTLE_S, 0.0)
+    made.tell({KEY: Part(800.0, 400.0)}, 3, SETTLE_S, 0.0)
     assert one.bucket.level(0.0) == -4000
 
 
@@ -119,8 +119,8 @@ def test_an_entity_keeps_its_debt_when_its_part_has_gone_for_a_while() -> None:
     one, strangers = FleetLine(made, KEY, LIMIT, 1.0, 0.0, own=True), FleetLine(made, "other", LIMIT, 1.0, 0.0)
     for each in (one, strangers):
         each.take(100 * LIMIT, 0.0)
-    made.tell({KEY: (1.0, 1.0), "other": (1.0, 1.0)}, 3, SETTLE_S, 0.0)
-    made.tell({KEY: (LIMIT, LIMIT), "other": (LIMIT, LIMIT)}, 3, SETTLE_S, 0.0)
+    made.tell({KEY: Part(1.0, 1.0), "other": Part(1.0, 1.0)}, 3, SETTLE_S, 0.0)
+    made.tell({KEY: Part(LIMIT, LIMIT), "other": Part(LIMIT, LIMIT)}, 3, SETTLE_S, 0.0)
     assert one.bucket.level(0.0) == -100 * LIMIT
     assert strangers.bucket.level(0.0) == -DEBT_S
 
@@ -216,7 +216,7 @@ def test_provisional_or_not_the_debt_is_that_of_a_line_of_that_rate(
     takes: list[tuple[float, int]], part: float
 ) -> None:
     made = Fleet()
-    made.tell({KEY: (part, part)}, 3, SETTLE_S, 0.0)
+    made.tell({KEY: Part(part, part)}, 3, SETTLE_S, 0.0)
     one, plain, now = line(made), Line(min(part, LIMIT), 0.0), 0.0
     plain.bucket.set_burst(SHARED_BURST_S, now)
     for pause, size in takes:
@@ -247,7 +247,7 @@ def test_what_was_saved_of_a_larger_part_goes_with_it() -> None:
     made = fleet(2, part=(600.0, 600.0))
     one = line(made)
     assert one.bucket.level(1.0) == 150
-    made.tell({KEY: (300.0, 600.0)}, 2, SETTLE_S, 1.0)
+    made.tell({KEY: Part(300.0, 600.0)}, 2, SETTLE_S, 1.0)
     assert one.bucket.level(1.0) == 75
 
 

@@ -12,6 +12,7 @@ from policies.group_lines import IDLE_S, MAX_LOOKS, GroupLimits
 from policies.line import MAX_WAIT_S
 from policies.meter import TICK_S
 from policies.pacing import PACE_S
+from policies.shares import Part
 from policies.verdict import DELAY, REJECT, RESOURCE_GROUP
 from tests.policies.group_play import Loop, Producer, engine_with, finder, send
 
@@ -53,7 +54,7 @@ def test_messages_are_limited_by_themselves() -> None:
 
 def test_a_part_of_few_messages_may_be_less_than_one() -> None:
     engine = engine_with({"gold": GroupLimits(publish_msgs=2)}, GOLD)
-    engine.fleet.tell({group_key("gold", "publish", "msgs"): (0.2, 0.2)}, 10, 2.0, 0.0)
+    engine.fleet.tell({group_key("gold", "publish", "msgs"): Part(0.2, 0.2)}, 10, 2.0, 0.0)
     producers = [Producer(f"acme.orders.t{i}", 100, messages=1) for i in range(3)]
     Loop((engine, producers)).run(600.0)
     assert sum(p.messages_rate(60.0, 600.0) for p in producers) < 0.4
@@ -225,7 +226,7 @@ def test_what_came_without_asking_is_charged_once_across_ticks() -> None:
     line = engine.fleet.lines[BYTES]
     assert producer.asked < 0.5 * len(producer.log)
     assert line.spent == sum(size for _, size, _ in producer.log)
-    assert engine.groups.rates()[0].msgs_meter.rate > 0
+    assert engine.groups.rates()[0].msgs_rate > 0
 
 
 def test_more_groups_than_one_look_has_time_for_are_looked_at_in_turns() -> None:
@@ -324,7 +325,7 @@ def test_a_group_goes_by_its_part_and_a_new_one_by_an_even_share() -> None:
     producers = [Producer(f"acme.orders.t{i}", 5000) for i in range(10)]
     loop = Loop((engine, producers))
     loop.run(20.0)
-    engine.fleet.tell({BYTES: (6e5, 2.5e5)}, 4, 2.0, 20.0)
+    engine.fleet.tell({BYTES: Part(6e5, 2.5e5)}, 4, 2.0, 20.0)
     loop.run(40.0)
     engine.fleet.fall_back(40.0)
     loop.run(60.0)
@@ -336,7 +337,7 @@ def test_a_group_goes_by_its_part_and_a_new_one_by_an_even_share() -> None:
 def test_two_workers_with_their_parts_together_get_the_limit() -> None:
     def dealt(first: float, now: float) -> None:
         for engine, part in zip(engines, (first, 1e6 - first), strict=True):
-            engine.fleet.tell({BYTES: (part, 5e5)}, 2, 2.0, now)
+            engine.fleet.tell({BYTES: Part(part, 5e5)}, 2, 2.0, now)
 
     engines = [engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD) for _ in range(2)]
     producers = [[Producer(f"acme.orders.t{i}", 5000, start=20.0 * late) for i in range(5)] for late in range(2)]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
-from gateway.channel import Demand, Others, Parts, Use
-from policies import broker_meters, demand
+from gateway.channel import Demand, Parts, Up
+from policies import demand
 from policies.fleet_keys import FleetKey, total_key
 from policies.shares import FLOORS
 
@@ -27,14 +27,14 @@ MOST_AT_ONCE = 500  # usages told in one message: control has others to listen t
 LATE_S = 1.0  # control's own word on what holds comes a moment after the former one has expired
 
 
-class FleetDesk:
+class ShareReporter:
     """Between control and the lines of one worker.
 
     `post` brings a message to control and says whether it was taken; `log` is the worker's.
     """
 
     def __init__(
-        self, engine: Engine, post: Callable[[Any], bool], log: Callable[[str, str], None], is_heard: Callable[[], bool]
+        self, engine: Engine, post: Callable[[Up], bool], log: Callable[[str, str], None], is_heard: Callable[[], bool]
     ) -> None:
         self._engine = engine
         self._post = post
@@ -52,24 +52,12 @@ class FleetDesk:
 
     def take_parts(self, parts: Parts, now: float) -> None:
         fleet = self._engine.fleet
-        fleet.tell(
-            {key: (part.rate, part.fallback) for key, part in parts.parts.items()}, parts.members, parts.settle_s, now
-        )
+        fleet.tell(parts.parts, parts.members, parts.settle_s, now)
         self._engine.retune(now)
         self._valid_until, self._lease_s, self._is_over = parts.valid_until, parts.lease_s, False
         self._told.set()
         if fleet.members > 1:
             self._joined.set()
-
-    def take_others(self, others: Others) -> None:
-        self._engine.set_others(
-            {
-                node_id: broker_meters.Others(
-                    broker.rate, {name.encode(): rate for name, rate in broker.topics.items()}
-                )
-                for node_id, broker in others.brokers.items()
-            }
-        )
 
     def begin(self) -> None:
         """There is a new control, which knows nothing of us."""
@@ -83,16 +71,15 @@ class FleetDesk:
             self._valid_until = until if self._valid_until is None else min(until, self._valid_until)
             self._told.set()  # `watch` has to look again
 
-    async def report(self, quotas: Callable[[], QuotaLines | None]) -> None:
+    async def report(self, quotas: QuotaLines) -> None:
         """Tell what is taken and wanted, while there is anybody to share with."""
         while True:
             self._joined = trio.Event()
             if self._engine.fleet.members == 1:
                 self._whole = self._is_alone = True
                 await self._joined.wait()
-            lines = quotas()
-            if lines is not None and self._is_heard():
-                self.look(lines, trio.current_time())
+            if self._is_heard():
+                self.look(quotas, trio.current_time())
             await trio.sleep(demand.LOOK_S)
 
     def look(self, quotas: QuotaLines, now: float) -> None:
@@ -106,11 +93,10 @@ class FleetDesk:
             self._demand.note(key, size, hungry, now, weight=weight, topics=topics)
         if self._whole:
             self._demand.forget()
-        news = self._demand.uses(now)
-        uses = [Use(key, *use) for key, use in news.items()]
+        uses = list(self._demand.uses(now).items())
         for at in range(0, len(uses), MOST_AT_ONCE) if uses else range(self._whole):
             # What isn't listed in the first one is idle, until a further one says otherwise.
-            if not self._post(Demand(tuple(uses[at : at + MOST_AT_ONCE]), self._whole)):
+            if not self._post(Demand(dict(uses[at : at + MOST_AT_ONCE]), self._whole)):
                 self._whole = True
                 return
             self._whole = False

@@ -1,5 +1,6 @@
-# What everybody else brings to each broker: V1's thresholds hold for the sum of all, and each worker measures only its
-# own. So each is told the sum of the other workers of this gateway and of all other gateways, one-minute rates of all.
+# What all other workers of the fleet bring to each broker: V1's thresholds limit the sum, and each worker measures only
+# its own traffic. So control tells each worker the sum of the one-minute rates of this gateway's other workers and of
+# all other gateways.
 #
 # Knows no channel and no clock.
 
@@ -8,42 +9,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gateway.channel import OtherRate, Rates
+from gateway.channel import Rates
+from policies.broker_meters import Others
 
 NOTICED: Final = 0.02  # of what was told: a change by less can wait for the next tick
 
-Sums = dict[int, OtherRate]  # by broker
+Sums = dict[int, Others]  # by broker
 
 
 def of_rates(rates: Rates) -> Sums:
     """What one worker brings."""
     return {
-        broker.node_id: OtherRate(broker.rate, {topic.topic: topic.rate for topic in broker.topics})
+        broker.node_id: Others(broker.rate, {topic.topic.encode(): topic.rate for topic in broker.topics})
         for broker in rates.brokers
     }
 
 
-def add(many: Iterable[Mapping[int, OtherRate]]) -> Sums:
+def add(many: Iterable[Mapping[int, Others]]) -> Sums:
     """The sum of several."""
     totals: dict[int, float] = {}
-    topics: dict[int, dict[str, float]] = {}
+    topics: dict[int, dict[bytes, float]] = {}
     for each in many:
         for node_id, broker in each.items():
             totals[node_id] = totals.get(node_id, 0.0) + broker.rate
             own = topics.setdefault(node_id, {})
             for topic, rate in broker.topics.items():
                 own[topic] = own.get(topic, 0.0) + rate
-    return {node_id: OtherRate(total, topics[node_id]) for node_id, total in totals.items()}
+    return {node_id: Others(total, topics[node_id]) for node_id, total in totals.items()}
 
 
-def differ(new: Mapping[int, OtherRate], told: Mapping[int, OtherRate]) -> bool:
+def differ(new: Mapping[int, Others], told: Mapping[int, Others]) -> bool:
     """Whether a worker should know at once."""
     if new.keys() != told.keys():
         return True
     return any(_differs(broker, told[node_id]) for node_id, broker in new.items())
 
 
-def _differs(new: OtherRate, told: OtherRate) -> bool:
+def _differs(new: Others, told: Others) -> bool:
     if _is_off(new.rate, told.rate) or new.topics.keys() != told.topics.keys():
         return True
     return any(_is_off(rate, told.topics[topic]) for topic, rate in new.topics.items())
@@ -76,7 +78,7 @@ class Brought:
         part of each limit, and what was heard last limits nobody for ever.
         """
         self._peers = {
-            node_id: OtherRate(broker.rate * times, {topic: rate * times for topic, rate in broker.topics.items()})
+            node_id: Others(broker.rate * times, {topic: rate * times for topic, rate in broker.topics.items()})
             for node_id, broker in self.own().items()
         }
 

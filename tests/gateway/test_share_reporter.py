@@ -9,8 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.channel import Demand, OtherRate, Others, Part, Parts, Use
-from gateway.data.fleet import LATE_S, MOST_AT_ONCE, FleetDesk
+from gateway.channel import Demand, Parts
+from gateway.data.share_reporter import LATE_S, MOST_AT_ONCE, ShareReporter
+from policies.broker_meters import Others
 from policies.client_quotas import QuotaStore
 from policies.demand import LOOK_S
 from policies.engine import Engine
@@ -19,7 +20,7 @@ from policies.group_lines import GroupLimits
 from policies.pacing import Pacer
 from policies.quota_lines import QuotaLines
 from policies.quota_names import Entity, QuotaKey
-from policies.shares import FLOORS
+from policies.shares import FLOORS, Part, Use
 from tests.policies.asking import record
 from tests.policies.group_play import Producer, finder, send
 
@@ -37,7 +38,7 @@ class Stage:
         self.said: list[Any] = []
         self.logged: list[str] = []
         self.hears = True
-        self.desk = FleetDesk(self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears)
+        self.desk = ShareReporter(self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears)
         self.now = now
 
     def _post(self, message: Any) -> bool:
@@ -55,7 +56,7 @@ class Stage:
         before = len(self.said)
         self.now += LOOK_S
         self.desk.look(self.quotas, self.now)
-        return {use.key: use for demand in self.said[before:] for use in demand.uses}
+        return {key: use for demand in self.said[before:] for key, use in demand.uses.items()}
 
     def with_quota(self, key: str, value: float) -> Any:
         self.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse(key): value}}), self.now)
@@ -76,8 +77,8 @@ def test_what_lines_took_is_told_by_key_with_what_made_them_hungry() -> None:
     send(on.engine, producer, on.now)
     on.engine.pace(on.now)
     news = on.look()
-    assert news[ALICE] == Use(ALICE, pytest.approx(2000), False, 1.0, 0)
-    assert news[GOLD] == Use(GOLD, pytest.approx(4000), True, 1.0, 1)
+    assert news[ALICE] == Use(pytest.approx(2000), False, 1.0, 0)
+    assert news[GOLD] == Use(pytest.approx(4000), True, 1.0, 1)
     assert TOTAL not in news
 
 
@@ -87,7 +88,7 @@ def test_idle_lines_are_told_once() -> None:
     on.look()
     line.take(500, on.now)
     news = [on.look() for _ in range(20)]
-    assert [each[ALICE] for each in news if ALICE in each][-1] == Use(ALICE, 0.0)
+    assert [each[ALICE] for each in news if ALICE in each][-1] == Use(0.0)
     assert ALICE not in news[-1]
 
 
@@ -98,7 +99,7 @@ def test_what_was_taken_while_alone_is_no_news() -> None:
     on.now = 60.0
     on.told()
     assert on.look() == {}
-    assert on.said == [Demand((), whole=True)]
+    assert on.said == [Demand({}, whole=True)]
 
 
 def test_rates_are_told_as_of_the_whole_limit_while_storage_lowers_it() -> None:
@@ -214,9 +215,9 @@ def test_others_rates_reach_the_thresholds() -> None:
     on = Stage().told()
     on.engine.set_policy(1000.0, {})
     on.engine.broker(1)
-    on.desk.take_others(Others({1: OtherRate(5000.0, {"t": 5000.0})}, 2))
+    on.engine.set_others({1: Others(5000.0, {b"t": 5000.0})})
     assert on.engine.broker(1).over
-    on.desk.take_others(Others())
+    on.engine.set_others({})
     assert not on.engine.broker(1).over
 
 
@@ -226,7 +227,7 @@ async def test_alone_nothing_is_told_and_with_others_a_few_times_a_second(
     on = Stage(trio.current_time())
     (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.desk.report, lambda: on.quotas)
+        nursery.start_soon(on.desk.report, on.quotas)
         for _ in range(10):
             line.take(500, trio.current_time())
             await trio.sleep(0.1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gateway import config
-from gateway.channel import GroupLimit, Groups
-from gateway.policy.parts import groups_of
+from gateway.channel import Groups
+from gateway.control.snapshots import groups_of
+from policies.group_lines import GroupLimits
 from policies.policy_set import Op, PolicyKey, PolicySet
 
 TEXT = """
@@ -25,7 +26,7 @@ def test_groups_of_the_file_and_of_run_time_with_the_files_patterns() -> None:
     )
     assert groups_of(policies, settings) == Groups(
         1,
-        {"gold": GroupLimit(12e6, 50.0, 24e6, 200.0), "silver": GroupLimit()},
+        {"gold": GroupLimits(12e6, 50.0, 24e6, 200.0), "silver": GroupLimits()},
         {"acme": "gold"},
         {"acme/orders": "silver"},
         "{tenant}-{topic}",
@@ -38,7 +39,7 @@ def test_what_is_attached_to_no_group_that_is_there_is_without_limits_and_not_un
     settings = config.parse(TEXT)
     policies = PolicySet(settings.policy_values(), {PolicyKey.of_namespace("acme", "orders"): "gone"})
     told = groups_of(policies, settings)
-    assert told.groups["gone"] == GroupLimit()
+    assert told.groups["gone"] == GroupLimits()
     assert told.namespaces == {"acme/orders": "gone"}
 
 

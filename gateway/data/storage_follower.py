@@ -1,0 +1,95 @@
+# The storage factor in one worker: applied as control tells it, kept while there is no control, and replaced by the one
+# that control named to follow when it expires. When a pause is over, what it held goes on.
+
+from __future__ import annotations
+
+import math
+import time
+
+import trio
+
+from gateway.channel import Storage
+from gateway.data.clockwork import Clockwork
+from gateway.data.links import Link
+from gateway.data.lowest_factor import LowestFactor
+from gateway.data.reactor import Reactor
+from gateway.data.uplink import Uplink
+from gateway.data.world import World
+
+LATE_S = 1.0  # control's own word on what holds when an expiry is over comes a moment after it
+RESUME_SLICE_S = 0.002  # so long connections go on after a pause before others get a turn
+RESUME_PAUSE_S = 0.02
+
+
+class StorageFollower:
+    """`held`: what control said last. `lowest`: is told each factor that is enforced."""
+
+    def __init__(
+        self, world: World, reactor: Reactor[Link], clockwork: Clockwork, uplink: Uplink, lowest: LowestFactor
+    ) -> None:
+        self.held: Storage | None = None
+        self._world = world
+        self._reactor = reactor
+        self._clockwork = clockwork
+        self._uplink = uplink
+        self._lowest = lowest
+        self._shown = (1.0, "", "enforce")
+        self._told = trio.Event()
+
+    def take(self, storage: Storage) -> None:
+        """Control says so."""
+        self.held = storage
+        self._apply(storage)
+        self._told.set()
+
+    def _apply(self, storage: Storage) -> None:
+        world, engine, now = self._world, self._world.engine, trio.current_time()
+        factor = storage.factor
+        self._lowest.set(factor.value if storage.mode == "enforce" else None)
+        shown = (factor.value, factor.why, storage.mode)
+        if shown == self._shown:  # only its expiry moved
+            return
+        self._shown = shown
+        engine.set_storage(factor.value, factor.why, now, mode=storage.mode)
+        world.quotas.set_factor(engine.factor, now)
+        self._clockwork.wake()
+        world.ledger.renew()
+        self._clockwork.tell_rates()
+
+    async def run(self) -> None:
+        """Let what a pause held go on, in the order in which it waited; and when control has said nothing for too long,
+        go by what it said should hold then.
+        """
+        while True:
+            self._told = trio.Event()
+            storage = self.held
+            if self._world.engine.pause is None:
+                await self._resume_paused()
+            timeout_s = math.inf
+            if storage is not None and storage.valid_until is not None:
+                late_s = LATE_S if self._uplink.is_up else 0.0
+                timeout_s = max(0.0, storage.valid_until + late_s - time.monotonic())
+            with trio.move_on_after(timeout_s) as waiting:
+                await self._told.wait()
+            if waiting.cancelled_caught and storage is not None and storage is self.held:
+                factor = storage.following
+                self.held = Storage(factor, storage.mode)
+                self._apply(self.held)
+                what = f"storage factor {factor.value:g} ({factor.origin})"
+                self._uplink.log("warning", f"{what}: nothing new was heard in time")
+
+    async def _resume_paused(self) -> None:
+        paused = [link for link in self._reactor.links if link.session.hold.paused_since]
+        paused.sort(key=lambda link: link.session.hold.paused_since)
+        since = trio.current_time()
+        for link in paused:
+            if self._reactor.budget.is_used_up:  # each reads what its client has sent meanwhile: let brokers take it
+                await trio.sleep(RESUME_PAUSE_S)
+                since = trio.current_time()
+            now = trio.current_time()
+            if not link.closed and link.session.hold.resume(now):
+                self._reactor.call_soon(link)
+            self._reactor.settle(now)
+            if trio.current_time() - since > RESUME_SLICE_S:
+                await trio.lowlevel.checkpoint()
+                since = trio.current_time()
