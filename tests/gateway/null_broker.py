@@ -1,6 +1,5 @@
-# A broker that offers ApiVersions and Metadata v4, and takes Produce with acks=0 without a word: enough to be a cluster
-# for the control process.
-# What it says may be changed while it runs.
+# A broker that offers ApiVersions and Metadata up to v4 (v1 and v4 are answered), and takes Produce with acks=0 without
+# a word: enough to be a cluster for the control process. What it says may be changed while it runs.
 
 from __future__ import annotations
 
@@ -58,11 +57,13 @@ class NullBroker:
         return struct.pack(">hi", 35 if version > 0 else 0, 2) + apis
 
     def _metadata(self, version: int) -> bytes:
-        assert version == 4
-        out = struct.pack(">ii", 0, len(self.brokers))
+        assert version in (1, 4)
+        out = struct.pack(">i", 0) if version >= 3 else b""
+        out += struct.pack(">i", len(self.brokers))
         for node_id, (host, port) in self.brokers.items():
             out += struct.pack(">i", node_id) + text(host) + struct.pack(">ih", port, -1)
-        out += text("cluster") + struct.pack(">ii", 1, len(self.topics))
+        out += text("cluster") if version >= 2 else b""
+        out += struct.pack(">ii", 1, len(self.topics))
         for name, leaders in self.topics.items():
             out += struct.pack(">h", 0) + text(name) + struct.pack(">bi", 0, len(leaders))
             for index, leader in enumerate(leaders):
