@@ -132,7 +132,7 @@ def test_our_own_sources_are_found_by_the_same_way() -> None:
     source.close()
     assert plugins.load(plugins.VOLUME_SOURCES, "prometheus", {"url": "http://127.0.0.1:9090"}, offers)
     told = refused(plugins.VOLUME_SOURCES, "prometheus", url="ftp://127.0.0.1")
-    assert told.endswith("url 'ftp://127.0.0.1' is none of Prometheus: write for example http://prometheus:9090")
+    assert told.endswith("url 'ftp://127.0.0.1' is not a valid URL of Prometheus; for example: http://prometheus:9090")
 
 
 UPSTREAM = "upstream: {bootstrap_servers: 'broker1:9092'}\n"
