@@ -84,6 +84,8 @@ def fetch(
 
     try:
         return trio.run(ask)
+    except httpx.LocalProtocolError:  # h11 would say the header with its value, which may be a token
+        raise HttpError("a header or the address holds a character that HTTP does not allow") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:  # of a proxy's address
         raise HttpError(_reason(error)) from error
 

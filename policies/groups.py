@@ -36,7 +36,7 @@ _FIELD: Final = re.compile(r"\{(\w*)\}")
 
 
 class PatternError(ValueError):
-    """A pattern that can't be: what is wrong with it, and what would be right."""
+    """A pattern that can't be used: what is wrong with it, and what would be right."""
 
 
 class Place(NamedTuple):
@@ -75,8 +75,8 @@ class Finder:
         Raises:
             PatternError: a pattern that can't be.
         """
-        self._find_topic = _finder(topic_pattern, "topic_pattern")
-        self._find_principal = _finder(principal_pattern, "principal_pattern")
+        self._find_topic = _finder(topic_pattern)
+        self._find_principal = _finder(principal_pattern)
         self._by_tenant = dict(tenants)
         self._by_namespace: dict[Place, str] = {}
         for name, group in namespaces.items():
@@ -115,38 +115,36 @@ def _place(find: _Find | None, name: str) -> Place | None:
 # --- patterns ---------------------------------------------------------------------------------------------------------
 
 
-def check_pattern(pattern: str, what: str) -> None:
+def check_pattern(pattern: str) -> None:
     """
     Raises:
-        PatternError: it can't be; `what` it is for.
+        PatternError: it can't be.
     """
-    _finder(pattern, what)
+    _finder(pattern)
 
 
-def _finder(pattern: str, what: str) -> _Find | None:
+def _finder(pattern: str) -> _Find | None:
     if not pattern:
         return None
     if len(pattern) > MAX_PATTERN:
-        raise PatternError(f"{what}: {len(pattern)} characters: {MAX_PATTERN} are the most")
+        raise PatternError(f"{len(pattern)} characters: {MAX_PATTERN} are the most")
     is_template = any(match[1] in (TENANT, NAMESPACE, TOPIC) for match in _FIELD.finditer(pattern))
-    return (_of_template if is_template else _of_expression)(pattern, what)
+    return (_of_template if is_template else _of_expression)(pattern)
 
 
-def _of_template(pattern: str, what: str) -> _Find:
+def _of_template(pattern: str) -> _Find:
     """Tenant and namespace end at the text that stands beside them; the topic takes what is left."""
     parts = _FIELD.split(pattern)  # text, field, text, field, …, text
     texts, fields = parts[::2], parts[1::2]
     for field in fields:
         if field not in (TENANT, NAMESPACE, TOPIC):
-            raise PatternError(
-                f"{what}: {{{field}}} is no part of a template: {{tenant}}, {{namespace}} and {{topic}} are"
-            )
+            raise PatternError(f"{{{field}}} is not part of a template: {{tenant}}, {{namespace}} and {{topic}} are")
         if fields.count(field) > 1:
-            raise PatternError(f"{what}: {{{field}}} is there twice: once, or nobody knows which one is meant")
+            raise PatternError(f"{{{field}}} is there twice: write it once")
     if TENANT not in fields:
-        raise PatternError(f"{what}: {{tenant}} is missing: for example {DEFAULT_PATTERN}")
+        raise PatternError(f"{{tenant}} is missing: for example {DEFAULT_PATTERN}")
     if "" in texts[1:-1]:
-        raise PatternError(f"{what}: two parts without anything between them: write for example {DEFAULT_PATTERN}")
+        raise PatternError(f"two parts without anything between them: write for example {DEFAULT_PATTERN}")
     ends = "|".join(re.escape(text) for text in texts[1:-1])
     some = f"(?:(?!{ends})[^/])+" if ends else "[^/]+"
     made = [re.escape(texts[0])]
@@ -155,7 +153,7 @@ def _of_template(pattern: str, what: str) -> _Find:
     return re.compile("".join(made), re.DOTALL).fullmatch
 
 
-def _of_expression(pattern: str, what: str) -> _Find:
+def _of_expression(pattern: str) -> _Find:
     options = re2.Options()
     options.log_errors = False
     try:
@@ -163,17 +161,17 @@ def _of_expression(pattern: str, what: str) -> _Find:
     except (re2.error, UnicodeEncodeError) as error:
         said = one_line(error.args[0] if isinstance(error, re2.error) else str(error), ERROR_CHARS)
         hint = next((f"; {hint}" for fault, hint in _UNKNOWN if re.match(fault, said)), "")
-        raise PatternError(f"{what}: not a valid regular expression (RE2's): {said}{hint}") from error
+        raise PatternError(f"not a valid regular expression (RE2's): {said}{hint}") from error
     if TENANT not in compiled.groupindex:
         raise PatternError(
-            f"{what}: says nothing of a tenant: write a template such as {DEFAULT_PATTERN}, or a regular expression"
+            f"says nothing of a tenant: write a template such as {DEFAULT_PATTERN}, or a regular expression"
             " with (?P<tenant>…) and, where there are any, (?P<namespace>…)"
         )
     unknown = sorted(compiled.groupindex.keys() - {TENANT, NAMESPACE, TOPIC})
     if unknown:
-        raise PatternError(f"{what}: (?P<{unknown[0]}>…) means nothing: tenant, namespace and topic do")
+        raise PatternError(f"(?P<{unknown[0]}>…) means nothing: tenant, namespace and topic do")
     for name in compiled.groupindex:
         if len(re.findall(rf"\(\?P?<{name}>", pattern)) > 1:  # RE2 would take the first one
-            raise PatternError(f"{what}: (?P<{name}>…) is there twice: write it once, with | inside of it")
+            raise PatternError(f"(?P<{name}>…) is there twice: write it once, with | inside of it")
     find: _Find = compiled.fullmatch
     return find

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from policies import group_names
+from policies import group_names, groups
 from policies.units import parse_duration, parse_size
 
 MAX_WORKERS: Final = 256  # more than cores of any machine that a gateway would have for itself
@@ -58,5 +58,6 @@ Workers = Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 GroupName = Annotated[str, _checked(group_names.check_group)]
 TenantName = Annotated[str, _checked(group_names.check_tenant)]
 NamespaceName = Annotated[str, _checked(group_names.check_namespace)]
+Pattern = Annotated[str, _checked(groups.check_pattern)]
 PluginName = Annotated[str, _checked(_check_plugin)]
 Principal = Annotated[str, _checked(_check_principal)]

@@ -13,7 +13,6 @@ from gateway import yaml_text
 from gateway.config.clients import USUAL_PROPERTIES, Client
 from gateway.config.sections import Settings
 from gateway.suggest import hint
-from gateway.yaml_text import Lines, YamlError
 
 
 class ConfigError(Exception):
@@ -32,7 +31,7 @@ def load(path: Path) -> Settings:
     """
     try:
         text = yaml_text.read(path)
-    except YamlError as error:
+    except yaml_text.YamlError as error:
         raise ConfigError([str(error)]) from error
     return parse(text, str(path))
 
@@ -45,19 +44,19 @@ def parse(text: str, source: str = "configuration") -> Settings:
     """
     try:
         data = yaml_text.load(text, source)
-    except YamlError as error:
+    except yaml_text.YamlError as error:
         raise ConfigError([str(error)]) from error
     if not isinstance(data, dict):
         raise ConfigError([f"{source}: keys such as upstream: and listener: are needed at the top level"])
     try:
         return Settings.model_validate(data)
     except ValidationError as error:
-        lines = Lines(text)
+        lines = yaml_text.Lines(text)
         findings = [_explain(finding, lines, source) for finding in error.errors(include_url=False)]
         raise ConfigError(list(dict.fromkeys(findings))) from error
 
 
-def _explain(finding: Any, lines: Lines, source: str) -> str:
+def _explain(finding: Any, lines: yaml_text.Lines, source: str) -> str:
     loc = tuple(part for part in finding["loc"] if part not in ("[key]", "int", "literal['auto']"))
     path = ".".join(str(part) for part in loc)
     text = finding["msg"].removeprefix("Value error, ")
@@ -104,7 +103,7 @@ def _is_section(model: Any) -> bool:
     return isinstance(model, type) and issubclass(model, BaseModel)
 
 
-def _named_in(lines: Lines, loc: tuple[Any, ...], text: str) -> tuple[Any, ...]:
+def _named_in(lines: yaml_text.Lines, loc: tuple[Any, ...], text: str) -> tuple[Any, ...]:
     """The path with the keys that the text begins with ("storage.soft: …"), as far as they are in the file."""
     rest = text.partition(": ")[0]
     while rest:

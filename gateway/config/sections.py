@@ -20,6 +20,7 @@ from gateway.config.fields import (
     KafkaName,
     NamespaceName,
     Number,
+    Pattern,
     PluginName,
     Port,
     Principal,
@@ -35,7 +36,7 @@ from gateway.kafka import topic_names
 from gateway.policy.document import DocumentError, base_of
 from gateway.storage.plugins import QUOTA_SOURCES
 from gateway.tokens import check_token
-from policies import groups
+from policies.groups import DEFAULT_PATTERN
 from policies.policy_set import PolicyError, PolicyKey, Value
 from policies.thresholds import ThresholdError
 from policies.thresholds import check as check_thresholds
@@ -245,8 +246,8 @@ class GroupRates(Section):
 class ResourceGroups(Section):
     """Limits that tenants and namespaces have together, and how a topic's or a principal's name says whose it is."""
 
-    topic_pattern: str = groups.DEFAULT_PATTERN
-    principal_pattern: str = ""  # "": principals say nothing
+    topic_pattern: Pattern = DEFAULT_PATTERN
+    principal_pattern: Pattern = ""  # "": principals say nothing
     mode: Literal["enforce", "observe"] = "enforce"
     groups: dict[GroupName, GroupRates] = {}
     tenants: dict[TenantName, GroupName] = {}
@@ -257,15 +258,6 @@ class ResourceGroups(Section):
     def _fill_groups(cls, value: object) -> object:
         """`silver:` alone is a group without limits, for what is set at run time."""
         return {key: {} if own is None else own for key, own in value.items()} if isinstance(value, dict) else value
-
-    @field_validator("topic_pattern", "principal_pattern")
-    @classmethod
-    def _check_pattern(cls, pattern: str) -> str:
-        try:
-            groups.check_pattern(pattern, "")
-        except groups.PatternError as error:
-            raise ValueError(str(error).removeprefix(": ")) from error
-        return pattern
 
     @model_validator(mode="after")
     def _check_attached(self) -> Self:
