@@ -1,9 +1,9 @@
 # The worker's side of limits that several workers or gateways share: goes by the parts that control tells, and reports
 # what this worker takes of each limit and where it wants more.
 #
-# A worker that is alone reports nothing. When control has said nothing for too long, the worker goes by the fallback that
-# it was told. Where there are other gateways, that is next to nothing: they consider a silent gateway dead within two
-# cycles, and share what was its own. How parts are dealt out is policies/shares.py's.
+# A worker that is alone reports nothing. When control has said nothing for too long, the worker goes by the fallback
+# that it was told. Where there are other gateways, that is next to nothing: they consider a silent gateway dead within
+# two cycles, and share what was its own. How parts are dealt out is policies/shares.py's.
 
 from __future__ import annotations
 
