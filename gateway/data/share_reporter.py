@@ -1,9 +1,9 @@
-# The worker's side of limits that hold over more than itself: takes over what control says (its parts of limits, what
-# all others bring to each broker) and tells what it takes of each limit and where it wants more.
+# The worker's side of limits that several workers or gateways share: goes by the parts that control tells, and reports
+# what this worker takes of each limit and where it wants more.
 #
-# Alone it tells nothing. When nobody has said anything for too long it goes by the fallback that it was told, by
-# itself. Where there are other gateways, that is next to nothing: they take a control that says nothing for dead within
-# two cycles, and share what was ours. How parts are dealt out is control's (policies/shares.py).
+# A worker that is alone reports nothing. When control has said nothing for too long, the worker goes by the fallback
+# that it was told. Where there are other gateways, that is next to nothing: they consider a silent gateway dead within
+# two cycles, and share what was its own. How parts are dealt out is policies/shares.py's.
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ _HALF: Final = "produce-gateway's own keys are changed already"
 
 
 def managed_apis(client_quotas_api: Literal["gateway", "upstream"]) -> tuple[int, ...]:
-    """API keys for channel.Settings: with `upstream`, client quotas stay the brokers' own affair."""
+    """API keys for channel.WorkerSettings: with `upstream`, client quotas stay the brokers' own affair."""
     return (*CONFIG_APIS, *QUOTA_APIS) if client_quotas_api == "gateway" else CONFIG_APIS
 
 

@@ -30,7 +30,7 @@ ALICE = quota_key("producer_byte_rate.bps", "alice", None, None)
 
 
 class Stage:
-    """A desk with an engine, quotas and a control that hears, or doesn't."""
+    """A reporter with an engine, quotas and a control that hears, or doesn't."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.engine = Engine(now)
@@ -38,7 +38,9 @@ class Stage:
         self.said: list[Any] = []
         self.logged: list[str] = []
         self.hears = True
-        self.desk = ShareReporter(self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears)
+        self.reporter = ShareReporter(
+            self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears
+        )
         self.now = now
 
     def _post(self, message: Any) -> bool:
@@ -48,14 +50,14 @@ class Stage:
 
     def told(self, members: int = 2, valid_until: float | None = None, **parts: Part) -> Stage:
         named = {{"total": TOTAL, "gold": GOLD, "alice": ALICE}[name]: part for name, part in parts.items()}
-        self.desk.take_parts(Parts(named, members, valid_until), self.now)
+        self.reporter.take_parts(Parts(named, members, valid_until), self.now)
         return self
 
     def look(self) -> dict[str, Use]:
         """The news of the next look."""
         before = len(self.said)
         self.now += LOOK_S
-        self.desk.look(self.quotas, self.now)
+        self.reporter.look(self.quotas, self.now)
         return {key: use for demand in self.said[before:] for key, use in demand.uses.items()}
 
     def with_quota(self, key: str, value: float) -> Any:
@@ -152,7 +154,7 @@ def test_percent_is_told_in_seconds_of_a_second() -> None:
     lines.request[0].take(0.1, on.now)
     key = quota_key("request_percentage", "alice", None, 1)
     assert on.look()[key].rate == pytest.approx(0.4)
-    on.desk.take_parts(Parts({key: Part(0.2, 0.1)}, 2), on.now)
+    on.reporter.take_parts(Parts({key: Part(0.2, 0.1)}, 2), on.now)
     assert lines.request[0].bucket.rate == pytest.approx(0.2)
 
 
@@ -163,7 +165,7 @@ def test_a_new_control_and_one_that_did_not_hear_is_told_everything() -> None:
         line.take(500, on.now)
         on.look()
     assert len(on.said) < 8
-    on.desk.begin()
+    on.reporter.begin()
     on.hears = False
     line.take(500, on.now)
     on.look()
@@ -181,7 +183,7 @@ def test_many_usages_are_told_in_several_messages_and_all_again_if_one_was_not_t
     producers = [Producer(f"t{number}.orders.t", 1000, 1) for number in range(count)]
     on.look()
     on.said.clear()
-    on.desk.begin()
+    on.reporter.begin()
     for producer in producers:
         send(on.engine, producer, on.now)
     on.engine.pace(on.now)
@@ -227,7 +229,7 @@ async def test_alone_nothing_is_told_and_with_others_a_few_times_a_second(
     on = Stage(trio.current_time())
     (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.desk.report, on.quotas)
+        nursery.start_soon(on.reporter.report, on.quotas)
         for _ in range(10):
             line.take(500, trio.current_time())
             await trio.sleep(0.1)
@@ -254,7 +256,7 @@ async def test_when_nothing_new_is_heard_in_time_the_fallback_holds(
     on.hears = hears
     (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.desk.watch)
+        nursery.start_soon(on.reporter.watch)
         on.told(alice=Part(7e5, 3e5), valid_until=time.monotonic() + 5.0)
         await trio.sleep(4.9 + late_s)
         assert line.bucket.rate == 7e5
@@ -280,23 +282,23 @@ async def test_what_other_gateways_share_by_now_is_not_taken_any_more(
     (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
     (other,) = on.with_quota("producer_byte_rate:broker_bps", 1e6).produce
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.desk.watch)
+        nursery.start_soon(on.reporter.watch)
         parts = Parts({ALICE: Part(7e5, 2.5e5)}, 4, time.monotonic() + 5.0, lease_s=2.0)
-        on.desk.take_parts(parts, trio.current_time())
+        on.reporter.take_parts(parts, trio.current_time())
         if ended is not None:
             await trio.sleep_until(began + ended)
-            on.desk.end()
+            on.reporter.end()
         await trio.sleep_until(began + lost - 0.1)
         assert line.bucket.rate == 7e5
         await trio.sleep(0.2)
         assert line.bucket.rate == other.bucket.rate == FLOORS * 1e6 / 4
         # a new control counts us in again, but deals nothing yet
-        on.desk.begin()
-        on.desk.take_parts(Parts({}, 4, time.monotonic() + 5.0, lease_s=2.0), trio.current_time())
+        on.reporter.begin()
+        on.reporter.take_parts(Parts({}, 4, time.monotonic() + 5.0, lease_s=2.0), trio.current_time())
         assert line.bucket.rate == 2.5e5, "nothing is left of what an earlier one said"
         on.look()
         assert on.said[-1].whole, "so it has to be told everything"
-        on.desk.take_parts(parts, trio.current_time())
+        on.reporter.take_parts(parts, trio.current_time())
         assert line.bucket.rate == 7e5
         nursery.cancel_scope.cancel()
 
@@ -308,10 +310,10 @@ async def test_where_there_is_no_other_gateway_parts_outlive_control_for_as_long
     on = Stage(trio.current_time())
     (line,) = on.with_quota("producer_byte_rate:bps", 1e6).produce
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(on.desk.watch)
+        nursery.start_soon(on.reporter.watch)
         on.told(alice=Part(7e5, 3e5), valid_until=time.monotonic() + 5.0)
         on.hears = False
-        on.desk.end()
+        on.reporter.end()
         await trio.sleep(4.9)
         assert line.bucket.rate == 7e5
         await trio.sleep(0.2)
