@@ -103,7 +103,7 @@ class TopicMeter(Meter):
 
 
 class TopicThreshold(Limit):
-    """The threshold of one topic, for one request. `topic`: its name, also where several share a meter."""
+    """The threshold of one topic, for one request. `topic`: its name; several topics may share a meter."""
 
     __slots__ = ("_meter", "_strategy", "_topic", "observes")
 
@@ -161,10 +161,11 @@ class StoragePause(Limit):
 class BrokerMeters:
     """What one upstream broker gets, and how much of it each topic.
 
-    `share`: the implicit threshold of its topics, None without a total threshold. `strategy`: what thresholds do, and
-    `observes`: only as if. `storage`: what all producers share while the storage factor is between 0 and 1. `note`: why
-    limits are reduced. `factor`: times which thresholds are lower than configured. `others`: what the others in the
-    fleet bring. `passed`: bytes that got into the log before the last tick. `due`: when the next tick is.
+    `share`: the implicit threshold of its topics, None without a total threshold. `strategy`: what thresholds do;
+    `observes`: their verdicts are only counted. `storage`: what all producers share while the storage factor is between
+    0 and 1. `note`: why limits are reduced. `factor`: times which thresholds are lower than configured. `others`: what
+    the others in the fleet bring. `passed`: bytes that got into the log before the last tick. `due`: when the next tick
+    is.
     """
 
     __slots__ = ("_fleet", "_groups", "_has_portions", "_internal", "_listed", "_sharing", "_strangers",

@@ -2,10 +2,10 @@
 # of them is charged for the part of the request that passes.
 #
 # A limit is asked once per request, about everything that the request brings under it, and asking takes nothing: a
-# request that one limit turns away is charged by none. The gateway, the what-if replay and explain all go by this
-# module, so that they agree on which limits there are, in which order they are asked, and which verdict counts.
+# request that one limit turns away is charged by none. The gateway, the what-if replay and explain all use this module,
+# so they agree on which limits there are, in which order they are asked, and which verdict counts.
 #
-# Knows no wire format, no session and no clock. Which limits a partition is under is the caller's to say.
+# Knows no wire format, no session and no clock. The caller says which limits a partition is under.
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from policies.usage import DELAYED
 from policies.verdict import DELAY, HOLD, PROTECTED_TOPIC, REJECT, Verdict
 
-# Part of a request, for one partition: topic, partition index, bytes, messages; what follows is the caller's own.
+# Part of a request, for one partition: topic, partition index, bytes, messages; further fields belong to the caller.
 P = TypeVar("P", bound=tuple[bytes, int, int, int, *tuple[int, ...]])
 Key = tuple[bytes, int]  # its topic and partition index
 Refused = dict[Key, Verdict]
@@ -26,11 +26,11 @@ STRICTNESS: Final[Mapping[str, int]] = {DELAY: 0, REJECT: 1, HOLD: 2}  # HOLD: a
 
 
 class Patience(NamedTuple):
-    """What limits have to know about a connection beside what it sends.
+    """How long a connection has been kept from sending, and whether it can be kept longer.
 
-    `may_delay` False: its oldest request has waited as long as it may; what would have to wait for others is rejected.
-    `denied_s`: seconds since its first rejection behind which nothing was admitted; where there is not enough for all,
-    a connection that was denied for longer finds room first.
+    `may_delay` False: its oldest request has waited as long as it may, so a request that would have to wait for others
+    is rejected. `denied_s`: seconds since its first rejection behind which nothing was admitted; where there is not
+    enough for all, a connection that was denied for longer finds room first.
     """
 
     may_delay: bool = True
@@ -48,10 +48,10 @@ class Limit:
         raise NotImplementedError
 
     def take(self, size: int, messages: int, now: float) -> None:
-        """These pass."""
+        """These pass: charge for them."""
 
     def spare(self, size: int) -> None:
-        """These pass although it said that they must not (it only observes): others must not pay for them."""
+        """These pass although this limit would have rejected them: other clients must not pay for them."""
 
 
 class Limits(NamedTuple):

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from policies.decision import Limit, Patience
 from policies.fleet_keys import Direction, Unit, group_key
 from policies.fleet_lines import LOWEST, Fleet, FleetLine
-from policies.line import MAX_WAIT_S, MIN_WAIT_S, ask_all
+from policies.line import ENTER_S, LEAVE_S, MAX_WAIT_S, MIN_WAIT_S, ask_all
 from policies.meter import Meter
-from policies.pacing import ENTER_S, LEAVE_S
 from policies.verdict import Verdict, resource_group
 
 if TYPE_CHECKING:

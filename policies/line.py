@@ -24,6 +24,8 @@ MAX_WAIT_S: Final = MAX_THROTTLE_MS / 1000
 MIN_WAIT_S: Final = 0.01  # shorter waits are not worth a timer: the debt stays and the next request waits for both
 BURST_S: Final = 1.0  # limits are bytes per second: an idle second's worth may come at once
 DEBT_S: Final = 3 * MAX_WAIT_S
+ENTER_S: Final = 0.5  # seconds of credit below which traffic has to ask about each request …
+LEAVE_S: Final = 0.75  # … until there is as much again
 # Not without a bound, or a limit of a few bytes by mistake and one request under it would be a ban for days. So of
 # requests larger than this, one passes in this time.
 OWN_DEBT_S: Final = 600.0

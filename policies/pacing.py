@@ -20,7 +20,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from policies.bucket import Bucket
-from policies.line import AT_ONCE, BURST_S, DEBT_S, MIN_WAIT_S, Answer, Door
+from policies.line import AT_ONCE, BURST_S, DEBT_S, ENTER_S, LEAVE_S, MIN_WAIT_S, Answer, Door
 from policies.thresholds import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from policies.fleet_lines import Fleet
 
 PACE_S: Final = 0.05  # how often `pace` is called: for so long a topic that is not asked about can exceed its threshold
-ENTER_S: Final = 0.5  # seconds of credit below which a topic is asked about, if the total's is below it as well …
-LEAVE_S: Final = 0.75  # … until one of the two has as much again
 SLACK_DEBT_S: Final = 1.0  # what a topic may owe, beyond what the total does, for having used what others left
 FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: all that such a topic gets is what others leave
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from policies.meter import DECAY, TICK_S, Meter
@@ -70,7 +71,7 @@ class Rejecter(ThresholdStrategy):
         assert broker.share is not None
         if self._candidates is None:
             topics = (m for m in broker.topics.values() if m.limit is None and not m.thresholds_ask)
-            self._candidates = sorted(topics, key=_by_rate)
+            self._candidates = sorted(topics, key=attrgetter("fleet_rate"))
         while self._candidates and self._candidates[-1].fleet_rate > broker.share:
             self._reject(self._candidates.pop())
 
@@ -83,10 +84,6 @@ class Rejecter(ThresholdStrategy):
     def _reject(self, meter: TopicMeter) -> None:
         meter.ask_thresholds(True)
         self._over.append(meter)
-
-
-def _by_rate(meter: TopicMeter) -> float:
-    return meter.rate + meter.others
 
 
 def _ticks_until(meter: Meter, limit: float, others: float) -> int:

@@ -135,16 +135,16 @@ class ThresholdStrategy:
     delays: ClassVar[bool]
 
     def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
-        """What happens to `size` bytes for a topic that has to ask; `topic`: its name, also where several share a
+        """What happens to `size` bytes for a topic that has to ask. `topic`: its name; several topics may share a
         meter. Takes nothing.
         """
         raise NotImplementedError
 
     def take(self, meter: TopicMeter, size: int, now: float) -> None:
-        """These pass, and will be added to `uncounted`."""
+        """These pass: charge for them. The caller adds them to `uncounted`."""
 
     def spare(self, meter: TopicMeter, size: int) -> None:
-        """These will be added to `uncounted` as well, and nobody has to pay for them."""
+        """These pass as well, and are charged to no bucket."""
 
     def is_limiting(self, meter: TopicMeter) -> bool:
         """Whether topic and total were beyond their thresholds when they were last looked at."""
@@ -169,9 +169,9 @@ class ThresholdStrategy:
         """Called before the meters tick, as that sets `uncounted` to 0."""
 
     def take_hunger(self, now: float) -> bool:
-        """Whether anybody had to wait for the total since the last call, or has to just now."""
+        """Whether a request had to wait for the total since the last call, or would have to now."""
         return False
 
     def release(self) -> None:
-        """Ask about no topic any more: it is replaced."""
+        """Mark no topic any more: another strategy takes over."""
         raise NotImplementedError

@@ -314,6 +314,20 @@ def test_what_is_not_admitted_after_all_is_not_taken() -> None:
     assert verdict.throttle_ms == 500
 
 
+def test_all_topics_of_a_request_are_asked_before_any_is_taken_from_the_total() -> None:
+    made = engine(MB, clicks=MB)
+    pacer = made.broker(1).strategy
+    assert isinstance(pacer, Pacer)
+    parts = [Request(made, b"clicks", 20 * MB), Request(made, b"views", 25 * MB)]
+    assert [part.ask(0.0) for part in parts] != [None, None]
+    assert pacer.bucket.level(0.0) == 0
+    for part in parts:
+        part.admit(0.0)
+    assert pacer.bucket.level(0.0) == -30 * MB
+    made.pace(0.0)
+    assert pacer.bucket.level(0.0) == -30 * MB  # also where a part of what was taken has been forgiven
+
+
 def test_what_the_broker_refuses_is_given_back() -> None:
     made = engine(MB, clicks=MB)
     send(made, b"clicks", 5 * MB, 0.0)
