@@ -22,13 +22,13 @@ import msgspec
 import trio
 
 from gateway.certificates import ListenerTls
-from policies.broker_meters import Others
 from policies.engine import BrokerRate, Mode, OnExceed
-from policies.fleet_keys import FleetKey
-from policies.group_lines import GroupLimits, GroupRate
-from policies.quota_lines import QuotaRate
-from policies.shares import Part, Use
+from policies.fleet.keys import FleetKey
+from policies.fleet.shares import Part, Use
+from policies.groups.lines import GroupLimits, GroupRate
+from policies.quotas.lines import QuotaRate
 from policies.storage import Factor
+from policies.thresholds.broker_meters import Others
 
 PROTOCOL = 2
 MAX_QUOTA_RATES = 2000
@@ -134,7 +134,7 @@ class Storage(msgspec.Struct, frozen=True, tag=True):
 class Groups(msgspec.Struct, frozen=True, tag=True):
     """All resource groups, and what they are attached to; a namespace's replaces its tenant's (PIP-82).
 
-    Patterns as in the configuration: policies.groups.Finder reads them.
+    Patterns as in the configuration: policies.groups.finder.Finder reads them.
     """
 
     version: int
@@ -147,7 +147,7 @@ class Groups(msgspec.Struct, frozen=True, tag=True):
 
 
 class Parts(msgspec.Struct, frozen=True, tag=True):
-    """Parts of limits that hold over more than this worker, by fleet key (policies.fleet_keys): those that changed.
+    """Parts of limits that hold over more than this worker, by fleet key (policies.fleet.keys): those that changed.
 
     `members`: processes that share (workers of all gateways): a key without a part yet begins with limit / members.
     `settle_s`: two cycles: for so long a part of somebody who was idle is provisional. Told at once to a worker that is

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from policies.broker_meters import NO_OTHERS, BrokerMeters, Others, StoragePause
-from policies.fleet_lines import Fleet
-from policies.group_lines import Finder, GroupLimits, GroupLines
-from policies.meter import TICK_S
-from policies.thresholds import Thresholds
+from policies.fleet.lines import Fleet
+from policies.groups.lines import Finder, GroupLimits, GroupLines
+from policies.limits.meter import TICK_S
+from policies.thresholds.broker_meters import NO_OTHERS, BrokerMeters, Others, StoragePause
+from policies.thresholds.values import Thresholds
 from policies.verdict import reduced, storage_pause
 
 OnExceed = Literal["reject", "delay"]

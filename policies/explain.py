@@ -3,7 +3,7 @@
 # rules say nothing about it, and why.
 #
 # It decides nothing: it puts what others know (policies, storage factor, rates, what was rejected) beside each other by
-# the rules of broker_meters.py, quota_lines.py and group_lines.py. Knows no clock and no process: `now_ms` is Unix
+# the rules of broker_meters.py, quotas/lines.py and groups/lines.py. Knows no clock and no process: `now_ms` is Unix
 # time. Utilization is rate by limit, not capped, NaN where there is no limit or nothing is known (KIP-1373).
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
-from policies.client_quotas import Effective
 from policies.decision import STRICTNESS, Limits
 from policies.engine import INTERNAL_TOPICS, BrokerRate, Mode, OnExceed, TopicRate
-from policies.fleet_keys import Direction, FleetKey, group_key
-from policies.group_lines import GroupRate
-from policies.group_names import ATTACHMENT_KEY, GROUP_KEYS, MEANS, rate_text
-from policies.groups import Finder
+from policies.fleet.keys import Direction, FleetKey, group_key
+from policies.groups.finder import Finder
+from policies.groups.lines import GroupRate
+from policies.groups.names import ATTACHMENT_KEY, GROUP_KEYS, MEANS, rate_text
 from policies.policy_set import PolicyKey, PolicySet, Setting, as_number, value_text
-from policies.quota_lines import UNDEALT, QuotaRate
-from policies.quota_names import Default, Entity
-from policies.quota_text import entity_text, quota_text
+from policies.quotas.lines import UNDEALT, QuotaRate
+from policies.quotas.names import Default, Entity
+from policies.quotas.store import Effective
+from policies.quotas.text import entity_text, quota_text
 from policies.storage import Factor
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from policies.units import exact_rate, format_rate
 from policies.verdict import (
     CLIENT_QUOTA,

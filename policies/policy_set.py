@@ -18,9 +18,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeGuard, cast, get_args
 
-from policies import client_quotas
-from policies.client_quotas import Alteration, QuotaStore
-from policies.group_names import (
+from policies.groups.names import (
     ATTACHMENT_KEY,
     EXISTS,
     GROUP_KEYS,
@@ -31,9 +29,11 @@ from policies.group_names import (
     check_tenant,
     rate_text,
 )
-from policies.quota_names import Entity, QuotaError, QuotaKey, QuotaType
-from policies.quota_text import entity_text
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY, ThresholdError, Thresholds, check, excess_text
+from policies.quotas import store as client_quotas
+from policies.quotas.names import Entity, QuotaError, QuotaKey, QuotaType
+from policies.quotas.store import Alteration, QuotaStore
+from policies.quotas.text import entity_text
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, ThresholdError, Thresholds, check, excess_text
 from policies.units import exact_rate
 
 Kind = Literal["topic", "broker", "quota", "group", "tenant", "namespace"]

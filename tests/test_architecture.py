@@ -75,7 +75,7 @@ def imports(path: Path, *, types: bool = False) -> set[str]:
     return found
 
 
-def under(folder: str) -> list[Path]:
+def under(folder: str | tuple[str, ...]) -> list[Path]:
     return [path for path in SOURCES if path.relative_to(ROOT).as_posix().startswith(folder)]
 
 
@@ -97,7 +97,7 @@ def test_policies_are_pure_and_know_no_protocol(path: Path) -> None:
     assert tops <= sys.stdlib_module_names | {"policies", "re2"}  # regular expressions in linear time: pure as well
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.parts[-2] in PURE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", under(PURE), ids=ids(under(PURE)))
 def test_pure_packages_print_nothing(path: Path) -> None:
     calls = [node.func.id for node in ast.walk(ast.parse(path.read_text())) if _is_named_call(node)]
     assert not {"print", "open", "input"} & set(calls)
@@ -168,9 +168,9 @@ def test_only_the_audit_imports_pyspark(path: Path) -> None:
         assert not [name for name in imports(path) if name.split(".")[0] in {"pyspark", "py4j"}]
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.parts[-2] in PURE and p.name != "__init__.py"], ids=str)
+@pytest.mark.parametrize("path", [p for p in under(PURE) if p.name != "__init__.py"], ids=str)
 def test_every_pure_module_has_its_tests(path: Path) -> None:
-    assert (ROOT / "tests" / path.parent.name / f"test_{path.name}").exists()
+    assert (ROOT / "tests" / path.parent.relative_to(ROOT) / f"test_{path.name}").exists()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))

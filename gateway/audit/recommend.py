@@ -20,7 +20,7 @@ from gateway.audit import schema
 from gateway.policy import document
 from policies import usage
 from policies.engine import INTERNAL_TOPICS
-from policies.shares import fair
+from policies.fleet.shares import fair
 from policies.units import exact_size, format_rate
 
 _DIGITS: Final = 2  # of a threshold: more would say more than is known

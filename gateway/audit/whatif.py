@@ -1,6 +1,6 @@
-# What a policy would have done to recorded usage: the replay of policies/replay.py, over Spark. Rows go to Python in
-# Arrow batches, in the order of time, those of one broker to one process; where limits hold over all brokers, all rows
-# go to one. What comes back is differences, a few rows even for many millions.
+# What a policy would have done to recorded usage: the replay of policies/whatif/replay.py, over Spark. Rows go to
+# Python in Arrow batches, in the order of time, those of one broker to one process; where limits hold over all brokers,
+# all rows go to one. What comes back is differences, a few rows even for many millions.
 #
 # Knows neither argv nor how an answer is shown; decides nothing itself.
 
@@ -19,11 +19,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import job, schema, transforms
 from gateway.audit.dropped import finally_dropped
-from policies import tick_phase, usage
-from policies.replay import WARM_UP_S, replay
-from policies.replay_rows import Life, Row, Rules, Shift, StreamKey
-from policies.tick_phase import Phase
+from policies import usage
 from policies.verdict import TOPIC_THRESHOLD
+from policies.whatif import tick_phase
+from policies.whatif.replay import WARM_UP_S, replay
+from policies.whatif.rows import Life, Row, Rules, Shift, StreamKey
+from policies.whatif.tick_phase import Phase
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -14,8 +14,8 @@ from gateway import config
 from gateway.audit import cli
 from gateway.policy import document
 from policies.policy_set import PolicySet
-from policies.replay import WARM_UP_S
-from policies.replay_rows import Rules
+from policies.whatif.replay import WARM_UP_S
+from policies.whatif.rows import Rules
 
 if TYPE_CHECKING:
     from gateway.audit.job import Records

@@ -9,9 +9,9 @@ from typing import Any, Final
 from gateway.audit import dropped, schema
 from gateway.audit.tables import AT_MOST, align, labels, safe, title, with_note
 from gateway.audit.whatif import ACTUAL, CHANGE, MEASURES, Answer, Effect
-from policies.replay import WAITING
 from policies.units import format_rate
 from policies.usage import DELAYED
+from policies.whatif.replay import WAITING
 
 JSON_VERSION: Final = 1
 DROPPED: Final = "dropped"

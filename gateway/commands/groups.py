@@ -20,7 +20,7 @@ from gateway.commands.asking import (
     shown,
     table,
 )
-from policies.group_names import (
+from policies.groups.names import (
     DISPATCH_BYTES,
     DISPATCH_MSGS,
     GROUP_KEYS,

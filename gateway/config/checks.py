@@ -8,7 +8,7 @@ from typing import Final, Literal
 from gateway.config.sections import Settings, Thresholds
 from gateway.config.storage import Storage
 from gateway.hosts import is_loopback
-from policies.thresholds import Thresholds as ThresholdRules
+from policies.thresholds.values import Thresholds as ThresholdRules
 from policies.verdict import RETRIED_BY_ALL, THROTTLING_QUOTA_EXCEEDED
 from protocol.api import ERROR_NAMES, RETRIABLE
 

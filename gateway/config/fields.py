@@ -8,7 +8,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from policies import group_names, groups
+from policies.groups import finder as groups
+from policies.groups import names as group_names
 from policies.units import parse_duration, parse_size
 
 MAX_WORKERS: Final = 256  # more than cores of any machine that a gateway would have for itself

@@ -36,10 +36,10 @@ from gateway.kafka import topic_names
 from gateway.policy.document import DocumentError, base_of
 from gateway.storage.plugins import QUOTA_SOURCES
 from gateway.tokens import check_token
-from policies.groups import DEFAULT_PATTERN
+from policies.groups.finder import DEFAULT_PATTERN
 from policies.policy_set import PolicyError, PolicyKey, Value
-from policies.thresholds import ThresholdError
-from policies.thresholds import check as check_thresholds
+from policies.thresholds.values import ThresholdError
+from policies.thresholds.values import check as check_thresholds
 from protocol.api import ERROR_NAMES
 
 PEM: Final = "PEM"

@@ -13,7 +13,7 @@ from gateway.config.clients import Client
 from gateway.config.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool
 from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
-from policies import group_names
+from policies.groups import names as group_names
 from policies.policy_set import PolicyKey
 from policies.storage import LimitType
 from policies.units import parse_size

@@ -38,7 +38,7 @@ from gateway.policy.store import StoreError
 from gateway.storage.control import StorageControl, make_status
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
-from policies.fleet_keys import FleetKey, Unit, group_key
+from policies.fleet.keys import FleetKey, Unit, group_key
 from policies.policy_set import PolicySet
 from policies.text import ERROR_CHARS, one_line
 

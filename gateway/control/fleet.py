@@ -2,8 +2,8 @@
 # gateways say goes in, each worker's part comes out, several times a second and at once when somebody comes or goes.
 #
 # Two sums of shares: of what holds over all gateways, and of what holds over this gateway's workers. A worker without
-# any others is told once that it is alone, and nothing else. How shares are found is policies/shares.py's, how gateways
-# hear of each other is the exchange's. Knows no sockets and no topic.
+# any others is told once that it is alone, and nothing else. How shares are found is policies/fleet/shares.py's, how
+# gateways hear of each other is the exchange's. Knows no sockets and no topic.
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gateway.control.fleet_keys import Keys
 from gateway.control.fleet_rates import Brought, Sums, differ
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Exchange, FleetParty, Heard, Present, Rate
-from policies import shares
-from policies.broker_meters import Others
 from policies.explain import FleetUse
-from policies.fleet_keys import FleetKey
+from policies.fleet import shares
+from policies.fleet.keys import FleetKey
 from policies.policy_set import PolicySet
+from policies.thresholds.broker_meters import Others
 
 log = logging.getLogger("gateway.fleet")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from policies.client_quotas import BucketKey, QuotaStore
-from policies.fleet_keys import FleetKey, GroupName, Name, QuotaName, TotalName, parse
-from policies.group_names import MEANS
+from policies.fleet.keys import FleetKey, GroupName, Name, QuotaName, TotalName, parse
+from policies.groups.names import MEANS
 from policies.policy_set import PolicySet
-from policies.quota_names import Entity, QuotaError, QuotaKey
+from policies.quotas.names import Entity, QuotaError, QuotaKey
+from policies.quotas.store import BucketKey, QuotaStore
 
 IDLE_S: Final = 60.0
 MAX_KEYS: Final = 100_000  # clients may make names of quotas' buckets up: the rest has even parts

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.channel import Rates
-from policies.broker_meters import Others
+from policies.thresholds.broker_meters import Others
 
 NOTICED: Final = 0.02  # of what was told: a change by less can wait for the next tick
 

@@ -33,8 +33,8 @@ from gateway.control import admission
 from gateway.control.rates import merge
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
-from policies.fleet_keys import Direction, FleetKey, Unit, group_key
-from policies.group_lines import GroupLimits, GroupRate
+from policies.fleet.keys import Direction, FleetKey, Unit, group_key
+from policies.groups.lines import GroupLimits, GroupRate
 from policies.storage import Finding, State
 from policies.text import one_line
 from policies.usage import DELAYED, NOTES, OUTCOMES, REASONS

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from gateway.policy.document import DocumentError
 from gateway.policy.store import StoreError
 from policies.policy_set import InvalidPolicy, PolicyError
-from policies.quota_names import QuotaError
+from policies.quotas.names import QuotaError
 
 MEDIA_TYPE: Final = "application/problem+json"
 MAX_ERRORS: Final = 100

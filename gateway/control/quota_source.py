@@ -17,7 +17,7 @@ from gateway.storage.sights import Asked
 from policies.policy_set import PolicyError
 from policies.storage import ObservationFailed, QuotaSource
 from policies.text import ERROR_CHARS, one_line
-from policies.thresholds import ThresholdError, check
+from policies.thresholds.values import ThresholdError, check
 
 log = logging.getLogger("gateway.control")
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from gateway.channel import MAX_QUOTA_RATES, Rates
 from policies.engine import BrokerRate, TopicRate
-from policies.group_lines import GroupRate
-from policies.quota_lines import QuotaRate
+from policies.groups.lines import GroupRate
+from policies.quotas.lines import QuotaRate
 
 T = TypeVar("T")
 NOTHING = Rates(())

@@ -22,12 +22,12 @@ from gateway.control.guard import guarded
 from gateway.control.rest_context import Gateway, Policies, source_of
 from gateway.control.rights import MISSING, Rights
 from policies import explain
-from policies.client_quotas import Alteration
-from policies.client_quotas import Op as QuotaOp
 from policies.explain import FleetUse
-from policies.fleet_keys import FleetKey
-from policies.groups import Finder
+from policies.fleet.keys import FleetKey
+from policies.groups.finder import Finder
 from policies.policy_set import EVERY_BROKER, Op, PolicyError, PolicyKey, PolicySet
+from policies.quotas.store import Alteration
+from policies.quotas.store import Op as QuotaOp
 
 _NOTHING: Final[Mapping[FleetKey, FleetUse]] = {}
 

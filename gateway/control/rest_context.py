@@ -12,10 +12,10 @@ from fastapi import Request
 
 from gateway.control.recent import Recent
 from gateway.policy.service import Altered
-from policies.client_quotas import Alteration
 from policies.explain import FleetUse
-from policies.fleet_keys import FleetKey
+from policies.fleet.keys import FleetKey
 from policies.policy_set import Op, PolicySet, Source
+from policies.quotas.store import Alteration
 
 USER_HEADER: Final = "produce-gateway-user"  # who runs a command, percent-encoded; nobody checks it
 MAX_NAME: Final = 200

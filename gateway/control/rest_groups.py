@@ -19,9 +19,9 @@ from gateway.control import rest_shapes as shapes
 from gateway.control.rest_context import MAX_NAME, Gateway, source_of
 from gateway.suggest import hint
 from policies.explain import FleetUse, origin_of
-from policies.fleet_keys import FleetKey, group_key
-from policies.group_lines import GroupRate
-from policies.group_names import (
+from policies.fleet.keys import FleetKey, group_key
+from policies.groups.lines import GroupRate
+from policies.groups.names import (
     ANSWERED,
     DISPATCH_BYTES,
     DISPATCH_MSGS,

@@ -13,11 +13,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from gateway.policy.service import Altered
 from gateway.suggest import hint
 from policies import explain
-from policies.client_quotas import Effective, Values
 from policies.policy_set import Setting, as_number, changes_json
-from policies.quota_filter import Component, Match
-from policies.quota_names import CLIENT_ID, DEFAULT, USER, Entity, Name, QuotaError, QuotaKey
-from policies.quota_text import entity_text, quota_text
+from policies.quotas.filter import Component, Match
+from policies.quotas.names import CLIENT_ID, DEFAULT, USER, Entity, Name, QuotaError, QuotaKey
+from policies.quotas.store import Effective, Values
+from policies.quotas.text import entity_text, quota_text
 from policies.units import parse_size
 
 MAX_NAME: Final = 200

@@ -9,8 +9,8 @@ from gateway.channel import PROTOCOL, Groups, Policy, Quotas, WorkerSettings
 from gateway.config import Settings
 from gateway.policy.door import managed_apis
 from policies.engine import Mode
-from policies.group_lines import GroupLimits
-from policies.group_names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS
+from policies.groups.lines import GroupLimits
+from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.policy_set import PolicySet
 
 

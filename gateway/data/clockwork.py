@@ -11,8 +11,8 @@ from gateway.data.intervals import Intervals
 from gateway.data.relief import relieve
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
-from policies.pacing import PACE_S
-from policies.quota_lines import DEAL_S
+from policies.quotas.lines import DEAL_S
+from policies.thresholds.pacing import PACE_S
 
 GAUGES_S = 0.25
 

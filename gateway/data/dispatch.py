@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from policies.line import MIN_WAIT_S
+from policies.limits.line import MIN_WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.data.gate import Gate
-    from policies.group_lines import GroupSide
+    from policies.groups.lines import GroupSide
 
 DEBT_S: Final = 3.0  # with more of it everybody waits longer, with less more batches are cut in two
 PART: Final = 1 / 3

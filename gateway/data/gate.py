@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from gateway.data.ledger import BYTES, DELAY, MESSAGES, REPEATS, REQUESTS, UNTOLD_BYTES, UNTOLD_MESSAGES
 from policies import decision, verdict
-from policies.broker_meters import OTHER, TopicThreshold
 from policies.decision import NO_LIMITS, Limits, Patience
 from policies.fence import Fence
 from policies.plugin import PluginLimit
-from policies.quota_lines import NONE
+from policies.quotas.lines import NONE
 from policies.repeats import NO_EPOCH, sends_same_bytes
+from policies.thresholds.broker_meters import OTHER, TopicThreshold
 from policies.usage import DELAYED, NOTES
 from policies.verdict import Verdict
 from protocol import api
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from gateway.data.ledger import Counts
     from gateway.data.world import World
-    from policies.broker_meters import TopicMeter
     from policies.decision import Decision, Key, Note, Refused
-    from policies.group_lines import GroupSide
+    from policies.groups.lines import GroupSide
     from policies.repeats import Batch, Owner
+    from policies.thresholds.broker_meters import TopicMeter
     from protocol.produce_request import Partition
 
 # What a client calls itself is cut to so many characters before anything is looked up or counted by it.

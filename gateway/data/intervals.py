@@ -39,7 +39,7 @@ class Intervals:
 
     async def run(self) -> None:
         """Each second, counted from ticks: what a tick changed is in the interval behind it, and nothing of it before
-        (policies/replay.py lives on that).
+        (policies/whatif/replay.py lives on that).
         """
         while True:
             left = self._engine.next_tick(trio.current_time()) % INTERVAL_S

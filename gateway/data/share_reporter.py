@@ -3,7 +3,7 @@
 #
 # A worker that is alone reports nothing. When control has said nothing for too long, the worker goes by the fallback
 # that it was told. Where there are other gateways, that is next to nothing: they consider a silent gateway dead within
-# two cycles, and share what was its own. How parts are dealt out is policies/shares.py's.
+# two cycles, and share what was its own. How parts are dealt out is policies/fleet/shares.py's.
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from gateway.channel import Demand, Parts, Up
-from policies import demand
-from policies.fleet_keys import FleetKey, total_key
-from policies.shares import FLOORS
+from policies.fleet import demand
+from policies.fleet.keys import FleetKey, total_key
+from policies.fleet.shares import FLOORS
 
 if TYPE_CHECKING:
     from policies.engine import Engine
-    from policies.quota_lines import QuotaLines
+    from policies.quotas.lines import QuotaLines
 
 MOST_AT_ONCE = 500  # usages told in one message: control has others to listen to
 LATE_S = 1.0  # control's own word on what holds comes a moment after the former one has expired

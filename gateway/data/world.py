@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.channel import Broker, Groups, Policy, Quotas, Topics, WorkerSettings
 from gateway.data.ledger import Ledger
 from gateway.plugins import load
-from policies.client_quotas import QuotaStore
 from policies.duplicates import Acknowledged
 from policies.engine import Engine
-from policies.groups import Finder
+from policies.groups.finder import Finder
 from policies.plugin import TrafficPolicy
-from policies.quota_lines import QuotaLines
-from policies.quota_names import Entity, QuotaKey
+from policies.quotas.lines import QuotaLines
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
 from policies.repeats import Rejected
 from policies.verdict import reject_code
 

@@ -9,7 +9,7 @@
 # long here is done in steps, and between them others have a turn: control answers for all its workers.
 #
 # Knows no limit and no share: what is said is reports.py's, what was heard peers.py's, what follows from it
-# policies/shares.py's.
+# policies/fleet/shares.py's.
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from gateway.kafka.internal_topic import (
     Troubles,
     reason,
 )
-from policies.fleet_keys import FleetKey
+from policies.fleet.keys import FleetKey
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.fleet")

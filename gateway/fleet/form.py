@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.resource_usage_pb2 import Column, GroupUsage, LimitUsage, Names, ResourceUsage
-from policies.shares import IDLE, Use
+from policies.fleet.shares import IDLE, Use
 
 VERSION: Final = 1
 _PLAIN: Final = 0
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 class Usage(Protocol):
-    """What is taken of one limit: policies.shares.Use, and what has the same."""
+    """What is taken of one limit: policies.fleet.shares.Use, and what has the same."""
 
     @property
     def rate(self) -> float: ...

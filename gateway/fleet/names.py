@@ -11,8 +11,8 @@ from bisect import bisect_left
 from typing import Final
 
 from gateway.fleet.form import COLUMNS, MAX_TOPICS, Row, Usage, code_of
-from policies import fleet_keys
-from policies.fleet_keys import FleetKey
+from policies.fleet import keys as fleet_keys
+from policies.fleet.keys import FleetKey
 
 GROUP: Final = "g"
 LIMIT: Final = "k"

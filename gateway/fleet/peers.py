@@ -1,5 +1,5 @@
-# What a gateway heard of its peers, and the only place where it is kept: policies/shares.py reads it here. Pure: no
-# I/O, no clock; `now` is seconds on a monotonic clock, times of publishing are the cluster's (LogAppendTime, ms).
+# What a gateway heard of its peers, and the only place where it is kept: policies/fleet/shares.py reads it here. Pure:
+# no I/O, no clock; `now` is seconds on a monotonic clock, times of publishing are the cluster's (LogAppendTime, ms).
 #
 # A message counts by the time when the cluster took it, against the cluster's clock, which is learned from our own
 # messages as they come back: clocks of gateways don't matter. While ours don't come back nobody is forgotten. Whatever
@@ -33,8 +33,8 @@ from gateway.fleet.form import (
 from gateway.fleet.names import BROKER, GROUP, LIMIT, TOPIC, Rows, is_name, key_of, locate, place_of
 from gateway.fleet.reports import Reporter, Wants
 from gateway.fleet.resource_usage_pb2 import Range, ResourceUsage
-from policies.fleet_keys import FleetKey
-from policies.shares import IDLE, Use
+from policies.fleet.keys import FleetKey
+from policies.fleet.shares import IDLE, Use
 
 SILENT_CYCLES: Final = 2.0  # without a message: the peer is gone
 MISSED_CYCLES: Final = 1.25

@@ -9,8 +9,8 @@
 #
 # Who begins to use something names it, and who uses the same answers at once with what it takes of it. So a gateway has
 # to remember only what it uses itself; foreign names are remembered while there is room, so that in a fleet of ordinary
-# size a gateway knows what others take of a limit before it takes of it. Knows no share: that is policies/shares.py.
-# What is heard: peers.py.
+# size a gateway knows what others take of a limit before it takes of it. Knows no share: that is
+# policies/fleet/shares.py. What is heard: peers.py.
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from gateway.fleet.form import (
 from gateway.fleet.names import BROKER, GROUP, LIMIT, Names, Noted, Rows, key_of, locate, rate_name
 from gateway.fleet.resource_usage_pb2 import Names as NamesMessage
 from gateway.fleet.resource_usage_pb2 import Range, ResourceUsage
-from policies.fleet_keys import FleetKey
-from policies.shares import IDLE, Use
+from policies.fleet.keys import FleetKey
+from policies.fleet.shares import IDLE, Use
 
 EVERY: Final = 5  # cycles: PIP-82's N
 CHANGED_UP: Final = 19  # steps of the scale: 9.9 %, so that rounding hides no change of 10 %

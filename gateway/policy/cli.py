@@ -17,7 +17,7 @@ from gateway import yaml_text
 from gateway.commands.asking import CannotAsk, add_place, add_token_file, ask, find_place, find_token, shown, table
 from gateway.policy import document
 from policies.policy_set import PolicyKey, value_text
-from policies.quota_text import entity_text
+from policies.quotas.text import entity_text
 
 PATH: Final = "/v1/policies"
 COLUMNS: Final = ("KIND", "NAME", "KEY", "IN FORCE", "FROM", "OTHER")

@@ -24,7 +24,7 @@ import yaml
 
 from gateway import yaml_text
 from gateway.suggest import hint, nearest
-from policies.group_names import EXISTS, GROUP_KEYS, MEANS, rate_key
+from policies.groups.names import EXISTS, GROUP_KEYS, MEANS, rate_key
 from policies.policy_set import (
     EVERY_BROKER,
     InvalidPolicy,
@@ -34,8 +34,8 @@ from policies.policy_set import (
     Value,
     check_value,
 )
-from policies.quota_names import DEFAULT, Default, Entity, Name, QuotaError, QuotaKey
-from policies.quota_text import entity_text
+from policies.quotas.names import DEFAULT, Default, Entity, Name, QuotaError, QuotaKey
+from policies.quotas.text import entity_text
 from policies.units import exact_size, parse_size
 
 MAX_ERRORS: Final = 20  # what else is wrong is only counted

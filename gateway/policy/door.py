@@ -32,7 +32,6 @@ import trio
 from gateway.channel import Answer, Ask
 from gateway.policy.service import Altered
 from gateway.policy.store import StoreError
-from policies import client_quotas, quota_filter
 from policies.policy_set import (
     EVERY_BROKER,
     InvalidPolicy,
@@ -44,9 +43,11 @@ from policies.policy_set import (
     as_number,
     check_value,
 )
-from policies.quota_names import UNITS, QuotaError, QuotaKey
+from policies.quotas import filter as quota_filter
+from policies.quotas import store as client_quotas
+from policies.quotas.names import UNITS, QuotaError, QuotaKey
 from policies.text import one_line
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from protocol import api, configs, quotas, refusal, wire
 from protocol.configs import BROKER, TOPIC, AlterConfigsResult, Config, Synonym
 from protocol.quotas import AlterClientQuotasResult, EntityPart, Entry, Value

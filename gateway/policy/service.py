@@ -16,9 +16,9 @@ import trio
 
 from gateway.policy import document
 from gateway.policy.store import Store, StoreError, Written
-from policies.client_quotas import Alteration
 from policies.policy_set import Change, Op, PolicyError, PolicySet, Source, Values, value_text
-from policies.quota_names import QuotaError
+from policies.quotas.names import QuotaError
+from policies.quotas.store import Alteration
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.policy")

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args
 
 from gateway.kafka.access import InvalidProperties
 from gateway.kafka.client import Client, Connection, NoAnswer, UnknownApi
-from policies.client_quotas import Alteration, Effective, Op, QuotaStore, Values, paths
-from policies.quota_filter import Component, Filter, Match
-from policies.quota_names import ENTITY_TYPES, Entity, QuotaError, QuotaKey, QuotaType
+from policies.quotas.filter import Component, Filter, Match
+from policies.quotas.names import ENTITY_TYPES, Entity, QuotaError, QuotaKey, QuotaType
+from policies.quotas.store import Alteration, Effective, Op, QuotaStore, Values, paths
 from protocol import quotas as wire
 from protocol.admin import Api
 from protocol.api import CLUSTER_AUTHORIZATION_FAILED, ERROR_NAMES

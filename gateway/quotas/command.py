@@ -1,7 +1,7 @@
 # `kafka-quotas`: KIP-546's command line for client quotas, with a gateway or a plain cluster behind it.
 #
-# Its texts are policies.quota_text's, its calls gateway.quotas.client's. Output is for eyes and for scripts: in a fixed
-# order, names sanitized, nothing on success of --alter; what is wrong is one line on standard error.
+# Its texts are policies.quotas.text's, its calls gateway.quotas.client's. Output is for people and for scripts: in a
+# fixed order, names sanitized, nothing on success of --alter; each error is one line on standard error.
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Final, NoReturn
 
 from gateway.kafka import java_properties
 from gateway.quotas.client import TIMEOUT_S, Described, QuotaClient, QuotaClientError, Quotas
-from policies.client_quotas import Alteration
-from policies.quota_names import QuotaError, sanitize
-from policies.quota_text import check_flags, components_of, describe_text, entity_of, ops_of, quota_text
+from policies.quotas.names import QuotaError, sanitize
+from policies.quotas.store import Alteration
+from policies.quotas.text import check_flags, components_of, describe_text, entity_of, ops_of, quota_text
 
 PROG: Final = "kafka-quotas"
 FAILED: Final = 1

@@ -23,7 +23,7 @@ import yaml
 from gateway import config
 from gateway.kafka import java_properties
 from gateway.suggest import nearest
-from policies.client_quotas import MOST_PERCENT
+from policies.quotas.store import MOST_PERCENT
 from policies.units import parse_iso8601
 
 PREFIX: Final = "client.quota.callback.static."

@@ -1,5 +1,5 @@
 # The what-if over Spark: the replay's differences beside what really happened, by broker and by client; and how it is
-# told. What the replay itself finds is tested in tests/policies/test_replay.py.
+# told. What the replay itself finds is tested in tests/policies/whatif/test_replay.py.
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 
 from policies import usage
 from policies.policy_set import PolicyKey
-from policies.replay import replay
-from policies.replay_rows import Row, Rules
+from policies.whatif.replay import replay
+from policies.whatif.rows import Row, Rules
 from tests.audit import records
 from tests.policies.replay_play import phases_of, play
-from tests.policies.test_replay import MINUTE_MS, START, limits, worker
+from tests.policies.whatif.test_replay import MINUTE_MS, START, limits, worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,9 +22,9 @@ from gateway.data.share_reporter import MOST_AT_ONCE
 from gateway.fleet.exchange import FleetParty, Present
 from gateway.fleet.peers import Peers
 from gateway.fleet.reports import Reporter
-from policies.group_names import DISPATCH_BYTES, DISPATCH_MSGS, EXISTS, PUBLISH_BYTES, PUBLISH_MSGS
+from policies.fleet.shares import Use
+from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, EXISTS, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.policy_set import PolicyKey, PolicySet
-from policies.shares import Use
 from tests.bench.resource_model import Model, Uses, boot_of, changed, usage
 from tests.gateway.fleet_play import Reporter as Other
 

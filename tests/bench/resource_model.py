@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from gateway.fleet import reports
 from gateway.fleet.peers import ROOM, Peers
-from policies import fleet_keys
-from policies.shares import Fleet, Use
+from policies.fleet import keys as fleet_keys
+from policies.fleet.shares import Fleet, Use
 from tests.gateway.fleet_play import Reporter
 
 SEED_MEMORY = 1e6

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from gateway.fleet import reports
 from gateway.fleet.form import Usage
 from gateway.fleet.reports import NOBODY, Rate, Wants
-from policies.fleet_keys import FleetKey
-from policies.shares import IDLE
+from policies.fleet.keys import FleetKey
+from policies.fleet.shares import IDLE
 
 
 class Reporter(reports.Reporter):

@@ -43,12 +43,12 @@ from gateway.channel import (
     decode_down,
     decode_up,
 )
-from policies.broker_meters import Others
 from policies.engine import BrokerRate, TopicRate
-from policies.group_lines import GroupLimits, GroupRate
-from policies.quota_lines import QuotaRate
-from policies.shares import Part, Use
+from policies.fleet.shares import Part, Use
+from policies.groups.lines import GroupLimits, GroupRate
+from policies.quotas.lines import QuotaRate
 from policies.storage import Factor
+from policies.thresholds.broker_meters import Others
 
 DOWN = [
     WorkerSettings(PROTOCOL, "gw", reject_code=89, internal_principals=("User:a",)),

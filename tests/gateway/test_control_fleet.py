@@ -12,13 +12,13 @@ from gateway.control.fleet import KNOWN_S, MOST_DEALT, MOST_TOLD, TICK_S, UNSURE
 from gateway.control.fleet_keys import IDLE_S
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Heard, Rate
-from policies import shares
-from policies.broker_meters import Others
 from policies.explain import FleetUse
-from policies.fleet_keys import group_key, quota_key
-from policies.group_names import EXISTS, PUBLISH_BYTES
+from policies.fleet import shares
+from policies.fleet.keys import group_key, quota_key
+from policies.groups.names import EXISTS, PUBLISH_BYTES
 from policies.policy_set import PolicyKey, PolicySet
-from policies.quota_names import DEFAULT, Entity, QuotaKey
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.thresholds.broker_meters import Others
 from tests.gateway.test_control_fleet_rates import rates
 from tests.policies.fleet_sim import Book
 

@@ -6,10 +6,10 @@ import pytest
 
 from gateway.control import fleet_keys
 from gateway.control.fleet_keys import IDLE_S, Keys
-from policies.fleet_keys import group_key, quota_key, total_key
-from policies.group_names import DISPATCH_MSGS, EXISTS, PUBLISH_BYTES
+from policies.fleet.keys import group_key, quota_key, total_key
+from policies.groups.names import DISPATCH_MSGS, EXISTS, PUBLISH_BYTES
 from policies.policy_set import PolicyKey, PolicySet
-from policies.quota_names import DEFAULT, Entity, QuotaKey
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
 
 BPS = "producer_byte_rate.bps"
 

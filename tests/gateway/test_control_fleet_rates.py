@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gateway.channel import Rates
 from gateway.control.fleet_rates import Brought, differ
-from policies.broker_meters import Others
 from policies.engine import BrokerRate, TopicRate
+from policies.thresholds.broker_meters import Others
 
 
 def rates(broker, **topics):

@@ -21,8 +21,8 @@ from gateway.control.metrics import (
 )
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
-from policies.fleet_keys import group_key
-from policies.group_lines import GroupLimits, GroupRate
+from policies.fleet.keys import group_key
+from policies.groups.lines import GroupLimits, GroupRate
 from policies.storage import Finding, Volume
 from policies.usage import OUTCOMES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gateway.channel import MAX_QUOTA_RATES, Rates
 from gateway.control.rates import merge
 from policies.engine import BrokerRate, TopicRate
-from policies.group_lines import GroupRate
-from policies.quota_lines import QuotaRate
+from policies.groups.lines import GroupRate
+from policies.quotas.lines import QuotaRate
 
 
 def broker(node_id, rate, *topics, threshold=100.0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway import config
 from gateway.channel import Groups
 from gateway.control.snapshots import groups_of
-from policies.group_lines import GroupLimits
+from policies.groups.lines import GroupLimits
 from policies.policy_set import Op, PolicyKey, PolicySet
 
 TEXT = """

@@ -40,7 +40,7 @@ from gateway.control.usage_log import Spool, UsageLog
 from gateway.control.workers import MAX_PARTS_BACKLOG, Workers
 from policies import usage
 from policies.engine import BrokerRate
-from policies.shares import Part, Use
+from policies.fleet.shares import Part, Use
 from policies.storage import Factor
 
 SETTINGS = WorkerSettings(PROTOCOL, "gw")

@@ -22,8 +22,8 @@ from gateway.fleet import form, names, peers, reports
 from gateway.fleet.peers import Heard, Peers
 from gateway.fleet.reports import Rate
 from gateway.fleet.resource_usage_pb2 import ResourceUsage
-from policies.fleet_keys import group_key, quota_key, total_key
-from policies.shares import IDLE, Use
+from policies.fleet.keys import group_key, quota_key, total_key
+from policies.fleet.shares import IDLE, Use
 from tests.gateway.fleet_play import Reporter
 
 ROOT = Path(__file__).parents[2]

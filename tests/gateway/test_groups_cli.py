@@ -12,8 +12,8 @@ from gateway.commands import asking, groups
 from gateway.control.rights import Rights
 from gateway.policy import cli as policies
 from policies.explain import FleetUse
-from policies.fleet_keys import group_key
-from policies.group_lines import GroupRate
+from policies.fleet.keys import group_key
+from policies.groups.lines import GroupRate
 from policies.policy_set import PolicyKey, PolicySet
 from tests.gateway.test_explain_cli import gateway, out  # noqa: F401  the server as a fixture
 from tests.gateway.test_rest import MB

@@ -21,9 +21,9 @@ from gateway.commands import asking
 from gateway.embedded import free_port
 from gateway.policy import cli, document
 from gateway.policy.document import DocumentError
-from policies.group_names import GROUP_KEYS
+from policies.groups.names import GROUP_KEYS
 from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Value, changes_json
-from policies.quota_names import DEFAULT, KEYS, Entity, QuotaKey
+from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey
 
 MB = 10**6
 CLICKS, VIEWS = PolicyKey.of_topic("clicks"), PolicyKey.of_topic("views")

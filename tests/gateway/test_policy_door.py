@@ -19,8 +19,8 @@ from gateway.policy.door import Door, managed_apis
 from gateway.policy.service import PolicyService
 from gateway.policy.store import FileStore
 from policies.policy_set import PolicyKey
-from policies.quota_names import Entity, QuotaKey
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY
+from policies.quotas.names import Entity, QuotaKey
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q

@@ -20,10 +20,10 @@ from pytest_trio import trio_fixture
 from gateway.policy.document import DocumentError
 from gateway.policy.service import OUTCOMES, PolicyService
 from gateway.policy.store import Decide, FileStore, RetriedStore, StoreError, Written
-from policies.client_quotas import Alteration
-from policies.client_quotas import Op as QuotaOp
 from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Source
-from policies.quota_names import Entity, QuotaKey
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import Alteration
+from policies.quotas.store import Op as QuotaOp
 
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL = PolicyKey.of_broker()

@@ -12,9 +12,9 @@ import pytest
 from gateway.kafka.java_properties import ClientProperties
 from gateway.quotas import command
 from gateway.quotas.client import QuotaClient, QuotaClientError, Quotas, Refused, Row
-from policies.client_quotas import Alteration, Op, QuotaStore
-from policies.quota_filter import Component, Match
-from policies.quota_names import DEFAULT, Entity, QuotaError, QuotaKey
+from policies.quotas.filter import Component, Match
+from policies.quotas.names import DEFAULT, Entity, QuotaError, QuotaKey
+from policies.quotas.store import Alteration, Op, QuotaStore
 
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 CONSUME = QuotaKey("consumer_byte_rate", "broker_bps")

@@ -25,8 +25,8 @@ from gateway.policy.store import StoreError
 from gateway.supervisor import open_listener
 from policies.engine import BrokerRate, TopicRate
 from policies.policy_set import PolicyKey, PolicySet
-from policies.quota_lines import QuotaRate
-from policies.quota_names import Entity, QuotaKey
+from policies.quotas.lines import QuotaRate
+from policies.quotas.names import Entity, QuotaKey
 from policies.storage import Factor
 from tests.gateway.test_supervisor import free_ports
 

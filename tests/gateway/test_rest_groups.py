@@ -14,9 +14,9 @@ from gateway.control import rest_groups
 from gateway.control.admin import serve
 from gateway.supervisor import open_listener
 from policies.explain import FleetUse
-from policies.fleet_keys import group_key
-from policies.group_lines import GroupRate
-from policies.group_names import PUBLISH_BYTES
+from policies.fleet.keys import group_key
+from policies.groups.lines import GroupRate
+from policies.groups.names import PUBLISH_BYTES
 from policies.policy_set import PolicyKey, PolicySet
 from tests.gateway.test_rest import MB, Server
 

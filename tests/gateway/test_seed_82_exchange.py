@@ -11,8 +11,8 @@ from gateway.fleet.exchange import SPEC
 from gateway.fleet.peers import STALE_CYCLES
 from gateway.fleet.reports import EVERY
 from gateway.kafka import topic_names
-from policies.fleet_keys import group_key
-from policies.shares import Use
+from policies.fleet.keys import group_key
+from policies.fleet.shares import Use
 from tests.gateway.fleet_play import Reporter
 from tests.gateway.test_fleet_reports import Fleet, Gateway, boot, listed, only, trio_of
 

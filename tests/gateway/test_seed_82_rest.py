@@ -12,8 +12,8 @@ from gateway.control.rights import Rights
 from gateway.control.snapshots import groups_of
 from gateway.supervisor import open_listener
 from policies import explain
-from policies.group_lines import GroupLimits
-from policies.groups import Finder
+from policies.groups.finder import Finder
+from policies.groups.lines import GroupLimits
 from policies.policy_set import PolicySet
 from tests.gateway.test_rest import Server
 

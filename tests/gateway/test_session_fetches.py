@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gateway.data.dispatch import DEBT_S, PART
-from policies.client_quotas import QuotaStore
-from policies.group_lines import GroupLimits, GroupSide
-from policies.groups import Finder
-from policies.quota_names import Entity, QuotaKey
+from policies.groups.finder import Finder
+from policies.groups.lines import GroupLimits, GroupSide
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.gateway.play import Play, account, answer, other_answer, other_request, request

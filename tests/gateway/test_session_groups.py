@@ -6,11 +6,11 @@ import pytest
 
 from gateway.channel import Groups
 from gateway.data.session import Session
-from policies.client_quotas import QuotaStore
-from policies.group_lines import GroupLimits, GroupSide
-from policies.pacing import PACE_S
-from policies.quota_lines import QuotaLine
-from policies.quota_names import Entity, QuotaKey
+from policies.groups.lines import GroupLimits, GroupSide
+from policies.quotas.lines import QuotaLine
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
+from policies.thresholds.pacing import PACE_S
 from tests.gateway.play import TOPIC_ID, Play, account, answer, decode_answer, request, size_of
 
 SIZE = size_of()

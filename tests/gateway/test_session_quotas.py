@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from policies.client_quotas import QuotaStore
-from policies.quota_names import DEFAULT, Entity, QuotaKey
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.quotas.store import QuotaStore
 from tests.gateway.play import Play, answer, decode_answer, request, size_of
 from tests.protocol import kio_messages
 from tests.protocol.produce_cases import framed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.channel import Groups, Row
 from gateway.data.ledger import OTHER, Ledger
 from gateway.data.session import Session
-from policies.group_lines import GroupLimits
+from policies.groups.lines import GroupLimits
 from policies.repeats import KEPT_S
 from policies.usage import NOTES
 from tests.gateway.play import JAVA, TOPIC_ID, Play, account, answer, other_request, request, size_of

@@ -11,16 +11,16 @@ import trio.testing
 
 from gateway.channel import Demand, Parts
 from gateway.data.share_reporter import LATE_S, MOST_AT_ONCE, ShareReporter
-from policies.broker_meters import Others
-from policies.client_quotas import QuotaStore
-from policies.demand import LOOK_S
 from policies.engine import Engine
-from policies.fleet_keys import group_key, quota_key, total_key
-from policies.group_lines import GroupLimits
-from policies.pacing import Pacer
-from policies.quota_lines import QuotaLines
-from policies.quota_names import Entity, QuotaKey
-from policies.shares import FLOORS, Part, Use
+from policies.fleet.demand import LOOK_S
+from policies.fleet.keys import group_key, quota_key, total_key
+from policies.fleet.shares import FLOORS, Part, Use
+from policies.groups.lines import GroupLimits
+from policies.quotas.lines import QuotaLines
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
+from policies.thresholds.broker_meters import Others
+from policies.thresholds.pacing import Pacer
 from tests.policies.asking import record
 from tests.policies.group_play import Producer, finder, send
 

@@ -23,7 +23,7 @@ import trio
 from gateway.certificates import ListenerTls
 from gateway.channel import PROTOCOL, Accepted, Broker, Brokers, Groups, Log, Policy, Quotas, Topics, WorkerSettings
 from gateway.data.worker import Worker
-from policies.group_lines import GroupLimits
+from policies.groups.lines import GroupLimits
 from protocol import api
 from tests.certificates import Authority
 from tests.gateway.play import other_request, request

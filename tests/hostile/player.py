@@ -26,11 +26,11 @@ from gateway.channel import (
     Topics,
     WorkerSettings,
 )
-from policies.broker_meters import Others
-from policies.fleet_keys import total_key
-from policies.group_lines import GroupLimits
-from policies.shares import Part
+from policies.fleet.keys import total_key
+from policies.fleet.shares import Part
+from policies.groups.lines import GroupLimits
 from policies.storage import Factor
+from policies.thresholds.broker_meters import Others
 from protocol import api
 from protocol.refusal import refuse
 from protocol.wire import MalformedFrame

@@ -34,8 +34,8 @@ from gateway.data.session import Session
 from gateway.data.worker import Worker
 from gateway.data.world import World
 from policies.engine import Engine
-from policies.meter import Meter
-from policies.quota_lines import QuotaLines, QuotaRate
+from policies.limits.meter import Meter
+from policies.quotas.lines import QuotaLines, QuotaRate
 from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
 from protocol import api, produce_request

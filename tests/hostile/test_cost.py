@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from gateway.channel import Groups
-from policies.client_quotas import QuotaStore
-from policies.group_lines import GroupLimits
-from policies.quota_names import Entity, QuotaKey
+from policies.groups.lines import GroupLimits
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
 from protocol.wire import MalformedFrame, put_uvarint
 from tests.gateway.play import Play
 from tests.protocol.batches import batch

@@ -22,10 +22,10 @@ from gateway.data.session import Session
 from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
-from policies.client_quotas import QuotaStore
-from policies.group_lines import GroupLimits
-from policies.meter import TICK_S
-from policies.quota_names import Entity, QuotaKey
+from policies.groups.lines import GroupLimits
+from policies.limits.meter import TICK_S
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
 from protocol import api
 from protocol.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame

@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient
 from gateway import embedded
 from gateway.embedded import Cluster, wait_for
 from gateway.quotas.client import QuotaClient
-from policies.client_quotas import Alteration, Op
-from policies.quota_names import DEFAULT, Entity
+from policies.quotas.names import DEFAULT, Entity
+from policies.quotas.store import Alteration, Op
 from protocol import api
 from tests.gateway import play
 from tests.integration.gateways import Gateway, create_topic, log_bytes

@@ -21,8 +21,8 @@ from gateway.fleet.exchange import SPEC, Exchange, Present
 from gateway.fleet.peers import Heard
 from gateway.fleet.reports import Rate
 from gateway.kafka.internal_topic import REQUEST_TIMEOUT_S
-from policies.fleet_keys import FleetKey, group_key, total_key
-from policies.shares import IDLE, Use
+from policies.fleet.keys import FleetKey, group_key, total_key
+from policies.fleet.shares import IDLE, Use
 from tests.gateway.fleet_play import Reporter
 
 WAIT_S = 60.0  # until what must come has come, however busy the machine is

@@ -32,7 +32,7 @@ from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType as PythonType
 
 from gateway.embedded import Cluster, EmbeddedError, wait_for
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q

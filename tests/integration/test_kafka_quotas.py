@@ -18,9 +18,9 @@ from gateway import embedded
 from gateway.embedded import Cluster, free_port, wait_for
 from gateway.quotas import command
 from gateway.quotas.client import Described, QuotaClient, QuotaClientError, Refused
-from policies.client_quotas import Alteration, Op
-from policies.quota_filter import Component, Match
-from policies.quota_names import DEFAULT, Entity, QuotaKey
+from policies.quotas.filter import Component, Match
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.quotas.store import Alteration, Op
 
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 CONSUME = QuotaKey("consumer_byte_rate", "broker_bps")

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
 from gateway.embedded import Cluster, wait_for
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from tests.clients import processes
 from tests.gateway import play
 from tests.integration.gateways import Gateway, create_topic

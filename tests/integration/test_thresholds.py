@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from gateway.embedded import Cluster, wait_for
-from policies.meter import ALPHA, TICK_S
+from policies.limits.meter import ALPHA, TICK_S
 from tests.gateway import play
 from tests.integration.gateways import Dropped, Gateway, Outcomes, create_topic, dropped, log_bytes, sums, total
 from tests.integration.offer import Flow, Load, Tally, rate_between

@@ -22,9 +22,9 @@ from kafka import KafkaProducer
 from gateway import config
 from gateway.audit.whatif_command import rules_of
 from gateway.embedded import Cluster
-from policies.meter import TICK_S
-from policies.replay import replay
-from policies.replay_rows import Row
+from policies.limits.meter import TICK_S
+from policies.whatif.replay import replay
+from policies.whatif.rows import Row
 from tests.integration.gateways import Gateway, Record, create_topic
 from tests.policies.replay_play import phases_of
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from policies.broker_meters import OTHER, BrokerMeters, TopicMeter, TopicThreshold
 from policies.decision import Limit, Patience, strictest
 from policies.engine import Engine
-from policies.group_lines import GroupSide
-from policies.meter import TICK_S
+from policies.groups.lines import GroupSide
+from policies.limits.meter import TICK_S
+from policies.thresholds.broker_meters import OTHER, BrokerMeters, TopicMeter, TopicThreshold
 from policies.verdict import DELAY, Verdict
 
 

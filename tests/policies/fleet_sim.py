@@ -1,6 +1,6 @@
 # A fleet without network or clock: gateways of some workers each, producers with demand curves behind them, an exchange
-# that delays, loses and holds back messages. The shares are dealt by the real code (policies/shares.py, demand.py,
-# bucket.py) or, to compare, by the seed's own step function (pip82.py) in the same world. All chance comes
+# that delays, loses and holds back messages. The shares are dealt by the real code (policies/fleet: shares.py,
+# demand.py; bucket.py) or, to compare, by the seed's own step function (pip82.py) in the same world. All chance comes
 # from one seed.
 #
 #     python -m tests.policies.fleet_sim                      the table of docs/shares.md
@@ -17,10 +17,10 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from policies.bucket import Bucket
-from policies.demand import Demand
-from policies.fleet_lines import SHARED_BURST_S
-from policies.shares import FLOORS, IDLE, Fleet, Use, fair
+from policies.fleet.demand import Demand
+from policies.fleet.lines import SHARED_BURST_S
+from policies.fleet.shares import FLOORS, IDLE, Fleet, Use, fair
+from policies.limits.bucket import Bucket
 from tests.policies import pip82
 
 KEY: Final = "limit"

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from itertools import count
 
 from policies.engine import Engine
-from policies.group_lines import GroupLimits
-from policies.groups import Finder
-from policies.pacing import PACE_S
+from policies.groups.finder import Finder
+from policies.groups.lines import GroupLimits
+from policies.thresholds.pacing import PACE_S
 from policies.verdict import DELAY, Verdict
 from tests.policies.asking import Request
 

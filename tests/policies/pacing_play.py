@@ -8,8 +8,8 @@ from collections.abc import Callable
 from itertools import count, pairwise
 
 from policies.engine import Engine
-from policies.line import MAX_WAIT_S
-from policies.pacing import PACE_S
+from policies.limits.line import MAX_WAIT_S
+from policies.thresholds.pacing import PACE_S
 from tests.policies.asking import Request
 
 TURN_S = 0.002  # from an answer to the next request

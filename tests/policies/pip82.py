@@ -1,5 +1,5 @@
 # The step function of PIP-82 itself, in both of its variants: what a broker does with the usages that all brokers
-# reported, cycle after cycle. No gateway runs by it: policies/shares.py is measured against it (docs/shares.md).
+# reported, cycle after cycle. No gateway runs by it: policies/fleet/shares.py is measured against it (docs/shares.md).
 #
 # Source: PIP-82, section "Communications between brokers". It knows usages only, not who wants more. Where its text
 # leaves something open, what we read into it is said at the function.

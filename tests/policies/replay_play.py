@@ -8,10 +8,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from policies import tick_phase
-from policies.broker_meters import Others
 from policies.engine import Engine
-from policies.replay_rows import Life, Row
+from policies.thresholds.broker_meters import Others
+from policies.whatif import tick_phase
+from policies.whatif.rows import Life, Row
 from tests.policies.asking import record, rejection
 
 STEP_S = 0.01

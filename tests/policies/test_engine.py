@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from policies.broker_meters import BrokerMeters
 from policies.engine import INTERNAL_TOPICS, Engine
-from policies.meter import TICK_S
-from policies.thresholds import ThresholdError
+from policies.limits.meter import TICK_S
+from policies.thresholds.broker_meters import BrokerMeters
+from policies.thresholds.values import ThresholdError
 from tests.policies.asking import fill, record, rejecting
 
 MB = 1_000_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from policies.broker_meters import Others
 from policies.engine import Engine
-from policies.fleet_keys import total_key
-from policies.meter import TICK_S
-from policies.shares import Part
+from policies.fleet.keys import total_key
+from policies.fleet.shares import Part
+from policies.limits.meter import TICK_S
+from policies.thresholds.broker_meters import Others
 from policies.verdict import DELAY, STORAGE_THROTTLE
 from tests.policies.asking import decide, record, rejection, storage
 from tests.policies.pacing_play import Connection, Loop

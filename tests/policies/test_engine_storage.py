@@ -6,8 +6,8 @@ import pytest
 
 from policies.decision import Patience
 from policies.engine import Engine
-from policies.line import MAX_WAIT_S
-from policies.pacing import Pacer
+from policies.limits.line import MAX_WAIT_S
+from policies.thresholds.pacing import Pacer
 from policies.verdict import DELAY, HOLD, REJECT, STORAGE_PAUSE, STORAGE_THROTTLE
 from tests.policies.asking import decide, record, say, storage
 

@@ -29,11 +29,11 @@ from policies.explain import (
     topics,
     utilization,
 )
-from policies.meter import TICK_S
+from policies.limits.meter import TICK_S
 from policies.policy_set import Op, PolicyKey, PolicySet
-from policies.quota_lines import UNDEALT, QuotaLines, QuotaRate
-from policies.quota_names import DEFAULT, Entity, QuotaKey
-from policies.quota_text import entity_text
+from policies.quotas.lines import UNDEALT, QuotaLines, QuotaRate
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.quotas.text import entity_text
 from policies.storage import Factor
 from tests.policies.asking import record
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import Asked, Explanation, FleetUse, Held, Known, Rates, Rule, explain
-from policies.fleet_keys import group_key
-from policies.group_lines import GroupRate
-from policies.group_names import DISPATCH_BYTES, PUBLISH_BYTES, PUBLISH_MSGS
-from policies.groups import DEFAULT_PATTERN, Finder
+from policies.fleet.keys import group_key
+from policies.groups.finder import DEFAULT_PATTERN, Finder
+from policies.groups.lines import GroupRate
+from policies.groups.names import DISPATCH_BYTES, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.policy_set import Op, PolicyKey, PolicySet
 from policies.storage import Factor
 

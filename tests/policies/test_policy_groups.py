@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.group_names import GROUP_KEYS, PUBLISH_BYTES, PUBLISH_MSGS
+from policies.groups.names import GROUP_KEYS, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.policy_set import (
     Change,
     Entry,

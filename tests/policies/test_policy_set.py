@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.client_quotas import Alteration
-from policies.client_quotas import Op as QuotaOp
 from policies.policy_set import (
     Change,
     Entry,
@@ -33,8 +31,10 @@ from policies.policy_set import (
     key_bytes,
     value_text,
 )
-from policies.quota_names import DEFAULT, KEYS, Entity, QuotaKey
-from policies.thresholds import TOPIC_KEY, TOTAL_KEY
+from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey
+from policies.quotas.store import Alteration
+from policies.quotas.store import Op as QuotaOp
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 
 MB = 10**6
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))

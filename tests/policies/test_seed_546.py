@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from policies.client_quotas import Alteration, Entry, Op, QuotaStore, Values
-from policies.quota_filter import Component, Match
-from policies.quota_names import DEFAULT, KEYS, UNITS, Entity, QuotaError, QuotaKey, QuotaType
-from policies.quota_text import (
+from policies.quotas.filter import Component, Match
+from policies.quotas.names import DEFAULT, KEYS, UNITS, Entity, QuotaError, QuotaKey, QuotaType
+from policies.quotas.store import Alteration, Entry, Op, QuotaStore, Values
+from policies.quotas.text import (
     check_flags,
     components_of,
     describe_text,

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from policies.engine import Engine
-from policies.group_lines import GroupLimits
-from policies.shares import Fleet, Use, parts
+from policies.fleet.shares import Fleet, Use, parts
+from policies.groups.lines import GroupLimits
 from tests.policies.fleet_sim import ALL, LIMIT, Book, World, measure, noisy, play, relimited
 from tests.policies.group_play import Loop, Producer, finder
 from tests.policies.pip82 import spread, steal, step

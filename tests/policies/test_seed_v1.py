@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from policies.broker_meters import BrokerMeters
 from policies.engine import Engine
-from policies.meter import TICK_S
-from policies.thresholds import ThresholdError
+from policies.limits.meter import TICK_S
+from policies.thresholds.broker_meters import BrokerMeters
+from policies.thresholds.values import ThresholdError
 from tests.policies.asking import record, rejection
 
 MB = 1_000_000

@@ -1,0 +1,110 @@
+# The names of resource groups (PIP-82): of their rates, in all the spellings that are about, of groups themselves, and
+# of the tenants and namespaces that they are attached to. The proposal spells its keys in two ways, Pulsar in a third;
+# they differ in case and in `limit`, so they are read without regard to both.
+#
+# Knows no traffic, and not which groups there are.
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from policies.fleet.keys import Direction, Unit
+from policies.thresholds.values import LARGEST
+from policies.units import exact_rate
+
+EXISTS: Final = "exists"
+ATTACHMENT_KEY: Final = "resourcegroup"
+PUBLISH_MSGS: Final = "publishRateInMsgs"
+PUBLISH_BYTES: Final = "publishRateInBytes"
+DISPATCH_MSGS: Final = "dispatchRateInMsgs"
+DISPATCH_BYTES: Final = "dispatchRateInBytes"
+GROUP_KEYS: Final = (PUBLISH_MSGS, PUBLISH_BYTES, DISPATCH_MSGS, DISPATCH_BYTES)  # as Pulsar has them
+MEANS: Final[dict[str, tuple[Direction, Unit]]] = {
+    PUBLISH_MSGS: ("publish", "msgs"),
+    PUBLISH_BYTES: ("publish", "bytes"),
+    DISPATCH_MSGS: ("dispatch", "msgs"),
+    DISPATCH_BYTES: ("dispatch", "bytes"),
+}
+ANSWERED: Final = {  # by the proposal, beside Pulsar's own
+    PUBLISH_MSGS: "PublishRatelimitinmsgs",
+    PUBLISH_BYTES: "PublishRatelimitinbytes",
+    DISPATCH_MSGS: "DispatchRatelimitinmsgs",
+    DISPATCH_BYTES: "DispatchRatelimitinbytes",
+}
+MAX_NAME: Final = 200
+
+_GROUP: Final = re.compile(r"[A-Za-z0-9._=:-]{1,200}")  # as Pulsar's NamedEntity has it
+_BY_LOWER: Final = {
+    spelled.lower(): key for names in ({key: key for key in GROUP_KEYS}, ANSWERED) for key, spelled in names.items()
+}
+
+
+class GroupNameError(ValueError):
+    """A name or a rate that can't be: what is wrong with it, and what would be right."""
+
+
+def rate_key(name: str) -> str | None:
+    """Which of GROUP_KEYS is meant by any of its spellings; None: none of them."""
+    return _BY_LOWER.get(name.lower())
+
+
+def check_group(name: str) -> None:
+    """
+    Raises:
+        GroupNameError: no group can have this name.
+    """
+    if not _GROUP.fullmatch(name) or name in (".", ".."):
+        raise GroupNameError(
+            f"{name[:MAX_NAME]!r} can't be a group's name: letters, digits, '.', '_', '-', '=' and ':', 1 to {MAX_NAME}"
+        )
+
+
+def check_tenant(name: str) -> None:
+    """
+    Raises:
+        GroupNameError: no tenant, and no namespace of one, can have this name.
+    """
+    if not 0 < len(name) <= MAX_NAME or "/" in name or not name.isprintable() or name in (".", ".."):
+        raise GroupNameError(
+            f"{name[:MAX_NAME]!r} can't be the name of a tenant or namespace: 1 to {MAX_NAME} printable characters"
+            " without '/'"
+        )
+
+
+def check_namespace(name: str) -> None:
+    """`name`: with its tenant.
+
+    Raises:
+        GroupNameError: it can't be.
+    """
+    tenant, slash, namespace = name.partition("/")
+    if not slash:
+        raise GroupNameError(f"{name[:MAX_NAME]!r} is not a valid namespace; for example: acme/orders")
+    check_tenant(tenant)
+    check_tenant(namespace)
+
+
+def check_rate(key: str, value: float) -> None:
+    """Units: bytes or messages per second.
+
+    Raises:
+        GroupNameError: it can't be.
+    """
+    if key == EXISTS:
+        if value != 1:
+            raise GroupNameError(f"{EXISTS}: is 1 where there is the group, not {_short(value)}")
+    elif not 0 < value <= LARGEST:
+        raise GroupNameError(
+            f"{key}: {_short(value)} is no limit: a number above 0 and at most {2**63 - 1} is, or -1 or null for none"
+        )
+
+
+def _short(value: float) -> str:
+    """An int, as JSON brings it, may be one that no float can be."""
+    return "such a number" if isinstance(value, int) and abs(value) > LARGEST else f"{value:g}"
+
+
+def rate_text(key: str, value: float) -> str:
+    """For people: with every digit and its unit."""
+    return exact_rate(value, "bytes" if MEANS[key][1] == "bytes" else "messages")

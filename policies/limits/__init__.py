@@ -1,0 +1,5 @@
+# Limits by rate: what they are made of.
+#
+# bucket.py  token bucket with a bounded debt
+# line.py    one limit that everybody under it waits for, and whom it turns away
+# meter.py   one-minute EWMA as Kafka's own meters compute it

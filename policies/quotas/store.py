@@ -1,0 +1,326 @@
+# Client quotas: which value is set for whom, and which of them hold for one connection. Each key (type and unit) goes
+# through Kafka's eight levels by itself, the most specific value wins and overrides the others; the values of different
+# keys all hold, whichever is reached first. All who meet in one `BucketKey` share one limit.
+#
+# A store is an immutable value: a change is a new one, with a higher `version`. Knows no traffic, no rates and no
+# topic that values are kept in. Sources: KIP-546 (draft; KIP-13, 55 and 124 for what it builds on); what is refused is
+# what Kafka 4.3's controller refuses (ClientQuotaControlManager, ClientQuotasImage), and what would limit nothing.
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from policies.quotas.filter import Component, Filter
+from policies.quotas.names import (
+    DEFAULT,
+    KEYS,
+    Entity,
+    Name,
+    QuotaError,
+    QuotaKey,
+    QuotaType,
+    Unit,
+)
+
+Values = Mapping[QuotaKey, float]
+NO_TOTALS: Final[frozenset[QuotaType]] = frozenset()
+_LARGEST: Final = 2.0**63  # Kafka's byte rates are a Java long
+LEAST_PERCENT: Final = 0.001  # 10 µs of a second; beyond these it is a mistake, and floats get out of hand
+MOST_PERCENT: Final = 100_000.0  # a thousand threads
+_NONE: Final[Values] = MappingProxyType({})
+
+
+class Op(NamedTuple):
+    """Set `key`, as QuotaKey.parse takes it, to `value`; None removes it."""
+
+    key: str
+    value: float | None
+
+
+class Alteration(NamedTuple):
+    """Changes of one entity, given as `Entity.of` takes it: all of them are made, or none."""
+
+    entity: Sequence[tuple[str, str | None]]
+    ops: Sequence[Op]
+
+
+class Altered(NamedTuple):
+    """`errors`: one per alteration, in their order, None = fine. `changed`: entities that have other values now.
+
+    With validate_only `store` is the former one, and `changed` what would have.
+    """
+
+    store: QuotaStore
+    errors: tuple[QuotaError | None, ...]
+    changed: tuple[Entity, ...]
+
+
+class Entry(NamedTuple):
+    """A value and the entity it is set for."""
+
+    source: Entity
+    value: float
+
+
+class BucketKey(NamedTuple):
+    """Who shares one limit: same key, and same actual names of the types that the limit's entity has.
+
+    Under <default> everybody has his own. `user`, `client_id`: actual names, "" for one that isn't known; None where
+    the entity doesn't have the type. For `broker_bps` and `percent` there is one bucket of it per broker.
+    """
+
+    key: QuotaKey
+    user: Name
+    client_id: Name
+
+
+class Effective(NamedTuple):
+    """The value that holds for one key. `overridden`: less specific ones, most specific first; None: not asked for."""
+
+    key: QuotaKey
+    source: Entity
+    value: float
+    bucket: BucketKey
+    overridden: tuple[Entry, ...] | None
+
+
+class Limit(NamedTuple):
+    """What the data path needs of an effective value. `rate`: in `unit`; for `shares` the number of them."""
+
+    bucket: BucketKey
+    unit: Unit
+    rate: float
+    source: Entity
+
+
+class Limits(NamedTuple):
+    """All limits of one user and client id, by what they limit: all of them hold."""
+
+    produce: tuple[Limit, ...]
+    consume: tuple[Limit, ...]
+    request: tuple[Limit, ...]
+
+
+class QuotaStore:
+    """Values by entity. Treat as frozen. `version` grows with every change: limits found in an older one are stale."""
+
+    __slots__ = ("_entries", "version")
+
+    def __init__(self, entries: Mapping[Entity, Values] | None = None, version: int = 0) -> None:
+        """Shares are taken without a look at totals, which may have gone since they were set: see `warnings`.
+
+        Raises:
+            QuotaError: an entity or a value that can't be.
+        """
+        self._entries: dict[Entity, Values] = {}
+        self.version = version
+        for entity, values in (entries or {}).items():
+            self._put(entity.checked(), {key: checked(key, value) for key, value in values.items()})
+
+    @classmethod
+    def accepted(cls, entries: Mapping[Entity, Values]) -> QuotaStore:
+        """What a broker has accepted, which takes values that are refused here. For looking, not for limiting."""
+        made = cls()
+        for entity, values in entries.items():
+            made._put(entity, values)
+        return made
+
+    @property
+    def entries(self) -> Mapping[Entity, Values]:
+        """Entities that have at least one value."""
+        return MappingProxyType(self._entries)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def alter(
+        self,
+        alterations: Sequence[Alteration],
+        totals: Set[QuotaType] = NO_TOTALS,
+        validate_only: bool = False,
+    ) -> Altered:
+        """AlterClientQuotas. Alterations don't depend on each other: one that is refused leaves the others alone.
+
+        Args:
+            totals: types for which brokers have a total that `shares` can be parts of.
+        """
+        times = Counter(frozenset(alteration.entity) for alteration in alterations)
+        errors: list[QuotaError | None] = []
+        wanted: dict[Entity, Values] = {}
+        for alteration in alterations:
+            try:
+                entity = Entity.of(alteration.entity)
+                if times[frozenset(alteration.entity)] > 1:  # Kafka takes the first and still reports the error
+                    raise QuotaError(f"{entity.path} is given more than once: alter it once per request")
+                wanted[entity] = _applied(self._entries.get(entity, _NONE), alteration.ops, totals)
+                errors.append(None)
+            except QuotaError as error:
+                errors.append(error)
+        changed = tuple(entity for entity, values in wanted.items() if values != self._entries.get(entity, _NONE))
+        store = self if validate_only else self._with({entity: wanted[entity] for entity in changed})
+        return Altered(store, tuple(errors), changed)
+
+    def set(self, entity: Entity, key: QuotaKey, value: float, totals: Set[QuotaType] = NO_TOTALS) -> QuotaStore:
+        """One value.
+
+        Raises:
+            QuotaError: an entity or a value that can't be.
+        """
+        new = {**self._entries.get(entity.checked(), _NONE), key: checked(key, value, totals)}
+        return self._with({entity: new})
+
+    def delete(self, entity: Entity, key: QuotaKey) -> QuotaStore:
+        """Without that value; no error if there is none."""
+        return self._with({entity: {k: v for k, v in self._entries.get(entity, _NONE).items() if k != key}})
+
+    def replaced(self, entries: Mapping[Entity, Values]) -> QuotaStore:
+        """With all values of these entities replaced, as a compacted topic gives them; none of them = {}.
+
+        Raises:
+            QuotaError: see the constructor.
+        """
+        given = QuotaStore(entries)
+        return self._with({entity: given._entries.get(entity, _NONE) for entity in entries})
+
+    def _with(self, entries: Mapping[Entity, Values]) -> QuotaStore:
+        if all(self._entries.get(entity, _NONE) == values for entity, values in entries.items()):
+            return self
+        new = QuotaStore(version=self.version + 1)
+        new._entries = self._entries.copy()
+        for entity, values in entries.items():
+            new._put(entity, values)
+        return new
+
+    def _put(self, entity: Entity, values: Values) -> None:
+        if values:
+            self._entries[entity] = dict(sorted(values.items(), key=lambda item: str(item[0])))
+        else:
+            self._entries.pop(entity, None)
+
+    # --- what is set --------------------------------------------------------------------------------------------------
+
+    def describe(self, components: Sequence[Component] = (), strict: bool = False) -> tuple[tuple[Entity, Values], ...]:
+        """DescribeClientQuotas: entities that all components match, in the order of `Entity.order`; values by key.
+
+        Args:
+            strict: leave out entities that have a type which no component names.
+
+        Raises:
+            QuotaError: a component that can't be.
+        """
+        wanted = Filter(components, strict)
+        found = sorted(filter(wanted.matches, self._entries), key=lambda entity: entity.order)
+        return tuple((entity, self._entries[entity]) for entity in found)
+
+    def warnings(self, totals: Set[QuotaType]) -> tuple[str, ...]:
+        """Shares that are no limit, as the total that they were parts of is gone."""
+        idle = sum(
+            1 for values in self._entries.values() for key in values if key.unit == "shares" and key.type not in totals
+        )
+        return (f"{idle} quotas in shares have no effect: there is no broker total to share",) if idle else ()
+
+    # --- what holds ---------------------------------------------------------------------------------------------------
+
+    def effective(self, entity: Entity, omit_overridden_values: bool = False) -> tuple[Effective, ...]:
+        """DescribeEffectiveQuotas: the value that holds per key, by key, for who is of that user and client id.
+
+        A default asks for what holds for those who have nothing of their own; a type that the entity lacks, for what
+        doesn't depend on it.
+        """
+        found: dict[QuotaKey, list[Entry]] = {}
+        for source in paths(entity):
+            for key, value in self._entries.get(source, _NONE).items():
+                found.setdefault(key, []).append(Entry(source, value))
+        return tuple(
+            Effective(
+                key,
+                winner.source,
+                winner.value,
+                _bucket(key, winner.source, entity),
+                None if omit_overridden_values else tuple(overridden),
+            )
+            for key in KEYS
+            if key in found
+            for winner, *overridden in (found[key],)
+        )
+
+    def resolve(self, user: str | None, client_id: str | None) -> tuple[Effective, ...]:
+        """What holds for a connection. None and "", as clients without a client id send it, match the default only."""
+        return self.effective(Entity(user or "", client_id or ""))
+
+    def limits(self, user: str | None, client_id: str | None) -> Limits:
+        """`resolve`, as the data path wants it: called once per identity, kept as long as `version` stays."""
+        found = self.effective(Entity(user or "", client_id or ""), omit_overridden_values=True)
+        if not found:
+            return NO_LIMITS
+        limits = [Limit(each.bucket, each.key.unit, each.value, each.source) for each in found]
+        return Limits(*(tuple(limit for limit in limits if limit.bucket.key.type == kind) for kind in _DIRECTIONS))
+
+
+_DIRECTIONS: Final[tuple[QuotaType, ...]] = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+NO_LIMITS: Final = Limits((), (), ())
+
+
+def paths(entity: Entity) -> list[Entity]:
+    """Entities whose values hold for this one, most specific first: eight, if it has both names."""
+    clients = _candidates(entity.client_id)
+    found = [Entity(user, client) for user in _candidates(entity.user) for client in (*clients, None)]
+    found += [Entity(None, client) for client in clients]
+    return found
+
+
+def checked(key: QuotaKey, value: float, totals: Set[QuotaType] | None = None) -> float:
+    """`value`, if it can be set. `totals`: see `QuotaStore.alter`; None: all types have one.
+
+    Raises:
+        QuotaError: it can't.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise QuotaError(f"{key}={value}: a quota is a finite number above 0; remove it for no limit")
+    if key.unit == "percent":
+        if not LEAST_PERCENT <= value <= MOST_PERCENT:
+            raise QuotaError(
+                f"{key}={value:g}: from {LEAST_PERCENT:g} to {MOST_PERCENT:,.0f} % can be had; remove it for no limit"
+            )
+        return value
+    if value != math.floor(value):
+        raise QuotaError(f"{key}={value}: {key.type} has no fractions, {math.ceil(value)} would do")
+    if value > _LARGEST:
+        raise QuotaError(f"{key}={value}: the largest value is {int(_LARGEST) - 1}; remove the quota for no limit")
+    if key.unit == "shares" and totals is not None and key.type not in totals:
+        first = "set one first, or " if key.type == "producer_byte_rate" else ""
+        raise QuotaError(f"{key}: brokers have no total for {key.type} to share; {first}use bps or broker_bps")
+    return value
+
+
+def _applied(values: Values, ops: Sequence[Op], totals: Set[QuotaType]) -> Values:
+    new = dict(values)
+    seen: set[QuotaKey] = set()
+    for op in ops:
+        key = QuotaKey.parse(op.key)
+        if key in seen:
+            raise QuotaError(f"{key} is given twice: set or remove it once per entity")
+        seen.add(key)
+        if op.value is None:
+            new.pop(key, None)
+        else:
+            new[key] = checked(key, op.value, totals)
+    return new
+
+
+def _candidates(name: Name) -> tuple[Name, ...]:
+    """What a quota may be set for so that it holds for this name."""
+    if name is None:
+        return ()
+    return (name, DEFAULT) if name and name is not DEFAULT else (DEFAULT,)
+
+
+def _bucket(key: QuotaKey, source: Entity, entity: Entity) -> BucketKey:
+    return BucketKey(
+        key,
+        None if source.user is None else entity.user,
+        None if source.client_id is None else entity.client_id,
+    )

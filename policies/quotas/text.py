@@ -1,0 +1,157 @@
+# What `kafka-quotas` reads and prints: entities, quotas and flags as text, word for word as in KIP-546's draft, its
+# slips apart (the names of its two users are swapped between --list and --describe; --describe takes no --add).
+#
+# Names are printed sanitized and read so: what was printed can be pasted, and a comma in a name is `%2C`. Knows neither
+# the store nor how text gets in or out.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import TYPE_CHECKING, Final
+
+from policies.quotas.filter import Component, Match
+from policies.quotas.names import (
+    ENTITY_TYPES,
+    Default,
+    Entity,
+    QuotaError,
+    QuotaKey,
+    named,
+    spelled,
+    unknown_entity_type,
+)
+from policies.quotas.store import Effective, Op
+
+if TYPE_CHECKING:
+    from policies.quotas.store import Limit, Values
+
+# Flags that only one operation has; all have --names and --defaults.
+OPERATIONS: Final[Mapping[str, Set[str]]] = {
+    "list": frozenset({"prefix"}),
+    "describe": frozenset({"include-overrides"}),
+    "alter": frozenset({"add", "delete", "validate-only"}),
+}
+_COMMON: Final = frozenset({"names", "defaults"})
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+def entity_text(entity: Entity) -> str:
+    """For instance `{user=<default>, client-id=my-client}`."""
+    return "{" + ", ".join(f"{entity_type}={spelled(name)}" for entity_type, name in entity.names) + "}"
+
+
+def quota_text(key: QuotaKey, value: float) -> str:
+    """For instance `producer_byte_rate:bps=10000000`."""
+    return f"{key}={int(value) if value == int(value) else repr(value)}"
+
+
+def list_text(entries: Iterable[tuple[Entity, Values]]) -> str:
+    """--list: each entity with its own values; "" for none."""
+    return "\n\n".join(
+        "\n".join((entity_text(entity), *(quota_text(key, value) for key, value in values.items())))
+        for entity, values in entries
+    )
+
+
+def describe_text(effective: Iterable[Effective]) -> str:
+    """--describe: what holds and where it is set; what it overrides, if that was asked for, behind a star."""
+    return "\n".join(line for each in effective for line in _lines(each))
+
+
+def limit_text(limit: Limit) -> str:
+    """One limit and where it is set, as --describe has it: for messages to clients and explanations."""
+    return f"{quota_text(limit.bucket.key, limit.rate)} {entity_text(limit.source)}"
+
+
+def _lines(effective: Effective) -> Iterator[str]:
+    yield f"{quota_text(effective.key, effective.value)} {entity_text(effective.source)}"
+    for source, value in effective.overridden or ():
+        yield f"*{quota_text(effective.key, value)} {entity_text(source)}"
+
+
+# --- input ------------------------------------------------------------------------------------------------------------
+
+
+def check_flags(flags: Iterable[str]) -> str:
+    """The operation that these flags, without their dashes, ask for.
+
+    Raises:
+        QuotaError: none or several operations, one with another's flag, or without what it needs.
+    """
+    given = set(flags)
+    operations = [operation for operation in OPERATIONS if operation in given]
+    if len(operations) != 1:
+        said = " and ".join(f"--{operation}" for operation in operations)
+        raise QuotaError(f"{said} exclude each other" if said else "one of --list, --describe and --alter is needed")
+    (operation,) = operations
+    for other, its_flags in OPERATIONS.items():
+        wrong = sorted(given & its_flags) if other != operation else ()
+        if wrong:
+            raise QuotaError(f"--{operation} has no --{wrong[0]}: did you mean --{other}?")
+    if operation != "list" and not given & _COMMON:
+        raise QuotaError(f"--{operation} needs an entity: --names=user=NAME,client-id=NAME, --defaults=user, or both")
+    if operation == "alter" and not given & {"add", "delete"}:
+        raise QuotaError("--alter needs --add, --delete or both")
+    return operation
+
+
+def entity_of(names: str = "", defaults: str = "") -> Entity:
+    """The entity of --names and --defaults. Raises QuotaError: it is none."""
+    return Entity.of([(c.entity_type, c.match) for c in components_of(names, defaults)])
+
+
+def components_of(names: str = "", defaults: str = "", prefix: str = "") -> tuple[Component, ...]:
+    """The filter of --list: a type that isn't mentioned matches any name, and none. Raises QuotaError."""
+    found = [Component(_known(kind), Match.EXACT, _name(name)) for kind, name in _pairs(names, "--names")]
+    found += [Component(_known(kind), Match.DEFAULT) for kind in _parts(defaults, "--defaults")]
+    found += [Component(_known(kind), Match.PREFIX, _name(name)) for kind, name in _pairs(prefix, "--prefix")]
+    types = [component.entity_type for component in found]
+    for entity_type in types:
+        if types.count(entity_type) > 1:
+            raise QuotaError(f"{entity_type} is given twice: use one of --names, --defaults and --prefix for it")
+    return tuple(found)
+
+
+def ops_of(add: str = "", delete: str = "") -> tuple[Op, ...]:
+    """The changes of --add and --delete, their keys as the wire has them. Raises QuotaError."""
+    ops = [Op(QuotaKey.parse(key).wire, _number(key, value)) for key, value in _pairs(add, "--add", "name:unit=value")]
+    return (*ops, *(Op(QuotaKey.parse(key).wire, None) for key in _parts(delete, "--delete")))
+
+
+def _parts(text: str, where: str) -> list[str]:
+    parts = text.split(",") if text else []
+    if "" in parts:
+        raise QuotaError(f"{where}={text}: nothing between two commas; a comma in a name is written %2C")
+    return parts
+
+
+def _pairs(text: str, where: str, form: str = "type=name") -> list[tuple[str, str]]:
+    pairs = []
+    for part in _parts(text, where):
+        key, equals, value = part.partition("=")
+        if not (key and equals and value):
+            raise QuotaError(f"{part!r} in {where}: {form} is needed; a comma in a name is written %2C")
+        pairs.append((key, value))
+    return pairs
+
+
+def _known(entity_type: str) -> str:
+    if entity_type not in ENTITY_TYPES:
+        raise unknown_entity_type(entity_type)
+    return entity_type
+
+
+def _name(text: str) -> str:
+    name = named(text)
+    if isinstance(name, Default):
+        raise QuotaError("<default> is no name: use --defaults; a name that is spelled so is written %3Cdefault%3E")
+    return name
+
+
+def _number(key: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise QuotaError(f"{key}={value}: {value!r} is no number") from None

@@ -1,0 +1,219 @@
+# V1's thresholds by delay: the fluid form of "reject only when total rate AND topic rate are over". Each admitted byte
+# is taken from the total's bucket and its topic's; a request waits for the shorter of the two debts. A topic within its
+# own threshold never waits; one beyond it waits for the total only, so it may use what others leave; and since both
+# buckets remember, the sum stays at the total, and each topic gets its threshold if it wants it. No EWMA decides here:
+# between two of its ticks it would let everything through, and then nothing.
+#
+# The hot path asks `over` and adds to `uncounted`, as with rejections; here `thresholds_ask`, which is part of it,
+# means: ask `judge` about every request, and tell `take` what passes. So steady demand is paced request by request.
+# It is set where a limit may be reached before the next `pace`: for a topic that was quiet, as nobody knows how much
+# comes, and where there is little credit left. What was counted without asking, `pace` moves into the buckets.
+#
+# Strangers share both, so what one of them takes at once is forgiven beyond DEBT_S (line.py).
+#
+# In a fleet the total's bucket has our part of it, and a topic's our portion of its threshold. Knows no request and no
+# clock.
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from policies.limits.bucket import Bucket
+from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, ENTER_S, LEAVE_S, MIN_WAIT_S, Answer, Door
+from policies.thresholds.values import ThresholdStrategy
+from policies.verdict import Verdict, used_up_threshold
+
+if TYPE_CHECKING:
+    from policies.decision import Patience
+    from policies.fleet.lines import Fleet
+    from policies.thresholds.broker_meters import BrokerMeters, TopicMeter
+
+PACE_S: Final = 0.05  # how often `pace` is called: for so long a topic that is not asked about can exceed its threshold
+SLACK_DEBT_S: Final = 1.0  # what a topic may owe, beyond what the total does, for having used what others left
+FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: all that such a topic gets is what others leave
+
+
+class Pacer(ThresholdStrategy):
+    """The buckets of one broker, which has a total threshold: the total's, and one of each topic in use
+    (`TopicMeter.bucket`).
+    """
+
+    __slots__ = ("_asked", "_broker", "_door", "_fleet", "_hungry", "_seen", "_settled", "_since", "_total", "_used",
+                 "bucket")  # fmt: skip
+    delays = True
+
+    def __init__(self, broker: BrokerMeters, fleet: Fleet) -> None:
+        assert broker.own_threshold is not None
+        self.bucket = Bucket(broker.own_threshold, BURST_S, DEBT_S)
+        self._broker = broker
+        self._total = broker.total
+        self._seen = broker.total.uncounted  # of `total.uncounted`: what is in the bucket already
+        self._since = math.inf  # what a topic without a bucket has not `seen` came in since then
+        # Topics whose `over` is set and that are in use: whether `judge` was asked about them since the last `pace`.
+        self._asked: dict[TopicMeter, bool] = {}
+        self._door = Door()
+        self._fleet = fleet
+        self._used = -math.inf  # when something was taken
+        self._settled = -math.inf  # until then our part of the total is provisional (fleet/lines.py)
+        self._hungry = False  # a request had to wait for the total, or was turned away
+        for meter in broker.topics.values():
+            meter.seen = meter.uncounted
+            meter.bucket = None
+            meter.ask_thresholds(True)
+
+    def join(self, meter: TopicMeter) -> None:
+        meter.ask_thresholds(True)  # nobody knows how much comes
+
+    def retune(self, now: float) -> None:
+        rate = self._broker.own_threshold  # the topics' are looked up whenever they are used
+        assert rate is not None
+        if rate != self.bucket.rate:
+            self.bucket.set_rate(rate, now)
+
+    def pace(self, now: float) -> None:
+        """Move what was counted since the last call into the buckets, and find the topics that have to be asked about.
+
+        While the total has credit, only topics that were asked about cost anything; else each topic costs a comparison,
+        and those that had traffic an update.
+        """
+        owed = self._settle_total(now)
+        total = self.bucket
+        if total.level(now) < ENTER_S * total.rate:
+            for meter in self._broker.topics.values():
+                if meter.uncounted != meter.seen:
+                    bucket = self._settle(meter, owed, now)
+                    if bucket is None or meter.thresholds_ask:
+                        continue
+                    if bucket.level(now) < ENTER_S * bucket.rate:
+                        meter.ask_thresholds(True)
+                        self._asked[meter] = True
+        if self._asked:
+            self._leave(owed, now)
+
+    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
+        answer = self._ask(meter, size, patience, now)
+        if answer is AT_ONCE:
+            return None
+        broker = self._broker
+        limit, total_limit = meter.threshold, broker.threshold
+        assert limit is not None, "a topic without a threshold never waits"
+        assert total_limit is not None
+        return used_up_threshold(
+            topic.decode(errors="replace"),
+            broker.node_id,
+            answer.throttle_ms,
+            (meter.fleet_rate, limit),
+            (broker.fleet_rate, total_limit),
+            answer.outcome,
+            broker.note,
+        )
+
+    def take(self, meter: TopicMeter, size: int, now: float) -> None:
+        bucket = meter.bucket
+        if meter.threshold is None or bucket is None:  # for `pace` to take from the total
+            return
+        self.spare(meter, size)
+        owed = self.bucket.take(size, now)
+        bucket.take(size, now)
+        bucket.forgive((owed + SLACK_DEBT_S) * bucket.rate)
+        self._note_use(now)
+
+    def spare(self, meter: TopicMeter, size: int) -> None:
+        meter.seen += size
+        self._seen += size
+
+    def _ask(self, meter: TopicMeter, size: int, patience: Patience, now: float) -> Answer:
+        total_wait = self._settle_total(now)
+        bucket = self._settle(meter, total_wait, now)
+        self._asked[meter] = True
+        if bucket is None:
+            return AT_ONCE
+        total, topic_wait = self.bucket, bucket.wait(now)
+        ahead = min(total_wait, topic_wait)
+        after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
+        refusal = self._door.turn_away(ahead, after, patience.may_delay, patience.denied_s)
+        if refusal is not None:
+            self._hungry = True
+            return refusal._replace(wait=min(refusal.wait, self._longest_wait(now)))
+        wait = min(total.wait_after(size, now), bucket.wait_after(size, now))
+        if wait < MIN_WAIT_S:
+            return AT_ONCE
+        self._hungry = True
+        return Answer(True, min(wait, self._longest_wait(now)))
+
+    def take_hunger(self, now: float) -> bool:
+        hungry, self._hungry = self._hungry or self.bucket.wait(now) > 0.0, False
+        return hungry
+
+    def close_tick(self, now: float) -> None:
+        owed = self._settle_total(now)
+        self._seen = 0
+        for meter in self._broker.topics.values():
+            if meter.uncounted != meter.seen:
+                self._settle(meter, owed, now)
+            if not (meter.uncounted or meter.thresholds_ask):
+                meter.ask_thresholds(True)  # quiet for a whole tick: how much comes next, nobody knows
+            meter.seen = 0
+        self._since = now
+
+    def release(self) -> None:
+        for meter in self._broker.topics.values():
+            meter.ask_thresholds(False)
+        self._asked = {}
+
+    def is_limiting(self, meter: TopicMeter) -> bool:
+        bucket = meter.bucket
+        return meter.thresholds_ask and bucket is not None and bucket.in_debt and self.bucket.in_debt
+
+    def _settle_total(self, now: float) -> float:
+        """Bring the total's bucket up to date; the seconds that it owes."""
+        self._since = min(self._since, now)  # the first call
+        counted = self._total.uncounted
+        if counted != self._seen:
+            self._note_use(now)
+        self.bucket.absorb(counted - self._seen, now)
+        self._seen = counted
+        return self.bucket.wait(now)
+
+    def _note_use(self, now: float) -> None:
+        settle_s = self._fleet.settle_s
+        if now - self._used > settle_s:
+            self._settled = now + settle_s
+        self._used = now
+
+    def _longest_wait(self, now: float) -> float:
+        settle_s = self._fleet.settle_s
+        return settle_s if now < self._settled or now - self._used > settle_s > 0.0 else math.inf
+
+    def _settle(self, meter: TopicMeter, owed: float, now: float) -> Bucket | None:
+        """Bring a topic's bucket up to date; None where nothing limits it. `owed`: the total's debt in seconds."""
+        counted = meter.uncounted
+        size = counted - meter.seen
+        meter.seen = counted
+        limit = meter.threshold
+        if limit is not None:
+            limit *= meter.portion
+        if limit is None:
+            return None
+        rate = limit if limit > FLOOR else FLOOR
+        bucket = meter.bucket
+        if bucket is None:
+            bucket = meter.bucket = Bucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, self._since)
+        elif bucket.rate != rate:
+            bucket.set_rate(rate, now)
+        bucket.absorb(size, now)
+        # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
+        bucket.forgive((owed + SLACK_DEBT_S) * rate)
+        return bucket
+
+    def _leave(self, owed: float, now: float) -> None:
+        """Ask no more about topics that have credit and are in use. Those that aren't may come back with any amount."""
+        has_credit = self.bucket.level(now) >= LEAVE_S * self.bucket.rate
+        for meter, recently in list(self._asked.items()):
+            bucket = None if has_credit else self._settle(meter, owed, now)
+            if bucket is None or bucket.level(now) >= LEAVE_S * bucket.rate:
+                meter.ask_thresholds(not recently)
+                del self._asked[meter]
+            else:
+                self._asked[meter] = False

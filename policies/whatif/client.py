@@ -1,0 +1,110 @@
+# One client's traffic to one topic of a broker, where a replay decides otherwise than was decided when it was recorded:
+# what of it is in already, and what it holds back and sends again. Kafka's producers are alike in this: they keep a few
+# requests in flight, wait as long as the answer told, send these again, and give up delivery.timeout.ms after the first
+# time; what they could not send yet stays in their queue.
+#
+# Bytes are a fluid here: nobody knows which batch a recorded repeat was of, so all that is pending has the same share
+# in it. Knows no policy and no clock.
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from policies.whatif.rows import Row, StreamKey
+
+IN_FLIGHT: Final = 5  # requests: max.in.flight.requests.per.connection
+
+
+class Stream:
+    """
+    `pending`: bytes that were rejected in the record and have not come again. `gone`: those of them that got in here,
+    so that their repeats fall away. `held`: bytes that it wants in here, and that are not. `muted_until`: seconds; it
+    sends nothing before. `request`: bytes of one of its requests; `messages` in a byte. `outcome`: what its requests
+    end in when they pass. `exempt`: nothing limits it. `limited`: limits that delay do.
+    """
+
+    __slots__ = ("_queue", "_tried", "denied_since", "exempt", "gone", "held", "key", "limited", "messages",
+                 "muted_until", "outcome", "pending", "request")  # fmt: skip
+
+    def __init__(self, key: StreamKey, exempt: bool = False) -> None:
+        self.key = key
+        self.exempt = exempt
+        self.outcome = "accepted"
+        self.limited = False
+        self.pending = self.gone = self.held = 0.0
+        self.muted_until = 0.0
+        self.denied_since = 0.0
+        self.request = 1.0
+        self.messages = 0.0  # per byte
+        self._queue: deque[list[float]] = deque()  # since when, bytes; oldest first
+        self._tried = 0.0  # of `held`, its oldest: rejected at least once
+
+    @property
+    def gone_share(self) -> float:
+        """Of a recorded repeat, what has got in here already."""
+        return min(1.0, self.gone / self.pending) if self.pending > 0 else 0.0
+
+    def note(self, owed: float) -> None:
+        """What the record says: so much more was rejected than came again (whatever became of it then)."""
+        self.pending = max(0.0, self.pending + owed)
+        self.gone = max(0.0, min(self.gone, self.pending))
+
+    def learn(self, rows: Sequence[Row]) -> None:
+        """What its requests are like."""
+        for row in rows:
+            if row.requests and row.bytes:
+                self.request = row.bytes / row.requests
+                self.messages = row.messages / row.bytes
+            if row.outcome in ("accepted", "unacknowledged"):
+                self.outcome = row.outcome
+
+    def hold(self, size: float, tried: float, now: float) -> None:
+        """It wants these in; `tried` of them were rejected before."""
+        if size <= 0.0:
+            return
+        if self._queue and now - self._queue[-1][0] < 1.0:
+            self._queue[-1][1] += size
+        else:
+            self._queue.append([now, size])
+        self.held += size
+        self._tried += tried
+
+    def attempt(self, most: float) -> tuple[float, float]:
+        """What it sends in vain: bytes, and how many of them not for the first time."""
+        size = min(self.held, most)
+        again = min(size, self._tried)
+        self._tried = max(self._tried, size)
+        return size, again
+
+    def release(self, most: float) -> tuple[float, float]:
+        """What it gets in of `most`: bytes, and how many of them had been rejected before."""
+        size = min(self.held, most)
+        self._drop(size)
+        again = min(size, self._tried)
+        self._tried -= again
+        return size, again
+
+    def expire(self, before: float) -> float:
+        """Give up what it has since before that; returns those bytes that were never sent at all."""
+        old = 0.0
+        while self._queue and self._queue[0][0] < before:
+            old += self._queue[0][1]
+            self._drop(self._queue[0][1])
+        tried = min(old, self._tried)
+        self._tried -= tried
+        return old - tried
+
+    @property
+    def untried(self) -> float:
+        """What it holds and has never sent."""
+        return max(0.0, self.held - self._tried)
+
+    def _drop(self, size: float) -> None:
+        left = size
+        while self._queue and left >= self._queue[0][1]:
+            left -= self._queue.popleft()[1]
+        if self._queue:
+            self._queue[0][1] -= left
+        self.held = max(0.0, self.held - size) if self._queue else 0.0

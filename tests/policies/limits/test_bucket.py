@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.limits.bucket import Bucket
+
+
+def bucket(rate: float = 100.0, burst_s: float = 2.0, debt_s: float = 10.0, now: float = 0.0) -> Bucket:
+    return Bucket(rate, burst_s, debt_s, now)
+
+
+def test_a_bucket_starts_empty() -> None:
+    assert bucket().level(0.0) == 0
+    assert bucket().take(50, 0.0) == pytest.approx(0.5)
+
+
+def test_it_starts_with_the_first_call_if_nothing_else_is_said() -> None:
+    made = Bucket(100.0, 2.0, 10.0)
+    assert made.level(1000.0) == 0
+    assert made.level(1001.0) == 100
+
+
+def test_each_later_taker_is_told_a_later_time() -> None:
+    made = bucket()
+    assert [made.take(100, 0.0) for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+def test_who_waits_as_told_finds_the_debt_of_those_before_paid() -> None:
+    made = bucket()
+    told = [made.take(100, 0.0) for _ in range(3)]
+    assert made.level(told[0]) == -200
+    assert made.level(told[2]) == 0
+
+
+def test_what_is_there_is_given_without_a_wait() -> None:
+    made = bucket()
+    assert made.take(100, 1.0) == 0
+    assert made.take(1, 1.0) == pytest.approx(0.01)
+
+
+def test_idle_time_saves_up_one_burst_at_most() -> None:
+    made = bucket()
+    assert made.level(3600.0) == 200
+    assert made.take(300, 3600.0) == 1
+
+
+def test_with_a_smaller_burst_less_is_saved_up_and_what_was_saved_beyond_it_goes() -> None:
+    made = bucket()
+    assert made.level(10.0) == 200
+    made.set_burst(0.5, 11.0)
+    assert made.level(20.0) == 50
+    made.set_burst(2.0, 20.0)
+    assert made.level(20.0) == 50
+    assert made.level(30.0) == 200
+
+
+def test_a_request_larger_than_the_burst_passes_once() -> None:
+    made = bucket()
+    assert made.take(900, 0.0) == 9
+    assert made.wait(0.0) == 9
+    assert made.wait(9.0) == 0
+
+
+def test_debt_is_bounded() -> None:
+    """apache/pulsar#24001: tokens far below zero stalled producers for minutes."""
+    made = bucket()
+    assert made.take(10**9, 0.0) == 10
+    assert made.take(1, 0.0) == 10
+    assert made.level(10.0) == 0
+
+
+def test_bytes_that_are_given_back_are_there_again_within_the_burst() -> None:
+    made = bucket()
+    made.take(500, 0.0)
+    assert made.take(-500, 0.0) == 0
+    assert made.level(0.0) == 0
+    made.take(-(10**9), 0.0)
+    assert made.level(0.0) == 200
+
+
+# --- bytes that came in meanwhile -------------------------------------------------------------------------------------
+
+
+def test_what_came_in_evenly_at_the_rate_leaves_the_level_as_it_is() -> None:
+    made = bucket()
+    for second in range(10, 100, 10):
+        made.absorb(1000, float(second))
+        assert made.level(float(second)) == 0
+
+
+def test_what_came_in_evenly_below_the_rate_saves_up_one_burst_at_most() -> None:
+    made = bucket()
+    made.absorb(900, 10.0)
+    assert made.level(10.0) == 100
+    made.absorb(0, 100.0)
+    assert made.level(100.0) == 200
+
+
+def test_what_came_in_evenly_above_the_rate_is_owed_within_the_bound() -> None:
+    made = bucket()
+    made.absorb(1100, 10.0)
+    assert made.level(10.0) == -100
+    made.absorb(10**9, 20.0)
+    assert made.level(20.0) == -1000
+
+
+def test_forgiving_leaves_that_much_debt_and_touches_no_credit() -> None:
+    made = bucket()
+    made.take(500, 0.0)
+    made.forgive(600)
+    assert made.level(0.0) == -500
+    made.forgive(100)
+    assert made.level(0.0) == -100
+    made.absorb(-200, 0.0)
+    made.forgive(0)
+    assert made.level(0.0) == 100
+
+
+# --- another rate -----------------------------------------------------------------------------------------------------
+
+
+def test_a_higher_rate_pays_the_same_debt_sooner() -> None:
+    made = bucket()
+    made.take(800, 0.0)
+    made.set_rate(400.0, 2.0)
+    assert made.level(2.0) == -600
+    assert made.wait(2.0) == 1.5
+
+
+def test_a_lower_rate_has_a_lower_bound_of_debt_and_burst() -> None:
+    made = bucket()
+    made.take(1000, 0.0)
+    made.set_rate(10.0, 0.0)
+    assert (made.level(0.0), made.wait(0.0)) == (-100, 10)
+    made = bucket()
+    made.set_rate(10.0, 100.0)
+    assert made.level(100.0) == 20
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
+def test_a_rate_that_never_pays_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        bucket(rate)
+    with pytest.raises(ValueError, match="rate"):
+        bucket().set_rate(rate, 0.0)
+
+
+def test_bounds_below_zero_are_refused() -> None:
+    with pytest.raises(ValueError, match="burst"):
+        bucket(burst_s=-1)
+    with pytest.raises(ValueError, match="debt"):
+        bucket(debt_s=-1)
+
+
+# --- strange clocks ---------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_stands_still_gives_nothing() -> None:
+    made = bucket(now=5.0)
+    for _ in range(100):
+        made.level(5.0)
+    assert made.take(100, 5.0) == 1
+
+
+def test_a_clock_that_jumps_far_gives_one_burst() -> None:
+    made = bucket()
+    made.take(1000, 0.0)
+    assert made.level(1e15) == 200
+
+
+def test_a_clock_that_steps_back_neither_gives_nor_stops() -> None:
+    """apache/pulsar#23930: after a step back limits throttled until the clock had caught up."""
+    made = bucket(now=1000.0)
+    made.take(300, 1000.0)
+    assert made.level(400.0) == -300
+    assert made.level(401.0) == -200
+    made.absorb(0, 100.0)
+    assert made.level(100.0) == -200
+
+
+# --- in the long run --------------------------------------------------------------------------------------------------
+
+sizes = st.lists(st.integers(1, 900), min_size=20, max_size=60)
+
+
+@given(sizes)
+def test_a_taker_that_waits_as_told_gets_the_rate_exactly(sizes: list[int]) -> None:
+    made, now = bucket(), 0.0
+    for size in sizes:
+        now += made.take(size, now)
+    assert now == pytest.approx(sum(sizes) / 100)
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.floats(0, 5)), max_size=60))
+def test_the_level_is_what_came_in_less_what_was_taken_within_the_bounds(steps: list[tuple[int, float]]) -> None:
+    made, now, level = bucket(), 0.0, 0.0
+    for size, pause in steps:
+        now += pause
+        level = max(min(200.0, level + 100 * pause) - size, -1000.0)
+        assert made.take(size, now) == pytest.approx(max(0.0, -level / 100), abs=1e-6)
+        assert made.level(now) == pytest.approx(level, abs=1e-6)
+        assert made.in_debt is (made.level(now) < 0)

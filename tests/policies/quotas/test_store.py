@@ -1,0 +1,423 @@
+# Client quotas: changes, what is set, what holds. Resolution is compared with an oracle that walks Kafka's eight paths
+# as text and knows nothing else of ours.
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.quotas.filter import Component, Match
+from policies.quotas.names import DEFAULT, KEYS, Entity, Name, QuotaError, QuotaKey, QuotaType
+from policies.quotas.store import (
+    NO_LIMITS,
+    Alteration,
+    BucketKey,
+    Entry,
+    Limit,
+    Op,
+    QuotaStore,
+    Values,
+    checked,
+    paths,
+)
+
+PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
+PRODUCE_BPS = QuotaKey("producer_byte_rate", "bps")
+PRODUCE_SHARES = QuotaKey("producer_byte_rate", "shares")
+CONSUME = QuotaKey("consumer_byte_rate", "broker_bps")
+REQUEST = QuotaKey("request_percentage", "percent")
+PRODUCERS: frozenset[QuotaType] = frozenset({"producer_byte_rate"})
+
+Pairs = list[tuple[str, str | None]]
+ALICE: Pairs = [("user", "alice")]
+
+
+def store(entries: dict[Entity, Values] | None = None) -> QuotaStore:
+    return QuotaStore(entries or {Entity("alice"): {PRODUCE: 1000.0, REQUEST: 50.0}})
+
+
+def values(made: QuotaStore, *names: Name) -> dict[str, float]:
+    return {str(key): value for key, value in made.entries.get(Entity(*names), {}).items()}
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_is_a_new_store_with_a_higher_version() -> None:
+    old = store()
+    new = old.set(Entity("alice"), PRODUCE, 2000.0)
+    assert new.version > old.version
+    assert values(old, "alice")["producer_byte_rate:broker_bps"] == 1000.0
+    assert values(new, "alice")["producer_byte_rate:broker_bps"] == 2000.0
+
+
+def test_what_changes_nothing_is_the_same_store() -> None:
+    old = store()
+    assert old.set(Entity("alice"), PRODUCE, 1000.0) is old
+    assert old.delete(Entity("alice"), PRODUCE_BPS) is old
+    assert old.replaced({Entity("alice"): {REQUEST: 50.0, PRODUCE: 1000.0}, Entity("bob"): {}}) is old
+    assert old.alter([Alteration(ALICE, [Op("producer_byte_rate", 1000.0)])]).store is old
+
+
+def test_an_entity_without_values_is_gone() -> None:
+    made = store().delete(Entity("alice"), PRODUCE).delete(Entity("alice"), REQUEST)
+    assert dict(made.entries) == {}
+
+
+def test_replaced_entities_have_the_new_values_and_no_others() -> None:
+    made = store().replaced({Entity("alice"): {CONSUME: 5.0}, Entity("bob"): {PRODUCE: 7.0}})
+    assert values(made, "alice") == {"consumer_byte_rate:broker_bps": 5.0}
+    assert values(made, "bob") == {"producer_byte_rate:broker_bps": 7.0}
+    assert dict(made.replaced({Entity("alice"): {}, Entity("bob"): {}}).entries) == {}
+
+
+def test_alter_sets_and_removes_at_once() -> None:
+    ops = [Op("producer_byte_rate.bps", 5e6), Op("producer_byte_rate", None), Op("request_percentage", 12.3)]
+    done = store().alter([Alteration(ALICE, ops)])
+    assert done.errors == (None,)
+    assert done.changed == (Entity("alice"),)
+    assert values(done.store, "alice") == {"producer_byte_rate:bps": 5e6, "request_percentage:percent": 12.3}
+
+
+def test_removing_what_is_not_there_is_no_error() -> None:
+    old = store()
+    done = old.alter([Alteration(ALICE, [Op("consumer_byte_rate", None)]), Alteration([("user", "bob")], [])])
+    assert done.errors == (None, None)
+    assert done.changed == ()
+    assert done.store is old
+
+
+def test_one_wrong_operation_undoes_its_entity_and_no_other() -> None:
+    done = store().alter(
+        [
+            Alteration(ALICE, [Op("producer_byte_rate", 1.0), Op("producer_byte_rate.bps", -1.0)]),
+            Alteration([("user", "bob")], [Op("producer_byte_rate", 2.0)]),
+        ],
+    )
+    assert [error is None for error in done.errors] == [False, True]
+    assert done.changed == (Entity("bob"),)
+    assert values(done.store, "alice") == values(store(), "alice")
+    assert values(done.store, "bob") == {"producer_byte_rate:broker_bps": 2.0}
+
+
+def test_validate_only_says_the_same_and_changes_nothing() -> None:
+    old = store()
+    alterations = [
+        Alteration(ALICE, [Op("producer_byte_rate", 1.0)]),
+        Alteration([("user", "")], [Op("producer_byte_rate", 1.0)]),
+    ]
+    dry, wet = old.alter(alterations, validate_only=True), old.alter(alterations)
+    assert dry.store is old
+    assert [str(error) for error in dry.errors] == [str(error) for error in wet.errors]
+    assert dry.changed == wet.changed == (Entity("alice"),)
+
+
+def test_an_entity_that_is_altered_twice_is_not_altered_at_all() -> None:
+    both: Pairs = [("user", "alice"), ("client-id", None)]
+    done = store().alter(
+        [
+            Alteration(both, [Op("producer_byte_rate", 1.0)]),
+            Alteration([("user", "bob")], [Op("producer_byte_rate", 2.0)]),
+            Alteration(both[::-1], [Op("consumer_byte_rate", 1.0)]),
+        ],
+    )
+    assert [error and error.error for error in done.errors] == ["INVALID_REQUEST", None, "INVALID_REQUEST"]
+    assert done.changed == (Entity("bob"),)
+
+
+@pytest.mark.parametrize(
+    ("entity", "ops", "said"),
+    [
+        (ALICE, [Op("producer_byte_rate", 1.0), Op("producer_byte_rate", 2.0)], "given twice"),
+        (ALICE, [Op("producer_byte_rate", 1.0), Op("producer_byte_rate.broker_bps", None)], "given twice"),
+        (ALICE, [Op("bad", 1.0)], "unknown quota"),
+        (ALICE, [Op("bad", None)], "unknown quota"),
+        (ALICE, [Op("producer_byte_rate", 10000.5)], "no fractions, 10001 would do"),
+        ([], [Op("producer_byte_rate", 1.0)], "an empty entity"),
+        ([("group", "a")], [Op("producer_byte_rate", 1.0)], "unknown entity type"),
+        ([("user", "")], [Op("producer_byte_rate", 1.0)], "an empty name"),
+        (ALICE, [Op("consumer_byte_rate.shares", 1.0)], "brokers have no total for consumer_byte_rate"),
+    ],
+)
+def test_what_alter_refuses(entity: Pairs, ops: list[Op], said: str) -> None:
+    old = store()
+    (error,) = (done := old.alter([Alteration(entity, ops)], totals=PRODUCERS)).errors
+    assert error is not None
+    assert said in str(error)
+    assert error.error == "INVALID_REQUEST"
+    assert done.store is old
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+@pytest.mark.parametrize("value", [0.0, -1.0, -0.0, float("nan"), float("inf"), -float("inf")])
+def test_a_value_is_finite_and_above_0(key: QuotaKey, value: float) -> None:
+    with pytest.raises(QuotaError, match="finite number above 0"):
+        checked(key, value)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != REQUEST], ids=str)
+def test_byte_rates_and_shares_are_whole_numbers_as_large_as_kafka_takes(key: QuotaKey) -> None:
+    assert checked(key, 1.0) == 1.0
+    assert checked(key, 2.0**63) == 2.0**63  # Long.MAX_VALUE as it comes in, a double
+    for wrong in (0.5, 1.25, 2.0**64):
+        with pytest.raises(QuotaError):
+            checked(key, wrong)
+
+
+@pytest.mark.parametrize("value", [5e-324, 0.0009, 100_001.0, 1.7e308])
+def test_a_percentage_beyond_what_can_be_measured_is_refused(value: float) -> None:
+    with pytest.raises(QuotaError, match=r"from 0\.001 to 100,000 % can be had"):
+        QuotaStore().set(Entity("alice"), REQUEST, value)
+    for fine in (0.001, 100_000.0):
+        QuotaStore().set(Entity("alice"), REQUEST, fine)
+
+
+def test_a_percentage_may_have_fractions() -> None:
+    assert checked(REQUEST, 12.34) == 12.34
+
+
+def test_shares_need_a_total_to_be_shares_of() -> None:
+    old = store()
+    with pytest.raises(QuotaError, match="brokers have no total"):
+        old.set(Entity("alice"), PRODUCE_SHARES, 100.0)
+    made = old.set(Entity("alice"), PRODUCE_SHARES, 100.0, totals=PRODUCERS)
+    # when the total goes later, what is stored stays, can be removed, and is warned about
+    assert QuotaStore(made.entries).entries == made.entries
+    assert made.warnings(PRODUCERS) == ()
+    assert made.warnings(frozenset())[0].startswith("1 quotas in shares have no effect")
+    assert values(made.delete(Entity("alice"), PRODUCE_SHARES), "alice") == values(old, "alice")
+
+
+@pytest.mark.parametrize(
+    "entries", [{Entity(): {PRODUCE: 1.0}}, {Entity(""): {PRODUCE: 1.0}}, {Entity("a"): {PRODUCE: 0.0}}]
+)
+def test_a_store_takes_only_what_could_be_set(entries: dict[Entity, Values]) -> None:
+    with pytest.raises(QuotaError):
+        QuotaStore(entries)
+    with pytest.raises(QuotaError):
+        store().replaced(entries)
+
+
+# --- what is set ------------------------------------------------------------------------------------------------------
+
+
+def test_describe_gives_what_matches_in_a_fixed_order() -> None:
+    entries = {
+        Entity(None, "c"): {PRODUCE: 1.0},
+        Entity(DEFAULT, "c"): {PRODUCE: 2.0},
+        Entity("b", "c"): {REQUEST: 5.0, PRODUCE_BPS: 4.0, CONSUME: 3.0},
+        Entity("a", "c"): {PRODUCE: 3.0},
+        Entity("a"): {PRODUCE: 3.0},
+    }
+    for order in (entries, dict(reversed(entries.items()))):
+        said = QuotaStore(order).describe([Component("client-id", Match.EXACT, "c")])
+        assert [entity for entity, _ in said] == [*map(Entity, "ab", "cc"), Entity(DEFAULT, "c"), Entity(None, "c")]
+        assert list(said[1][1].items()) == [(CONSUME, 3.0), (PRODUCE_BPS, 4.0), (REQUEST, 5.0)]
+    assert len(QuotaStore(entries).describe()) == 5
+    assert QuotaStore(entries).describe(strict=True) == ()
+    assert [e for e, _ in QuotaStore(entries).describe([Component("user", Match.EXACT, "a")], strict=True)] == [
+        Entity("a")
+    ]
+
+
+# --- what holds -------------------------------------------------------------------------------------------------------
+
+
+def test_each_key_takes_its_own_way_through_the_levels() -> None:
+    made = QuotaStore(
+        {
+            Entity("alice", "app"): {CONSUME: 1.0},
+            Entity("alice"): {PRODUCE: 2.0, CONSUME: 3.0},
+            Entity(DEFAULT, DEFAULT): {PRODUCE_BPS: 4.0, PRODUCE: 5.0},
+            Entity(None, "app"): {PRODUCE: 6.0},
+        },
+    )
+    said = {each.key: each for each in made.resolve("alice", "app")}
+    assert list(said) == [CONSUME, PRODUCE_BPS, PRODUCE]
+    assert said[CONSUME][1:] == (
+        Entity("alice", "app"),
+        1.0,
+        BucketKey(CONSUME, "alice", "app"),
+        (Entry(Entity("alice"), 3.0),),
+    )
+    assert said[PRODUCE][1:] == (
+        Entity("alice"),
+        2.0,
+        BucketKey(PRODUCE, "alice", None),
+        (Entry(Entity(DEFAULT, DEFAULT), 5.0), Entry(Entity(None, "app"), 6.0)),
+    )
+    assert said[PRODUCE_BPS].bucket == BucketKey(PRODUCE_BPS, "alice", "app")
+    assert said[PRODUCE_BPS].overridden == ()
+    assert {each.overridden for each in made.effective(Entity("alice", "app"), omit_overridden_values=True)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("entity", "alone", "together"),
+    [
+        (Entity("alice", "app"), set(), {("alice", "app")}),
+        (Entity("alice"), set(), {("alice", "app"), ("alice", "web")}),
+        (Entity(DEFAULT), {("bob", "app")}, {("alice", "app"), ("alice", "web")}),
+        (Entity(None, "app"), set(), {("alice", "app"), ("bob", "app")}),
+        (Entity(None, DEFAULT), {("bob", "web")}, {("alice", "app"), ("bob", "app")}),
+        (Entity("alice", DEFAULT), {("alice", "web")}, {("alice", "app")}),
+        (Entity(DEFAULT, "app"), {("bob", "app")}, {("alice", "app")}),
+        (Entity(DEFAULT, DEFAULT), {("bob", "app"), ("alice", "web")}, {("alice", "app")}),
+    ],
+)
+def test_a_bucket_is_per_actual_name_of_the_matched_types(
+    entity: Entity,
+    alone: set[tuple[str, str]],
+    together: set[tuple[str, str]],
+) -> None:
+    made = QuotaStore({entity: {PRODUCE: 1.0}})
+    shared = {limit.bucket for who in together for limit in made.limits(*who).produce}
+    others = {limit.bucket for who in alone for limit in made.limits(*who).produce}
+    assert len(shared) == 1
+    assert len(others) == len(alone)
+    assert not others & shared
+
+
+def test_a_bucket_outlives_a_change_of_level() -> None:
+    """Alice's debt stays hers when she gets a value of her own in place of the default's."""
+    by_default = QuotaStore({Entity(DEFAULT): {PRODUCE: 1.0}})
+    of_her_own = by_default.set(Entity("alice"), PRODUCE, 2.0)
+    (before,), (after,) = by_default.limits("alice", "a").produce, of_her_own.limits("alice", "a").produce
+    assert before.bucket == after.bucket
+    assert (before.rate, after.rate) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("unnamed", [None, ""])
+def test_clients_without_a_client_id_match_the_default_and_share_a_bucket(unnamed: str | None) -> None:
+    made = QuotaStore({Entity(None, DEFAULT): {PRODUCE: 1.0}, Entity(None, "app"): {PRODUCE: 2.0}})
+    (limit,) = made.limits("alice", unnamed).produce
+    assert limit == Limit(BucketKey(PRODUCE, None, ""), "broker_bps", 1.0, Entity(None, DEFAULT))
+
+
+@pytest.mark.parametrize("unnamed", [None, ""])
+def test_a_user_who_isnt_known_matches_the_default_and_nobody_elses_name(unnamed: str | None) -> None:
+    made = QuotaStore({Entity(DEFAULT): {PRODUCE: 1.0}, Entity("ANONYMOUS"): {PRODUCE: 2.0}})
+    assert [limit.rate for limit in made.limits(unnamed, "app").produce] == [1.0]
+    assert [limit.rate for limit in made.limits("ANONYMOUS", "app").produce] == [2.0]
+
+
+def test_a_name_that_is_spelled_like_the_default_is_a_name() -> None:
+    made = QuotaStore({Entity(DEFAULT): {PRODUCE: 1.0}, Entity("<default>"): {PRODUCE: 2.0}})
+    assert [limit.rate for limit in made.limits("<default>", "app").produce] == [2.0]
+    assert [limit.rate for limit in made.limits("alice", "app").produce] == [1.0]
+
+
+def test_limits_are_sorted_by_what_they_limit_and_all_hold() -> None:
+    made = QuotaStore({Entity("a"): dict.fromkeys(KEYS, 7.0)})
+    produce, consume, request = made.limits("a", "c")
+    assert [limit.unit for limit in produce] == [limit.unit for limit in consume] == ["bps", "broker_bps", "shares"]
+    assert [limit.unit for limit in request] == ["percent"]
+    assert {limit.bucket.key.type for limit in consume} == {"consumer_byte_rate"}
+    assert made.limits("b", "c") is NO_LIMITS
+
+
+def test_defaults_can_be_asked_about_themselves_and_types_left_out() -> None:
+    made = QuotaStore(
+        {
+            Entity("alice", "app"): {PRODUCE: 1.0},
+            Entity("alice"): {PRODUCE: 2.0},
+            Entity(DEFAULT, DEFAULT): {PRODUCE: 3.0},
+            Entity(DEFAULT): {PRODUCE: 4.0},
+            Entity(None, DEFAULT): {PRODUCE: 5.0},
+        },
+    )
+    assert [each.value for each in made.effective(Entity("alice"))] == [2.0]
+    assert [each.value for each in made.effective(Entity(DEFAULT, DEFAULT))] == [3.0]
+    assert [each.value for each in made.effective(Entity(None, "app"))] == [5.0]
+    assert made.effective(Entity()) == ()
+
+
+# --- against an oracle ------------------------------------------------------------------------------------------------
+
+SOME = st.sampled_from(["a", "b", "<default>"])
+ENTITIES = st.builds(Entity, *[st.one_of(SOME, st.just(DEFAULT), st.none())] * 2).filter(any)
+SETTINGS = st.dictionaries(
+    ENTITIES,
+    st.dictionaries(st.sampled_from(KEYS), st.integers(1, 9).map(float), min_size=1),
+    max_size=16,
+)
+ASKED = st.sampled_from(["a", "b", "<default>", "unheard-of", ""])
+
+
+def eight_paths(user: str, client: str) -> list[str]:
+    """Kafka's documentation, with names in quotes so that none is the default."""
+    u, c, default = f'"{user}"', f'"{client}"', "<default>"
+    return [
+        f"/config/users/{u}/clients/{c}",
+        f"/config/users/{u}/clients/{default}",
+        f"/config/users/{u}",
+        f"/config/users/{default}/clients/{c}",
+        f"/config/users/{default}/clients/{default}",
+        f"/config/users/{default}",
+        f"/config/clients/{c}",
+        f"/config/clients/{default}",
+    ]
+
+
+def quoted(entity: Entity) -> str:
+    parts = ["/config"]
+    for folder, name in zip(("users", "clients"), entity, strict=True):
+        if name is not None:
+            parts += [folder, name.value if name is DEFAULT else f'"{name}"']
+    return "/".join(parts)
+
+
+@given(SETTINGS, ASKED, ASKED)
+def test_resolution_is_a_walk_along_the_eight_paths(settings: dict[Entity, Values], user: str, client: str) -> None:
+    tree = {quoted(entity): (entity, settings[entity]) for entity in settings}
+    walked = [tree[path] for path in eight_paths(user, client) if path in tree]
+    made = QuotaStore(settings)
+    said = {each.key: (Entry(each.source, each.value), *(each.overridden or ())) for each in made.resolve(user, client)}
+    expected = {
+        key: tuple(Entry(entity, here[key]) for entity, here in walked if key in here)
+        for key in {key for _, here in walked for key in here}
+    }
+    assert said == expected
+    flat = [limit for kind in made.limits(user, client) for limit in kind]
+    assert {(limit.bucket.key, limit.source, limit.rate) for limit in flat} == {
+        (key, *entries[0]) for key, entries in expected.items()
+    }
+
+
+@given(SETTINGS, ASKED, ASKED, ASKED, ASKED)
+def test_two_connections_share_a_bucket_only_with_the_same_limit(
+    settings: dict[Entity, Values],
+    user: str,
+    client: str,
+    other_user: str,
+    other_client: str,
+) -> None:
+    made = QuotaStore(settings)
+    one = {limit.bucket: limit for kind in made.limits(user, client) for limit in kind}
+    other = {limit.bucket: limit for kind in made.limits(other_user, other_client) for limit in kind}
+    for bucket in one.keys() & other.keys():
+        assert one[bucket] == other[bucket]
+        assert bucket.user in (None, user)
+        assert bucket.client_id in (None, client)
+
+
+@given(SETTINGS, SETTINGS)
+def test_changing_is_the_same_as_building_anew(before: dict[Entity, Values], after: dict[Entity, Values]) -> None:
+    gone: dict[Entity, Values] = {entity: {} for entity in before.keys() - after.keys()}
+    made = QuotaStore(before).replaced({**after, **gone})
+    assert made.entries == QuotaStore(after).entries
+    assert made.describe() == QuotaStore(after).describe()
+    by_ops = QuotaStore(before).alter(
+        [
+            Alteration(e.pairs, [Op(key.wire, after.get(e, {}).get(key)) for key in KEYS])
+            for e in before.keys() | after.keys()
+        ],
+        totals={"producer_byte_rate", "consumer_byte_rate"},
+    )
+    assert set(by_ops.errors) <= {None}
+    assert by_ops.store.entries == made.entries
+
+
+def test_paths_are_in_the_order_of_the_levels() -> None:
+    found = paths(Entity("u", "c"))
+    assert [entity.level for entity in found] == list(range(8))
