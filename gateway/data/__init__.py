@@ -13,12 +13,31 @@
 #   opening.py            the head of a connection's first request
 #   tls.py                TLS between a client's socket and its link
 #   reactor.py            one epoll inside trio, timers
+#
 #   links.py              one client socket and its upstream socket
-#   inbound.py            where links read into
-#   budget.py             the bound on what they hold
-#   session.py            sans-IO: frames in, runs out; the order of answers
-#   fetches.py            sans-IO: Fetch requests and what their answers are charged
-#   admin_turn.py         sans-IO: an admin request that control answers
+#   sides.py              one of the two: what is read from it, what it has still to take
+#   inbound.py            where a side reads into
+#   outbound.py           what a side sends, at once or later
+#   parked.py             what was read and has to wait
+#   watch.py              when a client or a broker takes too long
+#   ends.py               why connections end, and what the log says of it
+#   budget.py             the bound on what all connections hold
+#   relief.py             which connections end when memory is short
+#
+#   session.py            sans-IO: joins the parts below for one connection
+#   requests.py           from the client's bytes to what goes upstream; the fast path
+#   enforcement.py        the gate's verdict on a Produce request, carried out
+#   answers.py            from the broker's bytes to what the client gets
+#   fetches.py            what Fetch requests may ask for, and what their answers are charged
+#   dispatch.py           the same for resource groups with a dispatch limit
+#   lookup.py             names of topic ids that this worker doesn't know
+#   authentication.py     the principal, by SASL
+#   admin_requests.py     admin requests that control answers
+#   admin_turn.py         one of them
+#   in_flight.py          requests that are owed an answer
+#   hold.py               what makes requests wait
+#   steps.py              what becomes of one request, as a value
+#
 #   gate.py               sans-IO: what may pass, and how every byte is counted
 #   world.py              what all sessions share: the latest snapshots
 #   ledger.py             the interval's counters
