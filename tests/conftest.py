@@ -1,5 +1,5 @@
-# For all tests: Hypothesis profiles, real Kafka clusters that start when the first test asks for them, and how test files
-# are shared by several processes (`make test` runs JOBS of them with pytest-xdist; a file stays in one process).
+# For all tests: Hypothesis profiles; real Kafka clusters, started when the first test asks for one; and how several
+# processes share the files (`make test` runs JOBS of them with pytest-xdist; a file stays in one process).
 #
 # The default profile is small and derandomised: the same examples on every machine, in a
 # second or two. HYPOTHESIS_PROFILE=exhaustive looks for new ones for minutes; what it finds becomes a named test.

@@ -13,9 +13,9 @@ from typing import Any, Final
 import trio
 
 from gateway.config import Settings
+from gateway.control.policies.store import FileStore, RetriedStore, Store, TopicStore
 from gateway.control.usage_log import Spool, SpoolInUse
 from gateway.plugins import PluginError
-from gateway.policy.store import FileStore, RetriedStore, Store, TopicStore
 from gateway.storage import plugins
 from gateway.storage.build import StorageError, make_eye
 

@@ -19,7 +19,9 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway import embedded
-from gateway.audit import connector, job, store, tables
+from gateway.audit import connector
+from gateway.audit.batch import job, tables
+from gateway.audit.stream import store
 from gateway.embedded import free_port, wait_for
 from tests.audit.records import Row, interval
 from tests.integration.gateways import create_topic

@@ -14,10 +14,10 @@ import trio.testing
 from pytest_trio import trio_fixture
 
 from gateway.channel import Answer, Ask
-from gateway.policy import door as doors
-from gateway.policy.door import Door, managed_apis
-from gateway.policy.service import PolicyService
-from gateway.policy.store import FileStore
+from gateway.control.policies import kafka_admin as doors
+from gateway.control.policies.kafka_admin import Door, managed_apis
+from gateway.control.policies.service import PolicyService
+from gateway.control.policies.store import FileStore
 from policies.policy_set import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY

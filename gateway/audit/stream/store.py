@@ -1,0 +1,337 @@
+# The audit's tables where they lie: Delta Lake tables in any directory that Hadoop's file systems reach. Stream, upkeep
+# and readers all go through here.
+#
+# One table, `records`, holds a row for each record of the topic, and all that readers see follows from it: so a batch
+# is one commit of Delta Lake's, and counts whole or not at all. Two facts that are not rows are Delta's transaction
+# identifiers in the same log, which change together with a commit: which stream may add, and which days are expired.
+# Knows nothing of Kafka or of sums.
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import date, timedelta
+from typing import Any, Final
+
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+
+from gateway.audit import connector, layout, schema
+from gateway.audit.batch import transforms
+from gateway.audit.errors import AuditError, causes, explain
+
+DAY_MS: Final = 86_400_000
+_LAYOUT: Final = "produce-gateway.layout"  # property of the table `records`
+_STREAM, _EXPIRED = "produce-gateway.stream", "produce-gateway.expired"  # transaction identifiers in its log
+_STRIDE: Final = 2**31  # more batches than one stream ever adds
+_ROWS_PER_FILE: Final = 2_000_000
+_MANY: Final = 500  # boots beyond which a list of them filters worse than it costs
+# Object stores have no rename that is one step, but a file appears there only when it is complete.
+_NO_RENAME: Final = ("s3a", "s3", "gs", "oss", "cosn", "obs")
+
+Life = tuple[str, str, int]  # schema.BOOT
+
+
+class Conflict(Exception):
+    """Another writer has changed the same rows meanwhile, and this commit was not made."""
+
+
+def now_ms() -> int:
+    """Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def day(column: str) -> Column:
+    """The UTC date of Unix milliseconds, whatever the session's time zone."""
+    return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(F.col(column) / DAY_MS).cast("int"))
+
+
+def iso_day(number: int) -> str:
+    """The date of a day that is so many days after 1970-01-01."""
+    return (date(1970, 1, 1) + timedelta(number)).isoformat()
+
+
+class Files:
+    """A directory on any file system that Hadoop knows."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self._jvm = jvm
+        try:
+            path = jvm.org.apache.hadoop.fs.Path(root)
+            # An own instance: the shared one would stop writing checksums for everybody.
+            conf = spark._jsparkSession.sessionState().newHadoopConf()
+            self._fs = jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), conf)
+            self._fs.setWriteChecksum(False)
+            self.root = str(self._fs.makeQualified(path).toString()).rstrip("/")
+        except Py4JJavaError as error:
+            raise AuditError(f"{root} can't be reached: {explain(error)}") from None
+
+    def _path(self, name: str) -> JavaObject:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{name}" if name else self.root)
+
+    def read(self, name: str) -> bytes | None:
+        """The contents of a file; None: there is no such file."""
+        try:
+            stream = self._fs.open(self._path(name))
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            if str(error.java_exception.getClass().getName()) == "java.io.FileNotFoundException":
+                return None
+            raise
+
+    def put(self, name: str, contents: bytes) -> None:
+        """A new file that is there whole or not at all."""
+        direct = self.root.partition(":")[0] in _NO_RENAME
+        written = name if direct else f".tmp-{uuid.uuid4().hex}-{name}"
+        stream = self._fs.create(self._path(written), True)
+        try:
+            stream.write(contents)
+            if not direct:
+                stream.hsync()
+        finally:
+            stream.close()
+        if not direct and not self._fs.rename(self._path(written), self._path(name)):
+            raise AuditError(f"{self.root}/{name} could not be written")
+
+    def count(self, name: str) -> int:
+        """How many files there are in a directory and below; it has to exist."""
+        return int(self._fs.getContentSummary(self._path(name)).getFileCount())
+
+
+class Tables:
+    """One set of tables."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        self.root = root
+
+    @property
+    def id(self) -> str:
+        """Delta Lake's own, which tables made anew in the same place don't share."""
+        return str(self._snapshot(layout.RECORDS).metadata().id())
+
+    def layout(self) -> int:
+        """The version of the layout that the tables were made with."""
+        return int(self._snapshot(layout.RECORDS).metadata().configuration().apply(_LAYOUT))
+
+    def path(self, table: str) -> str:
+        """Where one of Delta's tables lies, as SQL takes it."""
+        return f"delta.`{self.root.replace('`', '``')}/{table}`"
+
+    def records(self) -> DataFrame:
+        """The table `records` as of now; of days that are expired, only what still says which intervals there were."""
+        horizon = F.lit(self.horizon() or "0001-01-01").cast("date")
+        found = self._load(layout.RECORDS).where((F.col("date") >= horizon) | F.col("counts"))
+        return found.withColumn("rows", F.when(F.col("date") >= horizon, F.col("rows")))
+
+    def read(self, table: str) -> DataFrame:
+        """All rows of one of layout.VIEWS or layout.DERIVED, as of now."""
+        if table in layout.VIEWS:
+            return view(self.records(), table)
+        if self.exists(table):
+            return self._load(table)
+        return self.spark.createDataFrame([], layout.DERIVED[table])
+
+    def exists(self, table: str) -> bool:
+        """Whether one of Delta's tables has been written."""
+        return int(self._snapshot(table).version()) >= 0
+
+    def horizon(self) -> str:
+        """The first day whose usage is not expired, "" for none."""
+        number = self.version(_EXPIRED)
+        return iso_day(number) if number else ""
+
+    def version(self, identifier: str) -> int:
+        """The last version that was committed under a transaction identifier, 0 for none."""
+        versions = self._snapshot(layout.RECORDS).transactions()
+        return int(versions.apply(identifier)) if versions.contains(identifier) else 0
+
+    def append(self, records: DataFrame, identifier: str, version: int) -> None:
+        """Add records and note the version, in one commit; nothing is done where the version is not a later one.
+
+        Raises:
+            Conflict: another version was committed meanwhile.
+        """
+        writer = records.write.format("delta").mode("append").option("mergeSchema", "true")
+        writer = writer.option("txnAppId", identifier).option("txnVersion", str(version))
+        with conflicts():
+            writer.save(f"{self.root}/{layout.RECORDS}")
+
+    def expire(self, number: int) -> None:
+        """From now on no reader sees usage of days before day `number`, and no stream adds any."""
+        self.append(self.spark.createDataFrame([], layout.RECORDS_SCHEMA), _EXPIRED, number)
+
+    def derive(self, frames: Mapping[str, DataFrame]) -> None:
+        """Replace the tables `gaps` and `lives`."""
+        for table, frame in frames.items():
+            with suppress(Conflict), conflicts():  # whoever did the same at the same moment has written the same
+                frame.coalesce(1).write.format("delta").mode("overwrite").save(f"{self.root}/{table}")
+
+    def about(self) -> dict[str, Any]:
+        """What it is, for a report."""
+        about = {"kind": "tables", "name": self.root, "format": "delta", "layout": layout.LAYOUT}
+        return about | {"expired_before": self.horizon() or None}
+
+    def _snapshot(self, table: str) -> Any:
+        # What Delta Lake has no SQL for: its transaction identifiers.
+        jvm: Any = self.spark.sparkContext._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog
+        return log.forTableWithSnapshot(self.spark._jsparkSession, f"{self.root}/{table}")._2()
+
+    def _load(self, table: str) -> DataFrame:
+        return self.spark.read.format("delta").load(f"{self.root}/{table}")
+
+
+class Writer:
+    """The one stream that may add to the tables: making one takes that right from any other.
+
+    It remembers how far the tables have come, so that a batch looks into them only for what may be there.
+
+    Raises:
+        AuditError: another stream has started at the same moment.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        # Delta Lake takes a version only if it is higher than the last one: a stream that began earlier can't add any
+        # more. The random part decides between two that begin at the same moment.
+        began = (tables.version(_STREAM) // _STRIDE + 1) * _STRIDE
+        self._version = began + random.randrange(_STRIDE // 2)  # noqa: S311 - no secret
+        self._commit(tables.spark.createDataFrame([], layout.RECORDS_SCHEMA))
+        self._offsets: dict[tuple[str, int], int] = {}  # the highest one read, by topic id and partition
+        self._numbers: dict[Life, int] = {}  # the highest one that counts
+        lives = tables.records().groupBy("topic_id", "partition", *schema.BOOT)
+        for row in lives.agg(F.max("offset").alias("offset"), F.max("seq").alias("last_seq")).collect():
+            self._note(row["topic_id"], [row])
+
+    def fresh(self, frame: DataFrame, topic_id: str) -> DataFrame:
+        """Those records of the topic (columns partition, offset) that have not been read before.
+
+        Whatever the checkpoint, a stream reads each partition from its earliest offset on and leaves nothing out.
+        """
+        for (topic, partition), last in self._offsets.items():
+            if topic == topic_id:
+                frame = frame.where((F.col("partition") != partition) | (F.col("offset") > last))
+        return frame
+
+    def known(self, lives: Iterable[Row]) -> DataFrame | None:
+        """Columns of schema.IDENTITY and digest of the records that count and may have the same number as one of the
+        batch's; None: there are none. `lives` has schema.BOOT, first_seq and last_seq of the batch."""
+        again = [row for row in lives if row["first_seq"] <= self._numbers.get(_life(row), -2)]
+        if not again:
+            return None
+        first, last = min(row["first_seq"] for row in again), max(row["last_seq"] for row in again)
+        found = self.tables.records().where(F.col("counts") & F.col("seq").between(first, last))
+        boots = {row["boot"] for row in again}
+        if len(boots) <= _MANY:
+            found = found.where(F.col("boot").isin(*boots))
+        return found.select(*schema.IDENTITY, "digest")
+
+    def add(self, records: DataFrame, rows: int, topic_id: str, ends: Iterable[Row]) -> None:
+        """Add a batch (layout.RECORDS_SCHEMA) with so many rows of usage, whole or not at all, and at most once.
+
+        `ends` has partition, schema.BOOT, offset and last_seq: how far the batch reaches.
+
+        Raises:
+            AuditError: another stream has taken over.
+        """
+        self._version += 1
+        self._commit(records.coalesce(1 + rows // _ROWS_PER_FILE))
+        self._note(topic_id, ends)
+
+    def _commit(self, records: DataFrame) -> None:
+        with suppress(Conflict):
+            self.tables.append(records, _STREAM, self._version)
+        if self.tables.version(_STREAM) != self._version:
+            raise AuditError(f"another stream has started on {self.tables.root}: this one stops")
+
+    def _note(self, topic_id: str, ends: Iterable[Row]) -> None:
+        for row in ends:
+            partition, life = (topic_id, row["partition"]), _life(row)
+            self._offsets[partition] = max(row["offset"], self._offsets.get(partition, -1))
+            if row["last_seq"] is not None:  # malformed records have no number
+                self._numbers[life] = max(row["last_seq"], self._numbers.get(life, -1))
+
+
+def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> Tables:
+    """The tables in that directory; with `make` they are made if there are none.
+
+    Raises:
+        AuditError: there are none, or of a newer layout; Spark has no Delta Lake.
+    """
+    _check_delta_lake(spark)
+    root = Files(spark, root).root
+    tables = Tables(spark, root)
+    if make and not tables.exists(layout.RECORDS):
+        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
+        # Readers go on with the files that they began with: `expire` and `compact` say for how long.
+        properties = f"'{_LAYOUT}' = '{layout.LAYOUT}', 'delta.logRetentionDuration' = 'interval 2 days'"
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {tables.path(layout.RECORDS)} ({columns}) USING delta PARTITIONED BY (date)"
+            f" TBLPROPERTIES ({properties})"
+        )
+    if not tables.exists(layout.RECORDS):
+        raise AuditError(f"no tables in {root}: `produce-gateway audit stream --output {root}` makes them")
+    version = tables.layout()
+    if version > layout.LAYOUT:
+        raise AuditError(
+            f"{root} has tables of layout {version}, this program knows {layout.LAYOUT}: use a newer produce-gateway"
+        )
+    return tables
+
+
+def view(records: DataFrame, table: str) -> DataFrame:
+    """What one of layout.VIEWS has of these rows of the table `records`."""
+    if table == "usage":
+        found = transforms.usage_rows(records.where(F.col("counts")), "boot", "seq", "part", "end_ms", "date")
+    elif table == "intervals":
+        found = records.where(F.col("counts"))
+    elif table == "duplicates":
+        found = records.where(~F.col("counts"))
+    else:
+        found = records.where(F.col("problem").isNotNull())
+    return found.select(*layout.VIEWS[table].names)
+
+
+def on_days(records: DataFrame, from_ms: int | None, to_ms: int | None) -> DataFrame:
+    """The records of the days from which intervals that start in [from_ms, to_ms) come."""
+    if from_ms is not None:
+        records = records.where(F.col("date") >= F.lit(iso_day(from_ms // DAY_MS)).cast("date"))
+    if to_ms is not None:
+        records = records.where(F.col("date") <= F.lit(iso_day(to_ms // DAY_MS)).cast("date"))
+    return records
+
+
+@contextmanager
+def conflicts() -> Iterator[None]:
+    """What Delta Lake says of two writers in each other's way becomes a Conflict."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        if any(name.startswith("io.delta.exceptions.") for name, _ in causes(error)):
+            raise Conflict(explain(error)) from error
+        raise
+
+
+def _check_delta_lake(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        jvm.java.lang.Class.forName("io.delta.sql.DeltaSparkSessionExtension", True, loader)
+    except Py4JJavaError:
+        raise AuditError(
+            f"Spark has no Delta Lake: under spark-submit add {connector.DELTA.coordinate} to --packages"
+        ) from None
+
+
+def _life(row: Row) -> Life:
+    return row["gateway"], row["boot"], row["worker"]
