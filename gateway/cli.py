@@ -257,7 +257,7 @@ def _try_storage(settings: Settings) -> list[str]:
 
     problems = []
     if settings.storage is not None and not settings.storage.off:
-        from gateway.storage.build import StorageError, try_parts
+        from gateway.control.storage_sources import StorageError, try_parts
 
         try:
             try_parts(settings, settings.storage)

@@ -9,6 +9,7 @@
 #   reconcile/           sums against the brokers' logs
 #   schema.py            the usage record as Spark reads it
 #   layout.py            the tables' columns, and the version of it all
+#   store.py             the Delta Lake tables: reading, adding a batch, who may add
 #   connector.py         the jars that PySpark lacks
 #   progress.py          how far Spark is
 #   errors.py            what went wrong, in one line

@@ -181,8 +181,8 @@ def interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Sessio
 @contextmanager
 def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
     """Start Spark, and give what the sources hold, each record once; to be called within `guarded`."""
+    from gateway.audit import store
     from gateway.audit.batch import job
-    from gateway.audit.stream import store
 
     options, conf = reading.options, reading.conf
     if options.tables:

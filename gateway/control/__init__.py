@@ -20,3 +20,4 @@
 #   rest/             the API
 #   policies/         policies at run time: service, store, Kafka's admin APIs
 #   storage.py        the storage factor: asked, kept, told
+#   storage_sources.py  from the configuration to what is looked at

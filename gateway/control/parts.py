@@ -14,10 +14,10 @@ import trio
 
 from gateway.config import Settings
 from gateway.control.policies.store import FileStore, RetriedStore, Store, TopicStore
+from gateway.control.storage_sources import StorageError, make_eye
 from gateway.control.usage_log import Spool, SpoolInUse
 from gateway.plugins import PluginError
 from gateway.storage import plugins
-from gateway.storage.build import StorageError, make_eye
 
 log = logging.getLogger("gateway.control")
 

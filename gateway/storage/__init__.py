@@ -2,7 +2,6 @@
 # control/storage.py's, the rules are policies/storage.py's.
 #
 #   plugins.py     sources and limits by entry point
-#   build.py       from the configuration to what is looked at
 #   sights.py      what holds while a source is late or silent
 #   log_dirs.py    volumes as the brokers describe them
 #   prometheus.py  volumes from Prometheus

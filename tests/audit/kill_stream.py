@@ -145,14 +145,15 @@ def run(
 
 
 def _stream(spark: SparkSession, out: Path, plan: Plan) -> None:
-    from gateway.audit.stream import store, stream
+    from gateway.audit import store
+    from gateway.audit.stream import stream
 
     stream.run(spark, store.open_tables(spark, str(out), make=True), plan)
 
 
 def _answer(spark: SparkSession, out: Path) -> dict[str, Any]:
+    from gateway.audit import store
     from gateway.audit.batch import job, tables
-    from gateway.audit.stream import store
 
     return tables.as_json(job.run_tables(store.open_tables(spark, str(out)), job.Question(by=BY)))
 

@@ -24,8 +24,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from gateway.audit import store
 from gateway.audit.batch import job
-from gateway.audit.stream import store, stream, upkeep
+from gateway.audit.stream import stream, upkeep
 from tests.audit.records import START, Row, interval
 
 if TYPE_CHECKING:

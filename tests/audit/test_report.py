@@ -334,9 +334,10 @@ def test_it_says_of_records_what_they_hold(unique: Make) -> None:
 
 
 def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) -> None:
+    from gateway.audit import store
     from gateway.audit.batch import job
     from gateway.audit.report import report
-    from gateway.audit.stream import store, stream
+    from gateway.audit.stream import stream
 
     lines = [
         *interval(0, [Row(), Row(outcome="rejected", reason="fence", repeats=20)], storage_factor=1.0),

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, Question
-from gateway.audit.stream import store, stream, upkeep
+from gateway.audit.stream import stream, upkeep
 from tests.audit.records import START, Row, changed, interval, lost, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from gateway.audit.stream.store import Tables, Writer
+    from gateway.audit.store import Tables, Writer
 
     # (partition, offset, line)
     Found = tuple[int, int, str | None]

@@ -21,9 +21,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway import channel
 from gateway.config import parse
+from gateway.control import storage_sources
 from gateway.control.metrics import Metrics
 from gateway.control.storage import StorageControl, make_status
-from gateway.storage import build
 from gateway.storage.sights import Asked, Guarded, Observed, Snapshots
 from policies.storage import (
     Factor,

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from gateway import config
+from gateway.control import storage_sources
 from gateway.plugins import PluginError
-from gateway.storage import build, plugins
+from gateway.storage import plugins
 from policies.storage import Limit, ObservationFailed, QuotaValues, Volume
 
 ROOT = Path(__file__).parent.parent.parent

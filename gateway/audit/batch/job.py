@@ -25,14 +25,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import connector, schema
+from gateway.audit import connector, schema, store
 from gateway.audit.batch import transforms
 from gateway.audit.errors import AuditError, explain
 from gateway.audit.progress import watched
 from gateway.audit.reconcile import brokers
 from gateway.audit.reconcile.brokers import check_reachable
-from gateway.audit.stream import store
-from gateway.audit.stream.store import Tables
+from gateway.audit.store import Tables
 
 APP_NAME: Final = "produce-gateway audit"
 _POLL_TIMEOUT_MS: Final = 60_000  # how long a task waits for records that exist

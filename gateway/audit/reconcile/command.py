@@ -168,8 +168,8 @@ def _usage(
 ) -> Iterator[tuple[DataFrame, bool]]:
     """The rows of the usage log with start_ms and end_ms, at least those that touch the bounds, and whether nothing is
     known to be missing between these."""
+    from gateway.audit import store
     from gateway.audit.batch import job, transforms
-    from gateway.audit.stream import store
 
     question = job.Question((), None, *bounds)
     if options.tables:

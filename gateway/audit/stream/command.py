@@ -13,7 +13,7 @@ from gateway.audit import cli
 from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
-    from gateway.audit.stream.store import Tables
+    from gateway.audit.store import Tables
     from gateway.audit.stream.upkeep import Done
 
 _EPILOG: Final = """\
@@ -93,8 +93,9 @@ def _stream(options: argparse.Namespace) -> Callable[[], int]:
     tell = cli.teller(options.quiet)
 
     def work() -> int:
+        from gateway.audit import store
         from gateway.audit.batch import job
-        from gateway.audit.stream import store, stream
+        from gateway.audit.stream import stream
 
         job.check_reachable(options.bootstrap_servers)
         plan = stream.Plan(
@@ -145,8 +146,8 @@ def _upkeep(options: argparse.Namespace, work: Callable[[Tables, Callable[[str],
     tell = cli.teller(options.quiet)
 
     def run() -> int:
+        from gateway.audit import store
         from gateway.audit.batch import job
-        from gateway.audit.stream import store
 
         tell("starting Spark")
         session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)

@@ -21,13 +21,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import layout, schema
+from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
 from gateway.audit.errors import AuditError, explain
 from gateway.audit.progress import watched
 from gateway.audit.reconcile import brokers
-from gateway.audit.stream import store
-from gateway.audit.stream.store import Files, Tables, Writer
+from gateway.audit.store import Files, Tables, Writer
 from policies import usage
 
 NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to

@@ -13,12 +13,11 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import layout, schema
+from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
 from gateway.audit.errors import AuditError
 from gateway.audit.progress import watched
-from gateway.audit.stream import store
-from gateway.audit.stream.store import Conflict, Files, Tables
+from gateway.audit.store import Conflict, Files, Tables
 
 # How long a reader may go on with the files that it began with, and how long a writer may take until it commits.
 GRACE_MS: Final = 86_400_000
