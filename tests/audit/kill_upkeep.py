@@ -184,7 +184,7 @@ def _live(tables: store.Tables) -> set[str]:
 
 def _leftovers(tables: store.Tables) -> bool:
     root = Path(tables.root.removeprefix("file:"))
-    return any(path.name not in _live(tables) for path in root.glob("records/*/*.parquet"))
+    return any(path.name not in _live(tables) for path in root.glob("records/date=*/*.parquet"))
 
 
 def main() -> int:

@@ -103,7 +103,7 @@ def _root(tables: Tables) -> Path:
 
 def _files(tables: Tables) -> set[str]:
     """The data files of `records` that lie there."""
-    return {path.name for path in _root(tables).glob("records/*/*.parquet")}
+    return {path.name for path in _root(tables).glob("records/date=*/*.parquet")}
 
 
 def _live(tables: Tables) -> set[str]:
