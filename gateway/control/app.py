@@ -24,7 +24,7 @@ from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import Metrics
 from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable, make_store
-from gateway.control.policies.kafka_admin import Door
+from gateway.control.policies.kafka_admin import KafkaAdmin
 from gateway.control.policies.quota_source import QuotaFeed
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError
@@ -116,7 +116,7 @@ class _Control:
         self._deleted = DeletedTopics()
         store = make_store(settings, client, patient=self._restarted)
         self._policies = PolicyService(store, self._metrics, self._tell_policies, self._deleted)
-        self._door = Door(self._policies)
+        self._door = KafkaAdmin(self._policies)
         self._workers = Workers(
             self._usage_log,
             self._metrics,

@@ -2,7 +2,7 @@
 # throttle factor whenever it changes or holds for longer. Workers enforce its end themselves, so a control that died
 # leaves nothing behind that doesn't expire; one that was started again goes on with what workers still hold.
 #
-# Owns the schedule, the log lines, the metrics and what REST shows. What holds is the eye's (sights.py) and
+# Owns the schedule, the log lines, the metrics and what REST shows. What holds is the view's (storage/views.py) and
 # policies/storage.py's; who gets told is a callable.
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gateway import channel, config
 from gateway.control.metrics import StorageMetrics
-from gateway.storage.sights import Clock, Eye, Held, Sight
+from gateway.storage.views import Clock, Inherited, StorageState, StorageView
 from policies.storage import Factor, Finding, ObservationFailed
 from policies.text import one_line
 
@@ -52,7 +52,7 @@ class StorageControl:
     def __init__(
         self,
         settings: config.Storage,
-        eye: Eye,
+        eye: StorageView,
         metrics: StorageMetrics,
         *,
         tell: Callable[[channel.Storage], None],
@@ -118,7 +118,7 @@ class StorageControl:
         factor, until = held.factor, held.valid_until
         if until is not None and until <= now:
             factor, until = held.following, None
-        self._eye.adopt(Held(factor, until), now)
+        self._eye.adopt(Inherited(factor, until), now)
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class StorageControl:
     def _is_told(self, message: channel.Storage) -> bool:
         return _same(message, self._told, min(SAME_S, SAME_SHARE * self._settings.check_interval))
 
-    def _message(self, sight: Sight) -> channel.Storage:
+    def _message(self, sight: StorageState) -> channel.Storage:
         factor, following = (each._replace(observed_at=None) for each in (sight.factor, sight.next or sight.factor))
         return channel.Storage(factor, self._mode, sight.until, following)
 
@@ -188,7 +188,7 @@ class StorageControl:
         self._reasons.clear()
         self._problem = ""
 
-    def _note(self, sight: Sight) -> None:
+    def _note(self, sight: StorageState) -> None:
         """One line for what is news."""
         factor = sight.factor
         lacking = _is_lacking(factor)
@@ -202,14 +202,14 @@ class StorageControl:
             log.log(logging.INFO if quiet else logging.WARNING, "storage: %s", self._news(sight, first))
         self._note_volumes(sight)
 
-    def _news(self, sight: Sight, first: bool) -> str:
+    def _news(self, sight: StorageState, first: bool) -> str:
         if sight.factor.state == "OPEN" and sight.factor.origin == "valid":
             seen = f", {len(sight.brokers)} brokers, {len(sight.assessment.findings)} log dirs" if sight.brokers else ""
             return ("OPEN" if first else "OPEN again") + seen
         held = " (observe: nothing is held back)" if self._mode == "observe" and sight.factor.value < 1 else ""
         return _describe(sight.factor) + held
 
-    def _note_volumes(self, sight: Sight) -> None:
+    def _note_volumes(self, sight: StorageState) -> None:
         gone = {each for each in self._offline if each[0] not in sight.brokers}  # nobody knows until its broker is back
         offline = frozenset(sight.offline) | gone
         for broker_id, log_dir in sorted(offline - self._offline):
@@ -233,7 +233,7 @@ class StorageControl:
 
     # --- metrics, REST ------------------------------------------------------------------------------------------------
 
-    def _show(self, sight: Sight) -> None:
+    def _show(self, sight: StorageState) -> None:
         metrics, findings = self._metrics, sight.assessment.findings
         metrics.state = sight.factor.state
         metrics.show_volumes(findings, sight.brokers)
@@ -295,7 +295,7 @@ def _is_lacking(factor: Factor) -> bool:
     return factor.origin in ("fallback", "fail-safe")
 
 
-def _key(sight: Sight) -> tuple[Any, ...]:
+def _key(sight: StorageState) -> tuple[Any, ...]:
     """What is one event in the log: another one is another line."""
     factor = sight.factor
     if not _is_lacking(factor):
@@ -327,7 +327,7 @@ def _some(names: frozenset[str]) -> str:
     return f"{min(names)}{more}"
 
 
-def _brokers(sight: Sight) -> list[dict[str, Any]]:
+def _brokers(sight: StorageState) -> list[dict[str, Any]]:
     volumes: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for volume, factor, soft, hard in sight.assessment.findings:
         volumes[volume.broker_id].append(

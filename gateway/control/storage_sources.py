@@ -17,8 +17,8 @@ from gateway.kafka.internal_topic import TopicError
 from gateway.plugins import PluginError
 from gateway.storage import plugins
 from gateway.storage.log_dirs import active_brokers
-from gateway.storage.sights import Eye, Guarded, Observed, Snapshots
 from gateway.storage.snapshots import SnapshotReader, volume_topic
+from gateway.storage.views import Guarded, Observed, Snapshots, StorageView
 from policies.storage import (
     FactorSource,
     Keeper,
@@ -39,7 +39,7 @@ class StorageError(Exception):
     """Storage protection can't be set up; one line: the key, what is wrong, what would be right."""
 
 
-def make_eye(settings: Settings, storage: Storage) -> Eye:
+def make_eye(settings: Settings, storage: Storage) -> StorageView:
     """The eye that control looks through.
 
     Raises:

@@ -2,7 +2,7 @@
 # control/storage.py's, the rules are policies/storage.py's.
 #
 #   plugins.py     sources and limits by entry point
-#   sights.py      what holds while a source is late or silent
+#   views.py      what holds while a source is late or silent
 #   log_dirs.py    volumes as the brokers describe them
 #   prometheus.py  volumes from Prometheus
 #   snapshot.py    one snapshot of a broker's volumes, as volume agents publish it

@@ -104,7 +104,7 @@ class Policies(Protocol):
     ) -> Altered: ...
 
 
-class Door:
+class KafkaAdmin:
     """Answers workers' questions. `take` is for control/workers.py; `run` must be running."""
 
     def __init__(self, policies: Policies) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from gateway.storage.sights import Asked
+from gateway.storage.views import BoundedCall
 from policies.policy_set import PolicyError
 from policies.storage import ObservationFailed, QuotaSource
 from policies.text import ERROR_CHARS, one_line
@@ -33,7 +33,7 @@ class QuotaFeed:
         self._source = source
         self._interval_s = interval_s
         self._take = take
-        self._asked = Asked(interval_s)
+        self._asked = BoundedCall(interval_s)
         self._failed = ""
         self._taken: tuple[float | None, dict[str, float]] | None = None
 

@@ -45,7 +45,7 @@ T = TypeVar("T")
 Clock = Callable[[], float]
 
 
-class Sight(NamedTuple):
+class StorageState(NamedTuple):
     """What holds now. Times are monotonic. `brokers`: the active ones, each with what its snapshot lacks, or "".
 
     `until`, `next`: when and into what this changes by itself. `begun`: more is behind it than a start.
@@ -64,14 +64,14 @@ class Sight(NamedTuple):
     begun: bool = False
 
 
-class Held(NamedTuple):
+class Inherited(NamedTuple):
     """What a worker still holds from before control was restarted."""
 
     factor: Factor
     until: float | None
 
 
-class Eye(Protocol):
+class StorageView(Protocol):
     """One of the two."""
 
     async def check(self, began: float) -> None:
@@ -84,10 +84,10 @@ class Eye(Protocol):
     async def follow(self, changed: Callable[[], None]) -> None:
         """What goes on between checks, until cancelled; `changed` when `see` may say something else."""
 
-    def see(self, now: float) -> Sight:
+    def see(self, now: float) -> StorageState:
         """What holds."""
 
-    def adopt(self, held: Held, now: float) -> None:
+    def adopt(self, held: Inherited, now: float) -> None:
         """Go on with it until something has been seen."""
 
     @property
@@ -107,7 +107,7 @@ class SnapshotSource(Protocol):
     def close(self) -> None: ...
 
 
-class Asked:
+class BoundedCall:
     """Calls of one source, one at a time, each in a thread and bounded in time; any error is a failed observation.
 
     A call that hangs can't be ended. Its thread is left behind, and the next ones fail until it comes back.
@@ -220,7 +220,7 @@ class Observed:
         self._policy = policy
         self._keeper = keeper
         self._clock = clock
-        self._asked = Asked(keeper.interval_s)
+        self._asked = BoundedCall(keeper.interval_s)
         self._assessment = _NOTHING
         self._paused = False
         self._brokers: Mapping[int, str] = {}
@@ -249,9 +249,9 @@ class Observed:
                 if callable(close := getattr(self._source, "close", None)):
                     close()
 
-    def see(self, now: float) -> Sight:
+    def see(self, now: float) -> StorageState:
         factor, until = self._keeper.current(now), self._keeper.until(now)
-        return Sight(
+        return StorageState(
             factor,
             self._assessment,
             until,
@@ -264,7 +264,7 @@ class Observed:
             self._begun,
         )
 
-    def adopt(self, held: Held, now: float) -> None:
+    def adopt(self, held: Inherited, now: float) -> None:
         before = self._keeper.current(now)
         self._keeper.adopt(held.factor, held.until, now)
         adopted = self._keeper.current(now)
@@ -317,8 +317,8 @@ class Snapshots:
         self._list_active = list_active
         self._view = view
         self._clock, self._wall = clock, wall
-        self._asked = Asked(interval_s)
-        self._held: Held | None = None
+        self._asked = BoundedCall(interval_s)
+        self._held: Inherited | None = None
         self._active: tuple[int, ...] = ()
         self._at: dict[int, float] = {}
         self._listed = False
@@ -378,18 +378,20 @@ class Snapshots:
             with trio.move_on_after(CLOSE_S, shield=True):
                 await trio.to_thread.run_sync(self._reader.close, abandon_on_cancel=True)
 
-    def see(self, now: float) -> Sight:
+    def see(self, now: float) -> StorageState:
         wall = self._wall()
         view = self._view.current(wall, now)
         known = self._listed and self._reader.caught_up
         if not known and self._held is not None and (self._held.until is None or now < self._held.until):
-            return Sight(self._held.factor, until=self._held.until, next=view.factor, connected=self._reader.connected)
+            return StorageState(
+                self._held.factor, until=self._held.until, next=view.factor, connected=self._reader.connected
+            )
         self._held = None
         valid = view.factor.origin == "valid"
         self._begun |= valid or (self._tried and (self._reader.caught_up or now - self._began >= READ_S))
         if valid:
             self._observed_at = now - max(0.0, wall - min((self._at[b] for b in self._active), default=wall))
-        return Sight(
+        return StorageState(
             view.factor._replace(observed_at=self._observed_at),
             view.assessment,
             self._view.until(wall, now),
@@ -402,12 +404,12 @@ class Snapshots:
             self._begun,
         )
 
-    def adopt(self, held: Held, now: float) -> None:
+    def adopt(self, held: Inherited, now: float) -> None:
         """The lowest of what workers hold; a fail-safe only as long as nothing else is known."""
         if held.until is not None and now >= held.until:
             return
         if held.factor.origin in ("valid", "kept"):
-            held = Held(held.factor._replace(origin="kept"), held.until)
+            held = Inherited(held.factor._replace(origin="kept"), held.until)
             self._view.paused |= held.factor.value == 0
         if self._held is None or held.factor.value < self._held.factor.value:
             self._held = held

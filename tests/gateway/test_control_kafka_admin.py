@@ -1,5 +1,5 @@
-# The Kafka door: requests as Kafka's tools send them, a broker played by the test, and the real policy service over a
-# file. The same against a real Kafka is tests/integration/test_kafka_door.py's.
+# Kafka admin requests as Kafka's tools send them, a broker played by the test, and the real policy service over a
+# file. The same against a real Kafka is tests/integration/test_kafka_admin.py's.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_trio import trio_fixture
 
 from gateway.channel import Answer, Ask
 from gateway.control.policies import kafka_admin as doors
-from gateway.control.policies.kafka_admin import Door, managed_apis
+from gateway.control.policies.kafka_admin import KafkaAdmin, managed_apis
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import FileStore
 from policies.policy_set import PolicyKey
@@ -56,7 +56,7 @@ class Stage:
     def __init__(self, path: Path, base: dict[PolicyKey, float]) -> None:
         self.metrics = Metrics()
         self.service = PolicyService(FileStore(path / "policies.jsonl", base), self.metrics, lambda _: None)
-        self.door = Door(self.service)
+        self.door = KafkaAdmin(self.service)
         self.sent: list[Any] = []
         self.errors: dict[str | None, int] = {}
         self.late: dict[str, int] = {}
@@ -669,7 +669,7 @@ async def test_another_control_can_go_on_where_the_former_one_stopped(stage: Sta
     )
     memo = answer = b""
     for _ in range(3):
-        said = await Door(stage.service).answer(Ask(1, 0.0, "peer", "User:a", frame[4:], memo, answer))
+        said = await KafkaAdmin(stage.service).answer(Ask(1, 0.0, "peer", "User:a", frame[4:], memo, answer))
         if said.upstream:
             memo, answer = said.memo, stage.broker(c.INCREMENTAL_ALTER_CONFIGS, 1, said.upstream)
     assert codes(c.INCREMENTAL_ALTER_CONFIGS.decode_answer(said.client, 4, len(said.client), 1)[1]) == [
