@@ -297,7 +297,7 @@ class Log(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-class Want(msgspec.Struct, frozen=True, tag=True):
+class Refresh(msgspec.Struct, frozen=True, tag=True):
     """The worker saw something newer than its snapshot (a broker without a listener, a topic it doesn't know)."""
 
     what: str  # "metadata"
@@ -365,7 +365,7 @@ Down = (
     | Spooled
     | Drain
 )
-Up = Hello | Interval | Rates | Demand | Gauges | Ended | Log | Want | Ask
+Up = Hello | Interval | Rates | Demand | Gauges | Ended | Log | Refresh | Ask
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_down = msgspec.msgpack.Decoder(Down).decode

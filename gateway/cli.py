@@ -30,6 +30,12 @@ _OWN_PARSERS = {
     "volume-agent": "publish the volumes of a broker to the topic that source: snapshots reads; runs beside it",
     "import-strimzi": "turn the quota plugin's part of a Kafka resource into this configuration",
 }
+_COMMANDS = {
+    **{name: f"gateway.commands.{name}" for name in ("explain", "groups", "policies", "storage", "top", "topics")},
+    "import-strimzi": "gateway.commands.import_strimzi",
+    "kafka-quotas": "gateway.commands.kafka_quotas",
+    "volume-agent": "gateway.volume_agent",
+}
 _EXAMPLES = (0, 1, 2)  # node ids shown by `check`
 
 
@@ -251,7 +257,7 @@ def _try_storage(settings: Settings) -> list[str]:
 
     problems = []
     if settings.storage is not None and not settings.storage.off:
-        from gateway.storage.build import StorageError, try_parts
+        from gateway.control.storage_sources import StorageError, try_parts
 
         try:
             try_parts(settings, settings.storage)
@@ -294,34 +300,14 @@ def _make_parser() -> argparse.ArgumentParser:
 def _run_other(name: str, argv: list[str]) -> int:
     if name == "demo":
         try:
-            from gateway import demo
+            from gateway.demo import command as demo
         except ModuleNotFoundError as error:
             if error.name != "kafka":
                 raise
             return _fail(["the demo's producers need kafka-python: pip install 'produce-gateway[audit]'"])
         return int(demo.main(argv))
-    if name == "storage":
-        from gateway.storage import show
-
-        return show.main(argv)
-    if name in ("explain", "groups", "topics", "top"):
-        return int(import_module(f"gateway.commands.{name}").main(argv))
-    if name == "policies":
-        from gateway.policy import cli as policies
-
-        return policies.main(argv)
-    if name == "kafka-quotas":
-        from gateway.quotas import command
-
-        return command.main(argv)
-    if name == "volume-agent":
-        from gateway.storage import agent
-
-        return agent.main(argv)
-    if name == "import-strimzi":
-        from gateway.storage import strimzi
-
-        return strimzi.main(argv)
+    if name in _COMMANDS:
+        return int(import_module(_COMMANDS[name]).main(argv))
     try:
         from gateway.audit import cli as audit
     except ModuleNotFoundError as error:

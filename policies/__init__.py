@@ -18,4 +18,5 @@
 # explain.py      every rule that looks at some traffic, put beside each other for people
 # whatif/         recorded usage decided once more by other policies: differences
 # usage.py        the usage record: fields and types, for the writer and the audit
-# text.py         text of somebody else's, fit for a log line
+# text.py         foreign text, made fit for a log line
+# units.py        sizes, rates and durations: read and printed

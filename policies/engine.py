@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from policies.fleet.lines import Fleet
+from policies.fleet.lines import OurParts
 from policies.groups.lines import Finder, GroupLimits, GroupLines
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_meters import NO_OTHERS, BrokerMeters, Others, StoragePause
@@ -58,7 +58,7 @@ class Engine:
     def __init__(self, now: float, internal: Iterable[str] = INTERNAL_TOPICS) -> None:
         self.due = now + TICK_S
         self.brokers: dict[int, BrokerMeters] = {}
-        self.fleet = Fleet()
+        self.fleet = OurParts()
         self._thresholds_pace = False
         self._delays = False  # on_exceed
         self.pause: StoragePause | None = None

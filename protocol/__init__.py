@@ -6,22 +6,24 @@
 # name, or from Produce v13 on its 16-byte id, and the partition's index.
 #
 # The map:
-#   wire              steps over integers, strings, arrays, tagged fields; MalformedFrame
-#   api               tables: API keys and names, flexible-from versions, the versions we speak, error codes
-#   framing           whole frames out of a stream of bytes
-#   describe          what bytes that are no Kafka frame look like, for the one log line
-#   produce_request   skim, strip
-#   produce_response  skim, local, merge, set_throttle, rewrite_endpoints
-#   pending           what each request in flight is owed, in order
-#   rewrite           ApiVersions caps; host and port in Metadata, FindCoordinator, DescribeCluster; topic ids
-#   stream            addresses in Fetch, ShareFetch and ShareAcknowledge answers that are never held whole
-#   fetch_request     how much a Fetch may ask for, changed in place
-#   admin             how messages of admin APIs are read and written, from tables
-#   configs, quotas   those tables, and how a request is split between the broker and us, and the answers merged
-#   handshake         ApiVersions, SaslHandshake, SaslAuthenticate, as the gateway's own connections say them
-#   cluster           DescribeCluster, Metadata, DescribeLogDirs, likewise
-#   refusal           the answer that refuses a whole admin request
-#   identity          who: client software, SASL principal seen passing by
+#   wire.py                 steps over integers, strings, arrays, tagged fields; MalformedFrame
+#   api.py                  tables: API keys and names, flexible-from versions, the versions we speak, error codes
+#   framing.py              whole frames out of a stream of bytes
+#   describe.py             what bytes that are no Kafka frame look like, for the one log line
+#   produce_request.py      skim, strip
+#   produce_response.py     skim, local, merge, set_throttle, rewrite_endpoints
+#   pending.py              what each request in flight is owed, in order
+#   rewrite.py              ApiVersions caps; host and port in Metadata, FindCoordinator, DescribeCluster; topic ids
+#   stream.py               addresses in Fetch, ShareFetch and ShareAcknowledge answers that are never held whole
+#   fetch_request.py        how much a Fetch may ask for, changed in place
+#   fetch_response.py       how many bytes of records each partition of a Fetch answer has
+#   admin.py                how messages of admin APIs are read and written, from tables
+#   configs.py, quotas.py   those tables, and how a request is split between the broker and us, and the answers
+#                           merged
+#   handshake.py            ApiVersions, SaslHandshake, SaslAuthenticate, as the gateway's own connections say them
+#   cluster.py              DescribeCluster, Metadata, DescribeLogDirs, likewise
+#   refusal.py              the answer that refuses a whole admin request
+#   identity.py             who: client software, SASL principal seen passing by
 
 from __future__ import annotations
 

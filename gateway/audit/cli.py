@@ -25,7 +25,7 @@ from policies import usage
 from policies.units import parse_duration
 
 if TYPE_CHECKING:
-    from gateway.audit.job import Records
+    from gateway.audit.batch.job import Records
 
 _Session = TypeVar("_Session")
 
@@ -55,14 +55,14 @@ further commands, each with its own --help:
 
 # The first argument picks it: module of this package whose `main(argv)` it is, `argv` with the name still in front.
 COMMANDS: Final = {
-    "stream": "commands",
-    "compact": "commands",
-    "expire": "commands",
-    "top": "top_command",
-    "what-if": "whatif_command",
-    "recommend": "recommend_command",
-    "report": "report_command",
-    "reconcile": "reconcile_command",
+    "stream": "stream.command",
+    "compact": "stream.command",
+    "expire": "stream.command",
+    "top": "report.top_command",
+    "what-if": "whatif.command",
+    "recommend": "whatif.recommend_command",
+    "report": "report.command",
+    "reconcile": "reconcile.command",
 }
 
 
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
 
 
 def _audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int | None, reading: Reading) -> int:
-    from gateway.audit import job, tables
+    from gateway.audit.batch import job, tables
 
     tell = teller(options.quiet)
     question = job.Question(by, window_ms, reading.start_ms, reading.end_ms)
@@ -96,7 +96,8 @@ def guarded(command: Callable[[], int]) -> int:
     """Run something that needs Spark; whatever goes wrong becomes one line on stderr and an exit code."""
     if importlib.util.find_spec("pyspark") is None:
         return fail("the audit needs PySpark: pip install 'produce-gateway[audit]'")
-    from gateway.audit import connector, job
+    from gateway.audit import connector
+    from gateway.audit.batch import job
 
     # Without any handler Python shows what Py4J logs of a connection that ended: tracebacks of what is told here.
     silent = logging.NullHandler()
@@ -180,7 +181,8 @@ def interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Sessio
 @contextmanager
 def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
     """Start Spark, and give what the sources hold, each record once; to be called within `guarded`."""
-    from gateway.audit import job, store
+    from gateway.audit import store
+    from gateway.audit.batch import job
 
     options, conf = reading.options, reading.conf
     if options.tables:

@@ -21,7 +21,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import connector, layout, schema, transforms
+from gateway.audit import connector, layout, schema
+from gateway.audit.batch import transforms
 from gateway.audit.errors import AuditError, causes, explain
 
 DAY_MS: Final = 86_400_000

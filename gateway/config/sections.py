@@ -33,7 +33,7 @@ from gateway.config.fields import (
 from gateway.config.storage import Storage, StorageAdmin, limits_production
 from gateway.hosts import is_loopback
 from gateway.kafka import topic_names
-from gateway.policy.document import DocumentError, base_of
+from gateway.policy_document import DocumentError, base_of
 from gateway.storage.plugins import QUOTA_SOURCES
 from gateway.tokens import check_token
 from policies.groups.finder import DEFAULT_PATTERN

@@ -12,16 +12,12 @@
 #   fleet.py          shares of limits that hold for several workers or gateways
 #   fleet_keys.py     which limits are in use, and how far each holds
 #   fleet_rates.py    what all others bring to each broker
-#   quota_source.py   thresholds from a source of the operator's own
 #   usage_log.py      intervals -> spool on disk -> usage topic
 #   recent.py         what policies did lately, for the API
 #   traffic_lines.py  what the log says of traffic, so many lines a minute
 #   metrics.py        every metric in one table
 #   admin.py          the admin server: /metrics, /healthz, /readyz, and the API beside them
-#   guard.py          which requests may reach the API at all
-#   rights.py         who has admin rights
-#   rest.py           the API: thresholds, client quotas, documents, views
-#   rest_context.py   what its endpoints are handed
-#   rest_groups.py    the API of resource groups
-#   rest_shapes.py    what the API takes and answers
-#   problems.py       its errors
+#   rest/             the API
+#   policies/         policies at run time: service, store, Kafka's admin APIs
+#   storage.py        the storage factor: asked, kept, told
+#   storage_sources.py  from the configuration to what is looked at

@@ -17,25 +17,26 @@ import trio
 
 from gateway.channel import Brokers, Groups, Quotas, Storage, Topics
 from gateway.config import Settings, limits_production
-from gateway.control import admin, rest
+from gateway.control import admin
 from gateway.control.acceptor import Acceptor
 from gateway.control.admission import Admission
 from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
 from gateway.control.fleet import FleetControl
 from gateway.control.metrics import Metrics
 from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable, make_store
-from gateway.control.quota_source import QuotaFeed
+from gateway.control.policies.kafka_admin import KafkaAdmin
+from gateway.control.policies.quota_source import QuotaFeed
+from gateway.control.policies.service import PolicyService
+from gateway.control.policies.store import StoreError
 from gateway.control.recent import Recent
-from gateway.control.rest_context import Gateway
-from gateway.control.rights import Rights
+from gateway.control.rest import api as rest
+from gateway.control.rest.context import Gateway
+from gateway.control.rest.rights import Rights
 from gateway.control.snapshots import groups_of, quotas_of, thresholds_of, worker_count, worker_settings
+from gateway.control.storage import StorageControl, make_status
 from gateway.control.usage_log import Publisher, Spool, UsageLog
 from gateway.control.workers import Workers
 from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
-from gateway.policy.door import Door
-from gateway.policy.service import PolicyService
-from gateway.policy.store import StoreError
-from gateway.storage.control import StorageControl, make_status
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, Unit, group_key
@@ -115,7 +116,7 @@ class _Control:
         self._deleted = DeletedTopics()
         store = make_store(settings, client, patient=self._restarted)
         self._policies = PolicyService(store, self._metrics, self._tell_policies, self._deleted)
-        self._door = Door(self._policies)
+        self._door = KafkaAdmin(self._policies)
         self._workers = Workers(
             self._usage_log,
             self._metrics,

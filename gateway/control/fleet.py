@@ -18,7 +18,7 @@ import trio
 
 from gateway.channel import Demand, OtherRates, Parts, Rates
 from gateway.control.fleet_keys import Keys
-from gateway.control.fleet_rates import Brought, Sums, differ
+from gateway.control.fleet_rates import FleetRates, Sums, differ
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Exchange, FleetParty, Heard, Present, Rate
 from policies.explain import FleetUse
@@ -110,9 +110,9 @@ class FleetControl:
         self._clock = clock
         self._has_totals = self.has_limits = False
         self._keys = Keys(PolicySet())
-        self._fleet = shares.Fleet(exchanges=exchange is not None)
-        self._here = shares.Fleet()
-        self._brought = Brought()
+        self._fleet = shares.Dealer(exchanges=exchange is not None)
+        self._here = shares.Dealer()
+        self._brought = FleetRates()
         self._workers: dict[int, _Worker] = {}
         self._members = 0  # as workers were told
         self._last_members = 1  # as they were told by an earlier control

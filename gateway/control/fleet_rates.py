@@ -55,7 +55,7 @@ def _is_off(new: float, told: float) -> bool:
     return abs(new - told) > NOTICED * max(told, 1.0)
 
 
-class Brought:
+class FleetRates:
     """By workers of this gateway, and by all other gateways together."""
 
     def __init__(self) -> None:

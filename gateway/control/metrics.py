@@ -57,102 +57,163 @@ SHOWN_NOTES: Final = tuple((note, reason) for note in NOTES for reason in REASON
 
 # name -> (labels, help). Counters get `_total`.
 COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "produce_bytes": (_ROW, "Bytes of records in Produce requests by what became of them; their sum was offered."),
-    "produce_messages": (_ROW, "Records in Produce requests by what became of them."),
-    "produce_requests": (_ROW, "Produce requests with a partition of that topic, by what became of it."),
+    "produce_bytes": (
+        _ROW,
+        (
+            "Bytes of record batches in Produce requests, by outcome. The sum over all outcomes is what "
+            "producers offered."
+        ),
+    ),
+    "produce_messages": (_ROW, "Records in Produce requests, by outcome."),
+    "produce_requests": (_ROW, "Produce requests with at least one partition of the topic, by outcome."),
     "produce_repeats_bytes": (
         _PLACE,
-        "Bytes whose last attempt before was rejected; rejected bytes less these were not sent again (docs/audit.md).",
+        "Bytes whose previous attempt was rejected. Rejected bytes minus these were not sent again: "
+        "audit (docs/audit.md).",
     ),
-    "produce_repeats_unknown_bytes": (_PLACE, "Bytes of which can't be told whether they are such repeats."),
+    "produce_repeats_unknown_bytes": (
+        _PLACE,
+        "Bytes for which the gateway can't tell whether they repeat a rejected attempt.",
+    ),
     "policy_bytes": (
         _ROW,
-        "Bytes that a policy delayed, or in mode observe would have rejected or delayed; counted by outcome as well.",
+        "Bytes that a policy delayed or, in mode: observe, would have rejected or delayed. "
+        "produce_bytes counts the same bytes under their outcome.",
     ),
-    "policy_requests": (_ROW, "Produce requests that a policy delayed, or in mode observe would have."),
-    "throttle_seconds": (_ROW, "Time for which clients were told or made to wait, by rejected or delayed."),
+    "policy_requests": (
+        _ROW,
+        "Produce requests that a policy delayed or, in mode: observe, would have rejected or delayed.",
+    ),
+    "throttle_seconds": (
+        _ROW,
+        "Time for which the gateway throttled or held clients, by outcome: rejected or delayed.",
+    ),
     "client_bytes": (
         ("principal", "client_id", "outcome"),
-        "Bytes of records by client, once some got in; before, and beyond limits.max_client_metrics, under `other`.",
+        "Bytes of record batches by client. A client has series of its own once a broker has "
+        "accepted something from it; before that, and beyond limits.max_client_metrics, it is "
+        "counted under other.",
     ),
-    "connections_accepted": ((), "Client connections taken over by a worker."),
+    "connections_accepted": ((), "Client connections handed to a worker."),
     "requests": ((), "Requests from clients, of every API."),
-    "answers_local": ((), "Requests answered by the gateway itself."),
-    "answers_merged": ((), "Brokers' answers into which the gateway put rejected partitions."),
-    "requests_malformed": ((), "Requests that could not be read; each ended its connection."),
-    "tls_handshakes_failed": ((), "Connections that ended because client and gateway came to no TLS session."),
+    "answers_local": ((), "Requests that the gateway answered itself."),
+    "answers_merged": ((), "Broker answers into which the gateway merged rejected partitions."),
+    "requests_malformed": ((), "Requests that could not be parsed. Each closed its connection."),
+    "tls_handshakes_failed": ((), "Connections that ended because the TLS handshake failed."),
     "upstream_failed": ((), "Connections to brokers that could not be opened or that the broker closed first."),
-    "brokers_withheld": ((), "Times a broker was left out of an answer because it has no listener here."),
-    "answers_not_followed": ((), "Answers that may carry brokers' addresses and that the gateway could not read."),
+    "brokers_withheld": ((), "Times a broker was left out of an answer because the gateway has no listener for it."),
+    "answers_not_followed": (
+        (),
+        (
+            "Answers that may contain broker addresses but that the gateway could not parse, so that "
+            "addresses in them were not hidden."
+        ),
+    ),
     "topic_ids_unknown": (
         (),
-        "Times nobody knew the name of a request's topic ids; it was forwarded without a topic limit.",
+        "Times the gateway could not find the name of a request's topic ids in time. It answers "
+        "such Produce partitions with UNKNOWN_TOPIC_ID, and charges such Fetch answers to no "
+        "resource group.",
     ),
-    "mutes": ((), "Times a connection's Produce requests were held for a throttle time."),
-    "fetches_delayed": ((), "Times that a client quota or resource group held a Fetch request."),
+    "mutes": ((), "Times the gateway held a connection's Produce requests for a throttle time."),
+    "fetches_delayed": ((), "Fetch requests held by a client quota or a resource group."),
     "fetch_delay_ms": ((), "Time for which client quotas and resource groups held Fetch requests, in milliseconds."),
-    "fetches_would_be_delayed": ((), "The same with client_quotas_mode observe."),
-    "disconnects": (("cause",), "Client connections ended, by who or what ended them."),
+    "fetches_would_be_delayed": (
+        (),
+        "Fetch requests that client quotas or resource groups would have held, in mode observe.",
+    ),
+    "disconnects": (
+        ("cause",),
+        (
+            "Client connections that ended, by cause: those of security (docs/security.md), and client, "
+            "upstream, error or drain."
+        ),
+    ),
     "connections_refused": (
         ("limit",),
-        "Client connections that were refused: limits.max_connections, or limits.max_connections_per_address.",
+        "Client connections refused because of limits.max_connections or limits.max_connections_per_address.",
     ),
-    "accept_pauses": ((), "Pauses in accepting, because of too many open files or no memory."),
+    "accept_pauses": ((), "Pauses in accepting connections, because of too many open files or too little memory."),
     "worker_restarts": (("worker",), "Times a worker died and was started again."),
-    "policy_changes": (("outcome",), "Requests to change policies at run time, by what became of them."),
+    "policy_changes": (
+        ("outcome",),
+        "Requests to change policies at run time, by outcome: accepted, unchanged, refused or failed.",
+    ),
     "workers_lost": (
         (),
-        "Workers that died before they reported their last interval; the audit calls these incomplete.",
+        "Workers that died before they reported their last interval. The audit reports them as incomplete.",
     ),
-    "metadata_refreshes": (("outcome",), "Times the cluster was asked for its metadata: ok or failed."),
+    "metadata_refreshes": (("outcome",), "Metadata requests to the cluster, by outcome: ok or failed."),
     "usage_log_intervals": ((), "Intervals received from workers."),
     "usage_log_records_written": ((), "Usage records written to the spool."),
     "usage_log_records_published": ((), "Usage records acknowledged by the usage topic."),
     "usage_log_dropped": (
         ("reason",),
-        "Usage data given up: intervals that make no record (invalid), records that the broker refused (refused).",
+        "Usage data that was given up, by reason: intervals that don't form a valid record "
+        "(invalid), records that the broker refused (refused).",
     ),
-    "usage_log_spool_errors": ((), "Failed attempts to write to the spool; the data waits."),
+    "usage_log_spool_errors": ((), "Failed attempts to write to the spool. The data is kept and written later."),
 }
 GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "policy_version": ((), "Version of the policies in force; grows with every change at run time."),
-    "policy_store_up": ((), "1 while everything that was changed at run time is known and changes can be made."),
-    "connections": (("worker",), "Client connections open."),
-    "muted_connections": (("worker",), "Client connections whose Produce requests are held just now."),
-    "buffered_bytes": (("worker",), "Bytes of clients and brokers held in memory."),
+    "policy_version": ((), "Version of the policies in force. It grows with every change at run time."),
+    "policy_store_up": ((), "1 while the gateway knows all changes made at run time and accepts new ones."),
+    "connections": (("worker",), "Open client connections."),
+    "muted_connections": (("worker",), "Client connections whose Produce requests are currently held."),
+    "buffered_bytes": (("worker",), "Bytes from clients and brokers held in memory."),
     "worker_up": (("worker",), "1 while the worker is connected to control."),
-    "upstream_up": ((), "1 if the cluster answered the last time it was asked for metadata."),
-    "upstream_brokers": ((), "Brokers that metadata names."),
-    "upstream_brokers_without_listener": ((), "Brokers withheld from clients because their port can't be opened."),
-    "usage_log_backlog_bytes": ((), "Bytes in the spool that the usage topic has not acknowledged."),
-    "usage_log_spool_bytes": ((), "Bytes in the spool in all."),
-    "usage_log_queued_intervals": ((), "Intervals received and not yet in the spool."),
-    "lacking": (("part",), "1 while the gateway goes on without this part of it; /readyz says why."),
-    "build_info": (("version", "python"), "Always 1."),
-    "config_info": (("gateway", "upstream", "internal_topics", "usage_topic"), "Always 1."),
+    "upstream_up": ((), "1 if the last metadata request to the cluster succeeded."),
+    "upstream_brokers": ((), "Brokers listed in the cluster's metadata."),
+    "upstream_brokers_without_listener": (
+        (),
+        "Brokers withheld from clients because the gateway can't open their port.",
+    ),
+    "usage_log_backlog_bytes": ((), "Bytes in the spool that the usage topic has not acknowledged yet."),
+    "usage_log_spool_bytes": ((), "Total size of the spool."),
+    "usage_log_queued_intervals": ((), "Intervals received from workers and not yet written to the spool."),
+    "lacking": (("part",), "1 while the gateway runs without this part of it; /readyz gives the reason."),
+    "build_info": (("version", "python"), "Always 1; the labels carry the versions."),
+    "config_info": (
+        ("gateway", "upstream", "internal_topics", "usage_topic"),
+        "Always 1; the labels carry the names from the configuration.",
+    ),
 }
 _GROUP: Final = ("group", "direction")
 RATES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "broker_rate_bytes_per_second": (("broker",), "One-minute rate of bytes admitted to that broker."),
+    "broker_rate_bytes_per_second": (("broker",), "One-minute rate of bytes admitted to the broker."),
     "broker_error_rate_bytes_per_second": (("broker",), "One-minute rate of bytes that the broker refused."),
     "broker_throttled_rate_bytes_per_second": (("broker",), "One-minute rate of bytes rejected by thresholds."),
-    "broker_threshold_bytes_per_second": (("broker",), "total.bytes.in.per.sec.threshold, +Inf where there is none."),
-    "broker_threshold_utilization_ratio": (("broker",), "Rate by threshold; not capped, NaN without a threshold."),
-    "topic_rate_bytes_per_second": (("broker", "topic"), "One-minute rate of bytes admitted to that topic."),
-    "topic_threshold_bytes_per_second": (("broker", "topic"), "Explicit or implicit threshold, +Inf without one."),
-    "topic_threshold_utilization_ratio": (("broker", "topic"), "Rate by threshold; not capped, NaN without one."),
+    "broker_threshold_bytes_per_second": (
+        ("broker",),
+        "The broker's total.bytes.in.per.sec.threshold; +Inf without one.",
+    ),
+    "broker_threshold_utilization_ratio": (
+        ("broker",),
+        "The broker's rate divided by its threshold, not capped at 1; NaN without a threshold.",
+    ),
+    "topic_rate_bytes_per_second": (("broker", "topic"), "One-minute rate of bytes admitted to the topic."),
+    "topic_threshold_bytes_per_second": (
+        ("broker", "topic"),
+        "The topic's explicit or implicit threshold; +Inf without one.",
+    ),
+    "topic_threshold_utilization_ratio": (
+        ("broker", "topic"),
+        "The topic's rate divided by its threshold, not capped at 1; NaN without a threshold.",
+    ),
     **{
         f"client_quota_{name}": (("quota", "source", "user", "client_id", "broker"), text)
         for name, text in {
-            "rate": "One-minute rate of what a quota limits: bytes per second, or share of a thread's time.",
-            "limit": "The limit in force, with the storage factor and shares as they stand.",
-            "utilization_ratio": "Rate by limit; not capped.",
-            "waiting": "1 while requests are delayed by it.",
+            "rate": (
+                "One-minute rate of the quantity that the quota limits: bytes per second, or a share of a "
+                "thread's time."
+            ),
+            "limit": "The limit in force for this gateway, with the storage factor and the gateway's share applied.",
+            "utilization_ratio": "The rate divided by the limit, not capped at 1.",
+            "waiting": "1 while the quota delays requests.",
         }.items()
     },
-    "topic_over_threshold": (("broker", "topic"), "1 while the topic's produce requests are rejected."),
-    "group_topics": (_GROUP, "Topics of the resource group with traffic here since the last tick."),
-    "group_waiting": (_GROUP, "1 while requests are delayed by the group here."),
+    "topic_over_threshold": (("broker", "topic"), "1 while the gateway rejects Produce requests for the topic."),
+    "group_topics": (_GROUP, "Topics of the resource group that had traffic through this gateway since the last tick."),
+    "group_waiting": (_GROUP, "1 while the resource group delays requests at this gateway."),
     **{
         f"group_{name}_{unit}_per_second": (_GROUP, f"{text.capitalize()} per second {what}.")
         for unit, text in (("bytes", "bytes"), ("messages", "messages"))
@@ -165,18 +226,22 @@ RATES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     },
 }
 FLEET_COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "fleet_reports_sent": ((), "Messages to other gateways that the topic took."),
-    "fleet_reports_received": ((), "Messages of other gateways."),
-    "fleet_report_bytes": (("direction",), "Bytes of these messages: sent or received."),
-    "fleet_reports_dropped": (("reason",), "Messages of other gateways that were not used, by why not."),
+    "fleet_reports_sent": ((), "Messages to other gateways that the exchange topic acknowledged."),
+    "fleet_reports_received": ((), "Messages received from other gateways."),
+    "fleet_report_bytes": (("direction",), "Size of these messages, by direction: sent or received."),
+    "fleet_reports_dropped": (
+        ("reason",),
+        "Messages from other gateways that were not used, by reason (docs/exchange.md).",
+    ),
 }
 FLEET_GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "fleet_peers": ((), "Other gateways that live."),
-    "fleet_members": ((), "Workers of all gateways, which share limits."),
-    "fleet_exchange_up": ((), "1 while other gateways can be heard; 0 as well where there is no exchange."),
+    "fleet_peers": ((), "Live peer gateways."),
+    "fleet_members": ((), "Workers of all gateways, which share the limits."),
+    "fleet_exchange_up": ((), "1 while the gateway receives messages from its peers; 0 also if there is no exchange."),
     "fleet_share_state": (
         ("state",),
-        "1 for how limits are shared: local (no exchange), shared, frozen (it is away) or fallback (for long).",
+        "1 for the current way of sharing limits: local (no exchange), shared, frozen (the exchange "
+        "has just gone away) or fallback (it has been away for long).",
     ),
 }
 _VOLUME = ("broker", "log_dir")
@@ -184,26 +249,38 @@ _VOLUME = ("broker", "log_dir")
 STORAGE_COUNTERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "storage_observations": (
         ("outcome",),
-        "Looks at the cluster's disks: ok or failed; invalid: unreadable snapshots.",
+        "Observations of the cluster's disks, by outcome: ok, failed, or invalid (an unreadable snapshot).",
     ),
-    "storage_fallback_throttle_factor_applied": ((), "Times the fallback or the fail-safe came into force."),
+    "storage_fallback_throttle_factor_applied": ((), "Times the fallback factor or the fail-safe took effect."),
     "storage_limit_violated": (_VOLUME, "Checks that found this volume at its hard limit."),
 }
 STORAGE_GAUGES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "storage_throttle_factor": ((), "What every produce limit is multiplied by: 1 .. 0."),
+    "storage_throttle_factor": ((), "The factor by which every produce limit is multiplied, 1 to 0."),
     "storage_state": (("state",), "1 for the state in force: OPEN, THROTTLE or PAUSE."),
-    "storage_no_data_throttling": ((), "1 while less is let through than known because something is not known."),
-    "storage_source_connected": ((), "1 if the source answered the last time."),
-    "storage_observed_timestamp_seconds": ((), "When all brokers' disks were last known, Unix time; 0: not yet."),
-    "storage_soft_limit_without_effect": ((), "1 while there is a soft limit, but no produce limit to be lowered."),
-    "storage_active_brokers": ((), "Brokers whose volumes count."),
-    "storage_active_log_dirs": ((), "Their volumes."),
-    "storage_offline_log_dirs": ((), "Log dirs that brokers call offline; left out."),
+    "storage_no_data_throttling": ((), "1 while missing observations reduce what the gateway lets through."),
+    "storage_source_connected": ((), "1 if the source answered the last request."),
+    "storage_observed_timestamp_seconds": (
+        (),
+        "Unix time at which the disks of all brokers were last known; 0 before the first time.",
+    ),
+    "storage_soft_limit_without_effect": (
+        (),
+        "1 while there is a soft limit but no produce limit that it could lower.",
+    ),
+    "storage_active_brokers": ((), "Brokers whose volumes are considered."),
+    "storage_active_log_dirs": ((), "Volumes of these brokers."),
+    "storage_offline_log_dirs": ((), "Log dirs that brokers report as offline. They are left out."),
     "storage_size_bytes": (_VOLUME, "Size of the volume."),
     "storage_available_bytes": (_VOLUME, "Free bytes of the volume."),
-    "storage_consumed_bytes": (_VOLUME, "Size less free bytes."),
-    "storage_soft_limit_bytes": (_VOLUME, "Free bytes below which limits are lowered; none without a soft limit."),
-    "storage_hard_limit_bytes": (_VOLUME, "Free bytes at which production stops; none without a hard limit."),
+    "storage_consumed_bytes": (_VOLUME, "Size of the volume minus its free bytes."),
+    "storage_soft_limit_bytes": (
+        _VOLUME,
+        "Free bytes below which produce limits are lowered. There is no series without a soft limit.",
+    ),
+    "storage_hard_limit_bytes": (
+        _VOLUME,
+        "Free bytes at which producing stops. There is no series without a hard limit.",
+    ),
 }
 OBSERVATIONS: Final = ("ok", "failed", "invalid")
 SHARE_STATES: Final = ("local", "shared", "frozen", "fallback")

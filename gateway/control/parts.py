@@ -13,11 +13,11 @@ from typing import Any, Final
 import trio
 
 from gateway.config import Settings
+from gateway.control.policies.store import FileStore, RetriedStore, Store, TopicStore
+from gateway.control.storage_sources import StorageError, make_eye
 from gateway.control.usage_log import Spool, SpoolInUse
 from gateway.plugins import PluginError
-from gateway.policy.store import FileStore, RetriedStore, Store, TopicStore
 from gateway.storage import plugins
-from gateway.storage.build import StorageError, make_eye
 
 log = logging.getLogger("gateway.control")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from gateway.channel import PROTOCOL, Groups, Policy, Quotas, WorkerSettings
 from gateway.config import Settings
-from gateway.policy.door import managed_apis
+from gateway.control.policies.kafka_admin import managed_apis
 from policies.engine import Mode
 from policies.groups.lines import GroupLimits
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS

@@ -39,11 +39,11 @@ from gateway.channel import (
     Policy,
     Quotas,
     Rates,
+    Refresh,
     Spooled,
     Storage,
     Topics,
     Up,
-    Want,
     WorkerSettings,
     decode_up,
 )
@@ -266,7 +266,7 @@ class Workers:
                 self._sharing.take_demand(worker.number, message)
             case Log(level, text):
                 traffic_log.log(_LEVELS.get(level, logging.ERROR), "%s", one_line(text, LOG_CHARS))
-            case Want():
+            case Refresh():
                 self._want()
             case Ask():
                 self._ask(message, functools.partial(self._reply, worker))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from gateway.channel import Ask, Channel, Down, Log, Up, Want
+from gateway.channel import Ask, Channel, Down, Log, Refresh, Up
 from gateway.data.complaints import Complaints
 from policies.text import one_line
 
@@ -73,7 +73,7 @@ class Uplink:
         now = trio.current_time()
         if now - self._wanted_at >= WANT_S:
             self._wanted_at = now
-            self.post(Want("metadata"))
+            self.post(Refresh("metadata"))
 
     def ask(self, asker: Asker) -> None:
         """Put the question of an asker's turn to control."""

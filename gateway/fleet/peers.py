@@ -274,7 +274,7 @@ class Peers:
         if message.leaving:
             self._forget(peer)
             return Heard(peer.label, peer.gateway, left=True, rates=True)
-        told = _Told()
+        told = _Update()
         self._follow(peer, message, content, told)
         self.asks = self.asks or (not (peer.knows and peer.whole) and peer.asked == -math.inf)
         if returns:
@@ -342,7 +342,7 @@ class Peers:
             if other.gateway == peer.gateway and other is not peer and other.living and other.since >= peer.since:
                 self._clashes[peer.gateway] = now
 
-    def _follow(self, peer: _Peer, message: ResourceUsage, content: _Content, told: _Told) -> None:
+    def _follow(self, peer: _Peer, message: ResourceUsage, content: _Content, told: _Update) -> None:
         """Take over what concerns us."""
         peer.ends = message.ids
         if message.sequence != peer.sequence + 1:
@@ -375,7 +375,7 @@ class Peers:
                 peer.asked = -math.inf
         peer.named = message.named
 
-    def _put(self, peer: _Peer, table: Table, told: _Told) -> None:
+    def _put(self, peer: _Peer, table: Table, told: _Update) -> None:
         ids, known = table.ids, peer.ids
         found: list[int] = []  # positions in the message …
         entries: list[int] = []  # … and here; whichever side is shorter is gone through
@@ -413,11 +413,11 @@ class Peers:
                 yield peer, entry
             entry = self._next[entry]
 
-    def _set(self, entry: int, row: Row, told: _Told) -> None:
+    def _set(self, entry: int, row: Row, told: _Update) -> None:
         told.note(self._text(entry), self._rows[entry], row)
         self._rows[entry] = row
 
-    def _map(self, peer: _Peer, number: int, text: str, told: _Told, *, asks: bool) -> None:
+    def _map(self, peer: _Peer, number: int, text: str, told: _Update, *, asks: bool) -> None:
         """The peer calls `text` that number."""
         at = bisect_left(peer.ids, number)
         if at < len(peer.ids) and peer.ids[at] == number:
@@ -454,7 +454,7 @@ class Peers:
             has_room = names < MAX_RATES
         return self._names.add(text, own=False) if has_room and is_name(text) else None
 
-    def _cut(self, peer: _Peer, at: int, told: _Told | None = None) -> None:
+    def _cut(self, peer: _Peer, at: int, told: _Update | None = None) -> None:
         """Take out one entry."""
         entry = peer.entries.pop(at)
         del peer.ids[at]
@@ -511,7 +511,7 @@ class _Content(NamedTuple):
     tables: list[Table]
 
 
-class _Told:
+class _Update:
     """What one message changed."""
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
 # The gateway's own clients of Kafka: how a cluster is reached, asked, and where the gateways' own topics live in it.
 #
-#   topic_names       the default names of the internal topics
-#   internal_topic    one such topic: created where it is missing, looked up, judged, followed by its id
-#   describe          topics described by librdkafka, through the death of a controller
-#   access            librdkafka's properties -> how to reach and trust a broker
-#   sasl              what a client says in each mechanism of SASL
-#   client            requests that librdkafka doesn't have, by connections of our own
-#   java_properties   a Java client's properties file -> librdkafka's properties
+#   topic_names.py       the default names of the internal topics
+#   internal_topic.py    one such topic: created where it is missing, looked up, judged, followed by its id
+#   describe.py          topics described by librdkafka, through the death of a controller
+#   access.py            librdkafka's properties -> how to reach and trust a broker
+#   sasl.py              what a client says in each mechanism of SASL
+#   client.py            requests that librdkafka doesn't have, by connections of our own
+#   java_properties.py   a Java client's properties file -> librdkafka's properties
 #
 # Knows no policy, no quota and no volume: who asks knows what the answer means.

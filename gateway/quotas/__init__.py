@@ -1,1 +1,3 @@
-# Client quotas for those who administer them: the client, and `kafka-quotas` on top of it.
+# Client quotas for programs that administer them, of a gateway or a cluster.
+#
+#   client.py  describe and alter

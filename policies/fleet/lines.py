@@ -29,7 +29,7 @@ LOWEST: Final = 1.0  # per second: a line needs a rate, also where nothing is le
 SHARED_BURST_S: Final = 0.25
 
 
-class Fleet:
+class OurParts:
     """What is ours of every limit. `members`: processes that share. `settle_s`: 0 while we are alone."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class FleetLine(Line):
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: OurParts,
         key: FleetKey,
         limit: float,
         factor: float,

@@ -174,7 +174,7 @@ class Peers(Protocol):
         """What this gateway takes of it, as the others count it."""
 
 
-class _Nobody:
+class _NoPeers:
     """There are no others."""
 
     living = workers = 0
@@ -186,7 +186,7 @@ class _Nobody:
         return IDLE
 
 
-class Fleet:
+class Dealer:
     """What one gateway's control process knows of limits that it shares: what its workers take of them, what follows
     for each of these, and where to read what its peers take.
 
@@ -204,7 +204,7 @@ class Fleet:
         self._limits: dict[str, float] = {}
         self._workers: dict[str, _Worker] = {}
         self._users: dict[str, list[_Worker]] = {}  # by key: who ever took of it, while he lives
-        self._peers: Peers = _Nobody() if peers is None else peers
+        self._peers: Peers = _NoPeers() if peers is None else peers
         self._publishes = peers is not None
         self._population = (0, 0, 0)  # at the last deal: peers, their workers, our own
         self._live: dict[str, Use] = {}  # what all workers take, by key; idle ones aren't here

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from policies.decision import Limit, Patience
 from policies.fleet.keys import Direction, Unit, group_key
-from policies.fleet.lines import LOWEST, Fleet, FleetLine
+from policies.fleet.lines import LOWEST, FleetLine, OurParts
 from policies.limits.line import ENTER_S, LEAVE_S, MAX_WAIT_S, MIN_WAIT_S, ask_all
 from policies.limits.meter import Meter
 from policies.verdict import Verdict, resource_group
@@ -68,7 +68,7 @@ class Finder(Protocol):
     def place(self, topic: str, principal: str) -> object | None: ...
 
 
-class _Nobody:
+class _NoGroups:
     """Attaches no group to anything."""
 
     by_principal = False
@@ -199,7 +199,7 @@ class GroupLines:
     `observes`: verdicts are only to be counted.
     """
 
-    def __init__(self, fleet: Fleet, internal: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, fleet: OurParts, internal: frozenset[bytes] = frozenset()) -> None:
         """`internal`: topics that are in no group."""
         self.fleet = fleet
         self.version = 0
@@ -209,7 +209,7 @@ class GroupLines:
         self._internal = internal
         self._limits: Mapping[str, GroupLimits] = {}
         self.wake: Callable[[], None] = _nothing
-        self._finder: Finder = _Nobody()
+        self._finder: Finder = _NoGroups()
         self._factor = 1.0
         self._sides: dict[tuple[str, Direction], GroupSide] = {}  # of groups that were used
         self._names: dict[bytes, tuple[str | None, bool]] = {}  # topic: its group; whether the principal says which

@@ -59,7 +59,7 @@ class Answer(NamedTuple):
 AT_ONCE: Final = Answer(True, 0.0)
 
 
-class Door:
+class Admission:
     """Who may join a line, and when the others may try again."""
 
     __slots__ = ("_spread",)
@@ -102,7 +102,7 @@ class Line:
         """
         self.own = own
         self.bucket = Bucket(rate, BURST_S, OWN_DEBT_S if own else DEBT_S, now)
-        self._door = Door()
+        self._door = Admission()
 
     def ask(self, size: float, now: float, may_wait: bool, denied_s: float) -> Answer:
         """Whether `size` bytes may pass, and how long their connection then waits. Nothing is taken."""

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from policies.decision import Limit, Patience
 from policies.fleet.keys import FleetKey, quota_key
-from policies.fleet.lines import LOWEST, Fleet, FleetLine
+from policies.fleet.lines import LOWEST, FleetLine, OurParts
 from policies.fleet.shares import fair
 from policies.limits.line import BURST_S, MAX_WAIT_S, MIN_WAIT_S, ask_all
 from policies.limits.meter import Meter
@@ -76,7 +76,7 @@ class QuotaLine(FleetLine):
     __slots__ = ("_kept", "demand", "last", "meter", "node_id", "quota", "taken")
 
     def __init__(
-        self, fleet: Fleet, now: float, node_id: int, quota: Quota, factor: float, kept: set[QuotaLine], *, own: bool
+        self, fleet: OurParts, now: float, node_id: int, quota: Quota, factor: float, kept: set[QuotaLine], *, own: bool
     ) -> None:
         least = LEAST_TIME if quota.unit == "percent" else LOWEST
         super().__init__(fleet, _key(quota, node_id), _rate(quota), factor, now, least, own=own)
@@ -163,9 +163,9 @@ class QuotaLines:
     `has_fetch_limits`: whether any quota concerns Fetch.
     """
 
-    def __init__(self, fleet: Fleet | None = None) -> None:
+    def __init__(self, fleet: OurParts | None = None) -> None:
         self.store = QuotaStore()
-        self.fleet = fleet or Fleet()
+        self.fleet = fleet or OurParts()
         self.version = 0
         self.observes = False
         self.has_shares = False

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policies.decision import Limit, Patience
 from policies.fleet.keys import total_key
-from policies.fleet.lines import Fleet, FleetLine
+from policies.fleet.lines import FleetLine, OurParts
 from policies.groups.lines import GroupLines, GroupSide
 from policies.limits.line import AT_ONCE
 from policies.limits.meter import ALPHA, TICK_S, Meter
@@ -172,7 +172,9 @@ class BrokerMeters:
                  "_thresholds", "_unlisted", "due", "errors", "factor", "node_id", "note", "observes", "others",
                  "passed", "share", "storage", "strategy", "throttled", "topics", "total")  # fmt: skip
 
-    def __init__(self, node_id: int, internal: frozenset[bytes], fleet: Fleet, groups: GroupLines, due: float) -> None:
+    def __init__(
+        self, node_id: int, internal: frozenset[bytes], fleet: OurParts, groups: GroupLines, due: float
+    ) -> None:
         """Without thresholds, until `apply`."""
         self.node_id = node_id
         self.due = due

@@ -20,13 +20,13 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from policies.limits.bucket import Bucket
-from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, ENTER_S, LEAVE_S, MIN_WAIT_S, Answer, Door
+from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, ENTER_S, LEAVE_S, MIN_WAIT_S, Admission, Answer
 from policies.thresholds.values import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
 
 if TYPE_CHECKING:
     from policies.decision import Patience
-    from policies.fleet.lines import Fleet
+    from policies.fleet.lines import OurParts
     from policies.thresholds.broker_meters import BrokerMeters, TopicMeter
 
 PACE_S: Final = 0.05  # how often `pace` is called: for so long a topic that is not asked about can exceed its threshold
@@ -43,7 +43,7 @@ class Pacer(ThresholdStrategy):
                  "bucket")  # fmt: skip
     delays = True
 
-    def __init__(self, broker: BrokerMeters, fleet: Fleet) -> None:
+    def __init__(self, broker: BrokerMeters, fleet: OurParts) -> None:
         assert broker.own_threshold is not None
         self.bucket = Bucket(broker.own_threshold, BURST_S, DEBT_S)
         self._broker = broker
@@ -52,7 +52,7 @@ class Pacer(ThresholdStrategy):
         self._since = math.inf  # what a topic without a bucket has not `seen` came in since then
         # Topics whose `over` is set and that are in use: whether `judge` was asked about them since the last `pace`.
         self._asked: dict[TopicMeter, bool] = {}
-        self._door = Door()
+        self._door = Admission()
         self._fleet = fleet
         self._used = -math.inf  # when something was taken
         self._settled = -math.inf  # until then our part of the total is provisional (fleet/lines.py)

@@ -14,7 +14,7 @@ from typing import Final
 
 from policies.decision import Limits, Patience, admit, decide
 from policies.engine import Engine
-from policies.fleet.lines import Fleet
+from policies.fleet.lines import OurParts
 from policies.groups.finder import Finder
 from policies.groups.lines import GroupLimits, GroupLines, GroupSide
 from policies.groups.names import PUBLISH_BYTES, PUBLISH_MSGS
@@ -29,7 +29,7 @@ PIECE_S: Final = 0.25  # of a limit's rate: what passes at once, if requests are
 
 
 @dataclass(slots=True)
-class Want:
+class Offer:
     """What a client wants to get in within a slot: all that it holds. `rejects`: its topic's threshold does so with all
     of it; `was`: so it did in the record. `passed`, and `again` of that not for the first time, is what became of it.
     """
@@ -63,7 +63,7 @@ class Lines:
         self._rejected = rejected
         self._delayed = delayed
         self.paces = rules.on_exceed == "delay"
-        fleet = Fleet()
+        fleet = OurParts()
         self._quotas = QuotaLines(fleet)
         self._quotas.set_store(policies.quotas(), 0.0)
         self._groups = GroupLines(fleet)
@@ -90,7 +90,7 @@ class Lines:
         elif self.paces and self._policies.total(broker) is not None:
             stream.limited = True
 
-    def flow(self, wants: Iterable[Want], now: float, until: float) -> None:
+    def flow(self, wants: Iterable[Offer], now: float, until: float) -> None:
         """Let pass between `now` and `until` what may."""
         turns = [(max(now, want.stream.muted_until), number, want) for number, want in enumerate(wants)]
         heapq.heapify(turns)
@@ -119,7 +119,7 @@ class Lines:
             self._taken[node_id] = taken
         self._quotas.deal(totals, now)
 
-    def _one(self, want: Want, at: float) -> None:
+    def _one(self, want: Offer, at: float) -> None:
         stream, now = want.stream, self._clock
         size = min(stream.held, max(want.piece, stream.request, PIECE_S * self._pace_of(want)))
         messages = round(size * stream.messages)
@@ -144,13 +144,13 @@ class Lines:
             self._delayed(stream, reason, size, delay_ms / 1000)
             stream.muted_until = at + delay_ms / 1000
 
-    def _limits(self, want: Want) -> Limits:
+    def _limits(self, want: Offer) -> Limits:
         lines, side = self._own.get(want.stream, _NOTHING)
         asks = self.paces and want.meter.thresholds_ask
         threshold = TopicThreshold(want.broker, want.meter, want.meter.name) if asks else None
         return Limits(quota=lines, group=side, threshold=threshold)
 
-    def _pace_of(self, want: Want) -> float:
+    def _pace_of(self, want: Offer) -> float:
         """The lowest rate that holds, bytes per second."""
         lines, side = self._own.get(want.stream, _NOTHING)
         rates = [line.bucket.rate for line in lines.produce]

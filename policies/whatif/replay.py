@@ -29,7 +29,7 @@ from policies.thresholds.broker_meters import BrokerMeters, Others, TopicMeter
 from policies.usage import DELAYED, NOTES
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, TOPIC_THRESHOLD
 from policies.whatif.client import IN_FLIGHT, Stream
-from policies.whatif.lines import Lines, Want
+from policies.whatif.lines import Lines, Offer
 from policies.whatif.rows import Life, Row, Rules, Shift, StreamKey
 from policies.whatif.tick_phase import Phase
 
@@ -364,7 +364,7 @@ class _Replay:
 
     def _step(self, worker: _Worker, slot: _Slot, now: float, until: float) -> None:
         """What happened between `now` and `until`, and what clients try of that which they hold."""
-        wants: list[Want] = []
+        wants: list[Offer] = []
         silent = [stream for stream in worker.holding if stream.key not in slot.get(stream.key[:2], ())]
         for key, parts in slot.items():
             broker, meter, rejects, was = self._decision(worker, key, parts, now)
@@ -373,7 +373,7 @@ class _Replay:
                 if stream.exempt or (rejects == was and not (stream.gone or stream.held or stream.limited)):
                     _count(meter, broker, part.settle())
                     continue
-                want = Want(stream, broker, meter, rejects, was)
+                want = Offer(stream, broker, meter, rejects, was)
                 self._divert(want, part, now)
                 wants.append(want)
         for stream in silent:
@@ -381,7 +381,7 @@ class _Replay:
             meter = _meter(broker, stream.key[1])
             rejects = meter.thresholds_ask and not self._lines.paces
             was = worker.rejecting.get(stream.key[:2], False)
-            wants.append(Want(stream, broker, meter, rejects, was))
+            wants.append(Offer(stream, broker, meter, rejects, was))
         for want in wants:
             self._try(want, now)
         self._lines.flow([want for want in wants if want.stream.limited and not want.rejects], now, until)
@@ -419,7 +419,7 @@ class _Replay:
             rejects = was
         return broker, meter, rejects, was
 
-    def _divert(self, want: Want, part: _Part, now: float) -> None:
+    def _divert(self, want: Offer, part: _Part, now: float) -> None:
         """Let what a client sent go the way that it goes here."""
         stream = part.stream
         stream.learn(part.admitted or part.rejected)
@@ -468,7 +468,7 @@ class _Replay:
             self._add(stream, row.outcome, row.reason, -size, -row.requests * size / row.bytes, repeats=-again)
             stream.hold(size, again, now)
 
-    def _try(self, want: Want, now: float) -> None:
+    def _try(self, want: Offer, now: float) -> None:
         """What the client does about what it holds."""
         stream = want.stream
         if not stream.held or stream.muted_until > now:

@@ -31,7 +31,7 @@ def _sockets() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from gateway.audit import job
+    from gateway.audit.batch import job
 
     # A dozen rows deserve no more: two partitions, no adaptive planning, no compiled code of their own. (The command's
     # test runs as users run it.)
@@ -62,7 +62,7 @@ def unique(
     raw: Callable[[Sequence[str | None]], DataFrame],
 ) -> Iterator[Callable[[Sequence[str | None]], DataFrame]]:
     """The records of these lines, copies and malformed ones taken out; decoded once, as the job does it."""
-    from gateway.audit import transforms
+    from gateway.audit.batch import transforms
 
     kept: list[DataFrame] = []
 

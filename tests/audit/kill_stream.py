@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.audit.stream import Plan
+from gateway.audit.stream.stream import Plan
 from gateway.embedded import Cluster
 from tests.audit.records import START, Row, interval, truth
 
@@ -145,13 +145,15 @@ def run(
 
 
 def _stream(spark: SparkSession, out: Path, plan: Plan) -> None:
-    from gateway.audit import store, stream
+    from gateway.audit import store
+    from gateway.audit.stream import stream
 
     stream.run(spark, store.open_tables(spark, str(out), make=True), plan)
 
 
 def _answer(spark: SparkSession, out: Path) -> dict[str, Any]:
-    from gateway.audit import job, store, tables
+    from gateway.audit import store
+    from gateway.audit.batch import job, tables
 
     return tables.as_json(job.run_tables(store.open_tables(spark, str(out)), job.Question(by=BY)))
 
@@ -206,7 +208,8 @@ def _append(bootstrap_servers: str, topic: str, folder: Path, batch: int) -> Non
     """The job without protection."""
     from pyspark.sql import DataFrame
 
-    from gateway.audit import job, stream, transforms
+    from gateway.audit.batch import job, transforms
+    from gateway.audit.stream import stream
 
     def take(frame: DataFrame, number: int) -> None:
         decoded = stream.decode(frame, "").where("problem is null")
@@ -223,7 +226,7 @@ def _append(bootstrap_servers: str, topic: str, folder: Path, batch: int) -> Non
 
 
 def _sum(path: str) -> None:
-    from gateway.audit import job
+    from gateway.audit.batch import job
 
     with job.session(kafka=False) as spark:
         rows = spark.read.parquet(path).groupBy(*BY).sum("bytes").collect()

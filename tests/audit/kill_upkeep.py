@@ -24,7 +24,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from gateway.audit import job, store, stream, upkeep
+from gateway.audit import store
+from gateway.audit.batch import job
+from gateway.audit.stream import stream, upkeep
 from tests.audit.records import START, Row, interval
 
 if TYPE_CHECKING:
@@ -182,7 +184,7 @@ def _live(tables: store.Tables) -> set[str]:
 
 def _leftovers(tables: store.Tables) -> bool:
     root = Path(tables.root.removeprefix("file:"))
-    return any(path.name not in _live(tables) for path in root.glob("records/*/*.parquet"))
+    return any(path.name not in _live(tables) for path in root.glob("records/date=*/*.parquet"))
 
 
 def main() -> int:

@@ -122,7 +122,7 @@ def test_the_result_alone_goes_to_stdout_and_a_gap_is_exit_code_3_when_asked_for
 
 
 def test_a_java_that_has_ended_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from gateway.audit import job
+    from gateway.audit.batch import job
 
     def gone(error: BaseException) -> str:
         raise ConnectionRefusedError

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.audit.dropped import Dropped, finally_dropped, tears
+from gateway.audit.batch.dropped import Dropped, finally_dropped, tears
 
 
 def _sums(**given: int) -> dict[str, int]:

@@ -15,10 +15,12 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from gateway.audit import job, store, stream
+from gateway.audit import store
+from gateway.audit.batch import job
+from gateway.audit.batch.job import Question
 from gateway.audit.errors import AuditError, explain
-from gateway.audit.job import Question
 from gateway.audit.progress import watched
+from gateway.audit.stream import stream
 from tests.audit.records import START, Row, interval
 
 if TYPE_CHECKING:

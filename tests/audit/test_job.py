@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.audit import job
-from gateway.audit.job import AuditError, Question, Report
+from gateway.audit.batch import job
+from gateway.audit.batch.job import AuditError, Question, Report
 from gateway.embedded import free_port
 from tests.audit.records import START, Row, changed, interval, lost, summed, truth
 

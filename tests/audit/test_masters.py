@@ -19,7 +19,8 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway import embedded
-from gateway.audit import connector, job, store, tables
+from gateway.audit import connector, store
+from gateway.audit.batch import job, tables
 from gateway.embedded import free_port, wait_for
 from tests.audit.records import Row, interval
 from tests.integration.gateways import create_topic

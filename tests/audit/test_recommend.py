@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import policy_document as document
 from gateway.audit import cli
-from gateway.audit.recommend import Advice, Busiest, CannotAdvise, Wish, advise, as_json, as_yaml, busiest, reasons
-from gateway.policy import document
+from gateway.audit.whatif.recommend import (
+    Advice,
+    Busiest,
+    CannotAdvise,
+    Wish,
+    advise,
+    as_json,
+    as_yaml,
+    busiest,
+    reasons,
+)
 from policies.policy_set import PolicyKey, PolicySet
 from tests.audit import records
 
@@ -122,7 +132,7 @@ def test_each_topic_has_its_reason_beside_it() -> None:
 
 @pytest.fixture
 def usage(unique: Callable[[Sequence[str | None]], DataFrame]) -> Callable[[Sequence[str]], DataFrame]:
-    from gateway.audit import transforms
+    from gateway.audit.batch import transforms
 
     return lambda lines: transforms.usage_rows(unique(lines))
 

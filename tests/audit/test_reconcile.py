@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import reconcile_command
-from gateway.audit.reconcile import (
+from gateway.audit.reconcile import command as reconcile_command
+from gateway.audit.reconcile.reconcile import (
     AGREES,
     DIFFERS,
     UNKNOWN,
@@ -294,7 +294,7 @@ def test_wrong_options_are_one_line_before_anything_is_started(
 def test_intervals_that_touch_a_snapshot_are_in_flight(
     unique: Callable[[Sequence[str | None]], DataFrame],
 ) -> None:
-    from gateway.audit import transforms
+    from gateway.audit.batch import transforms
 
     def rows(size: int) -> list[Row]:
         return [

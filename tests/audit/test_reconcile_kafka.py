@@ -15,9 +15,11 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from gateway.audit import brokers, job, reconcile_command, transforms
+from gateway.audit.batch import job, transforms
 from gateway.audit.errors import AuditError
-from gateway.audit.reconcile import AGREES, DIFFERS, UNKNOWN, Snapshot, Sum, Verdict, dumps, reconcile
+from gateway.audit.reconcile import brokers
+from gateway.audit.reconcile import command as reconcile_command
+from gateway.audit.reconcile.reconcile import AGREES, DIFFERS, UNKNOWN, Snapshot, Sum, Verdict, dumps, reconcile
 from gateway.embedded import wait_for
 from tests.integration.gateways import (
     USAGE_TOPIC,

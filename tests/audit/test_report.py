@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import cli, page, plots, report_command, schema, transforms
-from gateway.audit.job import Integrity, Records
-from gateway.audit.page import Facts, Group, Reason, Topic
-from gateway.audit.plots import Times
+from gateway.audit import cli, schema
+from gateway.audit.batch import transforms
+from gateway.audit.batch.job import Integrity, Records
+from gateway.audit.report import command as report_command
+from gateway.audit.report import page, plots
+from gateway.audit.report.page import Facts, Group, Reason, Topic
+from gateway.audit.report.plots import Times
 from policies import usage
 from tests.audit.records import START, Row, interval, truth
 from tests.browser import open_page
@@ -281,7 +284,7 @@ def test_the_browser_would_have_told(html: str, tmp_path: Path) -> None:
 
 
 def test_it_says_of_records_what_they_hold(unique: Make) -> None:
-    from gateway.audit import report
+    from gateway.audit.report import report
 
     chance = random.Random(3)
     lines: list[str] = []
@@ -331,7 +334,10 @@ def test_it_says_of_records_what_they_hold(unique: Make) -> None:
 
 
 def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) -> None:
-    from gateway.audit import job, report, store, stream
+    from gateway.audit import store
+    from gateway.audit.batch import job
+    from gateway.audit.report import report
+    from gateway.audit.stream import stream
 
     lines = [
         *interval(0, [Row(), Row(outcome="rejected", reason="fence", repeats=20)], storage_factor=1.0),
@@ -355,7 +361,7 @@ def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) 
 
 @pytest.mark.parametrize("span_ms", [0, 60_000, 3_600_000, 86_400_000, 30 * 86_400_000, 5 * 365 * 86_400_000])
 def test_windows_hold_the_whole_time_and_columns_are_made_of_them(span_ms: int) -> None:
-    from gateway.audit import report
+    from gateway.audit.report import report
 
     first = START + 123
     times, cell_ms = report.windows(first, first + span_ms)

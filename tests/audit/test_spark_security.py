@@ -14,10 +14,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
-from gateway.audit import brokers, cli, job, store, stream
+from gateway.audit import cli, store
+from gateway.audit.batch import job
+from gateway.audit.batch.job import Question
 from gateway.audit.errors import AuditError
-from gateway.audit.job import Question
-from gateway.audit.stream import Plan
+from gateway.audit.reconcile import brokers
+from gateway.audit.stream import stream
+from gateway.audit.stream.stream import Plan
 from gateway.embedded import Cluster, free_port
 from tests.audit.records import interval
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import job, store, stream, transforms, upkeep
-from gateway.audit.job import AuditError, Question
+from gateway.audit import store
+from gateway.audit.batch import job, transforms
+from gateway.audit.batch.job import AuditError, Question
+from gateway.audit.stream import stream, upkeep
 from tests.audit.records import START, Row, changed, interval, lost, truth
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def _root(tables: Tables) -> Path:
 
 def _files(tables: Tables) -> set[str]:
     """The data files of `records` that lie there."""
-    return {path.name for path in _root(tables).glob("records/*/*.parquet")}
+    return {path.name for path in _root(tables).glob("records/date=*/*.parquet")}
 
 
 def _live(tables: Tables) -> set[str]:

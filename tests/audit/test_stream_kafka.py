@@ -11,9 +11,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.audit import commands, job, store, stream
-from gateway.audit.job import AuditError, Question
-from gateway.audit.stream import Plan
+from gateway.audit import store
+from gateway.audit.batch import job
+from gateway.audit.batch.job import AuditError, Question
+from gateway.audit.stream import command as commands
+from gateway.audit.stream import stream
+from gateway.audit.stream.stream import Plan
 from tests.audit import kill_stream
 from tests.audit.records import START, interval, truth
 

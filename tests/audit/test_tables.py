@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway.audit import schema, tables
-from gateway.audit.job import Integrity, Question, Report
+from gateway.audit import schema
+from gateway.audit.batch import tables
+from gateway.audit.batch.job import Integrity, Question, Report
 from policies import usage
 from tests.audit.records import START
 

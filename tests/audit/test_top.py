@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import cli, dropped, schema, tables, top, top_command, transforms
-from gateway.audit.job import Integrity, Question, Records
-from gateway.audit.top import Ranking, Wish
+from gateway.audit import cli, schema
+from gateway.audit.batch import dropped, tables, transforms
+from gateway.audit.batch.job import Integrity, Question, Records
+from gateway.audit.report import top, top_command
+from gateway.audit.report.top import Ranking, Wish
 from policies import usage
 from tests.audit.records import START, Row, interval
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.audit import schema, transforms
+from gateway.audit import schema
+from gateway.audit.batch import transforms
 from policies import usage
 from tests.audit.records import START, Row, changed, interval, lost, summed, truth
 

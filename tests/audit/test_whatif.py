@@ -29,7 +29,8 @@ START_MS = round(START * 1000)
 @pytest.fixture
 def answer(raw: Callable[[Sequence[str | None]], DataFrame]) -> Callable[..., Any]:
     """What-if of these lines: rules, by, window, and other arguments."""
-    from gateway.audit import job, whatif
+    from gateway.audit.batch import job
+    from gateway.audit.whatif import whatif
 
     def ask(
         lines: Sequence[str], rules: Rules, by: Iterable[str] = (), window_ms: int | None = None, **more: Any
@@ -161,7 +162,7 @@ def test_records_without_repeats_give_an_upper_bound(answer: Callable[..., Any])
 
 def effect(topic: str, **changes: tuple[int, int]) -> Any:
     """Bytes of outcomes: (really, change)."""
-    from gateway.audit.whatif import Effect
+    from gateway.audit.whatif.whatif import Effect
 
     outcomes = {}
     for outcome, (actual, change) in changes.items():
@@ -173,14 +174,14 @@ def effect(topic: str, **changes: tuple[int, int]) -> Any:
 
 
 def told(*clients: Any, unknown: bool = False) -> Any:
-    from gateway.audit import job
-    from gateway.audit.whatif import Answer
+    from gateway.audit.batch import job
+    from gateway.audit.whatif.whatif import Answer
 
     return Answer(job.Question(("topic",)), list(clients), list(clients), unknown, {1: 1})
 
 
 def test_words_say_who_would_be_hit_and_by_how_much() -> None:
-    from gateway.audit.whatif_text import in_words
+    from gateway.audit.whatif.text import in_words
 
     found = told(
         effect("clicks", rejected=(0, 900_000_000), accepted=(5, -900_000_000)),
@@ -196,7 +197,7 @@ def test_words_say_who_would_be_hit_and_by_how_much() -> None:
 
 
 def test_words_where_nothing_differs() -> None:
-    from gateway.audit.whatif_text import in_words
+    from gateway.audit.whatif.text import in_words
 
     assert (
         in_words(told(effect("calm", accepted=(7, 0))), "x.yaml") == "With x.yaml everything would have been as it was."
@@ -204,16 +205,16 @@ def test_words_where_nothing_differs() -> None:
 
 
 def test_the_table_has_what_was_what_would_have_been_and_the_difference() -> None:
-    from gateway.audit.whatif_text import as_text
+    from gateway.audit.whatif.text import as_text
 
     lines = as_text(told(effect("clicks", accepted=(4000, -1000))), "x.yaml").splitlines()
     assert lines[-1].split() == ["clicks", "accepted", "4,000", "3,000", "-1,000", "-25.0", "%"]
 
 
 def test_beside_rejected_attempts_stands_what_was_finally_dropped() -> None:
-    from gateway.audit import job
-    from gateway.audit.whatif import Answer, Effect
-    from gateway.audit.whatif_text import as_json, as_text
+    from gateway.audit.batch import job
+    from gateway.audit.whatif.text import as_json, as_text
+    from gateway.audit.whatif.whatif import Answer, Effect
 
     def numbers(size: int, repeats: int) -> dict[str, int]:
         return {"bytes": size, "requests": 0, "delay_ms": 0, "repeats": repeats}
@@ -245,7 +246,7 @@ def test_beside_rejected_attempts_stands_what_was_finally_dropped() -> None:
 
 
 def test_the_json_has_all_three_of_each_measure() -> None:
-    from gateway.audit.whatif_text import as_json
+    from gateway.audit.whatif.text import as_json
 
     made = json.loads(json.dumps(as_json(told(effect("clicks", rejected=(10, 20))), {"policy": "x.yaml"})))
     assert made["policy"] == "x.yaml"
@@ -301,7 +302,7 @@ def test_wrong_options(argv: tuple[str, ...], words: str, tmp_path: Path, capsys
 
 def test_what_of_a_configuration_is_replayed() -> None:
     from gateway import config
-    from gateway.audit.whatif_command import rules_of
+    from gateway.audit.whatif.command import rules_of
 
     settings = config.parse(
         """

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from gateway.fleet import reports
 from gateway.fleet.peers import ROOM, Peers
 from policies.fleet import keys as fleet_keys
-from policies.fleet.shares import Fleet, Use
+from policies.fleet.shares import Dealer, Use
 from tests.gateway.fleet_play import Reporter
 
 SEED_MEMORY = 1e6
@@ -151,7 +151,7 @@ def _live(
     try:
         ours = reports.Reporter(title_of(0, model), boot_of(0), cycle_s=60.0)
         peers = Peers(ours, room=model.room)
-        fleet = Fleet(peers if exchanges else None)
+        fleet = Dealer(peers if exchanges else None)
         fleet.set_limits(dict.fromkeys(own[0], LIMIT))
         for minute, (present, there) in enumerate(zip(own, said, strict=True)):
             for worker, share in (("one", 0.6), ("other", 0.4)):

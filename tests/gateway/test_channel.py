@@ -34,11 +34,11 @@ from gateway.channel import (
     Parts,
     Policy,
     Rates,
+    Refresh,
     Row,
     Spooled,
     Storage,
     Topics,
-    Want,
     WorkerSettings,
     decode_down,
     decode_up,
@@ -76,7 +76,7 @@ UP = [
     Demand({"key": Use(1.5, True, 2.0, 3)}, whole=True),
     Gauges(1, 2, 3),
     Log("info", "text"),
-    Want("metadata"),
+    Refresh("metadata"),
     Ask(7, 12.5, "10.0.0.9:5", "User:a", b"\0\x2c", b"memo", b"\xff"),
 ]
 

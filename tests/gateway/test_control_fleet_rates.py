@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.channel import Rates
-from gateway.control.fleet_rates import Brought, differ
+from gateway.control.fleet_rates import FleetRates, differ
 from policies.engine import BrokerRate, TopicRate
 from policies.thresholds.broker_meters import Others
 
@@ -14,7 +14,7 @@ def rates(broker, **topics):
 
 
 def test_a_worker_is_told_of_all_but_itself():
-    brought = Brought()
+    brought = FleetRates()
     brought.set_worker(0, rates(1, a=10.0, b=5.0))
     brought.set_worker(1, rates(1, a=3.0))
     brought.set_worker(2, rates(2, c=7.0))
@@ -24,7 +24,7 @@ def test_a_worker_is_told_of_all_but_itself():
 
 
 def test_who_has_gone_brings_nothing():
-    brought = Brought()
+    brought = FleetRates()
     brought.set_worker(0, rates(1, a=10.0))
     brought.set_worker(1, rates(1, a=3.0))
     brought.set_worker(1, None)

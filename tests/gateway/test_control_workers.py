@@ -27,11 +27,11 @@ from gateway.channel import (
     Policy,
     Quotas,
     Rates,
+    Refresh,
     Row,
     Spooled,
     Storage,
     Topics,
-    Want,
     WorkerSettings,
     decode_down,
 )
@@ -462,7 +462,7 @@ async def test_what_a_worker_says_gets_where_it_belongs(control, caplog):
     caplog.set_level("INFO")
     worker = await control.join()
     worker.post(Log("error", "garbage from 1.2.3.4: it looks like HTTP"))
-    worker.post(Want("metadata"))
+    worker.post(Refresh("metadata"))
     worker.post(Interval("boot-1", 0, 0, 0, 1000, (row(outcome="rejected", reason="topic-threshold"),)))
     await receive(worker, Spooled)
     assert control.wanted == [1]

@@ -9,12 +9,13 @@ import math
 import pytest
 import yaml
 
-from gateway import demo, demo_sums
 from gateway.channel import Interval, Rates, Row
 from gateway.config import parse
 from gateway.control.metrics import Metrics
-from gateway.demo_load import PERF_TEST, Counts, Pace, Plan, _Flow, perf_counts
-from gateway.demo_sums import Count, Outcomes
+from gateway.demo import command as demo
+from gateway.demo import sums as demo_sums
+from gateway.demo.load import PERF_TEST, Counts, Pace, Plan, _Flow, perf_counts
+from gateway.demo.sums import Count, Outcomes
 from policies import usage
 from policies.engine import BrokerRate, TopicRate
 

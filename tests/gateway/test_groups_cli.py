@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gateway import channel, cli
-from gateway.commands import asking, groups
-from gateway.control.rights import Rights
-from gateway.policy import cli as policies
+from gateway.commands import asking, groups, policies
+from gateway.control.rest.rights import Rights
 from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.lines import GroupRate

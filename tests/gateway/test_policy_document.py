@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import policy_document as document
 from gateway.commands import asking
+from gateway.commands import policies as cli
 from gateway.embedded import free_port
-from gateway.policy import cli, document
-from gateway.policy.document import DocumentError
+from gateway.policy_document import DocumentError
 from policies.groups.names import GROUP_KEYS
 from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Value, changes_json
 from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey

@@ -17,9 +17,9 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.policy.document import DocumentError
-from gateway.policy.service import OUTCOMES, PolicyService
-from gateway.policy.store import Decide, FileStore, RetriedStore, StoreError, Written
+from gateway.control.policies.service import OUTCOMES, PolicyService
+from gateway.control.policies.store import Decide, FileStore, RetriedStore, StoreError, Written
+from gateway.policy_document import DocumentError
 from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Source
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import Alteration

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from gateway.control.quota_source import QuotaFeed
+from gateway.control.policies.quota_source import QuotaFeed
 from policies.storage import ObservationFailed, QuotaValues
 
 

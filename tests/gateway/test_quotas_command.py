@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from gateway.commands import kafka_quotas as command
 from gateway.kafka.java_properties import ClientProperties
-from gateway.quotas import command
 from gateway.quotas.client import QuotaClient, QuotaClientError, Quotas, Refused, Row
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import DEFAULT, Entity, QuotaError, QuotaKey

@@ -13,15 +13,16 @@ from jsonschema import Draft202012Validator
 from pytest_trio import trio_fixture
 
 from gateway import channel
+from gateway import policy_document as document
 from gateway.channel import PROTOCOL, Interval, Row
-from gateway.control import guard, rest
 from gateway.control.admin import make_application, serve
+from gateway.control.policies.service import Altered
+from gateway.control.policies.store import StoreError
 from gateway.control.recent import Recent
-from gateway.control.rest_context import Gateway
-from gateway.control.rights import Rights
-from gateway.policy import document
-from gateway.policy.service import Altered
-from gateway.policy.store import StoreError
+from gateway.control.rest import api as rest
+from gateway.control.rest import guard
+from gateway.control.rest.context import Gateway
+from gateway.control.rest.rights import Rights
 from gateway.supervisor import open_listener
 from policies.engine import BrokerRate, TopicRate
 from policies.policy_set import PolicyKey, PolicySet

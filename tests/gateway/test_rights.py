@@ -10,8 +10,8 @@ from pytest_trio import trio_fixture
 
 from gateway import config
 from gateway.control.admin import serve
-from gateway.control.rights import Rights
-from gateway.policy.document import of_data
+from gateway.control.rest.rights import Rights
+from gateway.policy_document import of_data
 from gateway.supervisor import open_listener
 from gateway.tokens import check_token, read_tokens
 from tests.gateway.test_rest import JSON, Server

@@ -8,7 +8,7 @@ import trio
 from pytest_trio import trio_fixture
 
 from gateway.control.admin import serve
-from gateway.control.rights import Rights
+from gateway.control.rest.rights import Rights
 from gateway.control.snapshots import groups_of
 from gateway.supervisor import open_listener
 from policies import explain

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from gateway.storage.agent import (
+from gateway.volume_agent import (
     Metrics,
     Mount,
     Settings,

@@ -21,10 +21,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway import channel
 from gateway.config import parse
+from gateway.control import storage_sources
 from gateway.control.metrics import Metrics
-from gateway.storage import build
-from gateway.storage.control import StorageControl, make_status
-from gateway.storage.sights import Asked, Guarded, Observed, Snapshots
+from gateway.control.storage import StorageControl, make_status
+from gateway.storage.views import BoundedCall, Guarded, Observed, Snapshots
 from policies.storage import (
     Factor,
     Keeper,
@@ -583,7 +583,7 @@ async def test_a_source_whose_closing_fails_ends_nothing(mock_clock, scene):
 
 @pytest.mark.trio
 async def test_a_question_that_found_no_thread_is_not_under_way_for_ever(mock_clock):
-    asked, release = Asked(1.0), threading.Event()
+    asked, release = BoundedCall(1.0), threading.Event()
     limiter = trio.to_thread.current_default_thread_limiter()
     limiter.total_tokens = 1
     async with trio.open_nursery() as nursery:
@@ -791,7 +791,7 @@ async def test_a_list_of_active_brokers_that_fails_ages(mock_clock, scene):
 async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_nothing(mock_clock, scene):
     text = "upstream: {bootstrap_servers: 'b:1'}\nstorage: {source: snapshots, check_interval: 10m}"
     settings = parse(text)
-    eye = build.make_eye(settings, settings.storage)
+    eye = storage_sources.make_eye(settings, settings.storage)
     try:
         view = eye._view
         view.active({1}, 0.0)

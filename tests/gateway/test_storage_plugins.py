@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from gateway import config
+from gateway.control import storage_sources
 from gateway.plugins import PluginError
-from gateway.storage import build, plugins
+from gateway.storage import plugins
 from policies.storage import Limit, ObservationFailed, QuotaValues, Volume
 
 ROOT = Path(__file__).parent.parent.parent
@@ -146,10 +147,10 @@ UPSTREAM = "upstream: {bootstrap_servers: 'broker1:9092'}\n"
 def test_the_gateway_itself_looks_ours_up_there(install: Install, name: str, storage: str) -> None:
     settings = config.parse(UPSTREAM + f"storage: {storage}")
     assert settings.storage is not None
-    build.try_parts(settings, settings.storage)
+    storage_sources.try_parts(settings, settings.storage)
     install("other", {plugins.VOLUME_SOURCES: {name: "json:loads"}}, {})
-    with pytest.raises(build.StorageError, match="registered more than once"):
-        build.try_parts(settings, settings.storage)
+    with pytest.raises(storage_sources.StorageError, match="registered more than once"):
+        storage_sources.try_parts(settings, settings.storage)
 
 
 def test_a_source_and_limits_of_ones_own_have_options_of_their_own(install: Install) -> None:
@@ -173,7 +174,7 @@ def test_a_source_and_limits_of_ones_own_have_options_of_their_own(install: Inst
     text = "{source: mine, options: {path: /x}, limit_policy: my, limit_policy_options: {level: 0.25}}"
     settings = config.parse(UPSTREAM + f"storage: {text}")
     assert settings.storage is not None
-    policy, made = build.make_parts(settings, settings.storage)
+    policy, made = storage_sources.make_parts(settings, settings.storage)
     assert getattr(made, "path", None) == "/x"
     assert policy.quota_factor(Volume(1, "/data", 100, 50)) == 0.25
 

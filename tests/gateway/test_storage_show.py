@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from gateway.storage import show
+from gateway.commands import storage as show
 from tests.gateway.test_supervisor import free_ports
 
 GB = 10**9

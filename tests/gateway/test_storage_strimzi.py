@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway import config
+from gateway.commands import import_strimzi as strimzi
+from gateway.commands.import_strimzi import ADMIN, BOOTSTRAP, CLASS_KEY, CLASSES, PREFIX, ImportRefused, Result
 from gateway.config import Settings
-from gateway.storage import strimzi
-from gateway.storage.strimzi import ADMIN, BOOTSTRAP, CLASS_KEY, CLASSES, PREFIX, ImportRefused, Result
 
 BASE = {CLASS_KEY: CLASSES[0], BOOTSTRAP: "kafka-1:9092,kafka-2:9092"}
 PER_VOLUME = "storage.per.volume.limit.min.available."

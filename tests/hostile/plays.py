@@ -25,7 +25,7 @@ import trio
 from trio._core import _run as _scheduler
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, Rates, Spooled, Want, WorkerSettings
+from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, Rates, Refresh, Spooled, WorkerSettings
 from gateway.data.budget import Budget
 from gateway.data.ends import UpstreamError
 from gateway.data.gate import Gate
@@ -207,7 +207,7 @@ class Play:
                     self._look_at_text(message.text)
                 case Ask():
                     self._look_at_names((message.principal,), BOUNDS["principal"])
-                case Want():
+                case Refresh():
                     pass
 
     def _look_at_names(self, names: Any, most: int) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic
 
-from gateway.demo_sums import TOPIC_CONFIG, Brokers
+from gateway.demo.sums import TOPIC_CONFIG, Brokers
 from gateway.embedded import Cluster
 from tests.browser import open_page
 

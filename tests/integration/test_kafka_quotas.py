@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from gateway import embedded
+from gateway.commands import kafka_quotas as command
 from gateway.embedded import Cluster, free_port, wait_for
-from gateway.quotas import command
 from gateway.quotas.client import Described, QuotaClient, QuotaClientError, Refused
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
@@ -235,7 +235,13 @@ def test_as_a_process_of_its_own(unbuffered: str, run: Run, kafka: Cluster, forg
         "text": True,
         "env": os.environ | {"PYTHONUNBUFFERED": unbuffered},
     }
-    command_line = [sys.executable, "-m", "gateway.quotas.command", "--bootstrap-server", kafka.bootstrap_servers]
+    command_line = [
+        sys.executable,
+        "-m",
+        "gateway.commands.kafka_quotas",
+        "--bootstrap-server",
+        kafka.bootstrap_servers,
+    ]
     command_line += ["--list", "--names=user=kq-process"]
     done = subprocess.run(command_line, stdout=subprocess.PIPE, check=False, **options)
     assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")

@@ -24,8 +24,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from gateway import embedded
+from gateway.control.policies.store import StoreError, TopicStore, Written
 from gateway.embedded import Cluster
-from gateway.policy.store import StoreError, TopicStore, Written
 from policies.policy_set import Change, Head, Op, PolicyError, PolicyKey, PolicySet, Source, encode
 
 ROOT = Path(__file__).parents[2]
@@ -249,7 +249,7 @@ def test_what_is_kept_says_who_when_from_where_old_and_new(servers: str, topic: 
 
 WRITER = """
 import sys
-from gateway.policy.store import TopicStore
+from gateway.control.policies.store import TopicStore
 from policies.policy_set import Op, PolicyKey, Source
 servers, topic = sys.argv[1:]
 store = TopicStore({"bootstrap.servers": servers}, topic, {})

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway import policy_document as document
 from gateway.embedded import Cluster, wait_for
-from gateway.policy import document
 from policies.policy_set import PolicyKey
 from tests.integration.gateways import Gateway, Outcomes, sums
 from tests.integration.whatif_full import POLICY, THRESHOLDS, TOTAL, offer_to

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from gateway import config
-from gateway.audit.whatif_command import rules_of
+from gateway.audit.whatif.command import rules_of
 from gateway.embedded import Cluster
 from policies.limits.meter import TICK_S
 from policies.whatif.replay import replay

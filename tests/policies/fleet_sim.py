@@ -19,7 +19,7 @@ from typing import Final, Literal, Protocol
 
 from policies.fleet.demand import Demand
 from policies.fleet.lines import SHARED_BURST_S
-from policies.fleet.shares import FLOORS, IDLE, Fleet, Use, fair
+from policies.fleet.shares import FLOORS, IDLE, Dealer, Use, fair
 from policies.limits.bucket import Bucket
 from tests.policies import pip82
 
@@ -178,7 +178,7 @@ class Ours:
         """`again`: there are workers already, which have parts, or a floor, until they are told otherwise."""
         self.again = again
         self.book = Book()
-        self.fleet = Fleet(self.book, exchanges=not alone)
+        self.fleet = Dealer(self.book, exchanges=not alone)
         self.uses: dict[str, Use] = {}
         self.set_limit(limit)
         self.limit = limit

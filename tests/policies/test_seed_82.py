@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from policies.engine import Engine
-from policies.fleet.shares import Fleet, Use, parts
+from policies.fleet.shares import Dealer, Use, parts
 from policies.groups.lines import GroupLimits
 from tests.policies.fleet_sim import ALL, LIMIT, Book, World, measure, noisy, play, relimited
 from tests.policies.group_play import Loop, Producer, finder
@@ -93,7 +93,7 @@ def test_demand_80_and_20_gets_80_and_20_whatever_was_allocated(before: tuple[fl
 
 def test_the_quota_is_not_under_utilized() -> None:
     """Allocated 70/30, usage 80/20: nothing of the quota may be left unused."""
-    fleet = Fleet()
+    fleet = Dealer()
     fleet.set_limits({"k": 100})
     fleet.take_demand("b1", {"k": hungry(70)})
     fleet.take_demand("b2", {"k": hungry(30)})
@@ -131,9 +131,9 @@ def test_quotas_converge_in_few_iterations_and_without_jags() -> None:
 # --- shares: stale entries --------------------------------------------------------------------------------------------
 
 
-def shared(peer: Use) -> tuple[Fleet, Book]:
+def shared(peer: Use) -> tuple[Dealer, Book]:
     book = Book()
-    fleet = Fleet(book)
+    fleet = Dealer(book)
     fleet.set_limits({"k": 100})
     fleet.take_demand("w", {"k": hungry(0)})
     fleet.heard(book.hear("peer", {"k": peer}))

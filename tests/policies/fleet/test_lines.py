@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.fleet.lines import SHARED_BURST_S, Fleet, FleetLine
+from policies.fleet.lines import SHARED_BURST_S, FleetLine, OurParts
 from policies.fleet.shares import FLOORS, Part
 from policies.limits.line import DEBT_S, MAX_WAIT_S, Line
 
@@ -18,13 +18,13 @@ LIMIT = 1200.0
 SETTLE_S = 2.0
 
 
-def fleet(members: int = 3, part: tuple[float, float] | None = None) -> Fleet:
-    made = Fleet()
+def fleet(members: int = 3, part: tuple[float, float] | None = None) -> OurParts:
+    made = OurParts()
     made.tell({} if part is None else {KEY: Part(*part)}, members, SETTLE_S, 0.0)
     return made
 
 
-def line(of: Fleet, factor: float = 1.0) -> FleetLine:
+def line(of: OurParts, factor: float = 1.0) -> FleetLine:
     return FleetLine(of, KEY, LIMIT, factor, 0.0)
 
 
@@ -126,7 +126,7 @@ def test_an_entity_keeps_its_debt_when_its_part_has_gone_for_a_while() -> None:
 
 
 def test_an_entity_keeps_its_debt_when_the_factor_falls() -> None:
-    one = FleetLine(Fleet(), KEY, LIMIT, 1.0, 0.0, own=True)
+    one = FleetLine(OurParts(), KEY, LIMIT, 1.0, 0.0, own=True)
     one.take(100 * LIMIT, 0.0)
     one.set_limit(LIMIT, 0.01, 0.0)
     assert one.bucket.level(0.0) == -100 * LIMIT
@@ -134,7 +134,7 @@ def test_an_entity_keeps_its_debt_when_the_factor_falls() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_limit_that_is_cut_asks_for_as_many_seconds_and_one_that_is_raised_for_as_many_bytes(own: bool) -> None:
-    one = FleetLine(Fleet(), KEY, LIMIT, 1.0, 0.0, own=own)
+    one = FleetLine(OurParts(), KEY, LIMIT, 1.0, 0.0, own=own)
     one.take(8 * LIMIT, 0.0)
     one.set_limit(LIMIT / 100, 1.0, 3.0)
     assert one.bucket.wait(3.0) == pytest.approx(5.0)
@@ -144,7 +144,7 @@ def test_a_limit_that_is_cut_asks_for_as_many_seconds_and_one_that_is_raised_for
 
 
 def test_a_limit_that_is_cut_leaves_credit_within_the_new_burst() -> None:
-    one = line(Fleet())
+    one = line(OurParts())
     one.set_limit(LIMIT / 100, 1.0, 60.0)
     assert one.bucket.level(60.0) == LIMIT / 100
 
@@ -159,7 +159,7 @@ def test_lines_that_nobody_uses_any_more_are_forgotten() -> None:
 
 
 def test_alone_a_line_waits_as_any_other() -> None:
-    one, plain = line(Fleet()), Line(LIMIT, 0.0)
+    one, plain = line(OurParts()), Line(LIMIT, 0.0)
     for now in (0.0, 0.1, 5.0, 5.2, 5.4):
         assert one.ask(5000, now, True, 0.0) == plain.ask(5000, now, True, 0.0)
         one.take(5000, now)
@@ -215,7 +215,7 @@ def test_when_somebody_joins_all_are_provisional() -> None:
 def test_provisional_or_not_the_debt_is_that_of_a_line_of_that_rate(
     takes: list[tuple[float, int]], part: float
 ) -> None:
-    made = Fleet()
+    made = OurParts()
     made.tell({KEY: Part(part, part)}, 3, SETTLE_S, 0.0)
     one, plain, now = line(made), Line(min(part, LIMIT), 0.0), 0.0
     plain.bucket.set_burst(SHARED_BURST_S, now)

@@ -20,7 +20,7 @@ from policies.fleet.shares import (
     HEADROOM,
     IDLE,
     SETTLE_S,
-    Fleet,
+    Dealer,
     Part,
     Use,
     as_one,
@@ -170,7 +170,7 @@ def test_in_two_splits_a_gateway_has_what_its_workers_would_have_in_one(own: lis
 # --- one gateway ------------------------------------------------------------------------------------------------------
 
 
-class Gateway(Fleet):
+class Gateway(Dealer):
     """And what stands around it: what it heard of peers, what it has told them."""
 
     def __init__(self, *, exchanges: bool = False) -> None:

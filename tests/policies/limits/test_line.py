@@ -17,8 +17,8 @@ from policies.limits.line import (
     MAX_WAIT_S,
     MIN_WAIT_S,
     OWN_DEBT_S,
+    Admission,
     Answer,
-    Door,
     Line,
 )
 
@@ -138,4 +138,4 @@ def test_strangers_wait_no_longer_for_one_of_them_than_the_bound() -> None:
 
 
 def test_a_door_knows_no_rate() -> None:
-    assert Door().turn_away(0.0, 1.0, True, 0.0) is None
+    assert Admission().turn_away(0.0, 1.0, True, 0.0) is None

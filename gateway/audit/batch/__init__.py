@@ -1,0 +1,6 @@
+# The audit as one batch: from text to a Report, and how that is shown.
+#
+#   transforms.py  decode, count once, sum up, find gaps: pure, DataFrame to DataFrame
+#   job.py         the session, the sources (topic, spool, tables), the run
+#   dropped.py     rejected attempts against bytes that never got in: pure
+#   tables.py      a Report as text and JSON: pure

@@ -1,0 +1,281 @@
+# `produce-gateway audit reconcile`: its options, and where its two sides come from: the brokers (brokers.py) and the
+# usage log, added up here. What they have to do with each other is reconcile.py's. The same manners as cli.py.
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.audit import cli
+from gateway.kafka import topic_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from gateway.audit.reconcile.reconcile import Counted, Snapshot, Verdict
+
+_EPILOG: Final = """\
+exit codes: 0 everything agrees; 3 something does not, or can't be told; 1 it could not be done (one line on stderr
+says why and what to do); 2 wrong options.
+
+examples:
+  produce-gateway audit reconcile snapshot --bootstrap-servers kafka:9092 --out monday.json
+  produce-gateway audit reconcile --bootstrap-servers kafka:9092 --since monday.json
+  produce-gateway audit reconcile --since monday.json --until tuesday.json --tables ./audit
+"""
+_INTERNAL: Final = "__"  # Kafka's own topics and the gateway's, which nobody produces to through the gateway
+_CERTAIN: Final = "certain"
+_DAY_MS: Final = 86_400_000
+
+
+def main(argv: list[str]) -> int:
+    """Run it; `argv` begins with its name. Gives the exit code."""
+    takes_snapshot = argv[1:2] == ["snapshot"]
+    try:
+        options = (_snapshot_parser() if takes_snapshot else _parser()).parse_args(argv[2 if takes_snapshot else 1 :])
+        work = (_snapshot if takes_snapshot else _reconcile)(options)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
+    return cli.guarded(work)
+
+
+def _snapshot_parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser(
+        "reconcile snapshot",
+        "Notes how large the brokers' logs are, and where they end, for a later reconcile.",
+        _EPILOG,
+    )
+    parser.add_argument(
+        "--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway"
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="where it is written to; - is stdout")
+    _add_common(parser)
+    return parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser(
+        "reconcile",
+        "Compares what the usage log says was accepted with the growth of the brokers' logs, topic by topic.",
+        _EPILOG,
+    )
+    add = parser.add_argument
+    add("--bootstrap-servers", metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
+    add("--since", metavar="FILE", help="a snapshot; without it: since the topics were made")
+    add("--until", metavar="FILE", help="a later one; without it: now")
+    add("--topic", default=topic_names.USAGE, help="of the usage log (%(default)s)")
+    add("--spool", action="append", default=[], metavar="PATH", help="read spool files in place of that topic")
+    add("--tables", metavar="DIR", help="read the tables of `produce-gateway audit stream` in place of that topic")
+    add("--margin", default="5s", metavar="DURATION", help="intervals so near a snapshot may be on either side (5s)")
+    add("--settle", default="5s", metavar="DURATION", help="wait so long for the usage log where --until is now (5s)")
+    add("--format", choices=("table", "json"), default="table")
+    _add_common(parser)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--topics", metavar="A,B", help=f"only these; else all whose names don't begin with {_INTERNAL}")
+    add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
+    add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
+    cli.add_spark_options(parser)
+
+
+def _snapshot(options: argparse.Namespace) -> Callable[[], int]:
+    properties, conf, wanted = _properties(options), cli.pairs("--conf", options.conf), _wanted(options.topics)
+    if options.out != "-" and not Path(options.out).absolute().parent.is_dir():
+        cli.refuse(f"--out: there is no directory {Path(options.out).absolute().parent}")
+    tell = cli.teller(options.quiet)
+
+    def work() -> int:
+        from gateway.audit.batch import job
+        from gateway.audit.reconcile import brokers, reconcile
+
+        brokers.check_reachable(options.bootstrap_servers)
+        tell("starting Spark")
+        session = job.session(conf, jars=options.jars, packages=options.packages)
+        with cli.interruptible(session) as spark:
+            tell("asking the brokers")
+            found = brokers.snapshot(spark, properties, wanted)
+        text = reconcile.dumps(found)
+        if options.out == "-":
+            return cli.put(text, cli.OK)
+        _write(Path(options.out), text)
+        tell(f"{len(found.topics):,} topics noted in {options.out}")
+        return cli.OK
+
+    return work
+
+
+def _reconcile(options: argparse.Namespace) -> Callable[[], int]:
+    if options.bootstrap_servers is None and not options.until:
+        cli.refuse("nobody to ask: give --bootstrap-servers, or --until FILE")
+    if options.bootstrap_servers is None and not options.spool and not options.tables:
+        cli.refuse("nothing to compare with: give --bootstrap-servers for the usage topic, or --spool, or --tables")
+    if options.tables and options.spool:
+        cli.refuse("--tables can't be read together with --spool: they may hold the same records")
+    properties, conf, wanted = _properties(options), cli.pairs("--conf", options.conf), _wanted(options.topics)
+    margin_ms, settle_ms = (_age(f"--{name}", getattr(options, name)) for name in ("margin", "settle"))
+    since, until = (_read(name, getattr(options, name.removeprefix("--"))) for name in ("--since", "--until"))
+    tell = cli.teller(options.quiet)
+
+    def work() -> int:
+        from gateway.audit.batch import job
+        from gateway.audit.reconcile import brokers, reconcile
+
+        kafka = options.bootstrap_servers is not None
+        if kafka:
+            brokers.check_reachable(options.bootstrap_servers)
+        tell("starting Spark")
+        session = job.session(
+            conf, kafka=kafka, delta=bool(options.tables), jars=options.jars, packages=options.packages
+        )
+        with cli.interruptible(session) as spark:
+            end = until
+            if end is None:
+                tell("asking the brokers")
+                end = brokers.snapshot(spark, properties, wanted)
+                # What was acknowledged before is in the usage log after an interval and a round trip to Kafka.
+                time.sleep(settle_ms / 1000)
+            began_ms = None if since is None else since.began_ms
+            with _usage(spark, options, properties, (began_ms, end.ended_ms), tell) as (rows, complete):
+                counted = count(rows, since, end, margin_ms)
+        earlier, later = (_chosen(each, wanted) for each in (since, end))
+        assert later is not None
+        sums = {topic: each for topic, each in reconcile.by_name(counted, later).items() if wanted(topic)}
+        try:
+            verdicts = reconcile.reconcile(earlier, later, sums, complete=complete)
+        except reconcile.InvalidSnapshot as error:
+            return cli.fail(str(error))
+        return _say(options.format, earlier, later, verdicts, complete)
+
+    return work
+
+
+@contextmanager
+def _usage(
+    spark: SparkSession,
+    options: argparse.Namespace,
+    properties: Mapping[str, str],
+    bounds: tuple[int | None, int],
+    tell: Callable[[str], None],
+) -> Iterator[tuple[DataFrame, bool]]:
+    """The rows of the usage log with start_ms and end_ms, at least those that touch the bounds, and whether nothing is
+    known to be missing between these."""
+    from gateway.audit import store
+    from gateway.audit.batch import job, transforms
+
+    question = job.Question((), None, *bounds)
+    if options.tables:
+        first = None if bounds[0] is None else bounds[0] - _DAY_MS  # an interval may have begun before
+        with job.read_tables(store.open_tables(spark, options.tables), first, tell=tell) as records:
+            yield records.rows, job.find_gaps(records, question, tell).complete
+        return
+    if options.spool:
+        sources = [job.read_spool(spark, path) for path in options.spool]
+    else:
+        sources = [job.read_topic(spark, options.bootstrap_servers, options.topic, properties)]
+    with job.read(sources, tell) as records:
+        complete = job.find_gaps(records, question, tell).complete
+        yield transforms.usage_rows(records.intervals, "end_ms"), complete
+
+
+def count(rows: DataFrame, since: Snapshot | None, until: Snapshot, margin_ms: int) -> dict[str, Counted]:
+    """What rows of usage (with start_ms, end_ms) say was added to logs from one snapshot to the other, by topic.
+
+    An interval within `margin_ms` of a snapshot may have been counted on either side of it: an append comes before its
+    acknowledgement, and clocks of two hosts differ.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from gateway.audit import schema
+    from gateway.audit.batch import transforms
+    from gateway.audit.reconcile.reconcile import Counted, Sum
+
+    certain = F.col("end_ms") <= until.began_ms - margin_ms
+    possible = F.col("start_ms") <= until.ended_ms + margin_ms
+    if since is not None:
+        certain &= F.col("start_ms") >= since.ended_ms + margin_ms
+        possible &= F.col("end_ms") >= since.began_ms - margin_ms
+    sums = transforms.totals_of_rows(rows.where(possible).withColumn(_CERTAIN, certain), ("topic", _CERTAIN))
+    found: dict[str, Counted] = {}
+    for row in sums.collect():
+        accepted, maybe = (
+            Sum(*(row[schema.column(name, measure)] for measure in Sum._fields))
+            for name in ("accepted", schema.MAYBE_APPENDED)
+        )
+        known = found.get(row["topic"], Counted())
+        if row[_CERTAIN]:
+            found[row["topic"]] = Counted(accepted, maybe, known.in_flight)
+        else:
+            found[row["topic"]] = Counted(known.accepted, known.maybe, accepted.plus(maybe))
+    return found
+
+
+def _say(kind: str, since: Snapshot | None, until: Snapshot, verdicts: list[Verdict], complete: bool) -> int:
+    from gateway.audit.reconcile import reconcile
+
+    if kind == "json":
+        text = json.dumps(reconcile.as_json(since, until, verdicts, complete), indent=1)
+    else:
+        text = reconcile.as_text(verdicts, complete)
+    return cli.put(text, cli.OK if all(each.verdict == reconcile.AGREES for each in verdicts) else cli.INCOMPLETE)
+
+
+def _properties(options: argparse.Namespace) -> dict[str, str]:
+    properties = cli.file_properties(options.command_config) if options.command_config else {}
+    properties |= cli.pairs("--property", options.property)
+    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
+    return {"bootstrap.servers": options.bootstrap_servers or "", **properties}
+
+
+def _wanted(topics: str | None) -> Callable[[str], bool]:
+    if topics is None:
+        return lambda name: not name.startswith(_INTERNAL)
+    chosen = {name.strip() for name in topics.split(",") if name.strip()}
+    if not chosen:
+        cli.refuse("--topics: no name is given")
+    return lambda name: name in chosen
+
+
+def _chosen(snapshot: Snapshot | None, wanted: Callable[[str], bool]) -> Any:
+    from gateway.audit.reconcile.reconcile import Snapshot
+
+    if snapshot is None:
+        return None
+    topics = {name: topic for name, topic in snapshot.topics.items() if wanted(name)}
+    return Snapshot(snapshot.cluster, snapshot.began_ms, snapshot.ended_ms, topics)
+
+
+def _age(name: str, text: str) -> int:
+    # 0 is a wish that makes sense here, unlike a window of 0.
+    return 0 if text in ("0", "0s", "0ms") else cli.duration(name, text)
+
+
+def _read(name: str, path: str | None) -> Snapshot | None:
+    from gateway.audit.reconcile import reconcile
+
+    if path is None:
+        return None
+    try:
+        return reconcile.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, reconcile.InvalidSnapshot) as error:
+        cli.refuse(f"{name}: {path}: {error.strerror if isinstance(error, OSError) else error}")
+
+
+def _write(path: Path, text: str) -> None:
+    # Whole or not at all: half a snapshot is found out only when it is needed.
+    from gateway.audit.errors import AuditError
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise AuditError(f"{path} can't be written: {error.strerror}") from None

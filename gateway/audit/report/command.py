@@ -1,0 +1,97 @@
+# `produce-gateway audit report`: its options, and the file. Manners and exit codes are cli.py's.
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from gateway.audit import cli
+from gateway.audit.cli import Reading
+
+_EPILOG: Final = """\
+The file needs nothing else: no network, no script; open it in any browser, or print it. The same records give the same
+bytes, unless --stamp is given.
+
+exit codes: those of `produce-gateway audit`
+
+example:
+  produce-gateway audit report --tables ./audit --from 24h --output report.html
+"""
+_NEEDS: Final = ("matplotlib", "jinja2")
+
+
+def main(argv: list[str]) -> int:
+    """Run it; `argv` begins with its name. Gives the exit code."""
+    now_ms = cli.now_ms()
+    try:
+        options = _parser().parse_args(argv[1:])
+        reading = cli.checked_sources(options, now_ms)
+        for name, number in (("--topics", options.topics), ("--clients", options.clients)):
+            if number < 1:
+                cli.refuse(f"{name}: {number} is no number of rows")
+        output = Path(options.output)
+        if output.is_dir() or not output.parent.is_dir():
+            cli.refuse(f"--output: {output} is no place for a file")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
+    for name in _NEEDS:
+        if importlib.util.find_spec(name) is None:
+            return cli.fail(f"the report needs {name}: pip install 'produce-gateway[audit]'")
+    return cli.guarded(lambda: _report(reading, output, now_ms if options.stamp else None))
+
+
+def _report(reading: Reading, output: Path, generated_ms: int | None) -> int:
+    from gateway.audit.report import page, report
+
+    options = reading.options
+    tell = cli.teller(options.quiet)
+    with cli.opened(reading, tell) as records:
+        facts = report.gather(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
+    tell("drawing")
+    try:
+        size = write(output, page.render(facts, generated_ms))
+    except OSError as error:
+        return cli.fail(f"--output: {output}: {error.strerror}")
+    complete = facts.integrity.complete
+    verdict = "complete" if complete else "NOT COMPLETE, it says what is missing"
+    return cli.put(
+        f"{output}: {size:,} bytes, {verdict}", cli.INCOMPLETE if options.strict and not complete else cli.OK
+    )
+
+
+def write(path: Path, text: str) -> int:
+    """Put the whole file in its place at once, so that nobody ever sees half of it; gives its size in bytes.
+
+    Raises:
+        OSError: it can't be written; what was there before is still there.
+    """
+    data = text.encode()
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with part.open("xb") as file:  # not a temporary file: those are for their owner's eyes only
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return len(data)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser(
+        "report",
+        "Writes one HTML file with plots: who sent what, what was refused and why, and whether it adds up.",
+        _EPILOG,
+    )
+    add = parser.add_argument
+    add("--output", required=True, metavar="FILE", help="the HTML file; one of that name is replaced")
+    add("--topics", type=int, default=25, metavar="N", help="topics by name, the others together (%(default)s)")
+    add("--clients", type=int, default=20, metavar="N", help="clients by name, the others together (%(default)s)")
+    add("--stamp", action="store_true", help="say in it when it was made")
+    cli.add_sources(parser)
+    return parser

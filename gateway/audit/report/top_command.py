@@ -1,0 +1,67 @@
+# `produce-gateway audit top`: its options. Manners and exit codes are cli.py's.
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from gateway.audit import cli
+from gateway.audit.cli import Reading
+from policies import usage
+
+WHAT: Final = ("dropped", "rejected", "delayed", "errored", "offered", "accepted")
+
+_EPILOG: Final = """\
+what:
+  dropped    bytes that never got in: rejected and not sent again, dropped, or discarded (≤: at most so many)
+  rejected   bytes of rejected attempts; a client that sends again counts again
+  delayed    bytes that had to wait for a limit
+  errored    bytes that brokers refused
+  offered    all that was sent; accepted: what brokers took
+
+exit codes: those of `produce-gateway audit`
+
+example:
+  produce-gateway audit top --tables ./audit --by client_id --what dropped --window 1h --limit 3
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run it; `argv` begins with its name. Gives the exit code."""
+    try:
+        options = _parser().parse_args(argv[1:])
+        reading = cli.checked_sources(options, cli.now_ms())
+        by = cli.choice("--by", options.by, usage.DIMENSIONS)
+        if not by:
+            cli.refuse("--by: who is to be ranked?")
+        if options.limit < 1:
+            cli.refuse(f"--limit: {options.limit} is no number of rows")
+        window = cli.duration("--window", options.window) if options.window is not None else None
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
+    return cli.guarded(lambda: _top(reading, by, window))
+
+
+def _top(reading: Reading, by: tuple[str, ...], window_ms: int | None) -> int:
+    from gateway.audit.batch import job, tables
+    from gateway.audit.report import top
+
+    options = reading.options
+    tell = cli.teller(options.quiet)
+    wish = top.Wish(job.Question(by, window_ms, reading.start_ms, reading.end_ms), options.what, options.limit)
+    with cli.opened(reading, tell) as records:
+        ranking = top.rank(records, wish, tell)
+    text = tables.dumps(top.as_json(ranking)) if options.format == "json" else top.as_text(ranking)
+    return cli.put(text, cli.INCOMPLETE if options.strict and not ranking.integrity.complete else cli.OK)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser("top", "Who had most dropped, rejected, delayed … bytes.", _EPILOG)
+    add = parser.add_argument
+    add("--by", default="client_id", metavar="A,B", help=f"any of {', '.join(usage.DIMENSIONS)} (%(default)s)")
+    add("--what", choices=WHAT, default="dropped", help="what they are ranked by (%(default)s)")
+    add("--limit", type=int, default=10, metavar="N", help="how many to show, of each window (%(default)s)")
+    add("--window", metavar="DURATION", help="the top of each 1m, 1h, 1d …")
+    add("--format", choices=("table", "json"), default="table")
+    cli.add_sources(parser)
+    return parser

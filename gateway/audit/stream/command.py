@@ -1,0 +1,171 @@
+# `produce-gateway audit stream | compact | expire`: their options and what they say. The same manners as cli.py: the
+# outcome goes to stdout, what is going on to stderr, an error is one line there, and PySpark is imported only after the
+# options are known to be right.
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gateway.audit import cli
+from gateway.kafka import topic_names
+
+if TYPE_CHECKING:
+    from gateway.audit.store import Tables
+    from gateway.audit.stream.upkeep import Done
+
+_EPILOG: Final = """\
+exit codes: 0 done (a continuous stream: asked to stop by SIGTERM or SIGINT); 1 it could not be done (one line on stderr
+says why and what to do); 2 wrong options.
+"""
+
+_ADDED: Final = {"usage": "rows of usage"}  # what the tables' names don't say by themselves
+
+
+def main(argv: list[str]) -> int:
+    """Run one of them; `argv` begins with its name. Gives the exit code."""
+    name = argv[0]
+    try:
+        options = _PARSERS[name]().parse_args(argv[1:])
+        work = _WORK[name](options)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
+    return cli.guarded(work)
+
+
+def _stream_parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser(
+        "stream", "Writes the usage topic into tables, each record exactly once whatever happens.", _EPILOG
+    )
+    add = parser.add_argument
+    add("--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
+    add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
+    add("--output", required=True, metavar="DIR", help="the tables: a directory, or s3a://…, hdfs://…")
+    add("--checkpoint", metavar="DIR", help="how far it has come (OUTPUT/_checkpoint)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="what is in the topic now, then end (the default)")
+    how.add_argument("--interval", metavar="DURATION", help="go on, with a batch every 30s, 5m …")
+    add("--max-records", type=int, default=50_000, metavar="N", help="of one batch at most (%(default)s)")
+    add("--derive-every", default="5m", metavar="DURATION", help="how often gaps and lives are told (%(default)s)")
+    add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
+    add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
+    cli.add_spark_options(parser)
+    return parser
+
+
+def _compact_parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser(
+        "compact", "Few large files in place of the tables' many small ones; a stream may go on meanwhile.", _EPILOG
+    )
+    _add_upkeep(parser)
+    return parser
+
+
+def _expire_parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser(
+        "expire", "Lets go of the days that ended longer ago than --keep; a stream may go on meanwhile.", _EPILOG
+    )
+    parser.add_argument("--keep", required=True, metavar="DURATION", help="how long usage is kept: 90d")
+    _add_upkeep(parser)
+    return parser
+
+
+def _add_upkeep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help="the tables")
+    parser.add_argument(
+        "--grace", default="1d", metavar="DURATION", help="how long a reader that has begun may go on (%(default)s)"
+    )
+    cli.add_spark_options(parser)
+
+
+def _stream(options: argparse.Namespace) -> Callable[[], int]:
+    interval = cli.duration("--interval", options.interval) if options.interval else None
+    derive_every = cli.duration("--derive-every", options.derive_every)
+    if options.max_records < 1:
+        cli.refuse(f"--max-records: {options.max_records} is no number of records")
+    properties = cli.file_properties(options.command_config) if options.command_config else {}
+    properties |= cli.pairs("--property", options.property)
+    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
+    conf = cli.pairs("--conf", options.conf)
+    checkpoint = options.checkpoint or f"{options.output.rstrip('/')}/_checkpoint"
+    tell = cli.teller(options.quiet)
+
+    def work() -> int:
+        from gateway.audit import store
+        from gateway.audit.batch import job
+        from gateway.audit.stream import stream
+
+        job.check_reachable(options.bootstrap_servers)
+        plan = stream.Plan(
+            options.bootstrap_servers,
+            options.topic,
+            properties,
+            checkpoint,
+            None if interval is None else interval / 1000,
+            options.max_records,
+            derive_every / 1000,
+        )
+        tell("starting Spark")
+        session = job.session(conf, delta=True, jars=options.jars, packages=options.packages)
+        with cli.interruptible(session) as spark:
+            added = stream.run(spark, store.open_tables(spark, options.output, make=True), plan, tell)
+        print(", ".join(f"{count:,} {_ADDED.get(name, name)}" for name, count in added.items()), flush=True)
+        return cli.OK
+
+    return work
+
+
+def _compact(options: argparse.Namespace) -> Callable[[], int]:
+    grace = _age("--grace", options.grace)
+
+    def work(tables: Tables, tell: Callable[[str], None]) -> str:
+        from gateway.audit.stream import upkeep
+
+        return _said(upkeep.compact(tables, grace, tell))
+
+    return _upkeep(options, work)
+
+
+def _expire(options: argparse.Namespace) -> Callable[[], int]:
+    keep, grace = _age("--keep", options.keep), _age("--grace", options.grace)
+
+    def work(tables: Tables, tell: Callable[[str], None]) -> str:
+        from gateway.audit.stream import stream, upkeep
+
+        done = upkeep.expire(tables, keep, grace, tell)
+        stream.derive(tables)
+        return f"{_said(done)}; usage is kept from {tables.horizon()} (UTC) on"
+
+    return _upkeep(options, work)
+
+
+def _upkeep(options: argparse.Namespace, work: Callable[[Tables, Callable[[str], None]], str]) -> Callable[[], int]:
+    conf = cli.pairs("--conf", options.conf)
+    tell = cli.teller(options.quiet)
+
+    def run() -> int:
+        from gateway.audit import store
+        from gateway.audit.batch import job
+
+        tell("starting Spark")
+        session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
+        with cli.interruptible(session) as spark:
+            print(work(store.open_tables(spark, options.directory), tell), flush=True)
+        return cli.OK
+
+    return run
+
+
+def _age(name: str, text: str) -> int:
+    # An age of 0 is a wish that makes sense here, unlike a window of 0.
+    return 0 if re.fullmatch(r"0(ms|s|m|h|d)", text) else cli.duration(name, text)
+
+
+def _said(done: Done) -> str:
+    return f"{done.files_before:,} files became {done.files_after:,}; {done.deleted:,} leftovers deleted"
+
+
+_PARSERS: Final = {"stream": _stream_parser, "compact": _compact_parser, "expire": _expire_parser}
+_WORK: Final = {"stream": _stream, "compact": _compact, "expire": _expire}

@@ -1,0 +1,108 @@
+# Keeping the tables in order while a stream writes and others read: small files become large ones, old days expire, and
+# files that no reader can need any more are deleted.
+#
+# Each step is one commit of Delta Lake's that changes no answer, so either command may be killed at any moment and run
+# again. Knows nothing of Kafka and of what the rows mean.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+
+from gateway.audit import layout, schema, store
+from gateway.audit.batch import job, transforms
+from gateway.audit.errors import AuditError
+from gateway.audit.progress import watched
+from gateway.audit.store import Conflict, Files, Tables
+
+# How long a reader may go on with the files that it began with, and how long a writer may take until it commits.
+GRACE_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an upkeep has done."""
+
+    files_before: int  # of the table `records`
+    files_after: int
+    deleted: int  # files that no reader could need any more
+
+
+def compact(tables: Tables, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = job.no_progress) -> Done:
+    """Few large files in place of many small ones.
+
+    Raises:
+        AuditError: another process rewrote the same files at the same time; nothing is lost, run it again.
+    """
+    return _keep(tables, [f"OPTIMIZE {tables.path(layout.RECORDS)}"], grace_ms, tell)
+
+
+def expire(
+    tables: Tables, keep_ms: int, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = job.no_progress
+) -> Done:
+    """Let go of the days (UTC) that ended longer ago than `keep_ms`.
+
+    The intervals of those lives stay that go on after those days or have no end: otherwise each would begin with a gap.
+
+    Raises:
+        AuditError: another process rewrote the same files at the same time; nothing is lost, run it again.
+    """
+    number = max(1, (store.now_ms() - keep_ms) // store.DAY_MS)  # days since 1970-01-01; 0 would be none
+    # This alone decides what readers see. The rest only makes room, and is the same however often it is done.
+    tables.expire(number)
+    records, horizon = tables.path(layout.RECORDS), f"DATE'{tables.horizon()}'"
+    _lives(tables).createOrReplaceTempView("_lives")
+    return _keep(
+        tables,
+        [
+            f"DELETE FROM {records} WHERE date < {horizon} AND NOT coalesce(counts, false)",  # noqa: S608
+            f"MERGE INTO {records} r USING _lives l ON r.date < {horizon}"
+            f" AND {' AND '.join(f'r.{name} = l.{name}' for name in schema.BOOT)}"
+            " WHEN MATCHED AND NOT l.needed THEN DELETE"
+            " WHEN MATCHED AND r.rows IS NOT NULL THEN UPDATE SET rows = NULL",
+        ],
+        grace_ms,
+        tell,
+    )
+
+
+def _lives(tables: Tables) -> DataFrame:
+    """schema.BOOT and `needed`: the life goes on after the horizon, or has no end."""
+    intervals = tables.read("intervals")
+    later = F.max(F.col("date") >= F.lit(tables.horizon()).cast("date")).alias("later")
+    open_ones = transforms.boots(intervals).select(*schema.BOOT, (F.col("state") == "open").alias("open"))
+    lives = intervals.groupBy(*schema.BOOT).agg(later).join(open_ones, list(schema.BOOT))
+    return lives.select(*schema.BOOT, (F.col("later") | F.col("open")).alias("needed"))
+
+
+def _keep(tables: Tables, statements: list[str], grace_ms: int, tell: Callable[[str], None]) -> Done:
+    before = _live_files(tables)
+    with watched(tables.spark, tell):
+        for statement in statements:
+            tell(f"{layout.RECORDS}: {statement.split()[0]} in {before:,} files")
+            try:
+                with store.conflicts():
+                    tables.spark.sql(statement)
+            except Conflict:
+                raise AuditError(
+                    "another process rewrote the same files meanwhile: nothing is lost, run it again"
+                ) from None
+        deleted = sum(_vacuum(tables, table, grace_ms) for table in (layout.RECORDS, *layout.DERIVED))
+    return Done(before, _live_files(tables), deleted)
+
+
+def _live_files(tables: Tables) -> int:
+    return len(tables.records().inputFiles())
+
+
+def _vacuum(tables: Tables, table: str, grace_ms: int) -> int:
+    if not tables.exists(table):
+        return 0
+    files = Files(tables.spark, tables.root)
+    before = files.count(table)
+    tables.spark.sql(f"VACUUM {tables.path(table)} RETAIN {grace_ms / 3_600_000:f} HOURS")
+    return max(0, before - files.count(table))  # a stream may have added some meanwhile

@@ -1,0 +1,165 @@
+# `produce-gateway audit what-if`: its options, and what of a configuration file can be replayed. The same manners as
+# cli.py: PySpark is imported only after the options and the file are known to be right.
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway import config
+from gateway import policy_document as document
+from gateway.audit import cli
+from policies.policy_set import PolicySet
+from policies.whatif.replay import WARM_UP_S
+from policies.whatif.rows import Rules
+
+if TYPE_CHECKING:
+    from gateway.audit.batch.job import Records
+
+BY: Final = ("broker", "topic", "principal", "client_id")
+_DESCRIPTION: Final = (
+    "What a policy would have done to the recorded usage: who would have been rejected or delayed, by how much."
+)
+_EPILOG: Final = """\
+POLICY is a gateway's configuration file: its thresholds, client_quotas and resource_groups are replayed, and enforced
+whatever mode they are in. With --apply a document of `produce-gateway policies` stands over it.
+
+exit codes: 0 done; 1 it could not be done, or POLICY is wrong; 2 wrong options; 3 with --strict, when something is
+missing.
+
+examples:
+  produce-gateway audit what-if gateway.yaml --bootstrap-servers localhost:9092 --from 1d
+  produce-gateway audit what-if gateway.yaml --apply wish.yaml --tables ./audit --by topic --window 1m --format json
+"""
+
+
+def main(argv: list[str]) -> int:
+    """`argv` begins with the command's name; gives the exit code."""
+    try:
+        options = _parser().parse_args(argv[1:])
+        work = _what_if(options)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
+    except config.ConfigError as error:
+        return _fail(error.lines)
+    except document.DocumentError as error:
+        return _fail(error.lines)
+    return cli.guarded(work)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser("what-if", _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    add("policy", metavar="POLICY", type=Path, help="the configuration file of a gateway")
+    add("--apply", metavar="FILE", type=Path, help="a document as `produce-gateway policies apply` takes it")
+    add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
+    add("--window", metavar="DURATION", help="rows per 1m, 1h, 1d …")
+    add("--format", choices=("table", "json"), default="table")
+    add("--topics", type=int, metavar="N", help="topics that each broker leads, for implicit thresholds (as recorded)")
+    add("--delivery-timeout", default="2m", metavar="DURATION", help="after which clients give up (%(default)s)")
+    cli.add_sources(parser)
+    return parser
+
+
+def _what_if(options: argparse.Namespace) -> Callable[[], int]:
+    reading = cli.checked_sources(options, cli.now_ms())
+    by = cli.choice("--by", options.by, BY)
+    window = cli.duration("--window", options.window) if options.window is not None else None
+    patience = cli.duration("--delivery-timeout", options.delivery_timeout)
+    if options.topics is not None and options.topics < 1:
+        cli.refuse(f"--topics: {options.topics} is no number of topics")
+    settings = config.load(options.policy)
+    rules, warnings = rules_of(settings, _changes(options.apply), patience / 1000)
+    name = str(options.policy if options.apply is None else options.apply)
+    tell = cli.teller(options.quiet)
+
+    def work() -> int:
+        from gateway.audit.batch import job, tables
+        from gateway.audit.whatif import text as whatif_text
+        from gateway.audit.whatif import whatif
+
+        question = job.Question(by, window, reading.start_ms, reading.end_ms)
+        start = reading.start_ms and reading.start_ms - round(WARM_UP_S * 1000)
+        with cli.opened(replace(reading, start_ms=start), tell) as records:
+            answer = whatif.what_if(records, rules, question, topics=options.topics, tell=tell)
+            integrity = job.find_gaps(records, question, tell)
+            about = _about(records, name, [*warnings, *_unsure(answer, rules, options.topics)])
+        if options.format == "json":
+            text = tables.dumps(whatif_text.as_json(answer, {**about, "integrity": tables.integrity_json(integrity)}))
+        else:
+            notes = "".join(f"note: {warning}\n" for warning in about["warnings"])
+            trust = tables.integrity_text(integrity, about["sources"], question.from_ms)
+            text = f"{whatif_text.as_text(answer, name)}\n\n{notes}{trust}"
+        return cli.put(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
+
+    return work
+
+
+def rules_of(settings: config.Settings, changes: dict[Any, Any], delivery_s: float) -> tuple[Rules, list[str]]:
+    """What of a configuration, and of changes at run time, can be replayed; and what to know about the rest."""
+    values = dict(PolicySet(settings.policy_values(), changes).effective())
+    groups = settings.resource_groups
+    rules = Rules(
+        values,
+        settings.thresholds.on_exceed,
+        groups.topic_pattern,
+        groups.principal_pattern,
+        frozenset(settings.internal.principals),
+        frozenset(settings.internal.client_ids),
+        delivery_s=delivery_s,
+    )
+    found = []
+    modes = {settings.mode, settings.thresholds.mode, settings.client_quotas_mode, groups.mode}
+    if "observe" in modes:
+        found.append("mode observe: this is what the policies would do if they were enforced")
+    if settings.thresholds.source:
+        found.append(f"thresholds.source {settings.thresholds.source}: what it would say is not known here")
+    if settings.policies:
+        found.append("policies of your own are not replayed: what they rejected stays rejected")
+    if any(key.kind == "quota" and key.quota.type == "request_percentage" for key in values):
+        found.append("request_percentage is not replayed: records don't say how long requests took")
+    if settings.acks0 == "drop":
+        found.append("acks0 drop: requests with acks=0 are replayed as if they waited")
+    return rules, found
+
+
+def _changes(path: Path | None) -> dict[Any, Any]:
+    if path is None:
+        return {}
+    try:
+        return dict(document.parse(path.read_text("utf-8"), str(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        cli.refuse(f"--apply: {path}: {error.strerror if isinstance(error, OSError) else error}")
+
+
+def _unsure(answer: Any, rules: Rules, topics: int | None) -> list[str]:
+    """What the records leave open."""
+    found = []
+    if answer.unknown:
+        found.append(
+            "of some rejected bytes nobody can tell whether they came again: what was dropped is an upper bound"
+        )
+    policies = PolicySet(rules.values)
+    implicit = any(
+        policies.total(broker) is not None and count > len(policies.topics()) for broker, count in answer.shares.items()
+    )
+    if topics is None and implicit:
+        shares = ", ".join(f"{count} on broker {broker}" for broker, count in sorted(answer.shares.items())[:5])
+        found.append(
+            f"topics without a threshold share what is left; counted are those with traffic ({shares}): --topics"
+        )
+    return found
+
+
+def _about(records: Records, name: str, warnings: list[str]) -> dict[str, Any]:
+    return {"policy": name, "sources": records.about, "warnings": warnings}
+
+
+def _fail(lines: Any) -> int:
+    for line in lines:
+        print(line, file=sys.stderr)
+    return cli.FAILED

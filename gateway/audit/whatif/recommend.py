@@ -1,0 +1,218 @@
+# Thresholds from usage: what each topic wants at its busiest, some head-room, and never more than the total. Spark
+# finds the rates; who gets how much is arithmetic on a few numbers, and the result is a document that
+# `produce-gateway policies apply` takes, with the reasons beside it.
+#
+# A rate is what was offered for the first time: an attempt that repeats a rejected one asks for nothing more. It is
+# taken per broker, since thresholds hold on each, and the busiest broker counts. Knows neither argv nor a gateway.
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+
+from gateway import policy_document as document
+from gateway.audit import schema
+from policies import usage
+from policies.engine import INTERNAL_TOPICS
+from policies.fleet.shares import fair
+from policies.units import exact_size, format_rate
+
+_DIGITS: Final = 2  # of a threshold: more would say more than is known
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for, in bytes per second. `percentile` of windows of `window_ms`; `headroom`, `reserve`: shares.
+
+    `total`: of each broker. `least`: of each topic. `reserve`: of the total, for topics that have no threshold.
+    """
+
+    total: float
+    percentile: float = 99.0
+    headroom: float = 0.2
+    least: float = 0.0
+    reserve: float = 0.05
+    window_ms: int = 60_000
+
+
+class Busiest(NamedTuple):
+    """A topic on the broker where it wants most. `rate`: the percentile, bytes per second, of `windows` with traffic;
+    `most`: the highest. `unknown`: whether some of it may be repeats that nobody can tell.
+    """
+
+    topic: str
+    broker: int
+    rate: float
+    most: float
+    windows: int
+    unknown: bool
+
+
+class Advice(NamedTuple):
+    """`wanted`: with head-room, and at least the least; `threshold`: what there is for it. Bytes per second."""
+
+    busiest: Busiest
+    wanted: float
+    threshold: float
+
+    @property
+    def is_lowered(self) -> bool:
+        """It gets less than it wants."""
+        return self.threshold < self.wanted
+
+
+class CannotAdvise(ValueError):
+    """What is wished can't be; the text says why and what would be possible."""
+
+
+def busiest(rows: DataFrame, wish: Wish) -> list[Busiest]:
+    """Of each topic, from usage rows; in the order of their names. Kafka's internal topics have no thresholds."""
+    window = F.col("start_ms") - F.col("start_ms") % wish.window_ms
+    known = F.col("bytes") - F.coalesce("repeats", F.lit(0))
+    per_window = (
+        rows.where(~F.col("outcome").isin(*usage.NOTES) & ~F.col("topic").isin(*sorted(INTERNAL_TOPICS)))
+        .groupBy("broker", "topic", window.alias(schema.WINDOW))
+        .agg(
+            F.sum(known).alias("bytes"),
+            F.sum(F.when(F.col("repeats").isNull() & (F.col("outcome") == "rejected"), 1).otherwise(0)).alias(
+                "unknown"
+            ),
+        )
+    )
+    found: dict[str, Busiest] = {}
+    seconds = wish.window_ms / 1000
+    sums = per_window.where("bytes > 0").groupBy("broker", "topic")
+    for row in sums.agg(
+        F.percentile("bytes", wish.percentile / 100).alias("usual"),
+        F.max("bytes").alias("most"),
+        F.count(F.lit(1)).alias("windows"),
+        (F.sum("unknown") > 0).alias("unknown"),
+    ).collect():
+        each = Busiest(
+            row["topic"], row["broker"], row["usual"] / seconds, row["most"] / seconds, row["windows"], row["unknown"]
+        )
+        if each.topic not in found or (each.rate, -each.broker) > (found[each.topic].rate, -found[each.topic].broker):
+            found[each.topic] = each
+    return [found[topic] for topic in sorted(found)]
+
+
+def advise(topics: Sequence[Busiest], wish: Wish) -> list[Advice]:
+    """A threshold for each topic. All together never exceed the total less the reserve; where they would, the least
+    demanding get what they want, and the others alike (max-min fair).
+
+    Raises:
+        CannotAdvise: not even the least for each fits.
+    """
+    room = wish.total * (1.0 - wish.reserve)
+    if wish.least * len(topics) > room:
+        raise CannotAdvise(
+            f"{len(topics)} topics with at least {format_rate(wish.least)} each need"
+            f" {format_rate(wish.least * len(topics))}, and there are {format_rate(room)} (the total less the reserve):"
+            f" lower --min to {math.floor(room / len(topics))}, or raise the total"
+        )
+    wanted = [max(wish.least, _up(each.rate * (1.0 + wish.headroom))) for each in topics]
+    granted = wanted
+    if math.fsum(wanted) > room:
+        more = fair([(1.0, want - wish.least) for want in wanted], room - wish.least * len(wanted))
+        rates = [wish.least + each for each in more]
+        granted = [
+            want if rate >= want else max(wish.least, _down(rate)) for want, rate in zip(wanted, rates, strict=True)
+        ]
+    return [Advice(*each) for each in zip(topics, wanted, granted, strict=True)]
+
+
+def _up(rate: float) -> float:
+    """With few digits, and not less."""
+    unit = _unit(rate)
+    return float(math.ceil(rate / unit - 1e-9) * unit)
+
+
+def _down(rate: float) -> float:
+    """With few digits, and not more."""
+    unit = _unit(rate)
+    return float(math.floor(rate / unit) * unit)
+
+
+def _unit(rate: float) -> int:
+    return 1 if rate < 10**_DIGITS else int(10 ** (math.floor(math.log10(rate)) - _DIGITS + 1))
+
+
+def policy_document(advice: Sequence[Advice], wish: Wish) -> dict[str, Any]:
+    """In the form of `produce-gateway policies apply`."""
+    topics = {each.busiest.topic: exact_size(each.threshold) for each in advice}
+    thresholds: dict[str, Any] = {"total": {"default": exact_size(wish.total)}}
+    return {"thresholds": {**thresholds, **({"topics": topics} if topics else {})}}
+
+
+def reasons(advice: Sequence[Advice], wish: Wish) -> dict[str, str]:
+    """Why each topic has its threshold."""
+    span = _span(wish.window_ms)
+    found = {}
+    for each in advice:
+        seen = each.busiest
+        text = (
+            f"p{wish.percentile:g} of {span} rates {format_rate(seen.rate)} on broker {seen.broker}"
+            f" ({seen.windows:,} with traffic, most {format_rate(seen.most)}), {wish.headroom:.0%} head-room:"
+            f" {format_rate(each.wanted)}"
+        )
+        if each.wanted == wish.least > 0:
+            text += "; raised to the least"
+        if each.is_lowered:
+            text += f"; lowered to fit in {format_rate(wish.total * (1 - wish.reserve))} together with the others"
+        if seen.unknown:
+            text += "; repeats of rejected requests can't all be told, so it may be less"
+        found[seen.topic] = text
+    return found
+
+
+def as_yaml(advice: Sequence[Advice], wish: Wish, complete: bool = True) -> str:
+    """The document as text, each topic with its reason as a comment behind it.
+
+    `complete`: whether nothing is missing from the records.
+    """
+    used = math.fsum(each.threshold for each in advice)
+    lines = [
+        "# Thresholds from recorded usage, for `produce-gateway policies apply`; they hold on each broker.",
+        f"# Topics' own take {format_rate(used)} of the total of {format_rate(wish.total)}; all others share the rest.",
+        "# A topic beyond its threshold is held back only while its broker is beyond the total.",
+    ]
+    if not complete:
+        lines.append("# Records are missing or malformed (`produce-gateway audit` lists them): rates may be higher.")
+    why = reasons(advice, wish)
+    thresholds = policy_document(advice, wish)["thresholds"]
+    topics = thresholds.pop("topics", {})
+    lines += document.render({"thresholds": thresholds}).splitlines()
+    lines += ["  topics:"] if topics else []
+    for topic, size in topics.items():
+        own = textwrap.indent(document.render({topic: size}), "    ").rstrip("\n")  # two lines for a very long name
+        lines.append(f"{own}  # {why[topic]}")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(advice: Sequence[Advice], wish: Wish) -> dict[str, Any]:
+    """The document and, by topic, the numbers behind it."""
+    why = reasons(advice, wish)
+    topics = [
+        {
+            **each.busiest._asdict(),
+            "wanted": each.wanted,
+            "threshold": each.threshold,
+            "lowered": each.is_lowered,
+            "reason": why[each.busiest.topic],
+        }
+        for each in advice
+    ]
+    return {"version": 1, "document": policy_document(advice, wish), "topics": topics}
+
+
+def _span(ms: int) -> str:
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"

@@ -1,0 +1,70 @@
+# Thresholds from a source of the operator's own (produce_gateway.quota_sources): asked on a fixed schedule, in a
+# thread, with the time limit of storage's sources. What it says replaces those of the configuration file, as a whole
+# and only if it can be; what was valid last stays.
+#
+# Knows neither workers nor what was changed at run time: `take` gets what it says when that is something else. Source:
+# the quota source of [DISK] and [035].
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from gateway.storage.views import BoundedCall
+from policies.policy_set import PolicyError
+from policies.storage import ObservationFailed, QuotaSource
+from policies.text import ERROR_CHARS, one_line
+from policies.thresholds.values import ThresholdError, check
+
+log = logging.getLogger("gateway.control")
+
+
+Take = Callable[[float | None, dict[str, float]], Awaitable[None]]
+
+
+class QuotaFeed:
+    """Keeps thresholds in step with a source."""
+
+    def __init__(self, source: QuotaSource, interval_s: float, take: Take) -> None:
+        """`take(total, topics)` may raise PolicyError: what the source says can't be."""
+        self._source = source
+        self._interval_s = interval_s
+        self._take = take
+        self._asked = BoundedCall(interval_s)
+        self._failed = ""
+        self._taken: tuple[float | None, dict[str, float]] | None = None
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        start = trio.current_time()
+        while True:
+            try:
+                await self._follow(*await self._asked.call(self._ask))
+            except (ObservationFailed, PolicyError) as error:
+                if str(error) != self._failed:
+                    log.warning("thresholds.source: %s; the last thresholds stay", one_line(str(error), ERROR_CHARS))
+                self._failed = str(error)
+            passed = math.floor((trio.current_time() - start) / self._interval_s + 1e-9) + 1
+            await trio.sleep_until(start + passed * self._interval_s)
+
+    def _ask(self) -> tuple[float | None, dict[str, float]]:
+        said = self._source.quotas()
+        total = None if said.total is None else float(said.total)
+        topics = {str(name): float(threshold) for name, threshold in said.topics.items()}
+        try:
+            check(total, topics)
+        except ThresholdError as error:
+            raise ObservationFailed(str(error)) from error
+        return total, topics
+
+    async def _follow(self, total: float | None, topics: dict[str, float]) -> None:
+        if (total, topics) != self._taken:
+            await self._take(total, topics)
+            self._taken = total, topics
+            log.info("thresholds.source: %s bytes/s per broker, %d topics with their own", total, len(topics))
+        if self._failed:
+            log.info("thresholds.source: it answers again")
+            self._failed = ""

@@ -1,0 +1,113 @@
+# What the API answers when it can't do what was asked: problem documents (RFC 9457) that say what is wrong, where, and
+# what would be right. Knows no path and no policy.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, BeforeValidator
+from starlette.exceptions import HTTPException
+
+from gateway.control.policies.store import StoreError
+from gateway.policy_document import DocumentError
+from policies.policy_set import InvalidPolicy, PolicyError
+from policies.quotas.names import QuotaError
+
+MEDIA_TYPE: Final = "application/problem+json"
+MAX_ERRORS: Final = 100
+
+
+def _encodable(value: object) -> object:
+    """JSON may bring half a character, which no answer can hold as it is."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+_Text = Annotated[str, BeforeValidator(_encodable)]
+
+
+class Finding(BaseModel):
+    """`where`: a path into the request, or a policy's key."""
+
+    where: _Text
+    what: _Text
+
+
+class Problem(BaseModel):
+    """RFC 9457. `errors`: each thing that is wrong, with what would be right."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: _Text
+    errors: list[Finding] = []
+
+
+class Refused(HTTPException):
+    """The request can't be, for these reasons."""
+
+    def __init__(self, detail: str, errors: list[Finding]) -> None:
+        super().__init__(422, detail)
+        self.errors = errors
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of this application be a problem document."""
+    app.exception_handler(HTTPException)(_on_http)
+    app.exception_handler(RequestValidationError)(_on_invalid)
+    for kind in (PolicyError, InvalidPolicy, QuotaError, DocumentError, StoreError):
+        app.exception_handler(kind)(_on_refused)
+    app.exception_handler(Exception)(_on_bug)
+
+
+def problem(
+    status: int, detail: str, errors: Iterable[Finding] = (), headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    said = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors))
+    return JSONResponse(said.model_dump(), status, headers, MEDIA_TYPE)
+
+
+async def _on_http(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    detail = error.detail
+    if error.status_code == 404 and detail == "Not Found":
+        detail = "no such path: GET /openapi.json lists them"
+    elif error.status_code == 405:
+        detail = f"here are {(error.headers or {}).get('Allow') or 'other methods'}: see GET /openapi.json"
+    elif error.status_code == 400:
+        detail = "the body can't be read as JSON"
+    return problem(error.status_code, detail, getattr(error, "errors", ()), error.headers)
+
+
+async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    found = []
+    unreadable = False
+    for each in error.errors()[:MAX_ERRORS]:
+        unreadable |= each["type"] == "json_invalid"
+        what = str(each["msg"]).removeprefix("Value error, ")
+        if each["type"] == "json_invalid":
+            what = f"no JSON: {each['ctx']['error']} at character {each['loc'][-1]}"
+        found.append(Finding(where=".".join(map(str, each["loc"])), what=what))
+    return problem(400 if unreadable else 422, "the request can't be understood: nothing was done", found)
+
+
+async def _on_refused(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, StoreError):
+        return problem(503, f"policies can't be changed just now: {error}")
+    if isinstance(error, PolicyError):
+        return problem(
+            422, "refused, nothing was changed", [Finding(where=str(f.key), what=f.message) for f in error.faults]
+        )
+    if isinstance(error, DocumentError):
+        found = [Finding(where=where, what=what) for where, what in error.findings]
+        return problem(422, "the document can't be used, nothing was changed", found)
+    return problem(422, str(error))
+
+
+async def _on_bug(_: Request, error: Exception) -> JSONResponse:
+    return problem(500, "a fault of the gateway's own: its log says more")

@@ -1,0 +1,167 @@
+# What the section `storage` comes to: the source, the limits, and the eye that looks through them. Opens no connection
+# but for the snapshots' reader, so `check` can try the rest. Knows no worker and no schedule.
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from gateway.config import Settings, Storage, StorageLimit
+from gateway.kafka.access import access_of
+from gateway.kafka.internal_topic import TopicError
+from gateway.plugins import PluginError
+from gateway.storage import plugins
+from gateway.storage.log_dirs import active_brokers
+from gateway.storage.snapshots import SnapshotReader, volume_topic
+from gateway.storage.views import Guarded, Observed, Snapshots, StorageView
+from policies.storage import (
+    FactorSource,
+    Keeper,
+    Limit,
+    LimitPolicy,
+    MinAvailable,
+    SnapshotView,
+    SoftHard,
+    VolumeSource,
+)
+
+log = logging.getLogger("gateway.storage")
+
+ASK_S: Final = 10.0  # for one question to the cluster
+
+
+class StorageError(Exception):
+    """Storage protection can't be set up; one line: the key, what is wrong, what would be right."""
+
+
+def make_eye(settings: Settings, storage: Storage) -> StorageView:
+    """The eye that control looks through.
+
+    Raises:
+        StorageError: a plugin or a property can't be used.
+    """
+    policy, source = make_parts(settings, storage)
+    if source is None:
+        return _make_snapshots(settings, storage, policy)
+    keeper = Keeper(storage.validity, storage.fallback, storage.check_interval)
+    return Observed(source, None if storage.factor_source else policy, keeper, time.monotonic)
+
+
+def make_parts(settings: Settings, storage: Storage) -> tuple[LimitPolicy, VolumeSource | FactorSource | None]:
+    """Limits and source; None: it is the snapshots' reader. Connects nowhere, unless somebody's plugin does.
+
+    Raises:
+        StorageError: a plugin or a property can't be used.
+    """
+    try:
+        policy = _make_policy(storage)
+    except (PluginError, ValueError) as error:
+        raise StorageError(f"storage: {error}") from error
+    try:
+        return policy, _make_source(settings, storage)
+    except PluginError as error:
+        own = f"{plugins.VOLUME_SOURCES} {storage.source}: "  # the names of ours nobody has to look for
+        if storage.factor_source or storage.own_source or not str(error).startswith(own):
+            raise StorageError(f"storage: {error}") from error
+        section = "prometheus" if storage.source == "prometheus" else "admin" if storage.admin else ""
+        where = f"storage.{section}" if section else "upstream"
+        raise StorageError(f"{where}: {str(error).removeprefix(own)}") from error
+
+
+def try_parts(settings: Settings, storage: Storage) -> None:
+    """Whether `make_eye` would do, without a connection.
+
+    Raises:
+        StorageError: it would not.
+    """
+    _, source = make_parts(settings, storage)
+    if source is None:
+        _check_properties(settings, storage)
+
+
+def _check_properties(settings: Settings, storage: Storage) -> None:
+    """Those of the snapshots' reader and of the list of active brokers: two clients, each with its own opinion."""
+    admin = settings.storage_admin
+    try:
+        access_of(admin.properties)
+        if admin.properties:
+            AdminClient({**admin.properties, "log_level": 0})  # without a server: it has nowhere to connect to
+    except (ValueError, KafkaException) as error:
+        text = error.args[0].str() if isinstance(error, KafkaException) else error
+        raise StorageError(f"{'storage.admin' if storage.admin else 'upstream'}: {text}") from error
+
+
+def _make_policy(storage: Storage) -> LimitPolicy:
+    if storage.limit_policy:
+        return Guarded(plugins.load(plugins.LIMIT_POLICIES, storage.limit_policy, storage.limit_policy_options))
+    if storage.min_available_bytes is not None:
+        return MinAvailable(bytes=storage.min_available_bytes)
+    if storage.min_available_ratio is not None:
+        return MinAvailable(ratio=storage.min_available_ratio)
+    return SoftHard(_limit(storage.soft), _limit(storage.hard))
+
+
+def _limit(limit: StorageLimit | None) -> Limit | None:
+    return None if limit is None else Limit(limit.type, limit.level)
+
+
+def _make_source(settings: Settings, storage: Storage) -> Any:
+    """Ours come by the same way as anybody else's."""
+    if storage.factor_source:
+        return plugins.load(plugins.FACTOR_SOURCES, storage.factor_source, storage.options)
+    if storage.source == "snapshots":
+        return None
+    admin, options = settings.storage_admin, storage.options
+    offers: dict[str, Any] = {"active_brokers": _make_list_active(settings)}
+    if storage.source == "log-dirs":
+        offers |= {"properties": admin.properties, "bootstrap_servers": admin.bootstrap_servers, "timeout_s": ASK_S}
+    elif storage.source == "prometheus" and storage.prometheus is not None:
+        options = storage.prometheus.model_dump(exclude={"timeout"}, exclude_none=True)
+        options["timeout_s"] = storage.prometheus.timeout
+    return plugins.load(plugins.VOLUME_SOURCES, storage.source, options, offers)
+
+
+def _make_list_active(settings: Settings) -> Callable[[], frozenset[int]]:
+    admin = settings.storage_admin
+
+    def list_active() -> frozenset[int]:
+        return active_brokers(admin.properties, admin.bootstrap_servers, ASK_S)
+
+    return list_active
+
+
+def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -> Snapshots:
+    admin, section = settings.storage_admin, storage.reads
+    client = {
+        **admin.properties,
+        "bootstrap.servers": admin.bootstrap_servers,
+        "client.id": f"produce-gateway-{settings.gateway}",
+    }
+    topic = volume_topic(client, section.topic, section.replication)
+    said: set[str] = set()
+
+    def prepare() -> bool:
+        try:
+            wrong = topic.ensure()
+        except TopicError as error:
+            if str(error) not in said:
+                log.warning("volume snapshots: %s", error)
+            said.add(str(error))
+            return False
+        if wrong:
+            log.warning("volume snapshots: %s", wrong)
+        return True
+
+    _check_properties(settings, storage)
+    reader = SnapshotReader(client, section.topic)
+    # One listing may fail, and the next one take its time, before the list is too old.
+    list_age = max(section.max_age, 2 * storage.check_interval + ASK_S)
+    view = SnapshotView(section.max_age, section.fail_safe, policy, list_age)
+    return Snapshots(
+        reader, _make_list_active(settings), view, storage.check_interval, time.monotonic, time.time, prepare
+    )

@@ -1,0 +1,545 @@
+# `produce-gateway demo`: real producers held to their limits in front of a real Kafka, and an audit to the byte.
+#
+# The story: three brokers, a gateway, producers that keep below all limits for SLOW_S, then offer two to three times as
+# much on some topics; at the end everybody who counted must agree. Load first low: the meters are Kafka's (one-minute
+# average, 5 s tick, the first tick takes the rate as it is), so producers that began at three times the limit would be
+# shut out for a minute and show nothing else.
+# Who produces is in demo_load.py, who counts in demo_sums.py. Progress goes to stderr; stdout gets the result only.
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
+
+from gateway import embedded
+from gateway.demo import sums as demo_sums
+from gateway.demo.load import FLUSH_TIMEOUT_S, PERF_TEST, Plan, Producing
+from gateway.demo.sums import Brokers, Count, DemoError, Meters, Outcomes
+from gateway.embedded import Cluster, EmbeddedError
+from gateway.kafka import topic_names
+
+BROKERS: Final = 3
+
+TOTAL: Final = 1_000_000  # bytes/s and broker: small, so that a laptop with two cores has power left to show it
+THRESHOLDS: Final = {"clicks": 500_000, "payments": 250_000}  # `logs` and `signups` share what is left over
+EXPLICIT: Final = " + ".join(f"{name} {limit / 1e6:g}" for name, limit in THRESHOLDS.items())
+
+REPORT: Final = Path("demo-report/report.html")
+
+SLOW_S: Final = 10.0  # two ticks of the meters
+BURST_AT_S: Final = 20.0
+BURST_S: Final = 10.0
+LOAD_S: Final = 60.0
+SETTLE_S: Final = 10.0  # for the last interval to reach /metrics; it takes about a second
+LOOK_EVERY_S: Final = 1.0
+LINE_EVERY_S: Final = 5.0  # where the progress goes to a file
+
+
+def plans(seconds: float) -> tuple[Plan, ...]:
+    """Who offers what, in bytes/s over all brokers. `seconds` is the length of the whole load."""
+    fast = seconds - SLOW_S
+    return (
+        Plan("clicks", "librdkafka", ((SLOW_S, BROKERS * 450e3), (fast, BROKERS * 2_500e3))),
+        # A job of fixed size that comes when the limits are in force: what is rejected has to get through in the end.
+        Plan(
+            "clicks",
+            PERF_TEST,
+            ((BURST_S, BROKERS * 150e3),),
+            record_bytes=1_000,
+            starts_s=min(BURST_AT_S, seconds / 3),
+        ),
+        Plan("logs", "kafka-python", ((SLOW_S, BROKERS * 100e3), (fast, BROKERS * 600e3))),
+        Plan("payments", PERF_TEST, ((seconds, BROKERS * 175e3),), record_bytes=1_000),
+        Plan("signups", "librdkafka", ((seconds, BROKERS * 50e3),), record_bytes=500),
+    )
+
+
+TOPICS: Final = tuple(dict.fromkeys(plan.topic for plan in plans(LOAD_S)))
+
+EXPLANATION: Final = f"""\
+How to read this. Every broker may take {TOTAL / 1e6:g} MB/s ({EXPLICIT}; the other topics share the rest evenly).
+A batch is rejected only while the broker is over its total AND the topic over its own threshold. So payments and
+signups, which keep below theirs, are never touched, and what they leave free the others may use: clicks and logs
+settle above their own thresholds, while the total is held. Rates are one-minute averages: until the average had
+risen to the limit, more came through, so "accepted" is more than the limit times the duration.
+"wanted" is what the applications had to send; while their client is held back they drop what they can't keep.
+"offered" is what reached the gateway. Clients send a rejected batch again until it is taken, and each attempt counts;
+with the rejection they are told how long to wait, and the gateway reads no Produce request of theirs until then. That
+is why so little is offered in vain. "finally dropped" is what was rejected and not sent again: nothing that a client
+took was lost."""
+
+
+class Progress:
+    """Lines on stderr; `live` replaces the block that it wrote last, where stderr is a terminal."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._drawn = 0
+        self._next_line = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        self._drawn = 0
+        print(f"{self.seconds:4.0f} s  {text}", file=sys.stderr, flush=True)
+
+    def live(self, block: str, line: str) -> None:
+        """Show `block` in place of the last one, or `line` every few seconds where nothing can be replaced."""
+        if self._terminal:
+            back = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
+            print(back + block, file=sys.stderr, flush=True)
+            self._drawn = block.count("\n") + 1
+        elif self.seconds >= self._next_line:
+            self._next_line = self.seconds + LINE_EVERY_S
+            self.say(line)
+
+
+# --- the gateway ------------------------------------------------------------------------------------------------------
+
+
+class Gateway:
+    """A running `produce-gateway serve`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        folder = cluster.folder / "gateway"
+        folder.mkdir()
+        self._log = folder / "gateway.log"
+        port = embedded.free_port(BROKERS + 2)  # the bootstrap listener, then port + 1 + node id
+        self._admin_port = embedded.free_port()
+        self.bootstrap_servers = f"{embedded.HOST}:{port}"
+        config = folder / "gateway.yaml"
+        config.write_text(yaml.safe_dump(gateway_config(cluster.bootstrap_servers, port, self._admin_port, folder)))
+        with self._log.open("ab") as log:
+            self._process = embedded.spawn(
+                [sys.executable, "-m", "gateway", "serve", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_until_ready(self) -> None:
+        """Return when it takes connections for every broker."""
+        deadline = time.monotonic() + 30
+        while True:
+            self.check()
+            try:
+                self._get("/readyz")
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise DemoError(f"the gateway did not get ready ({error}): {self._last_words()}") from error
+            time.sleep(0.1)
+
+    def metrics(self) -> str:
+        try:
+            return self._get("/metrics")
+        except OSError as error:
+            self.check()
+            raise DemoError(f"the gateway's /metrics does not answer: {error}") from error
+
+    def check(self) -> None:
+        """Raise if it has ended by itself."""
+        if self._process.poll() is not None:
+            raise DemoError(f"the gateway ended with {self._process.returncode}: {self._last_words()}")
+
+    def stop(self) -> None:
+        """SIGTERM: it hands over its last intervals and ends."""
+        if embedded.reap(self._process, terminate_s=40) != 0:
+            raise DemoError(f"the gateway did not end in order: {self._last_words()}")
+
+    def kill(self) -> None:
+        embedded.reap(self._process)
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://{embedded.HOST}:{self._admin_port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def _last_words(self) -> str:
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        return " | ".join(lines[-4:])[-800:] or "it logged nothing"
+
+
+def gateway_config(upstream: str, port: int, admin_port: int, folder: Path) -> dict[str, Any]:
+    """The gateway's configuration file, as YAML has it."""
+    return {
+        "upstream": {"bootstrap_servers": upstream},
+        "listener": {"host": embedded.HOST, "port": port},
+        "admin": {"host": embedded.HOST, "port": admin_port},
+        "thresholds": {
+            "total.bytes.in.per.sec.threshold": TOTAL,
+            "topics": {name: {"bytes.in.per.sec.threshold": limit} for name, limit in THRESHOLDS.items()},
+        },
+        "usage_log": {"topic": topic_names.USAGE, "spool_dir": str(folder / "spool")},
+        # There is only one gateway: looking for others would take until after the meters' first tick, and an average
+        # that begins at nothing needs longer to get to a limit than a demo should last.
+        "resourceUsagePublishToTopic": False,
+    }
+
+
+# --- the course of it -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the demo found out; `differences` is empty when everything agrees."""
+
+    topics: list[dict[str, Any]]
+    total: tuple[float, float]  # one-minute rate and threshold of a broker
+    sums: dict[str, dict[str, int]]
+    differences: list[str]
+    preconditions: dict[str, bool]
+
+    @property
+    def reconciled(self) -> bool:
+        return not self.differences
+
+    def as_json(self) -> str:
+        topics = [{key: _finite(value) for key, value in topic.items()} for topic in self.topics]
+        return json.dumps({"topics": topics, "sums": self.sums, "reconciled": self.reconciled}, indent=1)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def run(seconds: float, progress: Progress, report: Path = REPORT) -> Result:
+    """The whole demo; `report` is the page that it writes.
+
+    Raises:
+        DemoError, EmbeddedError: it could not be carried out; one line.
+    """
+    progress.say(f"starting Apache Kafka {embedded.KAFKA_VERSION} with {BROKERS} brokers")
+    with Cluster(BROKERS) as cluster:
+        create_topics(cluster.bootstrap_servers)
+        progress.say("starting the gateway")
+        with _gateway(cluster) as gateway:
+            gateway.wait_until_ready()
+            progress.say(f"producing for {seconds:.0f} s through {gateway.bootstrap_servers}")
+            producers, meters = produce(cluster.folder, gateway, seconds, progress)
+            progress.say("all producers have ended; stopping the gateway, which hands over its usage log")
+            metrics = settle(gateway)
+            gateway.stop()
+        return reconcile(cluster.bootstrap_servers, metrics, producers, meters, progress, report)
+
+
+@contextlib.contextmanager
+def _gateway(cluster: Cluster) -> Iterator[Gateway]:
+    gateway = Gateway(cluster)
+    try:
+        yield gateway
+    finally:
+        gateway.kill()
+
+
+def create_topics(bootstrap_servers: str) -> None:
+    """One partition led by each broker, so that each carries a third of every topic."""
+    nodes = list(range(1, BROKERS + 1))
+    assignments = {partition: nodes[partition:] + nodes[:partition] for partition in range(BROKERS)}
+    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    config = demo_sums.TOPIC_CONFIG
+    try:
+        admin.create_topics(
+            [NewTopic(topic, replica_assignments=assignments, topic_configs=config) for topic in TOPICS]
+        )
+    finally:
+        admin.close()
+
+
+def produce(folder: Path, gateway: Gateway, seconds: float, progress: Progress) -> tuple[list[Producing], Meters]:
+    """Run the producers to their end; gives them, and the gateway's meters as they were when the load ended."""
+    waiting = sorted(plans(seconds), key=lambda plan: plan.starts_s)
+    producers: list[Producing] = []
+    began = time.monotonic()
+    meters = demo_sums.read_meters("")
+    while waiting or any(producer.running for producer in producers):
+        now = time.monotonic() - began
+        while waiting and waiting[0].starts_s <= now:
+            producers.append(Producing(waiting.pop(0), gateway.bootstrap_servers, folder))
+        if now > seconds + 1.5 * FLUSH_TIMEOUT_S:
+            break
+        text = gateway.metrics()
+        count, latest = demo_sums.read_metrics(text, TOPICS), demo_sums.read_meters(text)
+        if now <= seconds:
+            meters = latest
+        progress.live(live_table(now, seconds, count, latest), live_line(now, seconds, count, latest))
+        time.sleep(LOOK_EVERY_S)
+    for producer in producers:
+        status = producer.wait(1.0)
+        if status != 0:
+            raise DemoError(f"producer {producer.plan.client_id} ended with {status}: {producer.last_words()}")
+    return producers, meters
+
+
+def settle(gateway: Gateway) -> str:
+    """The gateway's metrics when no more is coming."""
+    deadline = time.monotonic() + SETTLE_S
+    before = demo_sums.read_metrics(gateway.metrics(), TOPICS)
+    while True:
+        time.sleep(2.5)  # an interval is one second; two of them must bring nothing new
+        text = gateway.metrics()
+        now = demo_sums.read_metrics(text, TOPICS)
+        if now == before or time.monotonic() > deadline:
+            return text
+        before = now
+
+
+def reconcile(
+    bootstrap_servers: str,
+    metrics: str,
+    producers: Sequence[Producing],
+    meters: Meters,
+    progress: Progress,
+    report: Path,
+) -> Result:
+    """Ask everybody who counted."""
+    by_metrics = demo_sums.read_metrics(metrics, TOPICS)
+    by_usage_log = demo_sums.read_usage_log(bootstrap_servers, topic_names.USAGE, TOPICS)
+    brokers = Brokers(bootstrap_servers, TOPICS)
+    try:
+        log_bytes, end_offsets, preconditions = brokers.log_bytes(), brokers.end_offsets(), brokers.preconditions()
+    finally:
+        brokers.close()
+    progress.say("Spark sums up the usage log (some 15 s)")
+    with demo_sums.report_written(bootstrap_servers, topic_names.USAGE, report):
+        by_spark, complete = demo_sums.run_audit(bootstrap_servers, topic_names.USAGE, TOPICS, progress.say)
+        progress.say("waiting for the report with plots")
+    progress.say(f"the report is {report}: open it in a browser")
+    acknowledged = sum(producer.counts.acknowledged for producer in producers)
+    preconditions |= {
+        "the usage log has no gaps": complete,
+        "every message was acknowledged to its producer": all(
+            producer.counts.sent == producer.counts.acknowledged for producer in producers
+        ),
+        "every request was answered by a broker or by the gateway": not any(
+            each.maybe_appended for each in by_usage_log.values()
+        ),
+    }
+    sums = make_sums(log_bytes, end_offsets, acknowledged, by_metrics, by_usage_log, by_spark)
+    differences = find_differences(sums, {"/metrics": by_metrics, "usage log": by_usage_log, "Spark": by_spark})
+    differences += [f"does not hold: {sentence}" for sentence, holds in preconditions.items() if not holds]
+    wanted = dict.fromkeys(TOPICS, 0)
+    for producer in producers:
+        wanted[producer.plan.topic] += producer.wanted_bytes
+    rows = make_rows(by_usage_log, meters, wanted)
+    return Result(rows, meters.total(), sums, differences, preconditions)
+
+
+def make_sums(
+    log_bytes: int, end_offsets: int, acknowledged: int, by_metrics: Count, by_usage_log: Count, by_spark: Count
+) -> dict[str, dict[str, int]]:
+    """Accepted bytes and messages by who counted them."""
+    counts = {"metrics": by_metrics, "usage_log": by_usage_log, "spark": by_spark}
+    return {
+        "bytes": {"log_dirs": log_bytes} | {name: demo_sums.accepted_bytes(count) for name, count in counts.items()},
+        "messages": {"clients": acknowledged, "end_offsets": end_offsets}
+        | {name: demo_sums.accepted_messages(count) for name, count in counts.items()},
+    }
+
+
+def find_differences(sums: Mapping[str, Mapping[str, int]], counts: Mapping[str, Count]) -> list[str]:
+    """Sentences on what does not agree: the sums, and every outcome of every topic, and what was sent again after a
+    rejection, among those who know outcomes.
+    """
+    found = []
+    for unit, by_witness in sums.items():
+        (first, right), *others = by_witness.items()
+        found += [f"{unit}: {name} has {n - right:+,} against {first}" for name, n in others if n != right]
+    (one, expected), *rest = counts.items()
+    for name, count in rest:
+        for topic, outcomes in expected.items():
+            for unit in ("bytes", "messages"):
+                mine, theirs = getattr(outcomes, unit), getattr(count[topic], unit)
+                found += [
+                    f"{topic}, {outcome} {unit}: {one} {mine[outcome]:,}, {name} {theirs[outcome]:,}"
+                    for outcome in mine
+                    if mine[outcome] != theirs[outcome]
+                ]
+            if outcomes.repeats != count[topic].repeats:
+                found.append(f"{topic}, repeats: {one} {outcomes.repeats:,}, {name} {count[topic].repeats:,}")
+    return found
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def make_rows(count: Count, meters: Meters, wanted: Mapping[str, int]) -> list[dict[str, Any]]:
+    """One row per topic; threshold and observed rate are bytes/s of one broker.
+
+    `wanted`: what applications would have sent without limits, in bytes of values.
+    """
+    rows = []
+    for topic, outcomes in count.items():
+        rate, threshold = meters.topic(topic)
+        rows.append(
+            {
+                "topic": topic,
+                "threshold": threshold,
+                "offered_bytes": outcomes.offered,
+                "accepted_bytes": outcomes.bytes["accepted"],
+                "rejected_bytes": outcomes.bytes["rejected"],
+                "finally_dropped_bytes": outcomes.finally_dropped,
+                "observed_rate": rate,
+                "wanted_bytes": wanted[topic],
+            }
+        )
+    return rows
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Columns: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = (
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _mb(value: float) -> str:
+    return f"{value / 1e6:,.2f}" if math.isfinite(value) else "-"
+
+
+def live_table(now: float, seconds: float, count: Count, meters: Meters) -> str:
+    """The block that is redrawn."""
+    rows = [["topic", "threshold", "rate", "accepted", "rejected"], ["", "MB/s", "MB/s", "MB", "MB"]]
+    for topic, outcomes in count.items():
+        rate, threshold = meters.topic(topic)
+        rows.append([topic, _mb(threshold), _mb(rate), *_accepted_and_rejected(outcomes)])
+    rate, threshold = meters.total()
+    rows.append(["total", _mb(threshold), _mb(rate), *_accepted_and_rejected(_sum(count))])
+    return f"{_stage(now, seconds)}\n{align(rows)}\n(rates and thresholds are those of one broker)"
+
+
+def _accepted_and_rejected(outcomes: Outcomes) -> list[str]:
+    return [_mb(outcomes.bytes["accepted"]), _mb(outcomes.bytes["rejected"])]
+
+
+def _sum(count: Count) -> Outcomes:
+    total = Outcomes()
+    for each in count.values():
+        for outcome in each.bytes:
+            total.add(outcome, "", each.bytes[outcome], each.messages[outcome])
+    return total
+
+
+def _stage(now: float, seconds: float) -> str:
+    if now < SLOW_S:
+        return f"{now:3.0f} of {seconds:.0f} s: all below their limits"
+    if now < seconds:
+        return f"{now:3.0f} of {seconds:.0f} s: clicks and logs offer several times theirs"
+    return f"{now:3.0f} s: nobody offers more, what clients still hold goes out"
+
+
+def live_line(now: float, seconds: float, count: Count, meters: Meters) -> str:
+    """The same in one line."""
+    rate, threshold = meters.total()
+    topics = ", ".join(f"{topic} {_mb(meters.topic(topic)[0])}" for topic in count)
+    rejected = sum(outcomes.bytes["rejected"] for outcomes in count.values())
+    rates = f"per broker {_mb(rate)} of {_mb(threshold)} MB/s ({topics})"
+    return f"{_stage(now, seconds)}; {rates}; rejected {_mb(rejected)} MB"
+
+
+_WITNESSES: Final = {
+    "clients": "acknowledged to clients",
+    "log_dirs": "log directories (leaders)",
+    "end_offsets": "end offsets",
+    "metrics": "gateway's /metrics",
+    "usage_log": "usage topic",
+    "spark": "Spark audit of it",
+}
+
+
+def final_text(result: Result) -> str:
+    """The tables at the end, and what they mean."""
+    head = {
+        "threshold": "threshold",
+        "observed_rate": "observed",
+        "wanted_bytes": "wanted",
+        "offered_bytes": "offered",
+        "accepted_bytes": "accepted",
+        "rejected_bytes": "rejected",
+        "finally_dropped_bytes": "finally dropped",
+    }
+    rows = [["topic", *head.values()], ["", "bytes/s", "bytes/s", *["bytes"] * 5]]
+    rate, threshold = result.total
+    total = {key: sum(row[key] for row in result.topics) for key in head}
+    total |= {"topic": "total", "threshold": threshold, "observed_rate": rate}
+    rows += [[row["topic"], *(_whole(row[key]) for key in head)] for row in [*result.topics, total]]
+    sums = [["", "bytes", "difference", "messages", "difference"]]
+    for name, title in _WITNESSES.items():
+        cells = [_compared(result.sums[unit], name) for unit in ("bytes", "messages")]
+        sums.append([title, *cells[0], *cells[1]])
+    verdict = "Reconciled: every difference is 0." if result.reconciled else "NOT reconciled:"
+    return "\n".join(
+        [
+            align(rows),
+            "(threshold and observed one-minute rate: of one broker; bytes: of all brokers)",
+            "",
+            EXPLANATION,
+            "",
+            "What got into the logs, by everybody who counted it:",
+            align(sums),
+            "",
+            verdict,
+            *(f"  {line}" for line in result.differences),
+            *(f"  holds: {sentence}" for sentence, holds in result.preconditions.items() if holds),
+        ]
+    )
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "-"
+
+
+def _compared(by_witness: Mapping[str, int], name: str) -> tuple[str, str]:
+    if name not in by_witness:
+        return "", ""
+    first = next(iter(by_witness.values()))
+    return f"{by_witness[name]:,}", f"{by_witness[name] - first:,}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; 0 when everything agrees."""
+    parser = argparse.ArgumentParser(
+        prog="produce-gateway demo",
+        description="Three brokers, a gateway, five producers that offer more than they may, and an audit to the byte."
+        " Takes under two minutes; the first time it fetches Apache Kafka.",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
+    parser.add_argument("--seconds", type=float, default=LOAD_S, help="how long producers offer (%(default)s)")
+    parser.add_argument(
+        "--report", type=Path, default=REPORT, metavar="FILE", help="the page with plots that it writes (%(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    if options.seconds < SLOW_S + 5:
+        parser.error(f"--seconds: at least {SLOW_S + 5:.0f}, the first {SLOW_S:.0f} are below all limits")
+    progress = Progress()
+    try:
+        result = run(options.seconds, progress, options.report)
+    except (DemoError, EmbeddedError) as error:
+        print(f"produce-gateway demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("produce-gateway demo: interrupted", file=sys.stderr)
+        return 130
+    progress.say("done")
+    print(result.as_json() if options.json else f"\n{final_text(result)}", flush=True)
+    return 0 if result.reconciled else 1

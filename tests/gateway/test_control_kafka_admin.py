@@ -1,0 +1,726 @@
+# Kafka admin requests as Kafka's tools send them, a broker played by the test, and the real policy service over a
+# file. The same against a real Kafka is tests/integration/test_kafka_admin.py's.
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from pytest_trio import trio_fixture
+
+from gateway.channel import Answer, Ask
+from gateway.control.policies import kafka_admin as doors
+from gateway.control.policies.kafka_admin import KafkaAdmin, managed_apis
+from gateway.control.policies.service import PolicyService
+from gateway.control.policies.store import FileStore
+from policies.policy_set import PolicyKey
+from policies.quotas.names import Entity, QuotaKey
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
+from protocol import api
+from protocol import configs as c
+from protocol import quotas as q
+from protocol.admin import Api
+
+TOOL = b"admin-1"
+SET, DELETE = c.SET, c.DELETE
+DENIED, NO_TOPIC, ELSEWHERE = 29, 3, 42
+TOTAL = 1000.0
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+
+    def show_policy_version(self, version: int) -> None:
+        pass
+
+    def show_policy_store(self, up: bool) -> None:
+        pass
+
+    def count_policy_change(self, outcome: str) -> None:
+        self.outcomes.append(outcome)
+
+
+class Stage:
+    """A client, its gateway's control and the broker behind it.
+
+    `sent`: what the broker got, decoded. `errors`: what it refuses, by the name of the resource or of the user; None as
+    the key: all. `late`: what it refuses only when it shall really be done.
+    """
+
+    def __init__(self, path: Path, base: dict[PolicyKey, float]) -> None:
+        self.metrics = Metrics()
+        self.service = PolicyService(FileStore(path / "policies.jsonl", base), self.metrics, lambda _: None)
+        self.door = KafkaAdmin(self.service)
+        self.sent: list[Any] = []
+        self.errors: dict[str | None, int] = {}
+        self.late: dict[str, int] = {}
+        self.described: tuple[c.Config, ...] = (c.Config("retention.ms", "5", config_type=c.LONG),)
+        self.entries: tuple[q.Entry, ...] | None = ()
+        self.until = float("inf")
+
+    async def ask(self, spoken: Api[Any, Any], body: Any, version: int | None = None) -> Any:
+        """The client's answer; None: the request passes as it is."""
+        version = spoken.highest if version is None else version
+        request = spoken.encode_request(body, version, 77, TOOL)[4:]
+        memo = answer = b""
+        for token in range(1, 9):
+            said = await self.door.answer(Ask(token, self.until, "10.0.0.9:5", "User:alice", request, memo, answer))
+            assert said.token == token
+            if said.client:
+                correlation, found = spoken.decode_answer(said.client, 4, len(said.client), version)
+                assert correlation == 77
+                return found
+            if not said.upstream:
+                return None
+            memo, answer = said.memo, self.broker(spoken, version, said.upstream)
+        raise AssertionError("it never ends")
+
+    def broker(self, spoken: Api[Any, Any], version: int, frame: bytes) -> bytes:
+        head = spoken.decode_request(frame, 4, len(frame))
+        assert (head.version, head.client_id) == (version, TOOL)
+        body = head.body
+        self.sent.append(body)
+        if spoken.key == api.DESCRIBE_CLIENT_QUOTAS:
+            code = self.errors.get(None, 0)
+            said: Any = q.DescribeClientQuotasAnswer(0, code, None, None if code else self.entries)
+        elif spoken.key == api.ALTER_CLIENT_QUOTAS:
+            said = q.AlterClientQuotasAnswer(
+                3,
+                tuple(
+                    q.AlterClientQuotasResult(*self.error(str(dict(entity).get(q.USER)), body), entity)
+                    for entity, _ in reversed(body.entries)
+                ),
+            )
+        elif spoken.key == api.DESCRIBE_CONFIGS:
+            said = c.DescribeConfigsAnswer(
+                0,
+                tuple(
+                    c.DescribeConfigsResult(
+                        *self.error(name, None), kind, name, () if self.errors.get(name) else self.described
+                    )
+                    for kind, name, _ in reversed(body.resources)
+                ),
+            )
+        else:
+            rows = [c.AlterConfigsResult(*self.error(row[1], body), *row[:2]) for row in reversed(body.resources)]
+            said = c.AlterConfigsAnswer(3, tuple(rows))
+        return spoken.encode_answer(said, version, head.correlation_id)[4:]
+
+    def error(self, name: str, body: Any) -> tuple[int, str | None]:
+        code = self.errors.get(name) or self.errors.get(None) or 0
+        if body is not None and not body.validate_only:
+            code = code or self.late.get(name, 0)
+        return code, f"no {name}" if code else None
+
+    @property
+    def changes(self) -> dict[PolicyKey, float]:
+        return dict(self.service.policies.changes)
+
+    async def incremental(self, *rows: tuple[int, str, dict[str, str | None]], check: bool = False) -> Any:
+        """IncrementalAlterConfigs: (type, name, {key: value, or None to delete})."""
+        return await self.ask(c.INCREMENTAL_ALTER_CONFIGS, incremental(*rows, check=check))
+
+    async def replace(self, *rows: tuple[int, str, dict[str, str | None]], check: bool = False) -> Any:
+        resources = tuple(
+            c.AlterConfigsResource(kind, name, tuple(c.AlterableConfig(*item) for item in values.items()))
+            for kind, name, values in rows
+        )
+        return await self.ask(c.ALTER_CONFIGS, c.AlterConfigsRequest(resources, check))
+
+    async def quotas(self, *rows: tuple[q.Entity, dict[str, float | None]], check: bool = False) -> Any:
+        entries = tuple(
+            q.Alteration(
+                entity,
+                tuple(q.Operation(key, 0.0 if value is None else value, value is None) for key, value in ops.items()),
+            )
+            for entity, ops in rows
+        )
+        return await self.ask(q.ALTER_CLIENT_QUOTAS, q.AlterClientQuotasRequest(entries, check))
+
+    async def configs(
+        self, *resources: tuple[int, str, tuple[str, ...] | None], version: int = 4, **include: bool
+    ) -> Any:
+        body = c.DescribeConfigsRequest(tuple(c.DescribeConfigsResource(*row) for row in resources), **include)
+        return await self.ask(c.DESCRIBE_CONFIGS, body, version)
+
+
+def incremental(*rows: tuple[int, str, dict[str, str | None]], check: bool = False) -> c.IncrementalAlterConfigsRequest:
+    return c.IncrementalAlterConfigsRequest(
+        tuple(
+            c.IncrementalAlterConfigsResource(
+                kind,
+                name,
+                tuple(c.Operation(key, DELETE if value is None else SET, value) for key, value in values.items()),
+            )
+            for kind, name, values in rows
+        ),
+        check,
+    )
+
+
+def codes(answer: Any) -> list[tuple[int, int, str]]:
+    return [(row.error_code, *row[2:]) for row in answer.responses]
+
+
+BASE = {PolicyKey.of_broker(): TOTAL, PolicyKey.of_topic("filed"): 300.0}
+
+
+@trio_fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(tmp_path, BASE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.service.run)
+        await stage.service.loaded.wait()
+        with trio.fail_after(30):
+            yield stage
+        nursery.cancel_scope.cancel()
+
+
+# --- thresholds -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+async def test_a_threshold_is_set_and_deleted_once_the_broker_has_said_that_this_client_may(stage: Stage) -> None:
+    said = await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "500"}))
+    assert codes(said) == [(0, c.TOPIC, "clicks")]
+    assert stage.sent == [incremental((c.TOPIC, "clicks", {}), check=True)]
+    assert stage.changes == {PolicyKey.of_topic("clicks"): 500.0}
+    assert codes(await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: None}))) == [(0, c.TOPIC, "clicks")]
+    assert stage.changes == {}
+
+
+@pytest.mark.trio
+async def test_totals_of_one_broker_and_of_all(stage: Stage) -> None:
+    said = await stage.incremental((c.BROKER, "", {TOTAL_KEY: "5000"}), (c.BROKER, "2", {TOTAL_KEY: "800"}))
+    assert codes(said) == [(0, c.BROKER, ""), (0, c.BROKER, "2")]
+    assert stage.changes == {PolicyKey.of_broker(): 5000.0, PolicyKey.of_broker(2): 800.0}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("version", [0, 1])
+async def test_who_may_not_is_refused_in_the_brokers_words_and_nothing_is_changed(stage: Stage, version: int) -> None:
+    stage.errors = {"clicks": DENIED, "gone": NO_TOPIC, "7": ELSEWHERE}
+    said = await stage.ask(
+        c.INCREMENTAL_ALTER_CONFIGS,
+        incremental(
+            (c.TOPIC, "gone", {TOPIC_KEY: "1"}),
+            (c.TOPIC, "clicks", {TOPIC_KEY: "1", "retention.ms": "9"}),
+            (c.TOPIC, "mine", {TOPIC_KEY: "1"}),
+            (c.BROKER, "7", {TOTAL_KEY: "900"}),
+        ),
+        version,
+    )
+    assert said.responses == (
+        c.AlterConfigsResult(NO_TOPIC, "no gone", c.TOPIC, "gone"),
+        c.AlterConfigsResult(DENIED, "no clicks", c.TOPIC, "clicks"),
+        c.AlterConfigsResult(0, None, c.TOPIC, "mine"),
+        c.AlterConfigsResult(ELSEWHERE, "no 7", c.BROKER, "7"),
+    )
+    assert stage.changes == {PolicyKey.of_topic("mine"): 1.0}
+    assert len(stage.sent) == 1, "what is denied must not be sent again to be done"
+
+
+@pytest.mark.trio
+async def test_our_keys_and_the_brokers_are_split_and_merged_in_the_order_of_the_request(stage: Stage) -> None:
+    wanted = (
+        (c.BROKER, "1", {"log.retention.ms": "1"}),
+        (c.TOPIC, "clicks", {"retention.ms": "7", TOPIC_KEY: "5", "cleanup.policy": None}),
+        (c.TOPIC, "other", {TOPIC_KEY: "6"}),
+        (c.TOPIC, "third", {"segment.ms": "1"}),
+    )
+    stage.errors = {"third": 40}
+    said = await stage.incremental(*wanted)
+    assert said.throttle_time_ms == 3
+    assert codes(said) == [(0, c.BROKER, "1"), (0, c.TOPIC, "clicks"), (0, c.TOPIC, "other"), (40, c.TOPIC, "third")]
+    theirs = (c.TOPIC, "clicks", {"retention.ms": "7", "cleanup.policy": None})
+    assert stage.sent == [
+        incremental(theirs, (c.TOPIC, "other", {}), check=True),  # also whether the rest of it can be
+        incremental(wanted[0], theirs, wanted[3]),
+    ]
+    assert stage.changes == {PolicyKey.of_topic("clicks"): 5.0, PolicyKey.of_topic("other"): 6.0}
+
+
+@pytest.mark.trio
+async def test_what_has_nothing_of_ours_passes_as_it_is(stage: Stage) -> None:
+    assert await stage.incremental((c.TOPIC, "clicks", {"retention.ms": "7"}), (c.GROUP, "g", {TOPIC_KEY: "1"})) is None
+    assert await stage.replace((c.TOPIC, "clicks", {"retention.ms": "7"})) is None
+    assert await stage.configs((c.TOPIC, "clicks", ("retention.ms",)), (c.GROUP, "g", None)) is None
+    assert await stage.quotas((user("bob"), {"controller_mutation_rate": 1.0})) is None
+    assert stage.sent == []
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "value", "code", "text"),
+    [
+        (c.TOPIC, "clicks", TOPIC_KEY, "fast", 40, "Invalid value fast for configuration bytes.in.per.sec.threshold"),
+        (c.TOPIC, "clicks", TOPIC_KEY, "1.5", 40, "LONG"),
+        (c.TOPIC, "clicks", TOPIC_KEY, "-1", 40, "0 or more"),
+        (c.BROKER, "1", TOTAL_KEY, "0", 40, "above 0"),
+        (c.BROKER, "1", TOPIC_KEY, "5", 40, "for brokers there is total.bytes.in.per.sec.threshold"),
+        (c.TOPIC, "clicks", TOTAL_KEY, "5", 40, "for topics there is bytes.in.per.sec.threshold"),
+        (c.TOPIC, "clicks", TOPIC_KEY, "900", 44, "exceeds total.bytes.in.per.sec.threshold = 1,000 bytes/s by 200"),
+        (c.BROKER, "3", TOTAL_KEY, "299", 44, "broker 3: "),
+        (c.TOPIC, "filed", TOPIC_KEY, None, 44, "configuration file"),
+        (c.BROKER, "one", TOTAL_KEY, "900", 44, "no broker id"),
+    ],
+)
+async def test_what_can_not_be_is_refused_with_one_line_and_the_rest_of_that_resource_too(
+    stage: Stage, kind: int, name: str, key: str, value: str | None, code: int, text: str
+) -> None:
+    said = await stage.incremental((kind, name, {key: value, "x.y": "1"}), (c.TOPIC, "fine", {"retention.ms": "7"}))
+    assert codes(said) == [(code, kind, name), (0, c.TOPIC, "fine")]
+    message = said.responses[0].error_message
+    assert text in message
+    assert "\n" not in message
+    assert stage.sent[1:] == [incremental((c.TOPIC, "fine", {"retention.ms": "7"}))]
+    assert stage.changes == {}
+
+
+@pytest.mark.trio
+async def test_of_several_topics_those_that_go_together_are_taken_in_their_order(stage: Stage) -> None:
+    said = await stage.incremental(
+        (c.TOPIC, "a", {TOPIC_KEY: "400"}), (c.TOPIC, "b", {TOPIC_KEY: "400"}), (c.TOPIC, "c", {TOPIC_KEY: "300"})
+    )
+    assert codes(said) == [(0, c.TOPIC, "a"), (44, c.TOPIC, "b"), (0, c.TOPIC, "c")]
+    assert stage.changes == {PolicyKey.of_topic("a"): 400.0, PolicyKey.of_topic("c"): 300.0}
+    # One goes down and another up by as much: that is no sum that is ever exceeded.
+    said = await stage.incremental((c.TOPIC, "a", {TOPIC_KEY: "600"}), (c.TOPIC, "c", {TOPIC_KEY: "100"}))
+    assert codes(said) == [(0, c.TOPIC, "a"), (0, c.TOPIC, "c")]
+    assert stage.changes[PolicyKey.of_topic("a")] == 600.0
+
+
+@pytest.mark.trio
+async def test_each_of_thousands_of_topics_is_judged_in_one_pass(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    alter = stage.service.alter
+
+    async def counted(*args: Any, **more: Any) -> Any:
+        calls.append(args)
+        return await alter(*args, **more)
+
+    monkeypatch.setattr(stage.service, "alter", counted)
+    said = await stage.incremental(*((c.TOPIC, f"t{i}", {TOPIC_KEY: "300"}) for i in range(5000)))
+    assert [row.error_code for row in said.responses] == [0] * 2 + [44] * 4998
+    assert len(stage.changes) == 2
+    assert len(calls) == 2
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("kind", ["incremental", "replace"])
+async def test_what_is_only_to_be_validated_changes_nothing(stage: Stage, kind: str) -> None:
+    send = getattr(stage, kind)
+    said = await send(
+        (c.TOPIC, "clicks", {TOPIC_KEY: "5", "retention.ms": "9"}), (c.TOPIC, "big", {TOPIC_KEY: "900"}), check=True
+    )
+    assert codes(said) == [(0, c.TOPIC, "clicks"), (44, c.TOPIC, "big")]
+    assert all(body.validate_only for body in stage.sent)
+    assert stage.changes == {}
+    assert stage.metrics.outcomes == []
+
+
+@pytest.mark.trio
+async def test_append_and_a_key_given_twice_are_refused_without_asking_anybody(stage: Stage) -> None:
+    resource = c.IncrementalAlterConfigsResource
+    request = c.IncrementalAlterConfigsRequest(
+        (
+            resource(c.TOPIC, "a", (c.Operation(TOPIC_KEY, c.APPEND, "5"),)),
+            resource(c.TOPIC, "b", (c.Operation(TOPIC_KEY, SET, "5"), c.Operation(TOPIC_KEY, SET, "6"))),
+            resource(c.TOPIC, "d", (c.Operation(TOPIC_KEY, SET, "5"),)),
+            resource(c.TOPIC, "d", (c.Operation("retention.ms", SET, "5"),)),
+        )
+    )
+    said = await stage.ask(c.INCREMENTAL_ALTER_CONFIGS, request)
+    assert [row.error_code for row in said.responses] == [40, 42, 42, 42]
+    assert stage.sent == []
+    assert stage.changes == {}
+
+
+@pytest.mark.trio
+async def test_what_is_refused_at_once_is_not_forgotten_while_the_broker_is_asked_about_the_others(
+    stage: Stage,
+) -> None:
+    resource = c.IncrementalAlterConfigsResource
+    request = c.IncrementalAlterConfigsRequest(
+        (
+            resource(c.TOPIC, "a", (c.Operation(TOPIC_KEY, c.SUBTRACT, "5"), c.Operation("retention.ms", SET, "5"))),
+            resource(c.TOPIC, "b", (c.Operation(TOPIC_KEY, SET, "5"), c.Operation("retention.ms", SET, "5"))),
+        )
+    )
+    said = await stage.ask(c.INCREMENTAL_ALTER_CONFIGS, request)
+    assert codes(said) == [(40, c.TOPIC, "a"), (0, c.TOPIC, "b")]
+    assert "SUBTRACT is for lists" in said.responses[0].error_message
+    assert stage.sent[1:] == [incremental((c.TOPIC, "b", {"retention.ms": "5"}))]
+
+
+@pytest.mark.trio
+async def test_what_the_broker_refuses_only_when_it_shall_do_it_is_told_as_half_done(stage: Stage) -> None:
+    stage.late = {"clicks": 41}
+    said = await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5", "retention.ms": "9"}))
+    assert codes(said) == [(41, c.TOPIC, "clicks")]
+    assert said.responses[0].error_message == "no clicks (produce-gateway's own keys are changed already)"
+    assert stage.changes == {PolicyKey.of_topic("clicks"): 5.0}
+
+
+# --- AlterConfigs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+async def test_a_replacement_deletes_what_it_does_not_name_ours_as_well(stage: Stage) -> None:
+    await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5"}), (c.TOPIC, "other", {TOPIC_KEY: "6"}))
+    stage.sent.clear()
+    said = await stage.replace((c.TOPIC, "clicks", {"retention.ms": "9"}), (c.TOPIC, "other", {TOPIC_KEY: "7"}))
+    assert codes(said) == [(0, c.TOPIC, "clicks"), (0, c.TOPIC, "other")]
+    assert stage.changes == {PolicyKey.of_topic("other"): 7.0}
+    probe, rest = stage.sent
+    assert probe.validate_only
+    assert not rest.validate_only
+    assert probe.resources == rest.resources
+    assert [(row.resource_name, [config.name for config in row.configs]) for row in rest.resources] == [
+        ("clicks", ["retention.ms"]),
+        ("other", []),  # and the broker deletes all that it has
+    ]
+
+
+@pytest.mark.trio
+async def test_a_replacement_can_not_remove_what_the_file_says_and_leaves_it(stage: Stage) -> None:
+    assert await stage.replace((c.TOPIC, "filed", {"retention.ms": "9"})) is None
+
+
+@pytest.mark.trio
+async def test_a_replacement_that_is_denied_is_not_done_by_half(stage: Stage) -> None:
+    await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5"}))
+    stage.errors = {"clicks": DENIED}
+    stage.sent.clear()
+    said = await stage.replace((c.TOPIC, "clicks", {"retention.ms": "9"}))
+    assert codes(said) == [(DENIED, c.TOPIC, "clicks")]
+    assert len(stage.sent) == 1
+    assert stage.changes == {PolicyKey.of_topic("clicks"): 5.0}
+
+
+# --- DescribeConfigs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+async def test_a_threshold_is_described_among_the_brokers_configs(stage: Stage, version: int) -> None:
+    await stage.incremental((c.TOPIC, "filed", {TOPIC_KEY: "400"}))
+    said = await stage.configs(
+        (c.TOPIC, "other", None),
+        (c.TOPIC, "filed", ()),
+        version=version,
+        include_synonyms=True,
+        **({"include_documentation": True} if version >= 3 else {}),
+    )
+    other, filed = said.results
+    assert other.configs[1][:6] == (TOPIC_KEY, None, False, c.DEFAULT_CONFIG, False, ())
+    assert [config.name for config in filed.configs] == ["retention.ms", TOPIC_KEY]
+    row = filed.configs[1]
+    assert row[:5] == (TOPIC_KEY, "400", False, c.DYNAMIC_TOPIC_CONFIG, False)
+    assert row.synonyms == ((TOPIC_KEY, "400", c.DYNAMIC_TOPIC_CONFIG), (TOPIC_KEY, "300", c.STATIC_BROKER_CONFIG))
+    if version >= 3:
+        assert row.config_type == c.LONG
+        assert "Bytes per second" in (row.documentation or "")
+
+
+@pytest.mark.trio
+async def test_what_the_file_says_is_a_static_value(stage: Stage) -> None:
+    said = await stage.configs((c.TOPIC, "filed", (TOPIC_KEY,)))
+    row = said.results[0].configs[-1]
+    assert row[:4] == (TOPIC_KEY, "300", False, c.STATIC_BROKER_CONFIG)
+    assert (row.synonyms, row.documentation) == ((), None)
+    assert await stage.configs((c.TOPIC, "filed", ("retention.ms",))) is None
+
+
+@pytest.mark.trio
+async def test_of_many_resources_only_those_with_a_value_get_a_row(stage: Stage) -> None:
+    many = [(c.TOPIC, f"topic-{i}", None) for i in range(doors.FEW)]
+    assert await stage.configs(*many, (c.TOPIC, "other", None)) is None
+    said = await stage.configs(*many, (c.TOPIC, "filed", None))
+    found = [result.resource_name for result in said.results if result.configs[-1].name == TOPIC_KEY]
+    assert found == ["filed"]
+
+
+@pytest.mark.trio
+async def test_a_brokers_total_has_the_default_and_the_file_behind_it(stage: Stage) -> None:
+    await stage.incremental((c.BROKER, "", {TOTAL_KEY: "5000"}), (c.BROKER, "2", {TOTAL_KEY: "800"}))
+    said = await stage.configs(
+        (c.BROKER, "2", None), (c.BROKER, "1", None), (c.BROKER, "", None), include_synonyms=True
+    )
+    synonyms = [[row[1:] for row in result.configs[-1].synonyms] for result in said.results]
+    own, every, filed = (
+        ("800", c.DYNAMIC_BROKER_CONFIG),
+        ("5000", c.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        ("1000", c.STATIC_BROKER_CONFIG),
+    )
+    assert synonyms == [[own, every, filed], [every, filed], [every, filed]]
+    assert [(r.configs[-1].value, r.configs[-1].config_source) for r in said.results] == [own, every, every]
+    for broker_id, (value, _) in ((2, own), (1, every)):
+        assert stage.service.policies.total(broker_id) == float(value), "what is shown is what holds"
+
+
+@pytest.mark.trio
+async def test_who_may_not_describe_a_resource_is_not_told_our_part_of_it(stage: Stage) -> None:
+    stage.errors = {"filed": DENIED}
+    said = await stage.configs((c.TOPIC, "filed", None))
+    assert said.results == (c.DescribeConfigsResult(DENIED, "no filed", c.TOPIC, "filed", ()),)
+
+
+# --- client quotas ----------------------------------------------------------------------------------------------------
+
+
+def user(name: str | None) -> q.Entity:
+    return (q.EntityPart(q.USER, name),)
+
+
+def client(name: str | None) -> q.Entity:
+    return (q.EntityPart(q.CLIENT_ID, name),)
+
+
+def results(answer: Any) -> list[tuple[q.Entity, int]]:
+    return [(row.entity, row.error_code) for row in answer.entries]
+
+
+@pytest.mark.trio
+async def test_quotas_of_every_unit_are_kept_here_and_others_by_the_broker(stage: Stage) -> None:
+    both = user("bob") + client(None)
+    said = await stage.quotas(
+        (user("bob"), {"producer_byte_rate": 10.0, "controller_mutation_rate": 2.0}),
+        (both, {"consumer_byte_rate.bps": 20.0, "request_percentage": 12.5, "producer_byte_rate.shares": 3.0}),
+        (user(None), {"controller_mutation_rate": 4.0}),
+    )
+    assert said.throttle_time_ms == 3
+    assert results(said) == [(user("bob"), 0), (both, 0), (user(None), 0)]
+    rest = (q.Operation("controller_mutation_rate", 2.0),)
+    assert stage.sent == [
+        q.AlterClientQuotasRequest((q.Alteration(user("bob"), rest), q.Alteration(both, ())), True),
+        q.AlterClientQuotasRequest(
+            (
+                q.Alteration(user("bob"), rest),
+                q.Alteration(user(None), (q.Operation("controller_mutation_rate", 4.0),)),
+            )
+        ),
+    ]
+    assert {(key.name, key.key): value for key, value in stage.changes.items()} == {
+        ("/config/users/bob", "producer_byte_rate"): 10.0,
+        ("/config/users/bob/clients/<default>", "consumer_byte_rate.bps"): 20.0,
+        ("/config/users/bob/clients/<default>", "request_percentage"): 12.5,
+        ("/config/users/bob/clients/<default>", "producer_byte_rate.shares"): 3.0,
+    }
+    assert results(await stage.quotas((user("bob"), {"producer_byte_rate": None}))) == [(user("bob"), 0)]
+    assert PolicyKey.of_quota(Entity("bob"), QuotaKey.parse("producer_byte_rate")) not in stage.changes
+
+
+@pytest.mark.trio
+async def test_a_quota_that_only_the_broker_has_is_removed_there(stage: Stage) -> None:
+    keys = ("producer_byte_rate", "consumer_byte_rate.broker_bps", "request_percentage")
+    bare = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+    ops = {**dict.fromkeys(keys), "producer_byte_rate.bps": None}
+    theirs = (q.Alteration(user("bob"), tuple(q.Operation(key, 0.0, True) for key in bare)),)
+    assert results(await stage.quotas((user("bob"), ops))) == [(user("bob"), 0)]
+    assert stage.sent == [q.AlterClientQuotasRequest(theirs, True), q.AlterClientQuotasRequest(theirs)]
+    stage.sent.clear()
+    assert results(await stage.quotas((user("bob"), ops), check=True)) == [(user("bob"), 0)]
+    assert all(body.validate_only for body in stage.sent)
+    stage.late = {"bob": 42}
+    said = await stage.quotas((user("bob"), {"request_percentage": None}))
+    assert results(said) == [(user("bob"), 42)]
+
+
+@pytest.mark.trio
+async def test_each_entity_is_refused_by_itself(stage: Stage) -> None:
+    stage.errors = {"mallory": 31}
+    said = await stage.quotas(
+        (user("mallory"), {"producer_byte_rate": 1.0}),
+        (user("zero"), {"producer_byte_rate": 0.0}),
+        (user("fine"), {"producer_byte_rate": 7.0}),
+        (user("odd"), {"producer_byte_rate.furlongs": 7.0}),
+    )
+    assert results(said) == [(user("mallory"), 31), (user("zero"), 42), (user("fine"), 0), (user("odd"), 42)]
+    texts = [row.error_message for row in said.entries]
+    assert texts[0] == "no mallory"
+    assert "above 0" in texts[1]
+    assert "unknown unit in quota 'producer_byte_rate.furlongs'" in texts[3]
+    assert [key.name for key in stage.changes] == ["/config/users/fine"]
+    assert len(stage.sent) == 1
+
+
+@pytest.mark.trio
+async def test_an_entity_that_does_not_exist_is_refused_as_the_broker_refuses_it(stage: Stage) -> None:
+    stage.errors = {None: 42}
+    planet = (q.EntityPart("planet", "x"),)
+    said = await stage.quotas((planet, {"producer_byte_rate": 1.0}), ((), {"producer_byte_rate": 1.0}))
+    assert results(said) == [(planet, 42), ((), 42)]
+    assert stage.changes == {}
+
+
+@pytest.mark.trio
+async def test_quotas_of_addresses_are_the_brokers(stage: Stage) -> None:
+    address = (q.EntityPart(q.IP, "10.0.0.1"),)
+    assert await stage.quotas((address, {"connection_creation_rate": 1.0, "producer_byte_rate": 1.0})) is None
+
+
+@pytest.mark.trio
+async def test_quotas_that_are_only_to_be_validated(stage: Stage) -> None:
+    said = await stage.quotas(
+        (user("bob"), {"producer_byte_rate": 5.0}), (user("zero"), {"producer_byte_rate": 0.0}), check=True
+    )
+    assert results(said) == [(user("bob"), 0), (user("zero"), 42)]
+    assert stage.changes == {}
+
+
+def component(kind: str, match_type: int, match: str | None = None) -> q.Component:
+    return q.Component(kind, match_type, match)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize(
+    ("components", "strict", "found"),
+    [
+        ((), False, ["bob", "bob/app", "<default>", "-/app"]),
+        ((component("user", q.EXACT, "bob"),), False, ["bob", "bob/app"]),
+        ((component("user", q.EXACT, "bob"),), True, ["bob"]),
+        ((component("user", q.DEFAULT),), False, ["<default>"]),
+        ((component("user", q.SPECIFIED),), False, ["bob", "bob/app", "<default>"]),
+        ((component("user", q.SPECIFIED), component("client-id", q.EXACT, "app")), False, ["bob/app"]),
+        ((component("client-id", q.SPECIFIED),), True, ["-/app"]),
+    ],
+)
+async def test_filters_find_ours_beside_the_brokers(
+    stage: Stage, version: int, components: tuple[q.Component, ...], strict: bool, found: list[str]
+) -> None:
+    ours = {"bob": user("bob"), "bob/app": user("bob") + client("app"), "<default>": user(None), "-/app": client("app")}
+    await stage.quotas(*((entity, {"producer_byte_rate": 5.0}) for entity in ours.values()))
+    theirs = q.Entry(user("carol"), (q.Value("controller_mutation_rate", 1.0),))
+    stage.entries = (theirs, q.Entry(user("bob"), (q.Value("producer_byte_rate", 1.0),)))
+    said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest(components, strict), version)
+    assert theirs in said.entries
+    entries = {q.entity_key(entry.entity): entry.values for entry in said.entries}
+    values = (q.Value("producer_byte_rate", 5.0),)
+    assert [name for name, entity in ours.items() if entries.get(q.entity_key(entity)) == values] == sorted(
+        found, key=list(ours).index
+    )
+
+
+@pytest.mark.trio
+async def test_who_may_not_describe_quotas_is_not_told_ours_and_a_wrong_filter_is_the_brokers_to_refuse(
+    stage: Stage,
+) -> None:
+    await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
+    stage.errors = {None: 31}
+    said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest(()))
+    assert (said.error_code, said.entries) == (31, None)
+    wrong = q.DescribeClientQuotasRequest((component("planet", q.EXACT, "x"),))
+    assert await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, wrong) is None
+
+
+@pytest.mark.trio
+async def test_ten_thousand_quotas_in_one_request(stage: Stage) -> None:
+    count = 10_000
+    said = await stage.quotas(*((user(f"user-{i:05}"), {"producer_byte_rate": 5.0}) for i in range(count)))
+    assert [row.error_code for row in said.entries] == [0] * count
+    assert len(stage.changes) == count
+
+
+# --- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+async def test_a_store_that_is_away_refuses_with_its_reason_and_nothing_is_sent(stage: Stage, tmp_path: Path) -> None:
+    stage.service._store.loaded = False
+    stage.service._store.problem = "topic __policies can't be read: broker away"
+    said = await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5", "retention.ms": "9"}))
+    assert codes(said) == [(api.REQUEST_TIMED_OUT, c.TOPIC, "clicks")]
+    assert said.responses[0].error_message == "topic __policies can't be read: broker away"
+    assert len(stage.sent) == 1
+
+
+@pytest.mark.trio
+async def test_a_request_that_can_not_be_read_is_the_brokers_to_refuse(stage: Stage) -> None:
+    for request in (b"\0\x2c\0\1\0\0\0\5", b"\0\x2c\0\7\0\0\0\5\xff\xff", b"\0\x20\0\0\0\0\0\5\xff\xff"):
+        assert await stage.door.answer(Ask(1, 0.0, "peer", "User:a", request)) == Answer(1)
+
+
+@pytest.mark.trio
+async def test_an_answer_that_can_not_be_read_and_a_bug_are_errors_of_their_own(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(incremental((c.TOPIC, "a", {TOPIC_KEY: "5"})), 1, 77, None)
+    said = await stage.door.answer(Ask(1, 0.0, "peer", "User:a", frame[4:]))
+    for memo, answer in ((said.memo, b"\0\0\0\1"), (b"\xc1", b"\0")):
+        broken = await stage.door.answer(Ask(2, 0.0, "peer", "User:a", frame[4:], memo, answer))
+        _, found = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(broken.client, 4, len(broken.client), 1)
+        assert codes(found) == [(-1, c.TOPIC, "a")]
+    assert "an admin request from peer (User:a) failed" in caplog.text
+    assert stage.changes == {}
+
+
+@pytest.mark.trio
+async def test_another_control_can_go_on_where_the_former_one_stopped(stage: Stage) -> None:
+    frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(
+        incremental((c.TOPIC, "a", {TOPIC_KEY: "5", "retention.ms": "1"})), 1, 77, TOOL
+    )
+    memo = answer = b""
+    for _ in range(3):
+        said = await KafkaAdmin(stage.service).answer(Ask(1, 0.0, "peer", "User:a", frame[4:], memo, answer))
+        if said.upstream:
+            memo, answer = said.memo, stage.broker(c.INCREMENTAL_ALTER_CONFIGS, 1, said.upstream)
+    assert codes(c.INCREMENTAL_ALTER_CONFIGS.decode_answer(said.client, 4, len(said.client), 1)[1]) == [
+        (0, c.TOPIC, "a")
+    ]
+
+
+@pytest.mark.trio
+async def test_a_question_that_came_too_late_changes_nothing(stage: Stage, nursery: trio.Nursery) -> None:
+    nursery.start_soon(stage.door.run)
+    await trio.testing.wait_all_tasks_blocked()
+    frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(incremental((c.TOPIC, "a", {TOPIC_KEY: "5"})), 1, 77, None)
+    said: list[Answer] = []
+    stage.door.take(Ask(1, time.monotonic() - 1, "peer", "User:a", frame[4:]), said.append)
+    stage.door.take(Ask(2, time.monotonic() + 60, "peer", "User:a", frame[4:]), said.append)
+    while not said:
+        await trio.testing.wait_all_tasks_blocked()
+    assert [answer.token for answer in said] == [2]
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_what_is_too_much_at_once_is_not_begun_and_takes_nobody_else_s_place(
+    stage: Stage, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    nursery.start_soon(stage.door.run)
+    await trio.testing.wait_all_tasks_blocked()
+    frame = c.INCREMENTAL_ALTER_CONFIGS.encode_request(incremental((c.TOPIC, "a", {TOPIC_KEY: "5"})), 1, 77, None)
+    said: list[Answer] = []
+
+    def ask(token: int, principal: str, padding: int = 0) -> None:
+        answer = b"x" * padding  # of a broker: counted with the request
+        stage.door.take(Ask(token, time.monotonic() + 60, "peer", principal, frame[4:], b"", answer), said.append)
+
+    for token in range(doors.MAX_OF_ONE + 5):
+        ask(token, "User:a\n\x1b[31m")
+    ask(100, "User:b")
+    ask(101, "User:c", doors.MAX_BYTES)
+    while len(said) < doors.MAX_OF_ONE + 1:
+        await trio.testing.wait_all_tasks_blocked()
+    assert sorted(answer.token for answer in said) == [*range(doors.MAX_OF_ONE), 100]
+    assert caplog.text.count("too many at once") == 1
+    assert "lately from peer (User:a  [31m)" in caplog.text
+    ask(102, "User:a\n\x1b[31m")  # those that were begun are over
+    while said[-1].token != 102:
+        await trio.testing.wait_all_tasks_blocked()
+    nursery.cancel_scope.cancel()
+
+
+def test_who_leaves_quotas_to_the_brokers_manages_configs_only() -> None:
+    assert managed_apis("gateway") == (32, 33, 44, 48, 49)
+    assert managed_apis("upstream") == (32, 33, 44)
+    assert set(managed_apis("gateway")) <= api.CAPS.keys()
+    assert doors.THREAD_BYTES < 2**20
