@@ -38,7 +38,7 @@ demo: env ## real producers held to their limits in front of a real Kafka, audit
 
 test: lint types ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
 	@echo 'tests …' >&2
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: env ## ruff: rules and format
 	$(call step,lint,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,9 +23,12 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "small"))
 
 
-# Half of the time of tests that drive Kafka and clients is waiting, so processes are worth having even on two cores.
-# Those begin first, the longest kind at their head: a long file that begins last would keep one process busy alone.
-_KINDS = ("spark", "clients", "kafka")
+# What one process runs alone, the longest first: each has a session of its own to start (Spark, three brokers with a
+# gateway), and together they would only take the cores from each other. Of the rest, each file is a group. Half of the
+# time of tests that drive Kafka and clients is waiting, so several processes are worth having even on two cores.
+_TESTS = Path(__file__).parent
+_TOGETHER = ("audit", "clients")
+_FIRST = (*_TOGETHER, "integration", "chaos", "hostile")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,21 +38,32 @@ def pytest_configure(config: pytest.Config) -> None:
         size = len(embedded.FREE_PORTS) // count
         first = embedded.FREE_PORTS.start + size * int(worker.removeprefix("gw"))
         embedded.FREE_PORTS = range(first, first + size)
+    config.pluginmanager.register(_Order())
     # kafka-python 3.0 reads its schemas with importlib.resources.read_text, which Python 3.11 and 3.12 deprecate.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
-@pytest.hookimpl(trylast=True)  # after pytest-randomly: the order within each kind stays random
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "AUDIT_FULL" not in os.environ:
         long = [item for item in items if item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
-    items.sort(key=_kind)
+    for item in items:
+        folder = _folder(item)
+        item.add_marker(pytest.mark.xdist_group(folder if folder in _TOGETHER else item.path.as_posix()))
 
 
-def _kind(item: pytest.Item) -> int:
-    return next((place for place, mark in enumerate(_KINDS) if item.get_closest_marker(mark)), len(_KINDS))
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(_TESTS).parts[0]
+
+
+class _Order:
+    """After pytest-randomly: what takes longest begins first, or one process would be busy with it at the end alone."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: _FIRST.index(_folder(item)) if _folder(item) in _FIRST else len(_FIRST))
 
 
 @pytest.fixture(scope="session")
