@@ -40,8 +40,8 @@ test: lint types ## everything CI runs: lint, types, all tests in JOBS processes
 	@echo 'tests …' >&2
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-lint: env ## ruff: rules and format
-	$(call step,lint,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)
+lint: env ## ruff: rules and format; import-linter: who may import whom
+	$(call step,lint,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; false; })
 
 types: env ## mypy, strict
 	$(call step,types,$(BIN)/mypy --no-error-summary)
