@@ -1,5 +1,5 @@
-# What pure packages may touch, and what each package says of itself. Who may import whom is import-linter's (contracts in
-# pyproject.toml).
+# What pure packages may touch, and what each package says of itself. Who may import whom is import-linter's: the
+# contracts are in pyproject.toml.
 
 from __future__ import annotations
 
