@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 ARGS ?=
 DURATION ?= 3600
-JOBS ?= 3
+JOBS ?= 1
 
 # The first Python on PATH that is new enough and able to make a virtual environment; PYTHON=… names another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -36,9 +36,9 @@ comma := ,
 demo: env ## real producers held to their limits in front of a real Kafka, audited to the byte (ARGS=--json)
 	@$(BIN)/produce-gateway demo $(ARGS)
 
-test: lint types ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
+test: lint types ## everything CI runs: lint, types, all tests (ARGS='-k name' for pytest; JOBS=3: in processes)
 	@echo 'tests …' >&2
-	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadgroup) $(ARGS)
 
 lint: env ## ruff: rules and format; import-linter: who may import whom
 	$(call step,lint,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; false; })

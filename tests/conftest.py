@@ -1,5 +1,5 @@
 # For all tests: Hypothesis profiles; real Kafka clusters, started when the first test asks for one; and how several
-# processes share the files (`make test` runs JOBS of them with pytest-xdist; a file stays in one process).
+# processes share the files (`make test JOBS=3` runs three with pytest-xdist; a file stays in one process).
 #
 # The default profile is small and derandomised: the same examples on every machine, in a
 # second or two. HYPOTHESIS_PROFILE=exhaustive looks for new ones for minutes; what it finds becomes a named test.
