@@ -124,7 +124,8 @@ def decide(
         first = min(refused.values(), key=lambda why: why.reason != PROTECTED_TOPIC)
         for part in parts:
             refused.setdefault(part[:2], first)
-    spared = frozenset(limit for limit, why in said.items() if why.action != DELAY)
+    # What an enforced limit refused may be forwarded all the same (acks=0 whose client has gone), and is charged then.
+    spared = frozenset(limit for limit, why in said.items() if why.action != DELAY and (observes or why.observed_only))
     return Decision(refused, delay_ms, notes, limits, spared)
 
 

@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from py4j.java_gateway import JavaObject
@@ -26,6 +28,7 @@ from gateway.audit.batch import transforms
 from gateway.audit.errors import AuditError, causes, explain
 
 DAY_MS: Final = 86_400_000
+_LOCK: Final = ".lock"
 _LAYOUT: Final = "produce-gateway.layout"  # property of the table `records`
 _STREAM, _EXPIRED = "produce-gateway.stream", "produce-gateway.expired"  # transaction identifiers in its log
 _STRIDE: Final = 2**31  # more batches than one stream ever adds
@@ -108,11 +111,17 @@ class Files:
 
 
 class Tables:
-    """One set of tables."""
+    """One set of tables, as they are whenever they are asked; `at_one_moment` gives them as they are now."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    def __init__(self, spark: SparkSession, root: str, moment: Any = None) -> None:
+        """`moment`: a snapshot of the table `records` by Delta Lake; None: always the latest."""
         self.spark = spark
         self.root = root
+        self._moment = moment
+
+    def at_one_moment(self) -> Tables:
+        """The same, whatever a stream adds and an upkeep expires from now on: for reads that must agree."""
+        return Tables(self.spark, self.root, self._snapshot(layout.RECORDS))
 
     @property
     def id(self) -> str:
@@ -129,8 +138,11 @@ class Tables:
 
     def records(self) -> DataFrame:
         """The table `records` as of now; of days that are expired, only what still says which intervals there were."""
+        if self._moment is None:  # the horizon and the rows have to be of one version
+            return self.at_one_moment().records()
         horizon = F.lit(self.horizon() or "0001-01-01").cast("date")
-        found = self._load(layout.RECORDS).where((F.col("date") >= horizon) | F.col("counts"))
+        found = self._load(layout.RECORDS, int(self._moment.version()))
+        found = found.where((F.col("date") >= horizon) | F.col("counts"))
         return found.withColumn("rows", F.when(F.col("date") >= horizon, F.col("rows")))
 
     def read(self, table: str) -> DataFrame:
@@ -163,8 +175,17 @@ class Tables:
         """
         writer = records.write.format("delta").mode("append").option("mergeSchema", "true")
         writer = writer.option("txnAppId", identifier).option("txnVersion", str(version))
-        with conflicts():
+        with self._alone(), conflicts():
             writer.save(f"{self.root}/{layout.RECORDS}")
+
+    def change(self, statement: str) -> None:
+        """Run one of Delta Lake's statements on a table.
+
+        Raises:
+            Conflict: another writer has changed the same rows meanwhile.
+        """
+        with self._alone(), conflicts():
+            self.spark.sql(statement)
 
     def expire(self, number: int) -> None:
         """From now on no reader sees usage of days before day `number`, and no stream adds any."""
@@ -173,7 +194,7 @@ class Tables:
     def derive(self, frames: Mapping[str, DataFrame]) -> None:
         """Replace the tables `gaps` and `lives`."""
         for table, frame in frames.items():
-            with suppress(Conflict), conflicts():  # whoever did the same at the same moment has written the same
+            with suppress(Conflict), self._alone(), conflicts():  # the same moment would have given the same
                 frame.coalesce(1).write.format("delta").mode("overwrite").save(f"{self.root}/{table}")
 
     def about(self) -> dict[str, Any]:
@@ -181,14 +202,34 @@ class Tables:
         about = {"kind": "tables", "name": self.root, "format": "delta", "layout": layout.LAYOUT}
         return about | {"expired_before": self.horizon() or None}
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold all other writers off, on file systems of the operating system.
+
+        Delta Lake looks there whether a version of its log exists, and then renames: between the two another process
+        may write the same version, and one of them is lost. Other file systems refuse to make a file twice.
+        """
+        scheme, _, path = self.root.partition(":")
+        if scheme != "file":
+            yield
+            return
+        with Path("/" + path.lstrip("/"), _LOCK).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def _snapshot(self, table: str) -> Any:
         # What Delta Lake has no SQL for: its transaction identifiers.
+        if table == layout.RECORDS and self._moment is not None:
+            return self._moment
         jvm: Any = self.spark.sparkContext._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog
         return log.forTableWithSnapshot(self.spark._jsparkSession, f"{self.root}/{table}")._2()
 
-    def _load(self, table: str) -> DataFrame:
-        return self.spark.read.format("delta").load(f"{self.root}/{table}")
+    def _load(self, table: str, version: int | None = None) -> DataFrame:
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", str(version))
+        return reader.load(f"{self.root}/{table}")
 
 
 class Writer:
@@ -275,7 +316,7 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> Tables
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
         # Readers go on with the files that they began with: `expire` and `compact` say for how long.
         properties = f"'{_LAYOUT}' = '{layout.LAYOUT}', 'delta.logRetentionDuration' = 'interval 2 days'"
-        spark.sql(
+        tables.change(
             f"CREATE TABLE IF NOT EXISTS {tables.path(layout.RECORDS)} ({columns}) USING delta PARTITIONED BY (date)"
             f" TBLPROPERTIES ({properties})"
         )

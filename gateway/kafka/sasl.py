@@ -52,7 +52,12 @@ def scram(hash_name: str, username: str, password: str, nonce: bytes) -> Exchang
 
     fields = _fields(challenge)
     whole_nonce, salt, rounds = fields.get(b"r", b""), fields.get(b"s", b""), fields.get(b"i", b"")
-    if not whole_nonce.startswith(nonce) or not rounds.isdigit() or not 0 < int(rounds) <= MAX_ITERATIONS:
+    if (
+        not whole_nonce.startswith(nonce)
+        or not rounds.isdigit()
+        or len(rounds) > 9
+        or not 0 < int(rounds) <= MAX_ITERATIONS
+    ):
         raise ExchangeFailed("SCRAM: the server's first message can't be used")
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), _decoded(salt), int(rounds))
     final = b"c=biws,r=" + whole_nonce

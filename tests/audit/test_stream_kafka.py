@@ -131,6 +131,7 @@ def _make_when_gone(kafka: Cluster, topic: str) -> None:
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--interval", "soon"), "--interval: 'soon' is no"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--max-records", "0"), "--max-records: 0 is no"),
         (("compact", "d", "--grace", "x"), "--grace: 'x' is not a valid duration"),
+        (("compact", "d", "--grace", "59m"), "--grace: '59m' is too short"),
         (("expire", "d"), "the following arguments are required: --keep"),
         (("expire", "d", "--keep", "ever"), "--keep: 'ever' is not a valid duration"),
     ],

@@ -94,6 +94,15 @@ def test_of_equally_strict_limits_the_one_that_is_asked_first_counts() -> None:
         del limits[kind]
 
 
+def test_a_limit_that_refused_is_charged_for_what_is_forwarded_all_the_same_and_spared_where_it_observes() -> None:
+    for observes in (False, True):
+        limit = Told(said(REJECT, 7))
+        found = decide(PARTS, dict.fromkeys(KEYS, Limits(threshold=limit)), Patience(), 0.0, observes=observes)
+        admit(found, PARTS, 0.0)
+        assert bool(limit.taken) is not observes
+        assert bool(limit.spared) is observes
+
+
 def test_a_partition_that_is_under_no_limit_passes() -> None:
     found = decide(PARTS, {}, Patience(), 0.0)
     assert (found.refused, found.delay_ms, found.notes) == ({}, 0, [])

@@ -289,7 +289,8 @@ def read_tables(
     try:
         with watched(tables.spark, tell):
             tell("reading the tables")
-            records = tables.records()  # of one moment, whatever a stream adds meanwhile
+            tables = tables.at_one_moment()
+            records = tables.records()
             rows = store.view(store.on_days(records, from_ms, to_ms), "usage")
             yield Records(rows, store.view(records, "intervals"), [tables.about()], _count_tables(records))
     except (Py4JJavaError, PySparkException) as error:

@@ -21,6 +21,7 @@ exit codes: 0 done (a continuous stream: asked to stop by SIGTERM or SIGINT); 1 
 says why and what to do); 2 wrong options.
 """
 
+LEAST_GRACE_MS = 3_600_000  # a batch's files are there before its commit
 _ADDED: Final = {"usage": "rows of usage"}  # what the tables' names don't say by themselves
 
 
@@ -75,7 +76,7 @@ def _expire_parser() -> argparse.ArgumentParser:
 def _add_upkeep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="the tables")
     parser.add_argument(
-        "--grace", default="1d", metavar="DURATION", help="how long a reader that has begun may go on (%(default)s)"
+        "--grace", default="1d", metavar="DURATION", help="how long a reader or a batch may take (%(default)s)"
     )
     cli.add_spark_options(parser)
 
@@ -118,7 +119,7 @@ def _stream(options: argparse.Namespace) -> Callable[[], int]:
 
 
 def _compact(options: argparse.Namespace) -> Callable[[], int]:
-    grace = _age("--grace", options.grace)
+    grace = _grace(options.grace)
 
     def work(tables: Tables, tell: Callable[[str], None]) -> str:
         from gateway.audit.stream import upkeep
@@ -129,7 +130,7 @@ def _compact(options: argparse.Namespace) -> Callable[[], int]:
 
 
 def _expire(options: argparse.Namespace) -> Callable[[], int]:
-    keep, grace = _age("--keep", options.keep), _age("--grace", options.grace)
+    keep, grace = _age("--keep", options.keep), _grace(options.grace)
 
     def work(tables: Tables, tell: Callable[[str], None]) -> str:
         from gateway.audit.stream import stream, upkeep
@@ -156,6 +157,13 @@ def _upkeep(options: argparse.Namespace, work: Callable[[Tables, Callable[[str],
         return cli.OK
 
     return run
+
+
+def _grace(text: str) -> int:
+    ms = _age("--grace", text)
+    if ms < LEAST_GRACE_MS:
+        cli.refuse(f"--grace: {text!r} is too short: files that a stream is writing would be deleted; at least 1h")
+    return ms
 
 
 def _age(name: str, text: str) -> int:

@@ -85,8 +85,7 @@ def _keep(tables: Tables, statements: list[str], grace_ms: int, tell: Callable[[
         for statement in statements:
             tell(f"{layout.RECORDS}: {statement.split()[0]} in {before:,} files")
             try:
-                with store.conflicts():
-                    tables.spark.sql(statement)
+                tables.change(statement)
             except Conflict:
                 raise AuditError(
                     "another process rewrote the same files meanwhile: nothing is lost, run it again"
