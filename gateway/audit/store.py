@@ -213,7 +213,9 @@ class Tables:
         if scheme != "file":
             yield
             return
-        with Path("/" + path.lstrip("/"), _LOCK).open("a") as file:
+        directory = Path("/" + path.lstrip("/"))
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / _LOCK).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
