@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec
 
+from trio._core import _thread_cache
+
 P = ParamSpec("P")
 
 _CLONE_FILES = 0x400  # unshare(2)
@@ -27,8 +29,13 @@ def no_descriptors_left(test: Callable[P, None]) -> Callable[P, None]:
             test(*args, **kwargs)
             assert _descriptors() == before
 
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(alone).result()
+        # trio keeps idle threads for its next calls: one from here would know none of the others' descriptors.
+        threads, _thread_cache.THREAD_CACHE = _thread_cache.THREAD_CACHE, _thread_cache.ThreadCache()
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(alone).result()
+        finally:
+            _thread_cache.THREAD_CACHE = threads
 
     return run
 
