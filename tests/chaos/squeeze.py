@@ -55,22 +55,24 @@ class Squeeze:
 
     def _run(self) -> None:
         for broker in itertools.cycle(BROKERS):
-            while (rate := self._rate(broker)) <= 1 and not self._stop.wait(LOOK_S):
+            while min(rate := self._rate(broker), self._rate(broker, self._topic)) <= 1 and not self._stop.wait(LOOK_S):
                 pass
             if self._stop.is_set():
                 return
             with self._turn:
                 with contextlib.suppress(*AWAY):
-                    self._set(f"topics/{self._topic}", OF_RATE / 2 * rate)
+                    self._set(f"topics/{self._topic}", OF_RATE * self._rate(broker, self._topic))
                     self._set(f"total/{broker}", OF_RATE * rate)
                 self._stop.wait(TIGHT_S)
                 while not self._take_back(broker) and not self._stop.wait(LOOK_S):
                     pass
             self._stop.wait(LOOSE_S)
 
-    def _rate(self, broker: str) -> float:
+    def _rate(self, broker: str, topic: str | None = None) -> float:
         """0 until something has passed, or while nobody answers."""
         try:
+            if topic is not None:
+                return self._gateway.metric("topic_rate_bytes_per_second", broker=broker, topic=topic)
             return self._gateway.metric("broker_rate_bytes_per_second", broker=broker)
         except AWAY:
             return 0.0
