@@ -144,7 +144,7 @@ def test_every_module_opens_with_what_it_is(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=str)
-def test_the_map_of_a_package_names_its_modules_and_no_others(path: Path) -> None:
+def test_the_map_of_a_package_names_each_of_its_modules(path: Path) -> None:
     folder = path.parent
     named = {name.removesuffix(".py") for name in re.findall(r"(?<![/\w])(\w+\.py|\w+(?=/))", path.read_text())}
     there = {each.stem for each in folder.glob("*.py")} | {each.parent.name for each in folder.glob("*/__init__.py")}
