@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 EVERY_S: Final = 5.0
@@ -32,14 +31,16 @@ def watched(spark: SparkSession, tell: Callable[[str], None], every_s: float = E
             if tasks:
                 tell(f"… {100 * done // tasks} % ({done:,} of {tasks:,} tasks)")
 
-    # This kind gives its connection to the JVM back when it ends.
-    thread: Any = InheritableThread(target=watch, daemon=True)
-    thread.start()
+    # Not PySpark's kind of thread: that one asks the JVM for a job's properties first, which this one has no use for,
+    # and ends with a traceback where Ctrl-C stops the session at that moment.
+    thread = threading.Thread(target=watch, daemon=True)
     try:
+        thread.start()
         yield
     finally:
         over.set()
-        thread.join()
+        if thread.is_alive():
+            thread.join()
 
 
 def _tasks(tracker: Any) -> tuple[int, int]:

@@ -214,8 +214,12 @@ class Tables:
             yield
             return
         directory = Path("/" + path.lstrip("/"))
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / _LOCK).open("a") as file:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            file = (directory / _LOCK).open("a")
+        except OSError as error:
+            raise AuditError(f"the tables of {directory} can't be written: {error.strerror}") from None
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
