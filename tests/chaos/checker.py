@@ -3,7 +3,8 @@
 #
 # The books, of each topic, in bytes and in messages:
 #
-#   idempotent   log == accepted. What was appended and not answered comes again, and counts when it is answered.
+#   idempotent   log == accepted. What was appended and not answered comes again, and counts when it is answered. Where
+#                its client gives it another epoch for that, which librdkafka does (`renumbered`), it is there twice.
 #   plain        accepted <= log <= accepted + unanswered + maybe appended (errors 6, 7 and 20)
 #
 # with two exceptions, both of which must be called for by the fault: after a worker was killed the log may have more,
@@ -15,6 +16,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,10 +44,12 @@ class Amount(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch as it lies in a log; `appended_ms` needs a topic with LogAppendTime."""
+    """A batch as it lies in a log; `appended_ms` needs a topic with LogAppendTime. `producer`: id and epoch."""
 
     amount: Amount
     appended_ms: int
+    first_offset: int = 0
+    producer: tuple[int, int] = (-1, -1)
 
 
 def batches(log_dirs: Iterable[Path]) -> Iterator[Batch]:
@@ -60,8 +64,30 @@ def batches(log_dirs: Iterable[Path]) -> Iterator[Batch]:
                 head = data[pos : pos + _BASE]
                 if not int.from_bytes(head[21:23], "big") & 32:
                     records = int.from_bytes(head[57:61], "big")
-                    yield Batch(Amount(size, records), int.from_bytes(head[35:43], "big"))
+                    producer = int.from_bytes(head[43:51], "big"), int.from_bytes(head[51:53], "big")
+                    appended_ms, first = int.from_bytes(head[35:43], "big"), int.from_bytes(head[:8], "big")
+                    yield Batch(Amount(size, records), appended_ms, first, producer)
                 pos += size
+
+
+def renumbered(numbers: Sequence[int], log: Sequence[Batch]) -> tuple[int, Amount]:
+    """How many of a partition's numbers, as they lie in it from offset 0 on, are there once more under another epoch of
+    their producer, and the batches in which these were appended before.
+
+    A broker can't know such a batch for the one that it has. librdkafka makes them when a leader moves while batches
+    are unanswered, with any broker: confluentinc/librdkafka#4953.
+    """
+    places: dict[int, list[int]] = defaultdict(list)
+    for offset, number in enumerate(numbers):
+        places[number].append(offset)
+    starts = [batch.first_offset for batch in log]
+    count, early = 0, set()
+    for offsets in places.values():
+        found = [log[bisect_right(starts, offset) - 1] for offset in offsets]
+        if len(found) > 1 and len({batch.producer for batch in found}) == len(found):
+            count += len(found) - 1
+            early.update(found[:-1])
+    return count, total(batch.amount for batch in early)
 
 
 def total(found: Iterable[Amount]) -> Amount:
@@ -171,10 +197,18 @@ class Sums(NamedTuple):
 
 
 def compare(
-    topic: str, log: Sequence[Batch], books: Books, *, idempotent: bool, kills: int = 0, again: Amount | None = None
+    topic: str,
+    log: Sequence[Batch],
+    books: Books,
+    *,
+    idempotent: bool,
+    kills: int = 0,
+    again: Amount | None = None,
+    early: Amount | None = None,
 ) -> Sums:
     """
     Args:
+        early: what lies in the log under an epoch that its producer gave up before it was answered (`renumbered`).
         kills: workers that the fault killed: so many notes `lost` there must be, and no others.
         again: the fault loses answers on their way to clients: so much may be counted once more; None: nothing.
     """
@@ -184,7 +218,7 @@ def compare(
         faults.append(f"{len(spans)} records `lost`, {kills} workers were killed")
     unknown = total(each.amount for each in log if any(since <= each.appended_ms <= to for since, to in spans))
     grown, accepted, maybe = total(each.amount for each in log), books.amount(topic, "accepted"), books.maybe(topic)
-    most = accepted.plus(unknown) if idempotent else accepted.plus(unknown).plus(maybe)
+    most = accepted.plus(unknown).plus((early or Amount()) if idempotent else maybe)
     extra = again or Amount()
     if not grown.within(Amount(accepted.bytes - extra.bytes, accepted.messages - extra.messages), most):
         faults.append(f"{topic}: log {grown}, accepted {accepted}, maybe {maybe}, unknown {unknown}")

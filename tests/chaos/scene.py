@@ -92,6 +92,7 @@ class Row:
     acknowledged: int = 0
     lost: int = 0
     twice: int = 0  # idempotent
+    renumbered: int = 0  # of those, by the client: no broker can know them (checker.renumbered)
     repeated: int = 0  # plain: allowed
     reordered: int = 0  # idempotent
     stall_s: float = 0.0  # of those who are delayed
@@ -110,13 +111,13 @@ class Row:
         log = sum(each.log.bytes for each in self.sums)
         return (
             f"{self.fault:<34} {self.acknowledged:>7,} {self.lost:>4} {self.twice:>5} {self.repeated:>6}"
-            f" {self.reordered:>5} {self.stall_s:>6.1f} {self.rejected_s:>8.1f} {log:>12,}"
+            f" {self.renumbered:>5} {self.reordered:>5} {self.stall_s:>6.1f} {self.rejected_s:>8.1f} {log:>12,}"
             f"  {'FAILED' if self.faults else 'ok':<6} {self.note:<6}  {self.accounts}"
         )
 
 
 HEADER = (
-    f"{'fault':<34} {'acked':>7} {'lost':>4} {'twice':>5} {'plain+':>6} {'order':>5}"
+    f"{'fault':<34} {'acked':>7} {'lost':>4} {'twice':>5} {'plain+':>6} {'epoch':>5} {'order':>5}"
     f" {'stall':>6} {'rejected':>8} {'log bytes':>12}  {'':<6} {'':<6}  log less accepted"
 )
 
@@ -364,7 +365,16 @@ class Scene:
                 row.rejected_s = produced[run]["stall_s"]
             else:
                 row.stall_s = max(row.stall_s, produced[run]["stall_s"])
+            folders = self._log_dirs(topic)
+            batches = [list(checker.batches([folder])) for folder in folders]
+            early = checker.Amount()
             if idempotent:
+                for folder, own in zip(folders, batches, strict=True):
+                    place = f"{topic}/{folder.name.rpartition('-')[2]}"
+                    count, amount = checker.renumbered(log.partitions.get(place, []), own)
+                    row.renumbered += count
+                    row.twice -= count
+                    early = early.plus(amount)
                 row.twice += verdict.duplicates
                 row.reordered += verdict.reordered
             else:
@@ -377,11 +387,12 @@ class Scene:
             lost_answers = Amount(fault.again * IN_FLIGHT * BATCH_BYTES, fault.again * IN_FLIGHT * BATCH_BYTES // 1000)
             sums = checker.compare(
                 topic,
-                list(checker.batches(self._log_dirs(topic))),
+                [batch for own in batches for batch in own],
                 books,
                 idempotent=idempotent,
                 kills=fault.kills,
                 again=lost_answers if fault.again else None,
+                early=early,
             )
             row.sums.append(sums)
             row.faults += sums.faults

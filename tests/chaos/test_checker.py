@@ -47,7 +47,24 @@ def row(outcome: str, size: int, messages: int, reason: str = "") -> dict[str, A
 def test_batches_are_read_from_files_and_control_batches_are_nobodys(tmp_path: Path) -> None:
     data = batch(100, 3, 5) + batch(78, 1, 6, control=True) + batch(200, 1, 7)
     (tmp_path / "0.log").write_bytes(data + bytes(50))
-    assert list(checker.batches([tmp_path])) == [Batch(Amount(100, 3), 5), Batch(Amount(200, 1), 7)]
+    producer = (1, 0)
+    assert list(checker.batches([tmp_path])) == [
+        Batch(Amount(100, 3), 5, 0, producer), Batch(Amount(200, 1), 7, 0, producer)
+    ]  # fmt: skip
+
+
+def test_what_its_client_sends_under_another_epoch_is_told_from_what_was_written_twice() -> None:
+    sizes, offsets, epochs = (3, 2, 2, 3, 1), (0, 3, 5, 7, 10), (0, 0, 0, 1, 1)
+    log = [
+        Batch(Amount(100 * size, size), 0, first, (7, epoch))
+        for size, first, epoch in zip(sizes, offsets, epochs, strict=True)
+    ]
+    numbers = [0, 1, 2, *(3, 4), *(3, 4), *(0, 1, 2), 5]
+    count, early = checker.renumbered(numbers, log)
+    assert (count, early) == (3, Amount(300, 3))  # 3 and 4 came twice in one epoch
+    books = checker.read_books([line(0, [row("accepted", 800, 8), row("unanswered", 300, 3)], final=True)])
+    assert checker.compare(TOPIC, log, books, idempotent=True).faults
+    assert not checker.compare(TOPIC, log, books, idempotent=True, early=early).faults
 
 
 @pytest.mark.parametrize(
