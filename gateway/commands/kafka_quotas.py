@@ -16,7 +16,7 @@ from gateway.kafka import java_properties
 from gateway.quotas.client import TIMEOUT_S, Described, QuotaClient, QuotaClientError, Quotas
 from policies.quotas.names import QuotaError, sanitize
 from policies.quotas.store import Alteration
-from policies.quotas.text import check_flags, components_of, describe_text, entity_of, ops_of, quota_text
+from policies.quotas.text import check_flags, components_of, describe_text, entity_of, number_text, ops_of, quota_text
 
 PROG: Final = "kafka-quotas"
 FAILED: Final = 1
@@ -96,7 +96,7 @@ def _lines(described: Described) -> list[str]:
     return [
         "{" + ", ".join(names) + "}",
         *(quota_text(key, value) for key, value in described.values.items()),
-        *(f"{key}={value:.17g}" for key, value in described.others.items()),
+        *(f"{key}={number_text(value)}" for key, value in described.others.items()),
     ]
 
 

@@ -65,10 +65,16 @@ def check_tenant(name: str) -> None:
     Raises:
         GroupNameError: no tenant, and no namespace of one, can have this name.
     """
-    if not 0 < len(name) <= MAX_NAME or "/" in name or not name.isprintable() or name in (".", ".."):
+    if (
+        not 0 < len(name) <= MAX_NAME
+        or "/" in name
+        or not name.isprintable()
+        or name in (".", "..")
+        or name != name.strip()
+    ):
         raise GroupNameError(
             f"{name[:MAX_NAME]!r} can't be the name of a tenant or namespace: 1 to {MAX_NAME} printable characters"
-            " without '/'"
+            " without '/', and no blank at either end"
         )
 
 

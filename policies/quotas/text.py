@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from policies.quotas.names import (
     unknown_entity_type,
 )
 from policies.quotas.store import Effective, Op
+from policies.units import parse_size
 
 if TYPE_CHECKING:
     from policies.quotas.store import Limit, Values
@@ -32,6 +34,9 @@ OPERATIONS: Final[Mapping[str, Set[str]]] = {
     "alter": frozenset({"add", "delete", "validate-only"}),
 }
 _COMMON: Final = frozenset({"names", "defaults"})
+_LARGEST_LONG: Final = 2**63 - 1
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")  # float() takes more: 1_000, inf, other digits
+_BYTES: Final = ("producer_byte_rate", "consumer_byte_rate")
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
@@ -44,7 +49,12 @@ def entity_text(entity: Entity) -> str:
 
 def quota_text(key: QuotaKey, value: float) -> str:
     """For instance `producer_byte_rate:bps=10000000`."""
-    return f"{key}={int(value) if value == int(value) else repr(value)}"
+    return f"{key}={number_text(value)}"
+
+
+def number_text(value: float) -> str:
+    """With the digits that tell it from any other; the largest long as that, though its double is one more."""
+    return str(min(int(value), _LARGEST_LONG)) if value == int(value) else repr(value)
 
 
 def list_text(entries: Iterable[tuple[Entity, Values]]) -> str:
@@ -133,13 +143,14 @@ def _pairs(text: str, where: str, form: str = "type=name") -> list[tuple[str, st
         key, equals, value = part.partition("=")
         if not (key and equals and value):
             raise QuotaError(f"{part!r} in {where}: {form} is needed; a comma in a name is written %2C")
-        pairs.append((key, value))
+        pairs.append((key.strip(), value))  # printed entities have a blank behind each comma
     return pairs
 
 
 def _known(entity_type: str) -> str:
     if entity_type not in ENTITY_TYPES:
-        raise unknown_entity_type(entity_type)
+        error = unknown_entity_type(entity_type)
+        raise QuotaError(f"{error}; a comma in a name is written %2C", error.error)
     return entity_type
 
 
@@ -151,7 +162,12 @@ def _name(text: str) -> str:
 
 
 def _number(key: str, value: str) -> float:
-    try:
+    if _NUMBER.fullmatch(value):
         return float(value)
-    except ValueError:
-        raise QuotaError(f"{key}={value}: {value!r} is no number") from None
+    what, _, unit = key.partition(":")
+    if what in _BYTES and unit in ("", "bps", "broker_bps"):
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            raise QuotaError(f"{key}={value}: {error}") from None
+    raise QuotaError(f"{key}={value}: {value!r} is no number")

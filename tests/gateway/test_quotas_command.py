@@ -192,7 +192,7 @@ def test_a_describe_never_writes(run: Run, server: Server) -> None:
         ("--list --names=group=a", "unknown entity type 'group'"),
         ("--list --names=ip=10.0.0.1", "quotas for ip are the brokers' own"),
         ("--list --names=user=a --defaults=user", "user is given twice"),
-        ("--alter --names=user=a --add=producer_byte_rate:bps=ten", "'ten' is no number"),
+        ("--alter --names=user=a --add=producer_byte_rate:bps=ten", "'ten' is not a valid size"),
         ("--alter --names=user=a --add=producer_byte_rate:percent=1", "producer_byte_rate has bps, broker_bps, shares"),
         ("--list --name=user=a", "unrecognized arguments: --name=user=a"),
         ("--list --names=user=\udcff", "is not Unicode text"),
@@ -279,11 +279,11 @@ def test_validate_only_says_what_is_wrong_and_changes_nothing(run: Run, server: 
     assert server.store is before
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "1e30"])
-def test_values_that_no_server_should_get_are_not_sent(value: str, run: Run, server: Server) -> None:
+@pytest.mark.parametrize(("value", "code"), [("nan", 2), ("inf", 2), ("0", 1), ("-1", 1), ("1e30", 1)])
+def test_values_that_no_server_should_get_are_not_sent(value: str, code: int, run: Run, server: Server) -> None:
     """Kafka 4.3 takes a NaN."""
     said = run("--alter", "--names=user=a", f"--add=producer_byte_rate={value}")
-    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert (said.code, said.out, said.err.count("\n")) == (code, "", 1)
     assert server.altered == 0
 
 

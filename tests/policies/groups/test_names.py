@@ -32,8 +32,16 @@ def test_each_spelling_of_a_rate_is_known() -> None:
     ("check", "good", "bad"),
     [
         (check_group, ["gold", "a.b_c-d=e:f", "g" * 200], ["", ".", "..", "a b", "a/b", "ü", "g" * 201, "a\n"]),
-        (check_tenant, ["acme", "Acme Corp, Inc.", "ü"], ["", ".", "..", "a/b", "a\n", "\x1b[2J", "t" * 201]),
-        (check_namespace, ["acme/orders", "Acme Corp/x"], ["acme", "/orders", "acme/", "a/b/c", "a/..", "a/b\n"]),
+        (
+            check_tenant,
+            ["acme", "Acme Corp, Inc.", "ü"],
+            ["", ".", "..", "a/b", "a\n", "\x1b[2J", "t" * 201, " ", "a "],
+        ),
+        (
+            check_namespace,
+            ["acme/orders", "Acme Corp/x"],
+            ["acme", "/orders", "acme/", "a/b/c", "a/..", "a/b\n", " / "],
+        ),
     ],
 )
 def test_names(check: Callable[[str], None], good: list[str], bad: list[str]) -> None:

@@ -17,6 +17,7 @@ from policies.quotas.text import (
     entity_text,
     limit_text,
     list_text,
+    number_text,
     ops_of,
     quota_text,
 )
@@ -155,7 +156,7 @@ def test_what_is_wrong_with_a_specification_is_said(names: str, defaults: str, p
     ("add", "delete", "said"),
     [
         ("producer_byte_rate:bps", "", "name:unit=value is needed"),
-        ("producer_byte_rate:bps=fast", "", "'fast' is no number"),
+        ("producer_byte_rate:bps=fast", "", "'fast' is not a valid size"),
         ("producer_byte_rate:mbps=1", "", "unknown unit"),
         ("bytes:bps=1", "", "unknown quota"),
         ("", "producer_byte_rate:mbps", "unknown unit"),
@@ -201,3 +202,35 @@ def test_flags_that_dont(flags: str, said: str) -> None:
     with pytest.raises(QuotaError) as caught:
         check_flags(flags.split())
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(10_000_000.0, "10000000"), (0.1, "0.1"), (62.5, "62.5"), (float(2**63 - 1), "9223372036854775807")],
+)
+def test_numbers_are_printed_with_no_more_digits_than_they_need(value: float, text: str) -> None:
+    assert number_text(value) == text
+
+
+def test_printed_entities_can_be_pasted() -> None:
+    entity = Entity("CN=a,OU=b", "my client")
+    assert entity_of(entity_text(entity).strip("{}")) == entity
+
+
+@pytest.mark.parametrize(
+    ("add", "value"),
+    [("producer_byte_rate=10MB", 1e7), ("consumer_byte_rate:bps=1MiB", 2**20), ("request_percentage=2.5e1", 25.0)],
+)
+def test_sizes_may_be_written_as_in_the_configuration(add: str, value: float) -> None:
+    assert [op.value for op in ops_of(add)] == [value]
+
+
+@pytest.mark.parametrize("value", ["1_000", "inf", "nan", "\u0661\u0660", "0x10", "1MB"])
+def test_what_only_python_takes_for_a_number_is_none(value: str) -> None:
+    with pytest.raises(QuotaError, match="is no number"):
+        ops_of(f"request_percentage={value}")
+
+
+def test_a_comma_in_a_name_is_hinted_at_where_it_made_two_names() -> None:
+    with pytest.raises(QuotaError, match=r"unknown entity type 'OU'.*a comma in a name is written %2C"):
+        entity_of("user=CN=a,OU=b")
