@@ -345,7 +345,7 @@ class FleetControl:
     @property
     def is_behind(self) -> bool:
         """Whether the last `deal` left something to the next one, which should be at once."""
-        return self._fleet.is_behind or self._here.is_behind
+        return self._fleet.members > 1 and (self._fleet.is_behind or self._here.is_behind)
 
     def deal(self) -> None:
         """Find shares for what is known now, and tell workers what is new to them."""

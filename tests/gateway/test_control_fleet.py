@@ -627,3 +627,15 @@ def test_what_begins_and_limits_that_change_are_told_before_the_cycle_ends():
     play.fleet.set_policies(policies(gold=50.0))
     play.step()
     assert play.exchange.hurries == 2
+
+
+def test_who_is_alone_again_has_nothing_to_deal_out():
+    """Or control would look again at once, for ever."""
+    play = Fleet()
+    play.hear(gold=(90.0, True))
+    play.use(0, (GOLD, 50.0, True), whole=True)
+    play.step()
+    play.exchange.peers.lose("gw-2#1")
+    play.fleet.hear(Heard("gw-2#1", "gw-2", left=True))
+    play.step()
+    assert not play.fleet.is_behind
