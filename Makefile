@@ -1,17 +1,23 @@
-# Everything runs in .venv, which `make env` builds from pyproject.toml and builds again when that file changes.
+# Everything runs in .venv, which `make env` builds from pyproject.toml and constraints.txt, and builds again when one of
+# them changes.
 # Tools are configured in pyproject.toml, none here. `make` alone lists the targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types unit kafka clients thresholds fleet chaos soak fuzz spark kills bench clean help
+.PHONY: env demo test lint types collected unit kafka clients thresholds fleet disk chaos soak fuzz spark kills bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 ARGS ?=
 DURATION ?= 3600
-JOBS ?= 1
+# Processes that share the tests: they wait half of their time, so one more than there are cores, and three at least.
+JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 2 ? 3 : cores > 5 ? 6 : cores + 1)))
+
+# Tests start hundreds of our processes: whatever the environment says, they find modules compiled. They do so when one
+# is needed first, in all processes at once; pip would compile all of PySpark's, one after the other.
+COMPILED := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/compiled
 
 # The first Python on PATH that is new enough and able to make a virtual environment; PYTHON=… names another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -21,30 +27,45 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 # `set -e` does not end a shell for a failing command before `&&`.)
 step = @echo '$(1) …' >&2; began=$$SECONDS; { $(2); } || exit; echo "$(1): ok, $$((SECONDS - began)) s" >&2
 
-env: $(READY) ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
+NATIVE := $(VENV)/native
+TYPED := $(wildcard protocol/*_compiled.pxd policies/*_compiled.pxd gateway/data/*_compiled.pxd)
 
-$(READY): pyproject.toml
+env: $(READY) $(NATIVE) ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
+
+$(READY): pyproject.toml constraints.txt
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or newer with venv on PATH: install one (Debian, Ubuntu: python3 python3-venv), or set PYTHON." >&2; exit 1; }
 	@$(PYTHON) -m gateway.embedded java >/dev/null
 	$(call step,virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
-	$(call step,packages (500 MB of them PySpark),$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[audit$(comma)dev]')
+	$(call step,packages (500 MB of them PySpark),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)dev]')
 	$(call step,Apache Kafka,$(BIN)/python -m gateway.embedded fetch >/dev/null)
+	@touch $@
+
+# The hot path in C, beside its sources: setup.py says so where it can't be, and Python runs instead.
+$(NATIVE): $(READY) setup.py protocol/layouts.pxd $(TYPED) $(TYPED:_compiled.pxd=.py)
+	@$(BIN)/python setup.py build_ext --inplace >$(VENV)/native.log 2>&1
+	@$(BIN)/python -m gateway version
 	@touch $@
 
 comma := ,
 
 demo: env ## real producers held to their limits in front of a real Kafka, audited to the byte (ARGS=--json)
-	@$(BIN)/produce-gateway demo $(ARGS)
+	@$(COMPILED) $(BIN)/produce-gateway demo $(ARGS)
 
-test: lint types ## everything CI runs: lint, types, all tests (ARGS='-k name' for pytest; JOBS=3: in processes)
-	@echo 'tests …' >&2
-	@$(BIN)/pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadgroup) $(ARGS)
+test: lint ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
+	@$(MAKE) --no-print-directory -j2 types collected
+	@echo 'tests in $(JOBS) processes …' >&2
+	@$(COMPILED) $(BIN)/pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadscope) $(ARGS)
 
 lint: env ## ruff: rules and format; import-linter: who may import whom
 	$(call step,lint,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; false; })
 
 types: env ## mypy, strict
 	$(call step,types,$(BIN)/mypy --no-error-summary)
+
+# pytest compiles each test file once, with its asserts made telling: three times the work of reading what it compiled.
+# Here, beside mypy, which keeps one core busy, one process does it for all that run the tests.
+collected: env
+	$(call step,tests found and compiled,$(COMPILED) $(BIN)/pytest --collect-only --quiet --quiet -p no:cacheprovider >$(VENV)/collected.log || { cat $(VENV)/collected.log; false; })
 
 unit: env ## tests that need neither Kafka nor Java nor other clients: seconds
 	@$(BIN)/pytest -m 'not kafka and not clients and not spark' $(ARGS)
@@ -61,6 +82,9 @@ thresholds: env ## what the seed's rule admits over four minutes, against its pr
 fleet: env ## one limit over two gateways with two workers each, while members come and go: prints a table
 	@$(BIN)/python -m tests.integration.fleet_full $(ARGS)
 
+disk: env ## a disk of 200 MB under one of three brokers at full load: only its topics pause (ARGS='--plot FILE.svg')
+	@$(BIN)/python -m tests.integration.disk_full $(ARGS)
+
 chaos: env ## kills, stops, resets, full disks and the like under load with limits active: prints a table (ARGS='killed clock')
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
@@ -75,14 +99,26 @@ kills: env ## the audit's stream and upkeep, killed again and again in the middl
 	@$(BIN)/python -m tests.audit.kill_upkeep --kills 10
 
 bench: env ## what the gateway costs per request and per gigabyte (ARGS=--help)
-	@$(BIN)/python tests/bench/bench.py $(ARGS)
+	@$(BIN)/python -m tests.bench.bench $(ARGS)
+
+bench-compare: env ## this checkout beside another revision, in turns: is it slower? (REV=v0.1.0, ARGS=--help)
+	@$(BIN)/python -m tests.bench.compare $(REV) $(ARGS)
 
 fuzz: env ## sessions and links with everything on, fed with broken traffic: prints a table (INPUTS=… SECONDS=… SEED=… ARGS=--help)
 	@$(BIN)/python -m tests.hostile.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+docs: env ## the documentation site, into build/site (ARGS=--help)
+	$(call step,site,NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS) >$(VENV)/site.log 2>&1 || { cat $(VENV)/site.log; false; })
+
+dist: env ## wheel of pure Python, source archive and bill of materials into dist/, tried in an environment of their own
+	@rm -rf dist build
+	$(call step,wheel and source archive,PURE_PYTHON=1 $(BIN)/python -m build --outdir dist >$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; false; })
+	$(call step,installed from scratch and used,$(BIN)/python -m tests.release dist)
+
 clean: ## remove .venv and what tools left behind (the downloaded Kafka stays in the user's cache directory)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info tests/clients/node/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find protocol policies gateway -name '*_compiled.*.so' -delete
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

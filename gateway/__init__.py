@@ -1,4 +1,4 @@
-# The trio shell: processes, sockets, clocks, files. What may be decided without them is in protocol/ and policies/.
+# The trio shell: processes, sockets, clocks, files. Decisions that need none of them are in protocol/ and policies/.
 #
 # Programs:
 #   __main__.py, cli.py  the command `produce-gateway`: serve, check, schema, version; it finds all others
@@ -9,7 +9,7 @@
 #   commands/            commands that ask a running gateway or a cluster
 #   audit/               the PySpark audit
 #   demo/                the demo
-#   embedded.py          a real Kafka for the demo and the tests
+#   embedded/            a real Kafka for the demo and the tests
 #
 # What they share:
 #   channel.py           the messages between control and workers
@@ -19,9 +19,22 @@
 #   fleet/               the messages between gateways
 #   storage/             sources of volumes
 #   quotas/              a Python client for client quotas
+#   logs.py, log_bound.py   the log: how lines look, and how many there may be of one kind
 #   plugins.py           policies of the operator's own
-#   certificates.py, tokens.py, hosts.py, sockets.py, cores.py, files.py, http_client.py, suggest.py, yaml_text.py
+#   server_names.py      which broker a client wants by the server name in its TLS handshake
+#   principal_rules.py, java_patterns.py   which principals clients' certificates make
+#   broker_tls.py        TLS to brokers, from librdkafka's properties
+#   certificates.py, certificate_names.py   a listener's certificate: its files, and whether it is for the names told
+#   tokens.py, roles.py, hosts.py, listener_names.py, sockets.py, shared_memory.py, cores.py, files.py,
+#   http_client.py, suggest.py, arguments.py, yaml_text.py
 #                        one small thing each
+#   compiled.py          whether the hot path's compiled modules run, or the Python that they are made from
 #
 # Who imports whom: data and control share channel.py and the small things, and nothing else here; nothing imports
 # cli.py, demo/ or audit/. pyproject.toml has the contracts (import-linter).
+
+from __future__ import annotations
+
+from gateway.compiled import obey
+
+obey()

@@ -2,7 +2,8 @@
 #
 # The parent reads them before it starts anything, to say what is wrong (cli.py). Each worker reads them for itself, and
 # again once they have changed, so that certificates are renewed without a restart; a new one that can't be used is said
-# once, and the old one stays. Knows no sockets. Keys in messages are those of the section `listener`: Kafka's names.
+# once, and the old one stays. Knows no sockets. Keys in messages are those of a listener: Kafka's names.
+# Trust and certificates of connections to brokers are broker_tls.py's; it reads files in the same way.
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ import os
 import re
 import ssl
 from collections.abc import Callable
-from typing import Final, Literal
+from functools import partial
+from typing import Final, Literal, NamedTuple
 
 import msgspec
+
+from gateway.principal_rules import DEFAULT, PrincipalRules
 
 LOOK_S: Final = 1.0  # files are looked at when a connection comes, so often at most
 SETTLE_S: Final = 3.0  # a certificate and its key are two files: one may be new before the other
@@ -32,12 +36,13 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class ListenerTls(msgspec.Struct, frozen=True):
-    """How listeners speak TLS. Paths are those of PEM files.
+    """A listener's TLS. Paths are those of PEM files.
 
     Attributes:
         keystore: the certificate, those between it and the CA behind it, and the private key unless `key` has it.
         password: of an encrypted key.
         truststore: CAs whose client certificates are taken.
+        principal_rules: which principals these make.
     """
 
     keystore: str
@@ -46,23 +51,25 @@ class ListenerTls(msgspec.Struct, frozen=True):
     truststore: str = ""
     client_auth: Literal["none", "requested", "required"] = "none"
     protocols: tuple[str, ...] = tuple(PROTOCOLS)
+    principal_rules: str = DEFAULT
+
+    def __repr__(self) -> str:
+        return f"ListenerTls({self.keystore!r}, …)"  # never the password
 
     def files(self) -> tuple[str, ...]:
         return tuple(path for path in (self.keystore, self.key, self.truststore) if path)
 
 
 class CertificateError(Exception):
-    """These files can't be used; the text is one line: key, what is wrong, and what would be right."""
+    """These files can't be used; the text is one line: key, fault, and a right value."""
 
 
 def make_context(tls: ListenerTls) -> ssl.SSLContext:
-    """What connections are accepted with.
+    """The context that connections are accepted with.
 
     Raises:
-        CertificateError: with these files that can't be.
+        CertificateError: these files can't be used.
     """
-    _check_has(_KEYSTORE, tls.keystore, _read(_KEYSTORE, tls.keystore), _CERTIFICATE, "certificate")
-    encrypted = _check_key(tls)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     spoken = [PROTOCOLS[name] for name in tls.protocols]
     context.minimum_version, context.maximum_version = min(spoken), max(spoken)
@@ -70,21 +77,7 @@ def make_context(tls: ListenerTls) -> ssl.SSLContext:
     # Of TLS 1.3: a client that sends acks=0 and closes has not read them; its kernel then resets the connection, and
     # what it sent last is lost. Clients could hardly use them anyway: each worker would give others.
     context.num_tickets = 0
-    where = _KEY_FILE if tls.key else _KEYSTORE
-    try:
-        # The password is always given, or OpenSSL would ask for it on the terminal.
-        context.load_cert_chain(tls.keystore, tls.key or None, password=lambda: tls.password)
-    except ssl.SSLError as error:
-        if error.reason in _MISMATCH:
-            raise CertificateError(
-                f"{where}: the key in {tls.key or tls.keystore} is not that of the first certificate in {tls.keystore}:"
-                " put the gateway's own certificate first, and give its key"
-            ) from error
-        if encrypted and error.reason in _WRONG_PASSWORD:
-            raise CertificateError(f"ssl.key.password: does not open the key in {tls.key or tls.keystore}") from error
-        raise CertificateError(f"{_KEYSTORE}: {tls.keystore} can't be used: {_reason(error)}") from error
-    except (OSError, ValueError) as error:  # gone since, or a password longer than OpenSSL takes
-        raise CertificateError(f"{_KEYSTORE}: {tls.keystore} can't be used: {error}") from error
+    load_chain(context, (_KEYSTORE, tls.keystore), (_KEY_FILE, tls.key), tls.password)
     if tls.truststore:
         _trust(context, tls.truststore)
     auth = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -93,7 +86,7 @@ def make_context(tls: ListenerTls) -> ssl.SSLContext:
 
 
 def _trust(context: ssl.SSLContext, path: str) -> None:
-    _check_has(_TRUSTSTORE, path, _read(_TRUSTSTORE, path), _CERTIFICATE, "certificate")
+    check_certificates(_TRUSTSTORE, path)
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
@@ -102,17 +95,52 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
         raise CertificateError(f"{_TRUSTSTORE}: {path} can't be read: {error.strerror}") from error
 
 
-def _check_key(tls: ListenerTls) -> bool:
+def check_certificates(key: str, path: str) -> None:
+    """Whether the file has certificates in PEM; `key` is for the message.
+
+    Raises:
+        CertificateError: it hasn't, or can't be read.
+    """
+    _check_has(key, path, _read(key, path), _CERTIFICATE, "certificate")
+
+
+def load_chain(context: ssl.SSLContext, place: tuple[str, str], key_place: tuple[str, str], password: str) -> None:
+    """Load a certificate and its key. A place is a key of the configuration and a path; the private key's has no path
+    where it is in the certificate's file.
+
+    Raises:
+        CertificateError: they can't be used.
+    """
+    (name, path), (key_name, key_path) = place, key_place
+    check_certificates(name, path)
+    encrypted = _check_key(place, key_place, password)
+    try:
+        # The password is always given, or OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(path, key_path or None, password=lambda: password)
+    except ssl.SSLError as error:
+        if error.reason in _MISMATCH:
+            raise CertificateError(
+                f"{key_name if key_path else name}: the key in {key_path or path} is not that of the first certificate"
+                f" in {path}: put the gateway's own certificate first, and give its key"
+            ) from error
+        if encrypted and error.reason in _WRONG_PASSWORD:
+            raise CertificateError(f"ssl.key.password: does not open the key in {key_path or path}") from error
+        raise CertificateError(f"{name}: {path} can't be used: {_reason(error)}") from error
+    except (OSError, ValueError) as error:  # gone since, or a password longer than OpenSSL takes
+        raise CertificateError(f"{name}: {path} can't be used: {error}") from error
+
+
+def _check_key(place: tuple[str, str], key_place: tuple[str, str], password: str) -> bool:
     """Whether the key is encrypted."""
-    where, path = (_KEY_FILE, tls.key) if tls.key else (_KEYSTORE, tls.keystore)
+    where, path = key_place if key_place[1] else place
     data = _read(where, path)
-    if not tls.key and not _KEY.search(data):
+    if not key_place[1] and not _KEY.search(data):
         raise CertificateError(
-            f"{_KEYSTORE}: {path} has a certificate, but no private key: append the key, or write {_KEY_FILE}: PATH"
+            f"{where}: {path} has a certificate, but no private key: append the key, or write {key_place[0]}: PATH"
         )
     _check_has(where, path, data, _KEY, "private key")
     encrypted = _ENCRYPTED.search(data) is not None
-    if encrypted and not tls.password:
+    if encrypted and not password:
         raise CertificateError(f"ssl.key.password: is needed, because the key in {path} is encrypted")
     return encrypted
 
@@ -142,18 +170,39 @@ def _reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")
 
 
-class Certificates:
+class Words(NamedTuple):
+    """The words of `Reloaded`, beside the fault itself. `place`: of the faulty key, in front of its name."""
+
+    place: str
+    without: str  # there is no context
+    kept: str  # a new one can't be used
+    renewed: str
+
+
+class Reloaded:
     """The context for new connections, made anew once a file has changed.
 
     Attributes:
-        problem: what is wrong with the files as they are; "": nothing, as far as known.
+        problem: the fault of the present files; "": none, as far as known.
     """
 
-    def __init__(self, tls: ListenerTls, log: Callable[[str, str], None]) -> None:
-        """`log` is called with a level and one line."""
+    def __init__(
+        self,
+        files: tuple[str, ...],
+        make: Callable[[], ssl.SSLContext],
+        words: Words,
+        log: Callable[[str, str], None],
+        doubts: Callable[[], list[str]] = list,
+    ) -> None:
+        """`make` raises CertificateError; `log` is called with a level and one line. `doubts`: what else is to be said
+        of files that were taken.
+        """
         self.problem = ""
-        self._tls = tls
+        self._files = files
+        self._make = make
+        self._words = words
         self._log = log
+        self._doubts = doubts
         self._context: ssl.SSLContext | None = None
         self._decided: Signature | None = None  # of the files that were taken, or given up
         self._doubtful: Signature | None = None
@@ -161,7 +210,7 @@ class Certificates:
         self._look_at = float("-inf")
 
     def context(self, now: float) -> ssl.SSLContext | None:
-        """What to accept a connection with. None: the files have never been usable; `problem` says why.
+        """The context for a new connection. None: the files have never been usable; `problem` says why.
 
         `now` is monotonic, in seconds.
         """
@@ -173,29 +222,57 @@ class Certificates:
         return self._context
 
     def _look(self) -> Signature:
-        return tuple(map(_signature, self._tls.files()))
+        return tuple(map(_signature, self._files))
 
     def _decide(self, seen: Signature, now: float) -> None:
         try:
-            context = make_context(self._tls)
+            context = self._make()
         except CertificateError as error:
             if seen != self._doubtful:
                 self._doubtful, self._doubted_at = seen, now
-            self.problem = f"listener.{error}"
+            self.problem = f"{self._words.place}{error}"
             if self._context is None:
-                self._log("error", f"{self.problem}; clients can't connect")
+                self._log("error", f"{self.problem}; {self._words.without}")
                 self._decided = seen
             elif now - self._doubted_at >= SETTLE_S:
-                self._log("error", f"{self.problem}; the certificate that was read before stays in use")
+                self._log("error", f"{self.problem}; {self._words.kept}")
                 self._decided = seen
             return
         if self._decided is not None:
-            self._log("info", f"listener: new connections have the certificate that is in {self._tls.keystore} now")
+            self._log("info", self._words.renewed)
         self._context, self._decided, self._doubtful, self.problem = context, seen, None, ""
+        for doubt in self._doubts():
+            self._log("warning", f"{self._words.place}{doubt}")
+
+
+class Certificates(Reloaded):
+    """The context for clients' new connections.
+
+    Attributes:
+        rules: which principals clients' certificates make.
+    """
+
+    def __init__(
+        self,
+        tls: ListenerTls,
+        log: Callable[[str, str], None],
+        where: str = "listener",
+        make: Callable[[ListenerTls], ssl.SSLContext] = make_context,
+        doubts: Callable[[ListenerTls], list[str]] = lambda tls: [],
+    ) -> None:
+        """`log` is called with a level and one line; `where` is the path of the section in the configuration."""
+        words = Words(
+            place=f"{where}.",
+            without="clients can't connect",
+            kept="the certificate that was read before stays in use",
+            renewed=f"{where}: new connections have the certificate that is in {tls.keystore} now",
+        )
+        super().__init__(tls.files(), partial(make, tls), words, log, partial(doubts, tls))
+        self.rules = PrincipalRules(tls.principal_rules)
 
 
 def _signature(path: str) -> tuple[int, int, int] | None:
-    """Changes when the file does, or what a link leads to."""
+    """Changes when the file does, or a link's target."""
     try:
         status = os.stat(path)
     except OSError:

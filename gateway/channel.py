@@ -3,7 +3,7 @@
 # One message = 4 bytes of length (big-endian) and one msgpack-encoded struct. A file descriptor travels as SCM_RIGHTS
 # with the first byte of its message, and the length's top bit says that there is one, so that descriptors and messages
 # can't be paired wrongly.
-# What is told is of the policies' own types; only the envelopes are defined here.
+# The payloads are the policies' own types; only the envelopes are defined here.
 # Both ends are of one release: PROTOCOL guards against a worker that outlived an upgrade of control (and the reverse).
 #
 # Down go immutable snapshots (a worker replaces, never merges); up go numbers and events. Neither side ever blocks the
@@ -21,17 +21,27 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 import trio
 
+from gateway.broker_tls import BrokerTls
+from gateway.certificate_names import AdvertisedHost
 from gateway.certificates import ListenerTls
+from gateway.listener_names import DEFAULT_LISTENER
+from gateway.server_names import ServerNames
+from gateway.sockets import network_of
 from policies.engine import BrokerRate, Mode, OnExceed
 from policies.fleet.keys import FleetKey
 from policies.fleet.shares import Part, Use
 from policies.groups.lines import GroupLimits, GroupRate
 from policies.quotas.lines import QuotaRate
-from policies.storage import Factor
+from policies.storage import Affected, Factor, Last
 from policies.thresholds.broker_meters import Others
 
-PROTOCOL = 2
+PROTOCOL = 7
 MAX_QUOTA_RATES = 2000
+# Of histograms, in seconds: of a loopback's round trip, of a send through a WAN, of the longest that a client waits.
+LATENCY_BOUNDS = (
+    0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0,
+)  # fmt: skip
+API_REQUESTS = "api_requests_"  # what names of counts by API key begin with
 MAX_MESSAGE = 256 * 2**20  # a snapshot of a very large cluster's topics; beyond it something is wrong
 _LENGTH = struct.Struct(">I")
 _HAS_FD = 1 << 31
@@ -45,8 +55,29 @@ class ChannelClosed(Exception):
 # --- down: control -> worker ------------------------------------------------------------------------------------------
 
 
+class OwnSasl(msgspec.Struct, frozen=True):
+    """SASL that ends at the gateway.
+
+    Attributes:
+        mechanisms: that clients are offered; none: who they are is known from their certificates.
+        tells_brokers: the gateway authenticates to brokers for each client.
+    """
+
+    mechanisms: tuple[str, ...]
+    tells_brokers: bool = False
+
+
+class ListenerSettings(msgspec.Struct, frozen=True):
+    """The beginning of connections to one listener."""
+
+    tls: ListenerTls | None = None  # None: plain TCP
+    names: ServerNames | None = None  # that tell brokers apart; None: their ports do
+    told: tuple[AdvertisedHost, ...] = ()  # the hosts that clients are told, which the certificate must be for
+    sasl: OwnSasl | None = None  # None: SASL passes through
+
+
 class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
-    """First message: what a worker must know before its first connection."""
+    """First message: the facts that a worker needs before its first connection."""
 
     protocol: int
     gateway: str  # name of this gateway in usage records
@@ -59,6 +90,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
     first_byte_timeout_s: float = 30.0
     authentication_timeout_s: float = 60.0
     idle_timeout_s: float = 600.0
+    max_connection_age_s: float = 0.0  # 0.0: none
     max_connections_per_principal: int = 5000  # of this worker
     max_partitions_per_request: int = 10_000
     max_admin_request_bytes: int = 2**20
@@ -73,36 +105,43 @@ class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
     policies: tuple[str, ...] = ()  # policies.plugin.TrafficPolicy, as "module:factory"
     managed_apis: tuple[int, ...] = ()  # requests with these API keys are for control to answer: see Ask
     observe: bool = False  # decide and count, but touch nothing
-    tls: ListenerTls | None = None  # what clients' connections begin with
+    listeners: dict[str, ListenerSettings] = msgspec.field(
+        default_factory=lambda: {DEFAULT_LISTENER: ListenerSettings()}
+    )
+    upstream_proxy: Literal["none", "v1", "v2"] = "none"  # header of the PROXY protocol that brokers' side is sent
+    upstream_tls: BrokerTls | None = None  # what relayed connections to brokers begin with
     upstream_sasl: bool = False  # brokers want clients to authenticate; where False that is learned from their answers
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """One upstream broker and the address under which this gateway hands it out."""
+    """One upstream broker."""
 
     node_id: int
     host: str
     port: int
-    advertised_host: str
-    advertised_port: int
 
 
 class Brokers(msgspec.Struct, frozen=True, tag=True):
-    """Every upstream broker that has an open listener. One that is missing here is withheld from clients."""
+    """Every upstream broker that can be reached through some listener; and by listener, the addresses (host, port) that
+    its clients are told. A broker that is missing there is withheld from them.
+    """
 
     bootstrap: tuple[tuple[str, int], ...]
     brokers: tuple[Broker, ...]
+    addresses: dict[str, dict[int, tuple[str, int]]] = {}
 
 
 class Topics(msgspec.Struct, frozen=True, tag=True):
-    """What metadata says: which topics each broker leads a partition of (no internal ones), and topic ids."""
+    """From metadata: the topics that each broker leads a partition of (no internal ones), and topic ids."""
 
     leads: dict[int, tuple[str, ...]]
     ids: dict[bytes, str] = {}
 
 
 class Policy(msgspec.Struct, frozen=True, tag=True):
-    """V1 thresholds in bytes per second; `total` None = no limit; `totals`: of brokers with their own."""
+    """V1 thresholds in bytes per second; `total` None = no limit; `totals`: of brokers with their own.
+    `enforce_percent`: of the clients, for which they are enforced (policies.rollout).
+    """
 
     version: int
     total: float | None = None
@@ -110,29 +149,41 @@ class Policy(msgspec.Struct, frozen=True, tag=True):
     on_exceed: OnExceed = "reject"
     mode: Mode = "enforce"
     totals: dict[int, float] = {}
+    enforce_percent: float = 100.0
 
 
 class Quotas(msgspec.Struct, frozen=True, tag=True):
-    """All client quotas: by entity, as pairs of its types and names (None: the default), values by key."""
+    """All client quotas: by entity, as pairs of its types and names (None: the default), values by key.
+    `total_out`, `totals_out`: the totals that consumers have shares of, of each broker and of those with their own.
+    """
 
     version: int
     entries: tuple[tuple[tuple[tuple[str, str | None], ...], dict[str, float]], ...] = ()
     mode: Mode = "enforce"
+    enforce_percent: float = 100.0
+    total_out: float | None = None
+    totals_out: dict[int, float] = {}
 
 
 class Storage(msgspec.Struct, frozen=True, tag=True):
-    """The storage factor that multiplies every produce limit, and what follows it. Times are `time.monotonic()`, which
-    is one clock for all processes of a host, so a worker can follow what it was told when control is gone.
+    """The storage factor that multiplies every produce limit, and the one that follows it. Times are
+    `time.monotonic()`, which is one clock for all processes of a host, so a worker can follow its last orders when
+    control is gone.
+
+    `affected`: the topics that the factor is about, by volume, each once and with its own factor, the strictest first;
+    None: all of them. `following` is about all.
     """
 
     factor: Factor = Factor(1.0)
     mode: Mode = "enforce"
     valid_until: float | None = None  # None: until told otherwise
     following: Factor = Factor(1.0, "fallback")  # in force from then on
+    affected: tuple[Affected, ...] | None = None
+    lasts: dict[int, Last] = {}  # for a control that is started again, see policies.storage.Memory
 
 
 class Groups(msgspec.Struct, frozen=True, tag=True):
-    """All resource groups, and what they are attached to; a namespace's replaces its tenant's (PIP-82).
+    """All resource groups, and their attachments; a namespace's replaces its tenant's (PIP-82).
 
     Patterns as in the configuration: policies.groups.finder.Finder reads them.
     """
@@ -144,52 +195,103 @@ class Groups(msgspec.Struct, frozen=True, tag=True):
     topic_pattern: str = "{tenant}.{namespace}.{topic}"
     principal_pattern: str = ""
     mode: Mode = "enforce"
+    enforce_percent: float = 100.0
+
+
+class Orders(msgspec.Struct, frozen=True, tag=True):
+    """Snapshots that hold together: a worker goes by all of them from one moment on, between two requests."""
+
+    parts: tuple[WorkerSettings | Brokers | Topics | Policy | Quotas | Groups | Storage, ...]
 
 
 class Parts(msgspec.Struct, frozen=True, tag=True):
-    """Parts of limits that hold over more than this worker, by fleet key (policies.fleet.keys): those that changed.
+    """This gateway's parts of limits that hold over several, by fleet key (policies.fleet.keys): those that changed.
 
-    `members`: processes that share (workers of all gateways): a key without a part yet begins with limit / members.
-    `settle_s`: two cycles: for so long a part of somebody who was idle is provisional. Told at once to a worker that is
-    alone as well, with members 1.
+    `gateways`: that share: a key without a part yet begins with limit / gateways. `settle_s`: two cycles: for so long
+    the part of a gateway that was idle is provisional. Told at once where this gateway is alone as well, with gateways
+    1.
     """
 
     parts: dict[FleetKey, Part] = {}
-    members: int = 1
+    gateways: int = 1
     valid_until: float | None = None  # time.monotonic(); later `fallback` holds; None: until told otherwise
     settle_s: float = 2.0
     # So long after control's end other gateways still leave us our parts; then, and after `valid_until`, only a floor
     # is ours. None: there are none, or they can't be heard.
     lease_s: float | None = None
+    whole: bool = False  # what isn't in `parts` has none
 
 
 class OtherRates(msgspec.Struct, frozen=True, tag=True):
-    """What all other workers of the fleet bring, by broker: V1's thresholds limit the sum. A broker that is
-    missing here gets nothing from others.
+    """The rates of all other workers of the fleet, by broker: V1's thresholds limit the sum. A broker that is
+    missing here gets nothing from others. `processes`: workers of all gateways.
     """
 
     brokers: dict[int, Others] = {}
-    members: int = 1
+    processes: int = 1
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The identity of a client whose SASL exchange has ended at the gateway, and how long that holds, from now on in ms
+    (0: as long as the connection).
+    """
+
+    principal: str
+    session_ms: int = 0  # later the client has to authenticate again (KIP-368)
+    upstream_ms: int | None = None  # later the gateway has to; None: the broker has not been told anew
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """What becomes of the request that an `Ask` was about: one of three.
+    """The fate of the request that an `Ask` was about: one of three.
 
     `upstream`: this frame is for the broker, on the same connection; ask again with its answer and with `memo`.
-    `client`: this frame is the client's answer. Neither: the request passes as it is.
+    `client`: this frame is the client's answer. Neither: the request passes as it is; or the broker has been told who
+    the client is, if the request was none.
     """
 
     token: int
     upstream: bytes = b""
     client: bytes = b""
-    memo: bytes = b""  # what control wants to know again, and nobody else reads
+    memo: bytes = b""  # for control alone, which sends it back
+    identity: Identity | None = None  # SASL has come to its end
+    why: str = ""  # SASL has failed, for the log: the connection ends behind the client's answer
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):
-    """A client's connection; its descriptor travels with this message. `broker` None = the bootstrap listener."""
+    """A client's connection; its descriptor travels with this message. `broker` None: it came to the listener's own
+    port, the bootstrap's, and where server names tell brokers apart everybody's. `proxied`: `peer` is a proxy, whose
+    header says where the client is.
+    """
 
     broker: int | None
     peer: str
+    proxied: bool = False
+    listener: str = DEFAULT_LISTENER
+
+    @property
+    def address(self) -> str:
+        """The key that it is counted by. One whose client isn't known yet must not use up that of its proxy."""
+        network = network_of(self.peer)
+        return f"via {network}" if self.proxied else network
+
+
+class Verdict(msgspec.Struct, frozen=True, tag=True):
+    """Whether the connection that a `Located` was about may go on."""
+
+    token: int
+    is_welcome: bool
+
+
+class FindConnections(msgspec.Struct, frozen=True, tag=True):
+    """Which connections are there? None: any. At most `limit` are told, the longest muted first, then the oldest."""
+
+    token: int = 0  # names the question, for its answer
+    limit: int = 100
+    principal: str | None = None
+    client_id: str | None = None
+    address: str | None = None
+    broker: int | None = None
+    muted: bool = False  # only those
 
 
 class Spooled(msgspec.Struct, frozen=True, tag=True):
@@ -199,7 +301,7 @@ class Spooled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Finish: answer what is in flight, then close every connection, at the latest after `timeout_s`."""
+    """Finish: answer the requests in flight, then close every connection, at the latest after `timeout_s`."""
 
     timeout_s: float
 
@@ -212,14 +314,14 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     worker: int
     pid: int
     boot: str  # a new one at every start of a worker: together with seq it names an interval once and for all
-    storage: Storage | None = None  # what it was told last: a new control goes on with it, not with the fallback
-    members: int = 1  # likewise; 1: alone, or just started
+    storage: Storage | None = None  # the factor it was told last: a new control goes on with it, not with the fallback
+    gateways: int = 1  # likewise: that share; 1: alone, or just started
     informed: bool = False  # it has had all snapshots, so until a new control knows better they hold
     addresses: dict[str, int] = {}  # clients' connections that it has, by address
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """What happened to one (broker, topic, principal, client id, outcome, reason, group, software) within one interval.
+    """The outcomes of one (broker, topic, principal, client id, outcome, reason, group, software) within one interval.
 
     There may be two of the same: one of the bytes of which `repeats` can be told, one of those of which it can't.
     """
@@ -275,7 +377,7 @@ class Demand(msgspec.Struct, frozen=True, tag=True):
 
 
 class Gauges(msgspec.Struct, frozen=True, tag=True):
-    """Several times a second at most: what is so just now."""
+    """Several times a second at most: the present state."""
 
     connections: int
     muted: int
@@ -284,17 +386,74 @@ class Gauges(msgspec.Struct, frozen=True, tag=True):
     taken: int = 0  # `Accepted` that came through this channel: what control gave and is missing here is on its way
 
 
+class Buckets(msgspec.Struct, frozen=True, array_like=True):
+    """Durations. `counts`: of those up to each of LATENCY_BOUNDS and above the bound before; at last, of longer ones.
+    `total`: their sum in seconds.
+    """
+
+    counts: tuple[int, ...]
+    total: float
+
+
+class Latencies(msgspec.Struct, frozen=True, tag=True):
+    """Once a second: durations since the last time (gateway.data.latencies says what each is)."""
+
+    requests: Buckets
+    round_trips: dict[int, Buckets] = {}  # by broker
+    waits: dict[str, Buckets] = {}  # by reason
+    batches: Buckets | None = None  # of socket events
+    cpu_s: float = 0.0  # CPU time of this worker since its start
+
+
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """Clients' connections that have ended since the last time, by address."""
 
     addresses: dict[str, int]
 
 
+class Connection(msgspec.Struct, frozen=True, array_like=True):
+    """A client's connection, joined to that broker; -1: not known yet."""
+
+    peer: str
+    broker: int
+    principal: str
+    client_id: str
+    software: str  # name and version (KIP-511)
+    age_s: float
+    idle_s: float  # since the last byte from either side
+    in_flight: int  # requests that are owed an answer
+    muted_s: float  # for so long its next request of some kind waits; 0.0: none does
+    why: str  # the reason of that, one of policies.verdict's; "" where none is known
+    id: str = ""  # in the log
+
+
+class FoundConnections(msgspec.Struct, frozen=True, tag=True):
+    """The answer to FindConnections. `total`: relayed connections of this worker; `matched`: those asked for."""
+
+    token: int
+    total: int
+    matched: int
+    connections: tuple[Connection, ...]
+
+
+class Located(msgspec.Struct, frozen=True, tag=True):
+    """A connection through a proxy: it was counted by the address `before` and is by `address` from here on. Control
+    answers with a `Verdict`.
+    """
+
+    token: int
+    before: str
+    address: str
+
+
 class Log(msgspec.Struct, frozen=True, tag=True):
-    """A line for the gateway's log: workers write none themselves."""
+    """A line for the gateway's log: workers write none themselves. `fields`: those of gateway.logs.FIELDS that it is
+    about.
+    """
 
     level: str  # "info" | "warning" | "error"
     text: str
+    fields: dict[str, str | int] = {}
 
 
 class Refresh(msgspec.Struct, frozen=True, tag=True):
@@ -309,15 +468,20 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     """
 
     token: int  # names the question, for its `Answer`
-    until: float  # time.monotonic(); later the client has been told that nobody answered
+    until: float  # time.monotonic(); after it the client has been told that control didn't answer
     peer: str
     principal: str
     request: bytes  # the frame without its size prefix, as are all of these
     memo: bytes = b""  # what control said the last time …
     answer: bytes = b""  # … and what the broker answered to that
+    # Of an exchange of SASL that ends at the gateway, where `request` is a step of one. Without a request: the broker
+    # is to be told who the client is.
+    mechanism: str = ""
+    listener: str = DEFAULT_LISTENER  # whose credentials count
 
 
 # Names of Interval.counts; control exports each as a counter, present at 0 from the start.
+# Beside them API_REQUESTS with an API key, of requests other than Produce.
 COUNTS = (
     "connections_accepted",
     "requests",  # whole request frames from clients, of every API
@@ -325,6 +489,11 @@ COUNTS = (
     "answers_merged",
     "requests_malformed",
     "tls_handshakes_failed",
+    # Of these, on listeners where server names tell brokers apart: server_names.REASONS.
+    "server_names_refused_no_server_name",
+    "server_names_refused_unknown_server_name",
+    "authentications_failed",  # of SASL that ends at the gateway
+    "upstream_tls_handshakes_failed",
     "upstream_failed",  # dial failed or the broker closed first
     "brokers_withheld",  # a broker left out of an answer because it has no listener
     "answers_not_followed",  # of a layout that we don't know: addresses in them, if any, were not hidden
@@ -337,10 +506,11 @@ COUNTS = (
     "disconnects_upstream",
     "disconnects_malformed",
     "disconnects_unauthenticated",  # a request that has to come behind authentication
-    "disconnects_identity",  # who it is can't be told with certainty, or changed
+    "disconnects_identity",  # the principal is ambiguous, or changed
     "disconnects_error",
     "disconnects_too_large",  # a request larger than its API needs, with too many partitions or tagged fields
     "disconnects_timeout",
+    "disconnects_age",  # limits.max_connection_age
     "disconnects_first_byte",  # nothing came, or no whole head of a request
     "disconnects_slow_request",  # a frame that did not come fast enough
     "disconnects_slow_reader",  # answers that the client did not read
@@ -358,14 +528,17 @@ Down = (
     | Quotas
     | Storage
     | Groups
+    | Orders
     | Parts
     | OtherRates
     | Answer
     | Accepted
+    | FindConnections
+    | Verdict
     | Spooled
     | Drain
 )
-Up = Hello | Interval | Rates | Demand | Gauges | Ended | Log | Refresh | Ask
+Up = Hello | Interval | Rates | Demand | Gauges | Latencies | Ended | Located | FoundConnections | Log | Refresh | Ask
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_down = msgspec.msgpack.Decoder(Down).decode
@@ -379,7 +552,8 @@ class Channel(Generic[Posted, Received]):
     """One end of the socketpair: `Channel[Up, Down](sock, decode_down)` is a worker's, `Channel[Down, Up](sock,
     decode_up)` control's. The parent has messages of its own in the same framing.
 
-    `post` never waits. `run` writes what was posted until cancelled or the peer is gone (then it raises ChannelClosed).
+    `post` never waits. `run` writes the posted messages until cancelled or the peer is gone (then it raises
+    ChannelClosed).
     """
 
     def __init__(self, sock: socket.socket, decode: Callable[[bytes], Received]) -> None:
@@ -397,7 +571,7 @@ class Channel(Generic[Posted, Received]):
         """Queue a message; a descriptor given with it is owned by the channel from here on and closed once sent."""
         body = _encode(message)
         if len(body) > MAX_MESSAGE:
-            # Whoever receives it would end the channel, and be sent the same again.
+            # The receiver would end the channel, and get the same message again.
             raise ValueError(f"{type(message).__name__} of {len(body)} bytes, at most {MAX_MESSAGE} are allowed")
         self._out.append((_LENGTH.pack(len(body) | (_HAS_FD if fd >= 0 else 0)) + body, fd))
         self._idle = trio.Event() if self._idle.is_set() else self._idle
@@ -449,7 +623,7 @@ class Channel(Generic[Posted, Received]):
         An `Accepted` with -1 is a connection that the kernel dropped because this process has too many open files.
 
         Raises:
-            ChannelClosed: the other end is gone, or is of another release; what was half received is of no use.
+            ChannelClosed: the other end is gone, or is of another release; a half-received message is of no use.
         """
         buffer = self._buffer
         while True:

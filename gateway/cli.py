@@ -8,35 +8,76 @@ import argparse
 import json
 import logging
 import sys
+import time
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from gateway.arguments import Parser, add_examples
 
 if TYPE_CHECKING:
-    from gateway.config import Settings, Storage
+    from gateway.config import AuthenticationSettings, Finding, Listener, Settings, Storage
+    from gateway.config.storage import VolumeLimits
+    from gateway.kafka.reach import Reached
 
 # They parse their own arguments; the text is for the list of commands.
 _OWN_PARSERS = {
     "demo": "producers against a threshold in front of a real Kafka, with an audit at the end",
     "audit": "sums of the usage log: offered, accepted, rejected, errored bytes (needs produce-gateway[audit])",
-    "storage": "show what a running gateway knows of the cluster's disks, and the factor in force",
+    "status": "a running gateway in short: ready or not, traffic, storage, peers",
+    "health": "whether a gateway lives, or is ready, as an exit code: for health checks",
+    "reload": "have a running gateway read its configuration file again",
+    "storage": "show a running gateway's view of the cluster's disks, and the factor in force",
     "explain": "every rule that looks at some traffic: limit, rate, which one binds, and why",
     "topics": "every topic of a running gateway with its threshold and rate",
-    "top": "who is producing just now, sorted by rate, rejections or utilization",
-    "groups": "resource groups: list, get, set, delete, attach, detach, and what is used of them",
-    "policies": "show, export, compare or apply what may be changed at run time",
+    "top": "the topics produced to just now, sorted by rate, rejections or utilization",
+    "clients": "who produces, at which rate, and why a client was held back last",
+    "connections": "who is connected, from where, with which software, muted for how long and why",
+    "peers": "the other gateways that share limits with this one",
+    "history": "changes of policies at run time: who, when, from what",
+    "groups": "resource groups: list, get, set, delete, attach, detach, and their usage",
+    "policies": "show, export, compare or apply the policies that may be changed at run time",
     "kafka-quotas": "list, describe and alter client quotas of a gateway or a Kafka cluster, as KIP-546 has it",
     "volume-agent": "publish the volumes of a broker to the topic that source: snapshots reads; runs beside it",
+    "scram-record": "make a user's record for authentication.credentials_file",
+    "token": "make a token for the admin port, and the line by which the gateway knows it",
     "import-strimzi": "turn the quota plugin's part of a Kafka resource into this configuration",
 }
 _COMMANDS = {
-    **{name: f"gateway.commands.{name}" for name in ("explain", "groups", "policies", "storage", "top", "topics")},
+    **{
+        name: f"gateway.commands.{name}"
+        for name in ("explain", "groups", "health", "policies", "reload", "storage", "token", "top", "topics")
+    },
     "import-strimzi": "gateway.commands.import_strimzi",
     "kafka-quotas": "gateway.commands.kafka_quotas",
+    "scram-record": "gateway.commands.scram_record",
     "volume-agent": "gateway.volume_agent",
 }
-_EXAMPLES = (0, 1, 2)  # node ids shown by `check`
+_DEMO = {"kafka-python": "kafka", "PySpark": "pyspark", "Matplotlib": "matplotlib"}
+_VIEWS = ("status", "clients", "connections", "peers", "history")
+_HELP = """\
+examples:
+  produce-gateway check gateway.yaml --strict
+  produce-gateway serve gateway.yaml
+  produce-gateway status gateway.yaml
+  produce-gateway explain --topic clicks --user alice
+  produce-gateway completion bash > ~/.local/share/bash-completion/completions/produce-gateway
+
+Each command has --help, with examples. Exit codes: 0 done, 1 not done, 2 a wrong command line, 130 interrupted;
+audit has 3 for an incomplete log. Documentation: docs/commands.md
+"""
+_EXAMPLES_OF = {
+    "serve": ["gateway.yaml"],
+    "check": ["gateway.yaml --strict", "--json - < gateway.yaml", "gateway.yaml --connect"],
+    "schema": ["> gateway.schema.json"],
+    "completion": [
+        "bash > ~/.local/share/bash-completion/completions/produce-gateway",
+        "zsh > ~/.zfunc/_produce-gateway          # in a folder of $fpath",
+    ],
+}
+_NODES = (0, 1, 2)  # whose ports `check` shows
 
 
 def main(argv: list[str]) -> int:
@@ -44,16 +85,28 @@ def main(argv: list[str]) -> int:
     if argv and argv[0] in _OWN_PARSERS:
         return _run_other(argv[0], argv[1:])
     parser = _make_parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in _commands():
+        from gateway.suggest import hint
+
+        print(f"produce-gateway: unknown command {argv[0]!r}; {hint(argv[0], _commands())}", file=sys.stderr)
+        return 2
     args = parser.parse_args(argv)
     match args.command:
         case "serve":
             return serve(args.config)
         case "check":
-            return check(args.config)
+            return check(args.config, connect=args.connect, strict=args.strict, as_json=args.json)
         case "schema":
             return print_schema()
+        case "completion":
+            return print_completion(args.shell)
         case "version":
-            print(f"produce-gateway {version('produce-gateway')}")
+            from gateway import compiled
+
+            print(f"produce-gateway {version('produce-gateway')}, hot path: {compiled.form()}")
+            return 0
+        case "help":
+            parser.print_help()
             return 0
     parser.print_help()
     return 2
@@ -61,80 +114,125 @@ def main(argv: list[str]) -> int:
 
 def serve(path: Path) -> int:
     """Run the gateway until SIGTERM or SIGINT."""
-    settings = _load(path)
-    if settings is None:
-        return 1
-    from gateway import config, cores, supervisor
+    from gateway.config import examine
+    from gateway.control.examination import TO_SERVE
 
-    problems = [*_try_policies(settings), *_try_certificates(settings)]
-    if problems:
-        return _fail([f"{path}: {problem}" for problem in problems])
-    logging.basicConfig(stream=sys.stderr, format=supervisor.LOG_FORMAT, level=logging.INFO)
+    read_at_ns = time.time_ns()
+    examined = examine(path, *TO_SERVE)
+    settings = examined.settings
+    if settings is None or examined.findings:
+        return _fail(examined.lines)
+    from gateway import config, cores, supervisor
+    from gateway.logs import configure_logging, install_hooks
+    from policies.fleet import page
+
+    configure_logging(settings.log)
+    install_hooks()
     for warning in config.warnings(settings):
         logging.getLogger("gateway").warning("%s", warning)
-    listeners = {
-        "bootstrap": (settings.listener.host, settings.listener.port),
-        "admin": (settings.admin.host, settings.admin.port),
-    }
+    from gateway.listener_names import bootstrap_socket
+
+    sockets = {bootstrap_socket(name): (own.host, own.port) for name, own in settings.all_listeners.items()}
+    sockets["admin"] = (settings.admin.host, settings.admin.port)
     workers = cores.count() if settings.workers == "auto" else settings.workers
     if workers > 1:
         logging.getLogger("gateway").info("%d workers", workers)
     as_json = settings.model_copy(update={"workers": workers}).model_dump_json(by_alias=True).encode()
-    return supervisor.run(as_json, listeners, workers=workers, drain_timeout_s=settings.drain_timeout)
+    return supervisor.run(
+        as_json,
+        sockets,
+        workers=workers,
+        memory_bytes=page.size(workers) if workers > 1 else 0,
+        drain_timeout_s=settings.drain_timeout,
+        shutdown_delay_s=settings.shutdown_delay,
+        origin=supervisor.Origin(tuple(map(str, examined.files)), read_at_ns),
+        log_format=settings.log.format,
+    )
 
 
-def check(path: Path) -> int:
-    """Say whether a configuration can be used, and what it comes to. Opens no connection."""
-    settings = _load(path)
-    if settings is None:
-        return 1
+def check(path: Path, *, connect: bool = False, strict: bool = False, as_json: bool = False) -> int:
+    """Say whether a configuration can be used, and show its effect. Opens no connection, or with `connect` one to each
+    broker. `strict`: warnings are errors.
+
+    `as_json`: {config, ok, errors: [{line or null, variable or null, message}], warnings: as errors, effect: [text]}
+    on stdout, whatever is found.
+    """
     from gateway import config
+    from gateway.control.examination import TO_CHECK
 
-    problems = [
-        *_try_policies(settings),
-        *_try_certificates(settings),
-        *_try_storage(settings),
-        *_ask_librdkafka(settings),
-    ]
-    if problems:
-        return _fail([f"{path}: {problem}" for problem in problems])
-    print(f"{path}: OK")
-    for line in summarize(settings):
-        print(f"  {line}")
-    for warning in config.warnings(settings):
-        print(f"warning: {warning}")
-    return 0
+    examined = config.examine(path, *TO_CHECK)
+    usable = None if examined.findings else examined.settings
+    reached = _try_brokers(usable) if usable and connect else []
+    if away := [f"upstream: {each}" for each in reached if each.problem]:
+        usable, examined = None, examined.plus(away)
+    doubts = [*config.warnings(usable), *_doubt_certificates(usable)] if usable else []
+    warnings = [examined.locate(doubt) for doubt in doubts]
+    ok = usable is not None and not (strict and warnings)
+    if as_json:
+        said = {
+            "config": examined.source,
+            "ok": ok,
+            "errors": [_as_data(finding) for finding in examined.findings],
+            "warnings": [_as_data(warning) for warning in warnings],
+            "effect": [*summarize(usable), *(f"connected  {each}" for each in reached)] if usable else [],
+        }
+        print(json.dumps(said, indent=2))
+    elif usable is None:
+        return _fail(examined.lines)
+    elif not ok:
+        return _fail([_warning_text(examined.source, warning) for warning in warnings])
+    else:
+        print(f"{examined.source}: OK")
+        for line in summarize(usable):
+            print(f"  {line}")
+        for each in reached:
+            print(f"  connected  {each}")
+        for warning in warnings:
+            print(_warning_text(examined.source, warning))
+    return 0 if ok else 1
+
+
+def _as_data(finding: Finding) -> dict[str, object]:
+    return {"line": finding.line, "variable": finding.variable or None, "message": finding.text}
+
+
+def _warning_text(source: str, warning: Finding) -> str:
+    where = warning.variable or (source if warning.line is None else f"{source}:{warning.line}")
+    return f"{where}: warning: {warning.text}"
 
 
 def summarize(settings: Settings) -> list[str]:
-    """What a configuration comes to, the mapping of ports included."""
-    listener, thresholds = settings.listener, settings.thresholds
+    """A configuration's effect, the mapping of ports included."""
+    from policies.rollout import mode_text
+
+    thresholds = settings.thresholds
     lines = [
         f"gateway    {settings.gateway}",
-        f"upstream   {settings.upstream.bootstrap_servers}",
-        f"bootstrap  {listener.advertised}:{listener.port}, listening on {listener.host}",
+        f"upstream   {settings.upstream.bootstrap_servers}; {_describe_broker_tls(settings)}",
     ]
-    for node_id in sorted({*_EXAMPLES, *listener.brokers}):
-        port = listener.broker_port(node_id)
-        place = f"{listener.advertised}:{port}" if port <= 65535 else f"none, port {port} is beyond 65535: withheld"
-        lines.append(f"broker {node_id:<3d} {place}")
-    highest = 65535 - listener.port - 1
-    lines.append(f"broker N   {listener.advertised}:{listener.port + 1}+N, up to N = {highest}")
-    lines.append(f"TLS        {_describe_tls(settings)}")
-    lines.append(f"admin      http://{settings.admin.host}:{settings.admin.port}/metrics, /healthz, /readyz")
+    for name, listener in settings.all_listeners.items():
+        if settings.listener is None:
+            lines.append(f"listener   {name}")
+        lines += _summarize_listener(listener)
+    lines.append(f"clients    {_describe_authentication(settings.authentication)}")
+    lines.append(f"admin      {_describe_admin(settings)}")
     lines.append(f"workers    {_describe_workers(settings)}")
     total = "none, nothing is rejected" if thresholds.total is None else f"{thresholds.total:,} bytes/s per broker"
     lines.append(f"total      {total}")
     if thresholds.total is not None:
         lines.append(f"on exceed  {thresholds.on_exceed}")
     lines += [f"broker {node_id:<3d} total {total:,.0f} bytes/s" for node_id, total in thresholds.by_broker().items()]
+    for broker, value in sorted(thresholds.out().items(), key=lambda item: -1 if item[0] is None else item[0]):
+        place = "each broker" if broker is None else f"broker {broker}"
+        lines.append(f"consumers  with shares have shares of {value:,.0f} bytes/s of {place}")
     lines += [f"topic      {name}: {topic.threshold:,} bytes/s" for name, topic in sorted(thresholds.topics.items())]
-    mode = "observe" if "observe" in (settings.mode, thresholds.mode) else "enforce"
+    rollout = settings.rollout
+    mode = mode_text(rollout.threshold)
     lines.append(f"mode       {mode}; acks=0 over a limit: {settings.acks0}; reject_code {settings.reject_code}")
     if thresholds.source:
         lines.append(f"source     {thresholds.source} says both, asked every {thresholds.interval:g} s")
     if settings.client_quotas:
-        lines.append(f"quotas     for {len(settings.client_quotas)} entities; mode {settings.client_quotas_mode}")
+        lines.append(f"quotas     for {len(settings.client_quotas)} entities; mode {mode_text(rollout.quota)}")
     lines += _summarize_groups(settings)
     kept = settings.policies_store.topic if settings.internal_topics == "kafka" else settings.policies_file
     lines.append(
@@ -151,12 +249,46 @@ def summarize(settings: Settings) -> list[str]:
     return lines
 
 
-def _describe_tls(settings: Settings) -> str:
-    tls = settings.listener.tls
+def _summarize_listener(listener: Listener) -> list[str]:
+    host, port = listener.bootstrap
+    on = listener.host if port == listener.port else f"{listener.host}:{listener.port}"
+    lines = [f"bootstrap  {host}:{port}, listening on {on}"]
+    for node_id in sorted({*_NODES, *listener.brokers}):
+        bound, (host, port) = listener.broker_port(node_id), listener.broker_address(node_id)
+        beyond = port if listener.sni is not None else max(bound, port)
+        place = f"{host}:{port}" if beyond <= 65535 else f"none, port {beyond} is beyond 65535: withheld"
+        lines.append(f"broker {node_id:<3d} {place}")
+    if listener.sni is None:
+        shift = (listener.advertised_port or listener.port) - listener.port
+        first = listener.port + 1 + shift
+        host = listener.advertised_broker_host_pattern or listener.advertised
+        lines.append(f"broker N   {host}:{first}+N, up to N = {65535 - max(first, listener.port + 1)}")
+    else:
+        lines.append("broker N   on the same port, by the server name in the TLS handshake (SNI)")
+    lines.append(f"TLS        {_describe_tls(listener)}")
+    if listener.authentication is not None:
+        lines.append(f"clients    {_describe_authentication(listener.authentication)}")
+    return lines
+
+
+def _describe_tls(listener: Listener) -> str:
+    tls = listener.tls
     if tls is None:
-        return "none on the listeners: plain TCP"
+        return "none: plain TCP"
     clients = {"none": "not asked for", "requested": "checked where one is sent", "required": "required"}
     return f"{' and '.join(tls.protocols)}, certificate {tls.keystore}; client certificates {clients[tls.client_auth]}"
+
+
+def _describe_broker_tls(settings: Settings) -> str:
+    tls = settings.upstream.tls
+    if tls is None:
+        return "plain TCP"
+    if not tls.verifies:
+        verified = "certificates not verified"
+    else:
+        cas = tls.ca or ("ssl.ca.pem" if tls.ca_pem else "the system's CAs")
+        verified = f"certificates verified by {cas}, host names {'as well' if tls.checks_name else 'not'}"
+    return f"TLS, {verified}; own certificate {tls.certificate or ('given' if tls.certificate_pem else 'none')}"
 
 
 def _describe_workers(settings: Settings) -> str:
@@ -168,10 +300,12 @@ def _describe_workers(settings: Settings) -> str:
 
 
 def _summarize_groups(settings: Settings) -> list[str]:
+    from policies.rollout import mode_text
+
     groups = settings.resource_groups
     lines = []
     if groups.groups:
-        mode = "observe" if "observe" in (settings.mode, groups.mode) else "enforce"
+        mode = mode_text(settings.rollout.group)
         lines.append(f"groups     by {groups.topic_pattern or 'principal alone'}; mode {mode}")
         if groups.principal_pattern and groups.topic_pattern:
             lines[-1] += f"; else by principal {groups.principal_pattern}"
@@ -188,30 +322,60 @@ def _summarize_groups(settings: Settings) -> list[str]:
     return lines
 
 
-def _try_policies(settings: Settings) -> list[str]:
-    """What is wrong with the operator's own policies: here, where it can be said, not in a worker that dies of it."""
-    from gateway.plugins import PluginError, load
-
-    problems = []
-    for name in settings.policies:
-        try:
-            load(name)
-        except PluginError as error:
-            problems.append(str(error))
-    return problems
+def _describe_admin(settings: Settings) -> str:
+    """The address, and who may do what there."""
+    admin = settings.admin
+    kinds = {"tokens": bool(admin.tokens or admin.token_file), "client certificates": bool(admin.principals)}
+    who = " and ".join(kind for kind, there in kinds.items() if there)
+    others = {"viewer": "all others read", "none": "nobody else"}[admin.anonymous]
+    scheme = "https" if admin.tls else "http"
+    return f"{scheme}://{admin.host}:{admin.port}; {f'roles by {who}, {others}' if who else 'no credentials'}"
 
 
-def _try_certificates(settings: Settings) -> list[str]:
-    """What is wrong with the listeners' certificates: here, since workers would take no connection."""
-    if settings.listener.tls is None:
-        return []
-    from gateway.certificates import CertificateError, make_context
+def _doubt_certificates(settings: Settings) -> list[str]:
+    """What clients will dislike about the listeners' certificates; workers log the same."""
+    from gateway.certificate_names import name_warnings
+    from gateway.listener_names import path_of
 
+    return [
+        f"{path_of(name)}.{line}"
+        for name, listener in settings.all_listeners.items()
+        if listener.tls is not None
+        for line in name_warnings(listener.tls, listener.told)
+    ]
+
+
+def _try_tokens(settings: Settings) -> list[str]:
+    """The fault of the token file: with one nobody could use the admin port."""
+    from gateway.tokens import read_holders
+
+    path = settings.admin.token_file
     try:
-        make_context(settings.listener.tls)
-    except CertificateError as error:
-        return [f"listener.{error}"]
+        if path is not None:
+            read_holders(path)
+    except (OSError, ValueError) as error:
+        return [f"admin.token_file: {path}: {getattr(error, 'strerror', None) or error}"]
     return []
+
+
+def _try_brokers(settings: Settings) -> list[Reached]:
+    """How each broker answers."""
+    from gateway.kafka.client import Address, NoAnswer
+    from gateway.kafka.reach import Reached, reach
+
+    upstream = settings.upstream
+    try:
+        return reach(upstream.properties, upstream.bootstrap_servers, upstream.connect_timeout)
+    except NoAnswer as error:
+        return [Reached(-1, Address(*upstream.addresses()[0]), str(error))]
+
+
+def _describe_authentication(own: AuthenticationSettings | None) -> str:
+    if own is None or not own.enabled:
+        return "SASL passes through to the brokers"
+    clients = f"SASL ends here: {', '.join(own.mechanisms)}" if own.mechanisms else "clients by their certificates"
+    brokers = f"credentials in {own.upstream_credentials_file}" if own.upstream_credentials_file else "none"
+    return f"{clients}; to brokers: {brokers}"
 
 
 def _summarize_storage(settings: Settings) -> list[str]:
@@ -231,11 +395,16 @@ def _summarize_storage(settings: Settings) -> list[str]:
     else:
         doubt = f"factor {storage.fallback:g} when nothing was learned for {storage.validity:g} s"
     mode = "observe" if "observe" in (settings.mode, storage.mode) else "enforce"
+    if storage.scope == "affected":
+        exempt = f", but for {', '.join(storage.exempt_topics)}" if storage.exempt_topics else ""
+        lines.append(f"scope      topics with a replica on a volume at its limit{exempt}")
+    if storage.remembers:
+        lines.append(f"fenced     brokers with a volume at its limit are remembered for {storage.forget_after:g} s")
     return [*lines, f"no data    {doubt}; mode {mode}"]
 
 
 def _describe_limits(storage: Storage) -> str:
-    from policies.storage import Limit
+    from policies.storage import VolumeLimit
 
     if storage.limit_policy:
         return f"limit_policy {storage.limit_policy}"
@@ -243,69 +412,92 @@ def _describe_limits(storage: Storage) -> str:
         return f"min.available.bytes {storage.min_available_bytes:,}"
     if storage.min_available_ratio is not None:
         return f"min.available.ratio {storage.min_available_ratio:g}"
-    pair = (("soft", storage.soft), ("hard", storage.hard))
-    said = [f"{name} {Limit(limit.type, limit.level)}" for name, limit in pair if limit]
-    return ", ".join(said) or "the volumes' own"
 
+    def describe(limits: Storage | VolumeLimits) -> list[str]:
+        pairs = (("soft", limits.soft), ("hard", limits.hard))
+        return [f"{name} {VolumeLimit(each.type, each.level)}" for name, several in pairs for each in several]
 
-def _try_storage(settings: Settings) -> list[str]:
-    """What is wrong with plugins and properties of storage and of thresholds.source. Connects nowhere.
-
-    `serve` leaves it to control, which gives up with the same line: the parent need not load all that.
-    """
-    from gateway.plugins import PluginError
-
-    problems = []
-    if settings.storage is not None and not settings.storage.off:
-        from gateway.control.storage_sources import StorageError, try_parts
-
-        try:
-            try_parts(settings, settings.storage)
-        except StorageError as error:
-            problems.append(str(error))
-    if settings.thresholds.source:
-        from gateway.storage import plugins
-
-        try:
-            plugins.load(plugins.QUOTA_SOURCES, settings.thresholds.source, settings.thresholds.options)
-        except PluginError as error:
-            problems.append(f"thresholds: {error}")
-    return problems
+    said = describe(storage) or ["the volumes' own"]
+    return "; ".join([", ".join(said), *(f"{each.match}: {', '.join(describe(each))}" for each in storage.volumes)])
 
 
 def print_schema() -> int:
     """The configuration's JSON Schema, for editors."""
-    from gateway.config import Settings
+    from gateway.config.descriptions import described_schema
 
-    print(json.dumps(Settings.model_json_schema(by_alias=True), indent=2))
+    print(json.dumps(described_schema(), indent=2, ensure_ascii=False))
     return 0
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def print_completion(shell: str) -> int:
+    """A script that completes commands and options."""
+    import shtab
+
+    print(shtab.complete(_make_parser(whole=True), shell))
+    return 0
+
+
+def _commands() -> list[str]:
+    return ["serve", "check", *_OWN_PARSERS, "schema", "completion", "version", "help"]
+
+
+def _make_parser(*, whole: bool = False) -> argparse.ArgumentParser:
+    """`whole`: with the options of commands that parse their own, as far as they can be had without running them."""
+    parser = Parser(
         prog="produce-gateway",
         description="A Kafka gateway on the produce path: meters every byte and keeps producers within their limits.",
+        epilog=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"produce-gateway {version('produce-gateway')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, text in (("serve", "run the gateway"), ("check", "validate a configuration and show what it comes to")):
+    for name, text in (("serve", "run the gateway"), ("check", "validate a configuration and show its effect")):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("config", type=Path, metavar="CONFIG", help="YAML file")
+        command.add_argument("config", type=Path, metavar="CONFIG", help="YAML file; -: standard input")
+        if name == "check":
+            command.add_argument("--strict", action="store_true", help="refuse what there are warnings of, too")
+            command.add_argument("--json", action="store_true", help="print findings and effect as JSON")
+            command.add_argument(
+                "--connect", action="store_true", help="connect to every broker as well, and say what is wrong there"
+            )
+        add_examples(command, *_EXAMPLES_OF[name])
     for name, text in _OWN_PARSERS.items():
-        commands.add_parser(name, help=text, add_help=False)
-    commands.add_parser("schema", help="print the configuration's JSON Schema")
-    commands.add_parser("version", help="print the version")
+        parents = [own] if whole and (own := _parser_of(name)) else []
+        commands.add_parser(name, help=text, add_help=False, parents=parents)
+    text = "print the configuration's JSON Schema, for editors"
+    add_examples(commands.add_parser("schema", help=text, description=text), *_EXAMPLES_OF["schema"])
+    text = "print a script that completes commands and options in a shell"
+    completion = commands.add_parser("completion", help=text, description=text)
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    add_examples(completion, *_EXAMPLES_OF["completion"])
+    text = "print the version, and whether the hot path is compiled"
+    add_examples(commands.add_parser("version", help=text, description=text), "")
+    commands.add_parser("help", help="print this")
     return parser
+
+
+def _parser_of(name: str) -> Parser | None:
+    """A command's own parser; None: it has none that could be had."""
+    if name in _VIEWS:
+        from gateway.commands import views
+
+        return views.make_parser(name)
+    make = getattr(import_module(_COMMANDS[name]), "make_parser", None) if name in _COMMANDS else None
+    return None if make is None else cast("Parser", make())
 
 
 def _run_other(name: str, argv: list[str]) -> int:
     if name == "demo":
-        try:
-            from gateway.demo import command as demo
-        except ModuleNotFoundError as error:
-            if error.name != "kafka":
-                raise
-            return _fail(["the demo's producers need kafka-python: pip install 'produce-gateway[audit]'"])
+        # All that it will need, before it fetches and starts a Kafka.
+        if missing := [package for package, module in _DEMO.items() if find_spec(module) is None]:
+            return _fail([f"the demo needs {', '.join(missing)}: pip install 'produce-gateway[audit]'"])
+        from gateway.demo import command as demo
+
         return int(demo.main(argv))
+    if name in _VIEWS:
+        from gateway.commands import views
+
+        return views.main(name, argv)
     if name in _COMMANDS:
         return int(import_module(_COMMANDS[name]).main(argv))
     try:
@@ -315,32 +507,6 @@ def _run_other(name: str, argv: list[str]) -> int:
             raise
         return _fail(["the audit needs PySpark: pip install 'produce-gateway[audit]'"])
     return audit.main(argv)
-
-
-def _load(path: Path) -> Settings | None:
-    from gateway.config import ConfigError, load
-
-    try:
-        return load(path)
-    except ConfigError as error:
-        _fail(error.lines)
-        return None
-
-
-def _ask_librdkafka(settings: Settings) -> list[str]:
-    """What the Kafka client says to the properties that are passed on to it."""
-    if not settings.upstream.properties:
-        return []
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
-    from gateway.control.app import client_properties
-
-    try:
-        AdminClient(client_properties(settings))
-    except KafkaException as error:
-        return [f"upstream: {error.args[0].str()}"]
-    return []
 
 
 def _fail(lines: list[str]) -> int:

@@ -29,5 +29,5 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what is bound to that host."""
+    """Whether only this machine reaches a socket bound to that host."""
     return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)

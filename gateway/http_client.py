@@ -4,14 +4,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-import httpx
 import trio
 
+logging.getLogger("httpx").setLevel(logging.WARNING)  # else it logs each request
+
+_PLAIN: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
+_WANTED: Final = (
+    *("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE"),
+    *("SSLV3_ALERT_HANDSHAKE_FAILURE", "SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN"),
+)
 HEADERS: Final = {"User-Agent": "produce-gateway", "Accept-Encoding": "identity", "Connection": "close"}
 
 
@@ -19,11 +26,22 @@ class HttpError(Exception):
     """There is no answer; one line."""
 
 
+TlsFault = Literal["untrusted", "plain", "wanted", "other"]
+
+
+class TlsError(HttpError):
+    """There is no TLS. `fault`: its certificate isn't trusted; it speaks none; it wants a client certificate."""
+
+    def __init__(self, text: str, fault: TlsFault) -> None:
+        super().__init__(text)
+        self.fault: TlsFault = fault
+
+
 class AnswerTooLarge(HttpError):
     """There is more of it than the caller takes."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     reason: str
     headers: Mapping[str, str]  # by names in any case
@@ -40,7 +58,7 @@ def fetch(
     body: bytes | None = None,
     trust: ssl.SSLContext | None = None,
     proxies: bool = False,
-) -> Answer:
+) -> HttpAnswer:
     """Ask once. Blocks, for `timeout_s` at most, name resolution and a TLS handshake included: a time limit of each
     read would begin again with each byte. Call it where trio doesn't run: in a command, or in a thread.
 
@@ -52,11 +70,14 @@ def fetch(
     Raises:
         HttpError: no whole answer.
     """
+    # Here, since it brings a command line of its own along: a tenth of control's start, and few gateways ever ask.
+    import httpx  # noqa: PLC0415
+
     if trust is None:
         is_tls = url.lower().startswith("https:")
-        trust = ssl.create_default_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody
+        trust = ssl.create_default_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts none
 
-    async def ask() -> Answer:
+    async def ask() -> HttpAnswer:
         streams: list[Any] = []
         found = bytearray()
 
@@ -74,7 +95,7 @@ def fetch(
                         if len(found) > max_bytes:
                             scope.cancel()  # leaving the loop would leave httpx's generators as they are
                 if len(found) <= max_bytes:
-                    return Answer(response.status_code, response.reason_phrase, response.headers, bytes(found))
+                    return HttpAnswer(response.status_code, response.reason_phrase, response.headers, bytes(found))
         finally:
             for stream in streams:  # where time runs out in a TLS handshake, httpx leaves its socket open
                 await stream.aclose()
@@ -87,13 +108,31 @@ def fetch(
     except httpx.LocalProtocolError:  # h11 would say the header with its value, which may be a token
         raise HttpError("a header or the address holds a character that HTTP does not allow") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:  # of a proxy's address
-        raise HttpError(_reason(error)) from error
+        below = _deepest(error)
+        if isinstance(below, ssl.SSLError):
+            raise _tls_error(below) from error
+        raise HttpError(_reason(below)) from error
+
+
+def _deepest(error: BaseException) -> BaseException:
+    """The system's error, below those of the libraries on top of it."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below.exceptions[-1] if isinstance(below, BaseExceptionGroup) else below
+    return error
+
+
+def _tls_error(error: ssl.SSLError) -> TlsError:
+    reason = getattr(error, "reason", "")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsError(f"its certificate can't be verified: {error.verify_message}", "untrusted")
+    if reason in _PLAIN:
+        return TlsError("there is no TLS", "plain")
+    if reason in _WANTED:
+        return TlsError("it wants a client certificate, or another one", "wanted")
+    return TlsError(f"TLS failed: {_reason(error)}", "other")
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said, below what the libraries on top of it make of that."""
-    while (below := error.__cause__ or error.__context__) is not None:
-        error = below.exceptions[-1] if isinstance(below, BaseExceptionGroup) else below
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return " ".join(str(getattr(error, "strerror", None) or error or "").split()) or type(error).__name__

@@ -24,6 +24,6 @@ def load(name: str) -> TrafficPolicy:
     except Exception as error:
         raise PluginError(f"policies: {name}: {type(error).__name__}: {error}") from error
     if not callable(getattr(policy, "decide", None)):
-        raise PluginError(f"policies: {name}: what it makes has no method decide (see policies/plugin.py)")
+        raise PluginError(f"policies: {name}: its product has no method decide (see policies/plugin.py)")
     made: TrafficPolicy = policy
     return made

@@ -2,6 +2,7 @@
 #
 #     thresholds:
 #       total: {default: 12MB, "2": 8MB}          # bytes per second; by broker id
+#       total_out: 50MB                           # what consumers have shares of, written likewise
 #       topics: {clicks: 5MB}
 #     client_quotas:
 #       - {user: alice, client_id: <default>, producer_byte_rate: 1MiB, request_percentage: 50}
@@ -25,30 +26,27 @@ import yaml
 from gateway import yaml_text
 from gateway.suggest import hint, nearest
 from policies.groups.names import EXISTS, GROUP_KEYS, MEANS, rate_key
-from policies.policy_set import (
-    EVERY_BROKER,
-    InvalidPolicy,
-    PolicyKey,
-    PolicySet,
-    Setting,
-    Value,
-    check_value,
-)
+from policies.policy_records import time_text
+from policies.policy_set import PolicySet
+from policies.policy_values import InvalidPolicy, PolicyKey, Setting, Value, check_value
 from policies.quotas.names import DEFAULT, Default, Entity, Name, QuotaError, QuotaKey
 from policies.quotas.text import entity_text
+from policies.thresholds.sums import EVERY_BROKER, NOWHERE
+from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY
 from policies.units import exact_size, parse_size
 
+NO_TOTALS: Final[Mapping[int | None, float]] = {}
 MAX_ERRORS: Final = 20  # what else is wrong is only counted
 _SECTIONS: Final = ("thresholds", "client_quotas", "resource_groups")
-_THRESHOLDS: Final = ("total", "topics")
+_THRESHOLDS: Final = {"total": TOTAL_KEY, "total_out": OUT_KEY, "topics": TOPIC_KEY}
 _GROUPS: Final = ("groups", "tenants", "namespaces")
 _FILE_ONLY: Final = ("topic_pattern", "principal_pattern", "mode")  # of resource_groups
 _ENTITY: Final = ("user", "client_id")
 
 
 class DocumentError(Exception):
-    """The document can't be used. `lines`: one finding each, made for a human; `findings`: the same as where ("": not
-    known, or everywhere) and what.
+    """The document can't be used. `lines`: one finding each, made for a human; `findings`: the same as place ("": not
+    known, or everywhere) and fault.
     """
 
     def __init__(self, lines: Sequence[str], findings: Sequence[tuple[str, str]] = ()) -> None:
@@ -108,31 +106,35 @@ def base_of(
     brokers: Mapping[int, float],
     client_quotas: Sequence[Any] = (),
     resource_groups: Mapping[str, Any] | None = None,
+    out: Mapping[int | None, float] = NO_TOTALS,
 ) -> dict[PolicyKey, Value]:
-    """The base: what the configuration file's sections say. `client_quotas`, `resource_groups`: as a document has them.
+    """The base: the values of the configuration file's sections. `client_quotas`, `resource_groups`: as a document has
+    them. `out`: OUT_KEY by broker, None: the default of all brokers.
 
     Raises:
-        DocumentError: what is wrong in client_quotas or resource_groups.
+        DocumentError: the faults of client_quotas or resource_groups.
         PolicyError: values that can't be, or contradict each other.
     """
     values: dict[PolicyKey, Value] = {} if total is None else {PolicyKey.of_broker(): float(total)}
     values |= {PolicyKey.of_broker(broker_id): float(value) for broker_id, value in brokers.items()}
+    values |= {PolicyKey.of_broker(broker_id, OUT_KEY): float(value) for broker_id, value in out.items()}
     values |= {PolicyKey.of_topic(name): float(value) for name, value in topics.items()}
     values |= of_data({"client_quotas": list(client_quotas), "resource_groups": resource_groups})
     nothing = PolicySet()
-    nothing.alter(nothing.diff(values))
+    nothing.alter(nothing.diff(values), places=NOWHERE)  # which topics a broker has is known when the gateway runs
     return values
 
 
 def export(policies: PolicySet) -> dict[str, Any]:
     """All values in force as a document; applied to an empty set it gives the same ones."""
-    total: dict[str, Any] = {}
-    topics: dict[str, Any] = {}
+    thresholds: dict[str, dict[str, Any]] = {name: {} for name in _THRESHOLDS}
     quotas: dict[Entity, dict[str, Any]] = {}
     groups: dict[str, dict[str, Any]] = {}
     attached: dict[str, dict[str, Any]] = {"tenants": {}, "namespaces": {}}
     for setting in policies.settings():
         key = setting.key
+        if key.kind == "storage":
+            continue  # it ends by itself
         if isinstance(setting.value, str):
             attached[f"{key.kind}s"][key.name] = setting.value
             continue
@@ -142,12 +144,13 @@ def export(policies: PolicySet) -> dict[str, Any]:
             if key.key != EXISTS:
                 rates[key.key] = exact_size(value) if _is_bytes(key) else _plain(value)
         elif key.kind == "topic":
-            topics[key.name] = exact_size(value)
+            thresholds["topics"][key.name] = exact_size(value)
         elif key.kind == "broker":
-            total["default" if key.name == EVERY_BROKER else key.name] = exact_size(value)
+            name = "total" if key.key == TOTAL_KEY else "total_out"
+            thresholds[name]["default" if key.name == EVERY_BROKER else key.name] = exact_size(value)
         else:
             quotas.setdefault(key.entity, {})[key.key] = exact_size(value) if _is_bytes(key) else _plain(value)
-    thresholds = {name: part for name, part in (("total", total), ("topics", topics)) if part}
+    thresholds = {name: part for name, part in thresholds.items() if part}
     entries = [{**_names(entity), **values} for entity, values in quotas.items()]
     of_groups = {name: part for name, part in (("groups", groups), *attached.items()) if part}
     parts = (("thresholds", thresholds), ("client_quotas", entries), ("resource_groups", of_groups))
@@ -159,7 +162,9 @@ def _is_bytes(key: PolicyKey) -> bool:
 
 
 def origins(settings: Iterable[Setting]) -> list[dict[str, Any]]:
-    """Each key with what the file and what run time says, and which of them is in force."""
+    """Each key with its values in the file and at run time, and the one of them in force; `until`: the end of the value
+    at run time, if it has one, and `then` the earlier value at run time, which will hold again.
+    """
     return [
         {
             **setting.key._asdict(),
@@ -167,6 +172,8 @@ def origins(settings: Iterable[Setting]) -> list[dict[str, Any]]:
             "origin": setting.origin,
             "file": _plain(setting.base),
             "run_time": _plain(setting.change),
+            "until": time_text(setting.end),
+            "then": None if setting.end is None else _plain(setting.end.then),
         }
         for setting in settings
     ]
@@ -200,7 +207,7 @@ class _Reading:
                 self._fault((name,), "a list of quotas is needed here: - {user: alice, producer_byte_rate: 1MB}")
 
     def _thresholds(self, path: tuple[Hashable, ...], data: Any) -> None:
-        for name, part in self._items(path, data, _THRESHOLDS):
+        for name, part in self._items(path, data, tuple(_THRESHOLDS)):
             here = (*path, name)
             if name == "topics":
                 for topic, value in self._items(here, part):
@@ -208,9 +215,9 @@ class _Reading:
             elif isinstance(part, Mapping):
                 for broker, value in self._items(here, {_broker(key): value for key, value in part.items()}):
                     text = EVERY_BROKER if broker == "default" else broker or "''"
-                    self._put((*here, broker), PolicyKey.of_broker()._replace(name=text), _size, value)
+                    self._put((*here, broker), PolicyKey("broker", text, _THRESHOLDS[name]), _size, value)
             elif part is not None:
-                self._put(here, PolicyKey.of_broker(), _size, part)
+                self._put(here, PolicyKey.of_broker(key=_THRESHOLDS[name]), _size, part)
 
     def _groups(self, path: tuple[Hashable, ...], data: Any) -> None:
         if isinstance(data, Mapping):

@@ -1,4 +1,4 @@
-# What both processes do to a client's socket, and how they tell where it comes from.
+# Options that both processes set on a client's socket, and how they tell its origin.
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import contextlib
 import ipaddress
 import socket
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
+Networks: TypeAlias = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 _AT_ONCE: Final = struct.pack("ii", 1, 0)  # struct linger: nothing is sent any more, the other side sees a reset
 
 
 def network_of(peer: str) -> str:
-    """What connections are counted by, of a peer "address:port": its address, of IPv6 the network that one customer is
-    given (/64).
+    """The key that connections are counted by, of a peer "address:port": its address, of IPv6 the network that one
+    customer is given (/64).
     """
     host = peer.rpartition(":")[0]
     try:
@@ -27,11 +29,23 @@ def network_of(peer: str) -> str:
     return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
+def is_within(peer: str, networks: Networks) -> bool:
+    """Whether a peer "address:port" is in one of these networks; an IPv4 address that is mapped to IPv6 counts as
+    itself.
+    """
+    if not networks:
+        return False
+    address = ipaddress.ip_address(peer.rpartition(":")[0].partition("%")[0])
+    if address.version == 6 and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return any(address in network for network in networks)
+
+
 def reset(client: socket.socket) -> None:
     """Close a connection on which nothing was answered.
 
-    By a reset, which is as near as one can come to a connection that is refused, what a dead broker's clients see. If
-    it merely ended before the first answer some would suspect that TLS is missing, and give records up (franz-go).
+    By a reset, which is as near as one can come to a refused connection, as a dead broker's clients see it. If it
+    merely ended before the first answer some clients would suspect that TLS is missing, and give records up (franz-go).
     """
     with contextlib.suppress(OSError):  # it has gone already
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)

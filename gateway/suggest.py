@@ -14,7 +14,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """What would be right: the nearest name, or else all of them."""
+    """A hint at the right name: the nearest one, or else all of them."""
     known = list(known)
     near = nearest(name, known)
     return f"did you mean {near}?" if near else f"known here: {', '.join(known)}"

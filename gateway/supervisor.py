@@ -1,14 +1,16 @@
 # The parent: starts the control process and the worker, starts them again when they die, passes signals on. It owns
-# what must outlive them: the listening sockets, and the making of the socketpairs between them.
+# what must outlive them: the listening sockets, the memory that workers share, and the making of the socketpairs
+# between them.
 #
 # It knows nothing of Kafka, metrics or policies and imports none of it, so there is little in it that could fail. Each
 # child has a socketpair to it, with the messages below in channel.py's framing. Children listen to their parent only:
-# SIGTERM and SIGINT are blocked from before their exec and then ignored (systemd signals a whole control group, a
-# terminal a whole process group), and they end with their parent (PR_SET_PDEATHSIG where there is one, else the end of
-# their socket).
+# SIGTERM, SIGINT and SIGHUP are blocked from before their exec and then ignored (systemd signals a whole control
+# group, a terminal a whole process group), and they end with their parent (PR_SET_PDEATHSIG where there is one, else
+# the end of their socket).
 #
-# Stop: listening sockets close, children get Stop, workers drain, control writes down what they reported; what is left
-# at the deadline is killed.
+# Stop: control turns `readyz` and everything goes on for the delay that was asked for, so that whoever sends clients
+# here stops doing so. Then listening sockets close, children get Stop, workers drain, control writes down what they
+# reported; what is left at the deadline is killed.
 
 from __future__ import annotations
 
@@ -26,17 +28,18 @@ from typing import Any
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
+from gateway import shared_memory
 from gateway.channel import Channel, ChannelClosed
 
 log = logging.getLogger("gateway.supervisor")
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 BACKLOG = 1024  # connections that wait while control restarts
 BACKOFF_S = (0.1, 10.0)  # first and longest pause before a dead child is started again, or a broken channel replaced
-STEADY_S = 30.0  # what lived so long starts at the first pause again
+STEADY_S = 30.0  # a child that lived this long starts at the first pause again
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_CHILD_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the parent's; children ignore them
 
 CONTROL = -1  # the number of the control process among the children; workers count from 0
 
@@ -53,6 +56,18 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
     error: str = ""
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """The files that a configuration was read from, the configuration file first, and the Unix time in ns before that.
+    No file: it can't be read again.
+    """
+
+    files: tuple[str, ...] = ()
+    read_at_ns: int = 0
+
+
+NO_ORIGIN = Origin()
+
+
 class Start(msgspec.Struct, frozen=True, tag=True):
     """To control, after the sockets that were open already: the validated configuration, as JSON.
 
@@ -61,6 +76,11 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
     settings: bytes
     was_up: bool = False
+    origin: Origin = NO_ORIGIN
+
+
+class Reload(msgspec.Struct, frozen=True, tag=True):
+    """To control: somebody asks for the configuration to be read again."""
 
 
 class NewChannel(msgspec.Struct, frozen=True, tag=True):
@@ -68,6 +88,10 @@ class NewChannel(msgspec.Struct, frozen=True, tag=True):
 
     worker: int
     restarts: int  # of that worker so far
+
+
+class Leaving(msgspec.Struct, frozen=True, tag=True):
+    """To control: Stop comes before long. Readiness is to say so; everything else goes on."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -99,6 +123,15 @@ class WasUp(msgspec.Struct, frozen=True, tag=True):
     """Control: connections are accepted. From now on nothing that control lacks ends the gateway."""
 
 
+class Adopt(msgspec.Struct, frozen=True, tag=True):
+    """Control: another configuration holds from here on, for later control processes as well. Times: see `run`."""
+
+    settings: bytes
+    origin: Origin
+    shutdown_delay_s: float
+    drain_timeout_s: float
+
+
 class GiveUp(msgspec.Struct, frozen=True, tag=True):
     """It makes no sense to start this child again: the parent prints why, ends everything and exits with 1. After
     `WasUp` only the child ends, and is started again.
@@ -107,15 +140,15 @@ class GiveUp(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-ToChild = Listening | Start | NewChannel | Stop
-ToParent = Listen | Unlisten | Reconnect | WasUp | GiveUp
+ToChild = Listening | Start | Reload | NewChannel | Leaving | Stop
+ToParent = Listen | Unlisten | Reconnect | WasUp | Adopt | GiveUp
 
 _decode_for_child = msgspec.msgpack.Decoder(ToChild).decode
 _decode_for_parent = msgspec.msgpack.Decoder(ToParent).decode
 
 
 class ParentGone(Exception):
-    """The parent is dead; there is nobody left to work for."""
+    """The parent is dead; there is no process left to work for."""
 
 
 class ListenFailed(OSError):
@@ -127,9 +160,9 @@ class ListenFailed(OSError):
 
 def attach(fd: int) -> ParentLink:
     """Take up the socket to the parent, first thing in a child's main function, before `trio.run`."""
-    for number in _CHILD_SIGNALS:
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CHILD_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     return ParentLink(socket.socket(fileno=fd))
@@ -139,10 +172,13 @@ class ParentLink:
     """A child's view of its parent. `run` has to be running for anything else to happen.
 
     Attributes:
+        leaving: control only: set when the gateway is about to stop, or stops.
         stopping: set when the parent asks this child to finish within `drain_timeout_s` seconds.
         settings: control only, set once `started` is: the configuration as JSON.
         was_up: control only, likewise: an earlier control had everything up.
-        inherited: control only: (host, port, socket) by name of what was open before this process.
+        origin: control only, likewise: where the configuration was read.
+        reload: control only: set when somebody asks for that; another event takes its place.
+        inherited: control only: (host, port, socket) by name of the listeners that were open before this process.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -150,11 +186,14 @@ class ParentLink:
         self._channels, self._next_channel = trio.open_memory_channel[tuple[NewChannel, socket.socket]](math.inf)
         self._asked: dict[str, trio.Event] = {}
         self._answers: dict[str, tuple[Listening, int]] = {}
+        self.leaving = trio.Event()
         self.stopping = trio.Event()
         self.drain_timeout_s = 0.0
         self.started = trio.Event()
         self.settings = b""
         self.was_up = False
+        self.origin = NO_ORIGIN
+        self.reload = trio.Event()
         self.inherited: dict[str, tuple[str, int, socket.socket]] = {}
 
     async def run(self) -> None:
@@ -202,7 +241,7 @@ class ParentLink:
         return socket.socket(fileno=fd)
 
     def unlisten(self, name: str) -> None:
-        """Let the parent close what it holds under that name; closing our own socket is up to us."""
+        """Let the parent close the socket that it holds under that name; closing our own is up to us."""
         self._line.post(Unlisten(name))
 
     def reconnect(self, worker: int) -> None:
@@ -210,9 +249,13 @@ class ParentLink:
         self._line.post(Reconnect(worker))
 
     def note_up(self) -> None:
-        """Control: everything is up; this and every later control goes on without what it can't have."""
+        """Control: everything is up; this and every later control goes on without parts that it can't have."""
         self.was_up = True
         self._line.post(WasUp())
+
+    def adopt(self, message: Adopt) -> None:
+        """Control: another configuration holds."""
+        self._line.post(message)
 
     async def give_up(self, text: str) -> None:
         """Ask the parent to end the whole gateway with this message; returns when it knows."""
@@ -229,17 +272,23 @@ class ParentLink:
             case NewChannel() if fd >= 0:
                 self._channels.send_nowait((message, socket.socket(fileno=fd)))
             case Start():
-                self.settings, self.was_up = message.settings, message.was_up
+                self.settings, self.was_up, self.origin = message.settings, message.was_up, message.origin
                 self.started.set()
+            case Reload():
+                self.reload.set()
+                self.reload = trio.Event()
+            case Leaving():
+                self.leaving.set()
             case Stop():
                 self.drain_timeout_s = message.timeout_s
+                self.leaving.set()
                 self.stopping.set()
 
 
 # --- the parent's side ------------------------------------------------------------------------------------------------
 
 
-# A child's command line by its number; `--fd N`, and for workers `--worker W`, are put behind it.
+# A child's command line by its number; `--fd N`, and for workers what else they need, are put behind it.
 Program = Callable[[int], Sequence[str]]
 
 
@@ -272,16 +321,27 @@ def run(
     listeners: dict[str, tuple[str, int]],
     *,
     workers: int = 1,
-    drain_timeout_s: float = 30.0,
+    memory_bytes: int = 0,
+    drain_timeout_s: float = 20.0,
+    shutdown_delay_s: float = 0.0,
+    origin: Origin = NO_ORIGIN,
+    log_format: str = "console",
     program: Program = module_of,
 ) -> int:
     """Run a gateway until SIGTERM or SIGINT, and return the exit code.
 
-    `settings` goes to control as it is. `listeners` (name -> host, port) are opened before anything is started: one
-    that can't be opened is exit code 1 with one line.
+    `settings` goes to control as it is, and so does `origin`, where it was read. `listeners` (name -> host, port) are
+    opened before anything is started: one that can't be opened is exit code 1 with one line. `memory_bytes`: of the
+    memory that all workers map. `shutdown_delay_s`: from SIGTERM to the end of listening; another signal skips it, and
+    SIGINT has none. `log_format`: of the lines of children that don't know the configuration yet, or never do.
     """
     _raise_file_limit()
-    family = _Family(settings, workers, drain_timeout_s, program)
+
+    def start(number: int) -> Sequence[str]:
+        return [*program(number), *([] if log_format == "console" else ["--log-format", log_format])]
+
+    times_s = (shutdown_delay_s, drain_timeout_s)
+    family = _Family(Start(settings, origin=origin), workers, memory_bytes, times_s, start)
     try:
         for name, (host, port) in listeners.items():
             family.open(name, host, port)
@@ -314,15 +374,19 @@ class _Child:
         self.connected_at = -math.inf  # when a worker got its last channel to control
         self.reconnects = Backoff()
 
-    def spawn(self, program: Program) -> Channel[ToChild, ToParent]:
+    def spawn(self, program: Program, workers: int, memory: int | None) -> Channel[ToChild, ToParent]:
+        """`memory`: the one that `workers` workers share."""
         ours, theirs = socket.socketpair()
-        argv = [*program(self.number), "--fd", str(theirs.fileno())]
+        argv, passed = [*program(self.number), "--fd", str(theirs.fileno())], [theirs.fileno()]
         if self.number != CONTROL:
             argv += ["--worker", str(self.number)]
+            if memory is not None:
+                argv += ["--workers", str(workers), "--memory", str(memory)]
+                passed.append(memory)
         # In this thread, because PR_SET_PDEATHSIG follows the thread that forked; the mask is inherited (see `attach`).
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD_SIGNALS)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(argv, pass_fds=passed, stdin=subprocess.DEVNULL)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
@@ -338,15 +402,18 @@ class _Child:
 class _Family:
     """Everything the parent keeps while it runs."""
 
-    def __init__(self, settings: bytes, workers: int, drain_timeout_s: float, program: Program) -> None:
-        self._settings = settings
-        self._drain_timeout_s = drain_timeout_s
+    def __init__(
+        self, start: Start, workers: int, memory_bytes: int, times_s: tuple[float, float], program: Program
+    ) -> None:
+        self._start = start  # of the next control
+        self._shutdown_delay_s, self._drain_timeout_s = times_s
         self._program = program
         self._control = _Child(CONTROL)
         self._workers = [_Child(number) for number in range(workers)]
+        self._memory = shared_memory.create(memory_bytes) if memory_bytes else None
         self._listening: dict[str, tuple[str, int, socket.socket]] = {}
+        self._leaving = False
         self._stopping = trio.Event()
-        self._was_up = False
         self._exit_code = 0
 
     def open(self, name: str, host: str, port: int) -> socket.socket:
@@ -365,9 +432,9 @@ class _Family:
 
     async def run(self) -> int:
         try:
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            with trio.open_signal_receiver(*_SIGNALS) as signals:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._follow_signals, signals)
+                    nursery.start_soon(self._follow_signals, signals, nursery)
                     async with trio.open_nursery() as children:
                         children.start_soon(self._enforce_deadline, children.cancel_scope)
                         async with trio.open_nursery() as keepers:
@@ -380,16 +447,35 @@ class _Family:
                 child.kill()
             for name in list(self._listening):
                 self.close(name)
+            if self._memory is not None:
+                os.close(self._memory)
         return self._exit_code
 
-    async def _follow_signals(self, signals: Any) -> None:
+    async def _follow_signals(self, signals: Any, nursery: trio.Nursery) -> None:
         async for number in signals:
-            if self._stopping.is_set():
-                log.warning("%s once more: ending at once", signal.Signals(number).name)
+            name = signal.Signals(number).name
+            if number == signal.SIGHUP:
+                log.info("%s: reading the configuration again", name)
+                if self._control.line is not None:  # else the next one looks by itself
+                    self._control.line.post(Reload())
+            elif self._stopping.is_set():
+                log.warning("%s once more: ending at once", name)
                 for child in (self._control, *self._workers):
                     child.kill()
-                continue
-            log.info("%s: finishing, at most %g s", signal.Signals(number).name, self._drain_timeout_s)
+            elif number == signal.SIGTERM and self._shutdown_delay_s and not self._leaving:
+                log.info("%s: not ready any more; no new connections in %g s", name, self._shutdown_delay_s)
+                self._leaving = True
+                if self._control.line is not None:
+                    self._control.line.post(Leaving())
+                nursery.start_soon(self._stop_later)
+            else:
+                log.info("%s: finishing, at most %g s", name, self._drain_timeout_s)
+                self._stop()
+
+    async def _stop_later(self) -> None:
+        await trio.sleep(self._shutdown_delay_s)
+        if not self._stopping.is_set():
+            log.info("finishing, at most %g s", self._drain_timeout_s)
             self._stop()
 
     def _stop(self) -> None:
@@ -423,7 +509,7 @@ class _Family:
 
     async def _live(self, child: _Child) -> int:
         """One life of a child, from its start to its exit code."""
-        line = child.spawn(self._program)
+        line = child.spawn(self._program, len(self._workers), self._memory)
         assert child.process is not None
         try:
             self._introduce(child)
@@ -437,12 +523,14 @@ class _Family:
         return code
 
     def _introduce(self, child: _Child) -> None:
-        """Give a new child what it needs, and its peers a fresh channel to it."""
+        """Give a new child its sockets and settings, and its peers a fresh channel to it."""
         assert child.line is not None
         if child is self._control:
             for name, (host, port, sock) in self._listening.items():
                 child.line.post(Listening(name, host, port), os.dup(sock.fileno()))
-            child.line.post(Start(self._settings, self._was_up))
+            child.line.post(self._start)
+            if self._leaving:
+                child.line.post(Leaving())
         for worker in self._workers if child is self._control else [child]:
             self._connect(worker)
 
@@ -456,7 +544,7 @@ class _Family:
         worker.connected_at = trio.current_time()
 
     async def _reconnect(self, worker: _Child) -> None:
-        """Not at once again and again: a channel may break of what is said on it, and is said again on the next."""
+        """Not at once again and again: a channel may break of a message on it, which comes again on the next."""
         broken = worker.connected_at
         pause = worker.reconnects.next(trio.current_time() - broken)
         log.warning("%s and control lost their channel: a new one in %g s", worker.name, pause)
@@ -492,10 +580,13 @@ class _Family:
             case Unlisten(name):
                 self.close(name)
             case WasUp():
-                self._was_up = True
+                self._start = replace(self._start, was_up=True)
+            case Adopt():
+                self._start = replace(self._start, settings=message.settings, origin=message.origin)
+                self._shutdown_delay_s, self._drain_timeout_s = message.shutdown_delay_s, message.drain_timeout_s
             case GiveUp(text):
                 log.error("%s", text)
-                if not self._was_up:
+                if not self._start.was_up:
                     self._exit_code = 1
                     if not self._stopping.is_set():
                         self._stop()

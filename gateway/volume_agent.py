@@ -1,10 +1,11 @@
 # `produce-gateway volume-agent`: runs beside a broker, measures the volumes under its log dirs and publishes a snapshot
 # of them to the compacted volume topic, when it starts and periodically. 035's data source, as a process of its own.
 #
-# What is free is what Kafka's own getUsableSpace says: f_bavail, without the blocks reserved for root. Log dirs on one
-# device are one volume. A log dir that can't be asked is left out, as a broker leaves out an offline one; if none is
-# left nothing is published, so that gateways see the last snapshot age. For the same reason an agent that ends doesn't
-# take its snapshot back: the broker goes on.
+# Free space is what Kafka's own getUsableSpace says: f_bavail, without the blocks reserved for root. Log dirs on one
+# device are one volume. A log dir that can't be looked into is named in the snapshot: the broker may be writing to it,
+# behind a mount that is missing here or a path that is wrong, so gateways take the broker's state for unknown. If none
+# can be, nothing is published, so that gateways see the last snapshot age. For the same reason an agent that ends
+# doesn't take its snapshot back: the broker goes on.
 #
 # The main thread only waits for a signal. All else is one daemon thread, since neither a file system that hangs nor a
 # cluster that doesn't answer may keep the process from ending. One snapshot is under way at a time: an older one is
@@ -24,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, NoReturn, Self, get_args
 
@@ -34,21 +36,23 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from gateway import yaml_text
+from gateway.arguments import Parser, add_examples
 from gateway.config import property_text
 from gateway.kafka import topic_names
 from gateway.kafka.describe import NO_TOPIC
 from gateway.kafka.internal_topic import TopicError
+from gateway.logs import DefaultLog, LogFormat, configure_logging
 from gateway.storage.snapshot import encode
 from gateway.storage.snapshots import volume_topic
 from gateway.suggest import hint
-from policies.storage import Limit, LimitType, Snapshot, Volume
+from policies.storage import LimitType, Snapshot, Volume, VolumeLimit
 from policies.units import parse_duration, parse_size
 
 log = logging.getLogger("gateway.volume-agent")
 
 PREFIX: Final = "produce_gateway_volume_agent"
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MOUNTS: Final = Path("/proc/self/mountinfo")
+FORMATTED: Final = "meta.properties"  # what is in each log dir since a broker formatted it; a mount point has none
 RETRY_S: Final = 5.0  # after a snapshot that was not published; sooner where the interval is shorter
 POLL_S: Final = 0.2
 PUBLISH_TIMEOUT_S: Final = (1.0, 30.0)  # the interval, within these
@@ -60,12 +64,12 @@ KAFKA: Final = "kafka."
 COUNTERS: Final = {
     "snapshots_published": "Snapshots that the volume topic has acknowledged.",
     "publication_errors": "Snapshots that it has not.",
-    "snapshots_skipped": "Snapshots that were due while no log dir could be asked.",
+    "snapshots_skipped": "Snapshots that were due while no log dir could be looked into.",
 }
 VOLUME_GAUGES: Final = {
     "capacity_bytes": "Size of the volume.",
-    "available_bytes": "What Kafka may still write to it.",
-    "consumed_bytes": "Size less what is available.",
+    "available_bytes": "Bytes that Kafka may still write to it.",
+    "consumed_bytes": "Size less the available bytes.",
     "soft_level_free_bytes": "Free bytes at which the published soft limit is reached; no series without such a limit.",
     "hard_level_free_bytes": "The same for the hard limit.",
 }
@@ -78,7 +82,7 @@ class SettingsError(Exception):
     """The agent can't be started like this: one line."""
 
 
-def parse_limit(value: object) -> Limit:
+def parse_limit(value: object) -> VolumeLimit:
     """A limit from TYPE:LEVEL or {type: TYPE, level: LEVEL}: a size, or whole percent for MinFreePercentage.
 
     Raises:
@@ -96,14 +100,14 @@ def parse_limit(value: object) -> Limit:
         percent = re.fullmatch(r"([0-9]{1,3})\s*%?", str(level).strip())
         if percent is None or not 1 <= int(percent[1]) <= 100:
             raise ValueError(f"{level!r}: MinFreePercentage is a whole percentage from 1 to 100 here, such as 20")
-        return Limit(kind, int(percent[1]) / 100)
+        return VolumeLimit(kind, int(percent[1]) / 100)
     size = parse_size(level)
     if not isinstance(size, int) or isinstance(size, bool) or not 0 < size < 2**63:
         raise ValueError(f"{level!r}: a size above 0 is needed, such as 10GB; for no limit leave it out")
-    return Limit(kind, float(size))
+    return VolumeLimit(kind, float(size))
 
 
-def _own_limit(value: object) -> Limit | None:
+def _own_limit(value: object) -> VolumeLimit | None:
     return None if value in ("none", None) else parse_limit(value)
 
 
@@ -121,8 +125,8 @@ class _Section(BaseModel):
 class OwnLimits(_Section):
     """Of one log dir's volume, in place of the agent's; None: not the agent's either, only the gateway's."""
 
-    soft: Annotated[Limit | None, PlainValidator(_own_limit)] = None
-    hard: Annotated[Limit | None, PlainValidator(_own_limit)] = None
+    soft: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
+    hard: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
 
 
 class Settings(_Section):
@@ -132,10 +136,11 @@ class Settings(_Section):
     topic: str = Field(default=topic_names.VOLUMES, pattern=r"^[a-zA-Z0-9._-]{1,249}$")
     replication: int | None = Field(default=None, ge=1, le=100)
     interval: Annotated[float, PlainValidator(_interval)] = 30.0
-    soft: Annotated[Limit | None, PlainValidator(_own_limit)] = None
-    hard: Annotated[Limit | None, PlainValidator(_own_limit)] = None
+    soft: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
+    hard: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
     volumes: dict[str, OwnLimits] = {}
     metrics: str = "127.0.0.1:9191"
+    log_format: LogFormat = "console"
     kafka: dict[str, str] = {}
 
     @field_validator("log_dirs", mode="before")
@@ -163,9 +168,9 @@ class Settings(_Section):
             _check_order(f"volumes: {path}: ", *self.limits_of([path]))
         return self
 
-    def limits_of(self, log_dirs: Sequence[str]) -> tuple[Limit | None, Limit | None]:
+    def limits_of(self, log_dirs: Sequence[str]) -> tuple[VolumeLimit | None, VolumeLimit | None]:
         """Soft and hard limit of the volume under these log dirs; the first that has its own decides."""
-        chosen: dict[str, Limit | None] = {"soft": self.soft, "hard": self.hard}
+        chosen: dict[str, VolumeLimit | None] = {"soft": self.soft, "hard": self.hard}
         for path in reversed(log_dirs):
             own = self.volumes.get(path)
             if own is not None:
@@ -183,7 +188,7 @@ class Settings(_Section):
         }
 
 
-def _check_order(where: str, soft: Limit | None, hard: Limit | None) -> None:
+def _check_order(where: str, soft: VolumeLimit | None, hard: VolumeLimit | None) -> None:
     if soft is None or hard is None or soft.type != hard.type:
         return  # of different types: it depends on the volume's size, and the hard one wins
     late = soft.level > hard.level if soft.type == "ConsumedBytes" else soft.level < hard.level
@@ -195,7 +200,7 @@ def read_settings(argv: Sequence[str]) -> Settings:
     """Flags, over the file that --config names.
 
     Raises:
-        SettingsError: what is wrong, and where.
+        SettingsError: the fault, and its place.
     """
     args = vars(_make_parser().parse_args(argv))
     path: Path | None = args.pop("config")
@@ -268,9 +273,9 @@ def _explain(error: ValidationError, path: Path | None, flags: set[str]) -> str:
     return f"{where}: {text}" if first["type"] == "value_error" else f"{where}: {text}, not {first['input']!r}"
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{message} (see {self.prog} --help)\n")
+        self.exit(2, f"{message}{self.meant(message)} (see {self.prog} --help)\n")
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -300,7 +305,13 @@ def _make_parser() -> argparse.ArgumentParser:
             help=f"another --{name} for that log dir's volume; none: only the gateway's",
         )
     add("--metrics", metavar="HOST:PORT", help="where /metrics is, or off (127.0.0.1:9191)")
+    add("--log-format", metavar="FORMAT", help="console or json (console)")
     add("--config", metavar="FILE", type=Path, help="YAML file: these names as keys, kafka.KEY for --kafka")
+    add_examples(
+        parser,
+        "--broker-id 1 --log-dirs /var/lib/kafka --bootstrap-servers kafka:9092",
+        "--config agent.yaml --interval 10s --hard MinFreeBytes:10GB",
+    )
     return parser
 
 
@@ -313,14 +324,14 @@ class Mount(NamedTuple):
 
 
 class Found(NamedTuple):
-    """`failed`: log dir -> why it is left out."""
+    """`failed`: log dir -> why it could not be looked into."""
 
     volumes: tuple[Volume, ...]
     failed: dict[str, str]
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """What stands in a mountinfo (proc_pid_mountinfo(5)), in its order: a later mount hides earlier ones."""
+    """The mounts of a mountinfo (proc_pid_mountinfo(5)), in its order: a later mount hides earlier ones."""
     found = []
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -361,8 +372,12 @@ def measure(settings: Settings) -> Found:
         directory = os.path.join(log_dir, "")  # a file of that name is an error
         try:
             device, status = os.stat(directory).st_dev, os.statvfs(directory)
+            with suppress(PermissionError):  # the broker's own user may be the only one to look inside
+                os.stat(directory + FORMATTED)
         except OSError as error:
             failed[log_dir] = error.strerror or str(error)
+            if isinstance(error, FileNotFoundError) and os.path.isdir(directory):
+                failed[log_dir] = f"it has no {FORMATTED}: it is no broker's log dir, or its volume is not mounted"
             continue
         unit = status.f_frsize or status.f_bsize
         total = status.f_blocks * unit
@@ -384,7 +399,7 @@ def measure(settings: Settings) -> Found:
 
 
 class Metrics:
-    """What /metrics shows; all there from the start, at 0."""
+    """The metrics of /metrics; all there from the start, at 0."""
 
     def __init__(self, log_dirs: Sequence[str] = ()) -> None:
         self.registry = CollectorRegistry()
@@ -394,7 +409,7 @@ class Metrics:
         self.skipped = made["snapshots_skipped"]
         self.log_dir_errors = Counter(
             f"{PREFIX}_log_dir_errors",
-            "How often a log dir could not be asked and was left out.",
+            "How often a log dir could not be looked into. Gateways take the broker's state for unknown meanwhile.",
             ["log_dir"],
             registry=self.registry,
         )
@@ -450,7 +465,7 @@ class Agent:
         self._settings = settings
         self._metrics = metrics
         self._wall = wall
-        self._left_out: set[str] = set()
+        self._failed: set[str] = set()  # log dirs that failed last time
         self._begun = False
         self._has_topic = False
         self._complaint = ""
@@ -479,7 +494,7 @@ class Agent:
         if not found.volumes:
             self._metrics.skipped.inc()
             return False
-        snapshot = Snapshot(self._settings.broker_id, at, found.volumes)
+        snapshot = Snapshot(self._settings.broker_id, at, found.volumes, tuple(found.failed))
         try:
             self._publish(encode(snapshot, self._settings.soft, self._settings.hard))
         except TopicError as error:
@@ -550,12 +565,15 @@ class Agent:
     def _note_log_dirs(self, found: Found) -> None:
         for log_dir, why in found.failed.items():
             self._metrics.log_dir_errors.labels(log_dir).inc()
-            if log_dir not in self._left_out:
-                log.error("log dir %s is left out: %s", log_dir, why)
-        for log_dir in self._left_out - found.failed.keys():
-            log.info("log dir %s is back", log_dir)
-        fresh = found.failed.keys() - self._left_out
-        self._left_out = set(found.failed)
+            if log_dir not in self._failed:
+                log.error(
+                    "log dir %s can't be looked into (%s): gateways take the state of broker %d for unknown until it"
+                    " can, or until it is no longer among --log-dirs", log_dir, why, self._settings.broker_id,
+                )  # fmt: skip
+        for log_dir in self._failed - found.failed.keys():
+            log.info("log dir %s can be looked into again", log_dir)
+        fresh = found.failed.keys() - self._failed
+        self._failed = set(found.failed)
         if fresh and not found.volumes:
             log.error("no log dir is left: nothing is published, and gateways will see the last snapshot age")
 
@@ -585,7 +603,7 @@ def main(argv: Sequence[str]) -> int:
         settings = read_settings(argv)
         # Before any thread: all of them inherit it, and the signal waits for `sigwait`.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=logging.INFO)
+        configure_logging(DefaultLog(settings.log_format))
         metrics = Metrics(settings.log_dirs)
         agent = Agent(settings, metrics)
         _serve_metrics(settings.metrics, metrics)

@@ -45,7 +45,7 @@ def read(path: Path) -> str:
 
 
 def load(text: str, source: str) -> Any:
-    """The data. `source` stands before what is wrong.
+    """The data. `source` stands before the fault.
 
     Raises:
         YamlError: the text is not YAML, or a key is given twice.
@@ -53,15 +53,14 @@ def load(text: str, source: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
-        told = _explained(text) or error
-        line = f":{told.problem_mark.line + 1}" if told.problem_mark else ""
-        raise YamlError(f"{source}{line}: {told.problem or 'not valid YAML'}") from error
+        line, what = _said(_explained(text) or error)
+        raise YamlError(f"{source}{line}: {what}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise YamlError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def _explained(text: str) -> yaml.MarkedYAMLError | None:
-    """What PyYAML's own parser finds wrong: libyaml's words are fewer, and its line may be the next one."""
+    """The fault that PyYAML's own parser finds: libyaml's words are fewer, and its line may be the next one."""
     try:
         yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -69,6 +68,22 @@ def _explained(text: str) -> yaml.MarkedYAMLError | None:
     except (yaml.YAMLError, RecursionError):
         pass
     return None
+
+
+def _said(error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    """The place, and what is wrong there: for common slips in words of our own, since PyYAML's are its grammar's."""
+    what, context = error.problem or "not valid YAML", error.context or ""
+    at = error.problem_mark.line + 1 if error.problem_mark else 0
+    begin = error.context_mark.line + 1 if error.context_mark else at
+    if "quoted scalar" in context and "end of stream" in what:
+        return f":{begin}", "a quotation mark is opened here and never closed"
+    if "'\\t'" in what:
+        what = "a tab: YAML is indented by spaces"
+    elif context.startswith("while parsing a flow ") and begin != at:
+        what += f": is the bracket closed that line {begin} opens?"
+    elif what == "mapping values are not allowed here":
+        what += ": text with a colon and a space in it needs quotes, and keys of one section the same indent"
+    return f":{at}" if at else "", what
 
 
 class Lines:
@@ -87,8 +102,10 @@ class Lines:
         return self._find(path)[1]
 
     def keys(self, path: Sequence[Hashable]) -> list[str]:
-        """Of the mapping at that path; none where there is no mapping."""
+        """Of the mapping at that path, or the indices of the list there; none where there is neither."""
         node = self._find(path)[0]
+        if isinstance(node, yaml.SequenceNode):
+            return [str(index) for index in range(len(node.value))]
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
         return [key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
 
@@ -97,8 +114,8 @@ class Lines:
         node = self._root
         line = node.start_mark.line if node is not None else 0
         for part in path:
-            if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-                node = node.value[part]
+            if isinstance(node, yaml.SequenceNode) and str(part).isdigit() and int(str(part)) < len(node.value):
+                node = node.value[int(str(part))]
                 line = node.start_mark.line
                 continue
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()

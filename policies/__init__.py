@@ -1,5 +1,5 @@
-# Who may send how much: numbers in, verdicts out. Standard library only; no I/O, no clock (`now` is an argument), no
-# logging, and no knowledge of the wire.
+# The rules of who may send how much: numbers in, verdicts out. Standard library only; no I/O, no clock (`now` is an
+# argument), no logging, and no knowledge of the wire.
 #
 # decision.py     what a limit is, and how several of them become one verdict
 # verdict.py      what a limit says and why; which error code a client understands
@@ -9,13 +9,16 @@
 # quotas/         client quotas: who one is for, which one holds, and the lines at work     [546]
 # groups/         resource groups: what is in which, and the lines at work                  [PIP82]
 # fleet/          limits that hold over several processes: keys, demand, shares, parts      [PIP82]
-# storage.py      volumes, limits, the factor, and what holds while nobody knows            [DISK, 035]
+# storage/        volumes, limits, the factor, whom it holds, and what holds while nobody knows [DISK, 035]
 # plugin.py       what a policy of the operator's own has to look like
+# rollout.py      which clients a policy is enforced for while it is brought in by steps
 # fence.py        idempotent producers: what is rejected behind a rejected batch
 # duplicates.py   idempotent batches acknowledged a second time
 # repeats.py      rejected batches that come again
-# policy_set.py   what may be changed at run time: the file's values, those set since, and what wins
-# explain.py      every rule that looks at some traffic, put beside each other for people
+# policy_values.py, policy_set.py, policy_records.py
+#                 what may be changed at run time: one value; the file's and those set since; how they are written down
+# fitting.py      which of many thresholds go together
+# explain/        every rule that looks at some traffic, put beside each other for people
 # whatif/         recorded usage decided once more by other policies: differences
 # usage.py        the usage record: fields and types, for the writer and the audit
 # text.py         foreign text, made fit for a log line

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -26,7 +26,7 @@ STRICTNESS: Final[Mapping[str, int]] = {DELAY: 0, REJECT: 1, HOLD: 2}  # HOLD: a
 
 
 class Patience(NamedTuple):
-    """How long a connection has been kept from sending, and whether it can be kept longer.
+    """The wait of a connection that is kept from sending so far, and whether it can be kept longer.
 
     `may_delay` False: its oldest request has waited as long as it may, so a request that would have to wait for others
     is rejected. `denied_s`: seconds since its first rejection behind which nothing was admitted; where there is not
@@ -44,14 +44,20 @@ class Limit:
     observes = False
 
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
-        """What happens to a request that brings `size` bytes in `messages` messages; None = nothing. Takes nothing."""
+        """The verdict on a request that brings `size` bytes in `messages` messages; None = nothing. Takes nothing."""
         raise NotImplementedError
 
     def take(self, size: int, messages: int, now: float) -> None:
         """These pass: charge for them."""
 
-    def spare(self, size: int) -> None:
-        """These pass although this limit would have rejected them: other clients must not pay for them."""
+    def spare(self, size: int, messages: int) -> None:
+        """These pass, and this limit only observes them: it would have rejected them, or its client would not have sent
+        them yet. They are measured and not charged, or other clients would have to pay for them. Below 0: they did not
+        get into the log.
+        """
+
+    def give_back(self, size: int, messages: int) -> None:
+        """These were charged, and did not get into the log."""
 
 
 class Limits(NamedTuple):
@@ -67,20 +73,22 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS: Final = Limits()
+ALL: Final = frozenset(Limits._fields)
+NONE: Final[frozenset[str]] = frozenset()
 
 
 class Decision(NamedTuple, Generic[P]):
-    """What happens to one request.
+    """The outcome of one request.
 
-    `refused`: what of it is not forwarded. `delay_ms`: how long its client has to wait after it. `notes`: what the
-    limits did, or would have done, to what is forwarded. `limits`, `spared`: for `admit`.
+    `refused`: the partitions that are not forwarded. `delay_ms`: how long its client has to wait after it. `notes`:
+    actions of limits, taken or only observed, on forwarded partitions. `limits`, `spared`: for `admit` and `give_back`.
     """
 
     refused: Refused
     delay_ms: int
     notes: list[Note[P]]
     limits: Mapping[Key, Limits]
-    spared: frozenset[Limit]
+    spared: Collection[Limit]
 
 
 def decide(
@@ -90,29 +98,36 @@ def decide(
     now: float,
     *,
     standing: Mapping[Key, Verdict] = {},
-    observes: bool = False,
+    observed: Collection[str] = NONE,
+    would_wait: bool = False,
     one_fate: bool = False,
 ) -> Decision[P]:
     """Ask all limits about one request. Takes nothing: see `admit`.
 
     Args:
         parts: the request but for `standing`, each partition once.
-        limits: what each of them is under; those that are not in it are under none.
-        standing: what is refused whatever the limits say.
-        observes: no limit is enforced, all verdicts are only counted.
+        limits: those of each partition; partitions that are not in it have none.
+        standing: the partitions that are refused whatever the limits say.
+        observed: fields of Limits of which nothing is enforced for this client; verdicts are only counted.
+        would_wait: it would not send this yet if all were enforced. So those that only observe are not charged.
         one_fate: where some partitions are refused, all are.
     """
     said: dict[Limit, Verdict] = {}
-    for limit, (size, messages) in _loads(parts, limits).items():
+    spared: set[Limit] = set()
+    for limit, (size, messages, is_observed) in _loads(parts, limits, observed).items():
         why = limit.judge(size, messages, patience, now)
         if why is not None:
-            said[limit] = replace(why, observed_only=True) if limit.observes else why
+            why = said[limit] = replace(why, observed_only=True) if is_observed else why
+            is_observed = why.observed_only
+        # The caller may forward a refused part nevertheless (acks=0, and the client has gone): it is charged too.
+        if is_observed and (would_wait or (why is not None and why.action != DELAY)):
+            spared.add(limit)
     refused, delay_ms, notes = dict(standing), 0, []
     for part in parts if said else ():
         why = strictest(said.get(limit) for limit in limits.get(part[:2], NO_LIMITS) if limit is not None)
         if why is None:
             continue
-        if why.observed_only or observes:
+        if why.observed_only:
             notes.append((part, why.would, why.reason, why.throttle_ms))
         elif why.action == DELAY:
             notes.append((part, DELAYED, why.reason, why.throttle_ms))
@@ -124,25 +139,35 @@ def decide(
         first = min(refused.values(), key=lambda why: why.reason != PROTECTED_TOPIC)
         for part in parts:
             refused.setdefault(part[:2], first)
-    # What an enforced limit refused may be forwarded all the same (acks=0 whose client has gone), and is charged then.
-    spared = frozenset(limit for limit, why in said.items() if why.action != DELAY and (observes or why.observed_only))
     return Decision(refused, delay_ms, notes, limits, spared)
 
 
 def admit(decision: Decision[P], parts: Iterable[P], now: float) -> None:
     """Charge every limit for these parts of the request, which are forwarded."""
-    for limit, (size, messages) in _loads(parts, decision.limits).items():
+    for limit, (size, messages, _) in _loads(parts, decision.limits).items():
         if limit in decision.spared:
-            limit.spare(size)
+            limit.spare(size, messages)
         else:
             limit.take(size, messages, now)
+
+
+def give_back(decision: Decision[P], part: P) -> None:
+    """This part was forwarded, and did not get into the log: each limit gets its charge back."""
+    _, _, size, messages, *_ = part
+    for limit in decision.limits.get(part[:2], NO_LIMITS):
+        if limit is None:
+            continue
+        if limit in decision.spared:
+            limit.spare(-size, -messages)
+        else:
+            limit.give_back(size, messages)
 
 
 def strictest(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """The one that counts among several verdicts on the same batch; None if there is none.
 
-    What is enforced beats what is only observed, then a hold beats a rejection and a rejection a delay, then the longer
-    throttle wins; the first of equals.
+    An enforced one beats one that is only observed, then a hold beats a rejection and a rejection a delay, then the
+    longer throttle wins; the first of equals.
     """
     return max((verdict for verdict in verdicts if verdict is not None), key=_rank, default=None)
 
@@ -152,12 +177,24 @@ def _rank(verdict: Verdict) -> tuple[bool, int, int]:
     return not verdict.observed_only, action, verdict.throttle_ms
 
 
-def _loads(parts: Iterable[P], limits: Mapping[Key, Limits]) -> dict[Limit, tuple[int, int]]:
-    """Bytes and messages that these parts bring under each limit."""
-    loads: dict[Limit, tuple[int, int]] = {}
+def _loads(
+    parts: Iterable[P], limits: Mapping[Key, Limits], observed: Collection[str] = NONE
+) -> dict[Limit, tuple[int, int, bool]]:
+    """Bytes and messages that these parts bring under each limit, and whether it is only observed."""
+    if not limits:
+        return {}
+    sums: dict[int, tuple[Limits, int, int]] = {}  # many partitions of a topic are under the very same
     for part in parts:
-        for limit in limits.get(part[:2], NO_LIMITS):
+        under = limits.get(part[:2], NO_LIMITS)
+        _, size, messages = sums.get(id(under), (under, 0, 0))
+        sums[id(under)] = under, size + part[2], messages + part[3]
+    loads: dict[Limit, tuple[int, int, bool]] = {}
+    for under, size, messages in sums.values():
+        for policy, limit in zip(Limits._fields, under, strict=True):
             if limit is not None:
-                size, messages = loads.get(limit, (0, 0))
-                loads[limit] = size + part[2], messages + part[3]
+                before = loads.get(limit)
+                if before is None:
+                    loads[limit] = size, messages, limit.observes or policy in observed
+                else:
+                    loads[limit] = size + before[0], messages + before[1], before[2]
     return loads

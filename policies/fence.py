@@ -7,7 +7,7 @@
 #
 # One fence per client connection, which dies with it. A client that reconnects, to this worker, another one or another
 # gateway, starts again from its oldest unacknowledged batch, which is the rejected one or an earlier one; so the new
-# connection needs to know nothing of the old, and a fence shared by connections would stand on when that batch had been
+# connection needs to know nothing of the old, and a fence shared by connections would stay when that batch had been
 # admitted elsewhere. Only for codes that this client retries (verdict.is_retried): behind another one the base never
 # comes back. Sequences: KIP-98, int32 from 0, wrapping after 2^31 - 1.
 
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import Final
 
-EXPIRY_S: Final = 60.0  # clients retry every 0.1 s to 30 s; whoever takes longer has given that batch up
+EXPIRY_S: Final = 60.0  # clients retry every 0.1 s to 30 s; one that takes longer has given that batch up
 MAX_ENTRIES: Final = 4096  # partitions of one connection with a rejected batch at a time; beyond, the oldest goes
-_WRAP: Final = 2**31 - 1  # as a mask
-_AHEAD: Final = 2**30  # less than half the circle ahead is later, else earlier
+WRAP: Final = 2**31 - 1  # as a mask
+AHEAD: Final = 2**30  # less than half the circle ahead is later, else earlier
 
 Key = tuple[
     int, int, bytes, int
@@ -27,7 +27,7 @@ Key = tuple[
 
 def is_later(sequence: int, base: int) -> bool:
     """Whether a sequence comes after another one, across the wrap."""
-    return 0 < ((sequence - base) & _WRAP) < _AHEAD
+    return 0 < ((sequence - base) & WRAP) < AHEAD
 
 
 class Fence:
@@ -46,7 +46,7 @@ class Fence:
         key = (pid, epoch, topic, index)
         entry = self.entries.get(key)
         if entry is None:
-            self.expire(now)  # what its producer has given up would keep this connection from the fast way for ever
+            self.expire(now)  # else a batch that was given up would keep this connection slow for ever
             return False
         base, seen = entry
         if now - seen >= EXPIRY_S:
@@ -66,11 +66,11 @@ class Fence:
         self.entries[key] = (seq, now)
 
     def admitted(self, pid: int, epoch: int, topic: bytes, index: int) -> None:
-        """A batch that was not blocked is forwarded: what is behind it may follow."""
+        """A batch that was not blocked is forwarded: the batches behind it may follow."""
         self.entries.pop((pid, epoch, topic, index), None)
 
     def expire(self, now: float) -> None:
-        """Forget what producers have given up."""
+        """Forget batches that producers have given up."""
         while self.entries:
             key = next(iter(self.entries))
             if now - self.entries[key][1] < EXPIRY_S:

@@ -29,7 +29,7 @@ class TrafficPolicy(Protocol):
         client_id: str,
         now: float,
     ) -> Verdict | None:
-        """What happens to `size` bytes for that partition; None = nothing to say.
+        """The verdict on `size` bytes for that partition; None = nothing to say.
 
         `node_id`: the upstream broker, -1 while it is not known. `producer_id`: -1 for producers that are not
         idempotent. `now`: seconds on a monotonic clock.
@@ -42,7 +42,7 @@ class TrafficPolicy(Protocol):
 
 
 class PluginLimit(Limit):
-    """What all policies of the operator's own say about one partition of one request."""
+    """The verdict of all policies of the operator's own on one partition of one request."""
 
     __slots__ = ("_batch", "_client", "_plugins")
 

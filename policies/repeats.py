@@ -1,11 +1,11 @@
-# Which batches come again after they were rejected. Clients send a rejected batch again, some of them ten times a
+# Batches that come again after they were rejected. Clients send a rejected batch again, some of them ten times a
 # second, so rejected bytes are attempts; what was finally dropped is rejected less what came again.
 #
 # A rejection is matched once, by the next attempt at the same batch, whatever becomes of that one. So at any time the
 # rejected bytes less all repeats are those of the batches that are still outstanding here, or were until they expired:
 # those whose last attempt was rejected.
 #
-# What is the same batch? Of a producer with an id: epoch, base sequence, bytes and messages. A client that gives a
+# The same batch has, of a producer with an id: the same epoch, base sequence, bytes and messages. A client that gives a
 # batch up goes on with a new epoch, from sequence 0, with what it had rejected behind that batch first (KIP-360): as
 # many messages at the start of a new epoch as are outstanding of older ones may be these in another form, which can't
 # be told. Of a producer without an id: the CRC that the batch has in its header, bytes and messages. Clients that put
@@ -13,8 +13,8 @@
 # something of theirs is outstanding nobody can tell.
 #
 # Shared by all connections of a worker, bounded in time and number. Where too much is outstanding to be remembered,
-# nobody can tell for as long as it would have been. Who comes again over another worker or gateway is new there: then
-# the rejected bytes less the repeats are an upper bound. Knows no request and no clock.
+# nobody can tell for as long as it would have been. A batch that comes again over another worker or gateway is new
+# there: then the rejected bytes less the repeats are an upper bound. Knows no request and no clock.
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Batch = tuple[int, int, int, int]  # producer epoch, base sequence (without a pr
 class Rejected:
     """The batches whose last attempt was rejected.
 
-    `asks`: whether an answer of `resent` can be another than 0; while it is False nobody need call it.
+    `asks`: whether an answer of `resent` can be another than 0; while it is False it needn't be called.
     """
 
     __slots__ = ("_blind_until", "_count", "_max_batches", "_places", "asks")
@@ -54,7 +54,7 @@ class Rejected:
 
     @property
     def blind(self) -> bool:
-        """Whether it had to forget something not long ago."""
+        """Whether it had to forget a batch not long ago."""
         return self._blind_until is not None
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Rejected:
         return None if changed else 0
 
     def expire(self, now: float) -> None:
-        """Forget what nobody has tried again for KEPT_S; to be called every few seconds."""
+        """Forget batches that no client has tried again for KEPT_S; to be called every few seconds."""
         while self._places and now - _last(next(iter(self._places.values()))) >= KEPT_S:
             self._forget_oldest()
         if self._blind_until is not None and now >= self._blind_until:

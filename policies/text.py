@@ -1,5 +1,5 @@
-# Text of somebody else's (topics, principals, client ids, another system's errors), made fit for a log line, an error
-# text and a terminal. The one function for it; knows nothing of who wrote the text and where it goes.
+# Foreign text (topics, principals, client ids, another system's errors), made fit for a log line, an error text and a
+# terminal. The one function for it; knows neither the author of the text nor its destination.
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ERROR_CHARS: Final = 200  # an error says more than a name
 def one_line(text: str | bytes, limit: int = NAME_CHARS) -> str:
     """Printable, without line ends, control, format and bidirectional characters, and at most `limit` characters.
 
-    Bytes are read as UTF-8; what is none of it becomes U+FFFD. Only the beginning is looked at: the cost is bounded,
-    however long the text is. `limit` is at least 1.
+    Bytes are read as UTF-8; invalid ones become U+FFFD. Only the beginning is looked at: the cost is bounded, however
+    long the text is. `limit` is at least 1.
     """
     if isinstance(text, bytes):
         text = text[: 4 * (limit + 1)].decode("utf-8", "replace")  # no character has more than four bytes

@@ -3,7 +3,7 @@
 #
 # MB = 10^6 bytes, MiB = 2^20. Durations: 500ms, 3s, 1h30m, or ISO 8601 as the proposals have them (PT1M, PT0S,
 # P1DT12H). Of ISO 8601 only what Java's Duration.parse takes as well, without signs: a year or a month has no fixed
-# length, so neither is a duration here.
+# length, so neither is a duration here. Times are RFC 3339's, with an offset: 2026-11-22T21:00:00Z.
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import math
 import re
 from typing import Final, overload
 
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kKMGT]?B|[KMGT]iB)")
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|[kKMGT]?B|[KMGT]iB)")
 _BYTES: Final = {
     "": 1,
     "B": 1,
@@ -38,7 +38,7 @@ def parse_size(value: str) -> int: ...
 @overload
 def parse_size(value: object) -> object: ...
 def parse_size(value: object) -> object:
-    """Bytes from text such as 20MB, 1.5GiB, 4096. What is no text is given back as it is.
+    """Bytes from text such as 20MB, 1.5GiB, 4096. A value that is no text is given back as it is.
 
     Raises:
         ValueError: the text is not a size.
@@ -59,7 +59,7 @@ def parse_duration(value: str) -> float: ...
 @overload
 def parse_duration(value: object) -> object: ...
 def parse_duration(value: object) -> object:
-    """Seconds from text such as 500ms, 3s, 1h30m, PT1M. What is no text is given back as it is.
+    """Seconds from text such as 500ms, 3s, 1h30m, PT1M. A value that is no text is given back as it is.
 
     Raises:
         ValueError: the text is not a duration.
@@ -82,6 +82,70 @@ def parse_iso8601(text: str) -> float | None:
         return None
     numbers = zip(match.groups("0"), _ISO_SECONDS, strict=True)
     return sum(float(number.replace(",", ".")) * unit for number, unit in numbers)
+
+
+_TIME: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,3})\d*)?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
+)
+LAST_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999
+_DAY_MS: Final = 86_400_000
+
+
+def parse_time(text: str) -> int:
+    """Unix time in milliseconds of an RFC 3339 timestamp, from 1970 on. A leap second is the next day's first.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _TIME.fullmatch(text) if len(text) <= _MAX_CHARS else None
+    if match is not None:
+        year, month, day, hour, minute, second = map(int, match.groups()[:6])
+        sign, offset_h, offset_m = match[8], int(match[9] or 0), int(match[10] or 0)
+        offset = (offset_h * 60 + offset_m) * (-1 if sign == "-" else 1)
+        days = _days(year, month, day)
+        fits = hour < 24 and minute < 60 and second <= 60 and offset_h < 24 and offset_m < 60
+        at_ms = ((days * 1440 + hour * 60 + minute - offset) * 60 + second) * 1000 + int((match[7] or "").ljust(3, "0"))
+        if fits and _date(days) == (year, month, day) and 0 <= at_ms <= LAST_TIME_MS:
+            return at_ms
+    raise ValueError(f"{text[:_MAX_CHARS]!r} is no time; for example: 2026-11-22T21:00:00Z (RFC 3339)")
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Since 1970-01-01, in the Gregorian calendar; years begin in March here, so that a leap day is the last."""
+    year, month = (year, month - 3) if month > 2 else (year - 1, month + 9)
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 1 - 719_468
+
+
+def _date(days: int) -> tuple[int, int, int]:
+    """Year, month and day of `_days`."""
+    era, day = divmod(days + 719_468, 146_097)  # eras have 400 years
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    return era * 400 + year + (month > 9), month + 3 if month < 10 else month - 9, day + 1
+
+
+def parse_until(text: str, now_ms: int) -> int:
+    """Unix time in milliseconds: a time, or a duration from now on, as commands take them.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        until_ms = now_ms + parse_duration(text) * 1000
+    except ValueError:
+        pass
+    else:
+        if until_ms > LAST_TIME_MS:
+            raise ValueError(f"{text[:_MAX_CHARS]!r} from now on is beyond the year 9999")
+        return round(until_ms)
+    try:
+        return parse_time(text)
+    except ValueError:
+        raise ValueError(
+            f"{text[:_MAX_CHARS]!r} is neither a time nor a duration; for example: 2h, or 2026-11-22T21:00:00Z"
+        ) from None
 
 
 # --- shown ------------------------------------------------------------------------------------------------------------
@@ -116,3 +180,13 @@ def format_rate(rate: float, digits: int = 1) -> str:
 def exact_rate(rate: float, unit: str = "bytes") -> str:
     """A configured rate with every digit: rounded numbers can't explain why a sum is refused."""
     return f"{rate:,.0f} {unit}/s" if rate == int(rate) else f"{rate:,.3f} {unit}/s"
+
+
+def format_time(at_ms: int) -> str:
+    """Unix time in milliseconds as RFC 3339 has it, in UTC."""
+    days, rest = divmod(at_ms, _DAY_MS)
+    year, month, day = _date(days)
+    seconds, ms = divmod(rest, 1000)
+    part = f".{ms:03}" if ms else ""
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{year:04}-{month:02}-{day:02}T{clock}{part}Z"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 VERSION: Final = 2  # what is written
 READ_VERSIONS: Final = (1, 2)  # what is understood
@@ -25,16 +25,16 @@ OUTCOMES: Final = (
     "errored",  # refused by the broker; reason is Kafka's error name
     "unanswered",  # forwarded, the connection ended before the answer
     "discarded",  # never forwarded, its client had gone
-    "dropped",  # never forwarded and nobody will send it again; reason says why
+    "dropped",  # never forwarded, and no client will send it again; reason says why
     "trailing",  # bytes behind the last whole batch: the broker trims them
 )
 
-# What a policy that is only observed would have done: counted beside the outcome above that the same bytes had, never
-# part of the offered bytes.
+# The effect that a policy that is only observed would have had: counted beside the outcome above that the same bytes
+# had, never part of the offered bytes.
 WOULD: Final = ("would_reject", "would_delay")
 
-# What policies did or would have done to bytes that have an outcome above as well, each with the policy's reason:
-# beside the offered bytes, never part of them.
+# Effects of policies, real or only observed, on bytes that have an outcome above as well, each with the policy's
+# reason: beside the offered bytes, never part of them.
 DELAYED: Final = "delayed"
 NOTES: Final = (DELAYED, *WOULD)
 
@@ -53,8 +53,8 @@ REASONS: Final[dict[str, tuple[str, ...]]] = {
     "dropped": (
         "connection-lost",  # acks=0 that waited for its limit when its connection ended
         "acks0-limit",  # acks=0 over its limit, where the operator wants it dropped
-        "protected-topic",  # acks=0 to a topic of the gateway's own: nobody can be told
-        "unknown-topic-id",  # acks=0 to a topic whose name nobody knows: likewise
+        "protected-topic",  # acks=0 to a topic of the gateway's own: the client can't be told
+        "unknown-topic-id",  # acks=0 to a topic whose name isn't known: the same
     ),
     "delayed": ("topic-threshold", "client-quota", "resource-group", "storage-throttle", "storage-pause"),
     "would_reject": ("topic-threshold", "client-quota", "resource-group", "storage-throttle", "storage-pause"),
@@ -70,7 +70,7 @@ MAYBE_APPENDED: Final = frozenset(
 )
 
 INTERVAL: Final = "interval"
-LOST: Final = "lost"  # a worker ended without its final interval: what it did after `seq` is not known
+LOST: Final = "lost"  # a worker ended without its final interval: its work after `seq` is not known
 
 # Names and types in the order in which they are written. "int" is a 64-bit integer.
 HEADER_FIELDS: Final[dict[str, str]] = {
@@ -91,6 +91,13 @@ HEADER_FIELDS: Final[dict[str, str]] = {
 STORAGE_FACTOR: Final = "storage_factor_ppm"
 OPTIONAL_HEADER_FIELDS: Final[dict[str, str]] = {STORAGE_FACTOR: "int"}
 PPM: Final = 1_000_000
+# Likewise, about once a minute: the cluster's volumes as control saw them last, and how many of the partitions of the
+# busiest topics have a replica on each broker. Both are left out where they aren't known. Sizes are in bytes.
+VOLUMES: Final = "volumes"
+SPREAD: Final = "spread"
+VOLUME_FIELDS: Final[dict[str, str]] = {"broker": "int", "log_dir": "str", "total": "int", "available": "int"}
+OPTIONAL_VOLUME_FIELDS: Final[dict[str, str]] = {"soft": "int", "hard": "int"}  # limits, as free bytes
+SPREAD_FIELDS: Final[dict[str, str]] = {"broker": "int", "topic": "str", "here": "int", "partitions": "int"}
 ROW_FIELDS: Final[dict[str, str]] = {
     "broker": "int",  # -1: a bootstrap connection whose broker was not known
     "topic": "str",
@@ -116,7 +123,7 @@ OPTIONAL_ROW_FIELDS: Final[dict[str, str]] = {
     "repeats": "int",  # those of `bytes` whose last attempt before this one was rejected; none in NOTES
 }
 
-# What sums over rows can be asked by, and what they count.
+# The dimensions that sums over rows can be asked by, and what they count.
 DIMENSIONS: Final = (
     *("broker", "topic", "principal", "client_id", "software", "group", "outcome", "reason", "gateway", "worker"),
 )
@@ -127,13 +134,41 @@ MAX_ROWS: Final = 1000
 # is at most six names of NAME_CHARS characters, each of which takes 12 bytes at worst (a pair of escaped surrogates).
 MAX_RECORD_BYTES: Final = 512 * 1024
 NAME_CHARS: Final = 256
-_HEADER_BYTES: Final = 4096  # more than any header
+_HEADER_BYTES: Final = 4096  # more than any header without disks, which have …
+MAX_DISKS_BYTES: Final = 128 * 1024  # 1,000 volumes, or twice as many lines of the spread
 
 _TYPES: Final[dict[str, Any]] = {"int": int, "str": str, "bool": bool}
 _LOWEST: Final[dict[str, int]] = {"broker": -1, "seq": -1, "parts": 1}  # every other number starts at 0
 _row_values = attrgetter(*ROW_FIELDS)
 # ASCII output: a client id may hold any character, U+2028 among them, and a record has to stay one line everywhere.
 _dumps = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
+
+
+class VolumeNote(NamedTuple):
+    """One volume at one look. `soft`, `hard`: limits as free bytes; None: there is none."""
+
+    broker: int
+    log_dir: str
+    total: int
+    available: int
+    soft: float | None = None
+    hard: float | None = None
+
+
+class SpreadNote(NamedTuple):
+    """Of a topic's partitions, the number of those with a replica on that broker."""
+
+    broker: int
+    topic: str
+    here: int
+    partitions: int
+
+
+class Disks(NamedTuple):
+    """What an interval's record says of disks, as far as it has room, the first ones first."""
+
+    volumes: tuple[VolumeNote, ...] = ()
+    spread: tuple[SpreadNote, ...] = ()
 
 
 class InvalidRecord(ValueError):
@@ -156,6 +191,7 @@ def encode_interval(
     end_ms: int,
     final: bool = False,
     storage_factor: float | None = None,
+    disks: Disks | None = None,
     version: int = VERSION,
 ) -> list[bytes]:
     """One interval as JSON lines without newline, each at most MAX_RECORD_BYTES: usually one.
@@ -168,12 +204,14 @@ def encode_interval(
         InvalidRecord: a reader would refuse it.
     """
     values = [_row(row, version) for row in rows]
-    chunks = _chunks([_dumps(row) for row in values])
+    seen, seen_bytes = ({}, 0) if disks is None or version < 2 else _disks(disks)
+    chunks = _chunks([_dumps(row) for row in values], MAX_RECORD_BYTES - _HEADER_BYTES - seen_bytes)
     told = {} if storage_factor is None or version < 2 else {STORAGE_FACTOR: _ppm(storage_factor)}
     headers = [
         _header(version, INTERVAL, gateway, boot, worker, seq, part, len(chunks), start_ms, end_ms, final, **told)
         for part in range(len(chunks))
     ]
+    headers[0] |= seen
     validate(headers[0] | {"rows": values})
     return [_line(header, chunk) for header, chunk in zip(headers, chunks, strict=True)]
 
@@ -217,18 +255,21 @@ def validate(record: object) -> None:
         _check_fields(record, OPTIONAL_HEADER_FIELDS, "")
         if record[STORAGE_FACTOR] > PPM:
             raise InvalidRecord(f"{STORAGE_FACTOR}: {record[STORAGE_FACTOR]} is out of range")
+    if record["version"] > 1:
+        _check_all(record, VOLUMES, VOLUME_FIELDS, OPTIONAL_VOLUME_FIELDS)
+        _check_all(record, SPREAD, SPREAD_FIELDS, {})
     _check_header(record, bool(rows))
     for i, row in enumerate(rows):
         _check_row(row, record["version"], f"rows[{i}].")
 
 
 def identity(record: dict[str, Any]) -> tuple[str, str, int, int, int]:
-    """What names a record once and for all: two with the same identity are copies, only one of them counts."""
+    """The name of a record once and for all: two with the same identity are copies, only one of them counts."""
     return record["gateway"], record["boot"], record["worker"], record["seq"], record["part"]
 
 
 def may_be_appended(outcome: str, reason: str = "") -> bool:
-    """Whether these bytes may be in the log though nobody was told so.
+    """Whether these bytes may be in the log though no client was told so.
 
     Growth of the log lies between accepted, and accepted plus all bytes of which this is true.
     """
@@ -243,6 +284,28 @@ def _ppm(factor: float) -> int:
     return max(round(factor * PPM), 1 if factor > 0 else 0)  # 0 means that nothing got in
 
 
+def _disks(disks: Disks) -> tuple[dict[str, object], int]:
+    """Header fields, and the most bytes that they take."""
+    volumes = [
+        {"broker": each.broker, "log_dir": each.log_dir[:NAME_CHARS], "total": each.total, "available": each.available}
+        | {name: round(level) for name, level in (("soft", each.soft), ("hard", each.hard)) if level is not None}
+        for each in disks.volumes
+    ]
+    spread = [each._asdict() | {"topic": each.topic[:NAME_CHARS]} for each in disks.spread]
+    told: dict[str, object] = {}
+    left = MAX_DISKS_BYTES
+    for name, values in ((VOLUMES, volumes), (SPREAD, spread)):
+        kept: list[object] = []
+        for value in values:
+            left -= len(_dumps(value)) + 1
+            if left < 0:
+                break
+            kept.append(value)
+        if kept:
+            told[name] = kept
+    return told, MAX_DISKS_BYTES if told else 0
+
+
 def _row(row: object, version: int) -> dict[str, object]:
     values: dict[str, object] = dict(zip(ROW_FIELDS, _row_values(row), strict=True))
     if version > 1:  # what says nothing is left out: most rows have no group, and none repeats
@@ -255,11 +318,11 @@ def _line(header: dict[str, object], rows: list[str]) -> bytes:
     return f'{_dumps(header)[:-1]},"rows":[{",".join(rows)}]}}'.encode("ascii")
 
 
-def _chunks(rows: list[str]) -> list[list[str]]:
+def _chunks(rows: list[str], most_bytes: int) -> list[list[str]]:
     chunks: list[list[str]] = [[]]
     size = 0
     for row in rows:
-        if chunks[-1] and (len(chunks[-1]) == MAX_ROWS or size + len(row) > MAX_RECORD_BYTES - _HEADER_BYTES):
+        if chunks[-1] and (len(chunks[-1]) == MAX_ROWS or size + len(row) > most_bytes):
             chunks.append([])
             size = 0
         chunks[-1].append(row)
@@ -276,6 +339,19 @@ def _check_fields(values: dict[str, Any], fields: dict[str, str], path: str) -> 
             raise InvalidRecord(f"{path}{name}: {value!r} is no {kind}")
         if kind == "int" and not _LOWEST.get(name, 0) <= value < 2**63:
             raise InvalidRecord(f"{path}{name}: {value} is out of range")
+
+
+def _check_all(record: dict[str, Any], name: str, fields: dict[str, str], optional: dict[str, str]) -> None:
+    values = record.get(name)
+    if values is None:
+        return
+    if not isinstance(values, list):
+        raise InvalidRecord(f"{name}: a list is needed")
+    for i, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise InvalidRecord(f"{name}[{i}]: a JSON object is needed")
+        given = {key: kind for key, kind in optional.items() if value.get(key) is not None}
+        _check_fields(value, fields | given, f"{name}[{i}].")
 
 
 def _check_header(record: dict[str, Any], has_rows: bool) -> None:

@@ -1,9 +1,10 @@
-# What a policy says about a batch, in terms that every policy can use: an action, the reason that goes into message,
-# metric and usage log, and how long the client should wait. Which error code carries it depends on the client's
+# A policy's verdict about a batch, in terms that every policy can use: an action, the reason that goes into message,
+# metric and usage log, and how long the client should wait. The error code that carries it depends on the client's
 # software, since clients differ in what they retry (measured: one that gives up loses the application's records).
 #
-# Knows no wire format and no session. Error numbers: Kafka protocol guide. Which client retries what: measured with
-# kafka-clients 2.4-4.1, librdkafka 2.16, franz-go 1.22, sarama 1.61, kafka-python 3.0, aiokafka 0.14, KafkaJS 2.2.
+# Knows no wire format and no session. Error numbers: Kafka protocol guide. The errors that each client retries:
+# measured with kafka-clients 2.4-4.1, librdkafka 2.16, franz-go 1.22, sarama 1.61, kafka-python 3.0, aiokafka 0.14,
+# KafkaJS 2.2.
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ THROTTLING_QUOTA_EXCEEDED: Final = 89  # the true name of what happened (KIP-599
 
 # NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR: every client sends again.
 RETRIED_BY_ALL: Final = frozenset({6, 7, NOT_ENOUGH_REPLICAS, 56})
-# Only clients that name topics by id are ever told so, and each of them asks for metadata and sends again (KIP-516).
+# Only clients that name topics by id get this; each of them asks for metadata and sends again (KIP-516).
 NO_SUCH_ID: Final = 100
 
 # Software names in ApiVersions (KIP-511) and the lowest version known to retry 89; () = whatever it says.
@@ -67,7 +68,7 @@ class Verdict:
 
     @property
     def would(self) -> str:
-        """One of usage.WOULD: what would have happened to the batch if this were enforced."""
+        """One of usage.WOULD: the outcome of the batch if this were enforced."""
         return "would_delay" if self.action == DELAY else "would_reject"
 
 
@@ -96,7 +97,7 @@ def used_up_threshold(
     note: str = "",
 ) -> Verdict:
     """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: LINE_FULL or WAITED_LONG. `note`: see
-    `reduced`; with one it is storage that makes it wait.
+    `reduced`; with one, storage makes it wait.
     """
     text = (
         f"topic {topic} has used up its threshold of {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
@@ -109,29 +110,33 @@ def used_up_threshold(
 
 
 def reduced(factor: float, why: str) -> str:
-    """What explains limits that are lower than configured, in the text of a verdict."""
+    """The explanation of limits that are lower than configured, in the text of a verdict."""
     return f", at {factor:.0%} because of storage: {why}"
 
 
-def storage_throttle(node_id: int, throttle_ms: int, rate: tuple[float, float], note: str, outcome: str) -> Verdict:
-    """Delayed because disks fill up: everybody shares the broker's total, times the storage factor."""
+def storage_throttle(
+    node_id: int, throttle_ms: int, rate: tuple[float, float], note: str, outcome: str, whose: str = "all producers"
+) -> Verdict:
+    """Delayed because disks fill up: `whose` share the broker's total, times the storage factor."""
     text = (
-        f"all producers of broker {node_id} share {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
+        f"{whose} of broker {node_id} share {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
         f" EWMA){note}; {outcome}{_wait(throttle_ms)}"
     )
     action = DELAY if outcome is DELAYED else REJECT
     return Verdict(action, STORAGE_THROTTLE, throttle_ms, text, rate[1], rate[0])
 
 
-def storage_pause(why: str) -> Verdict:
-    """Nothing may be written anywhere in the cluster just now."""
-    text = f"writes are paused: {why}; retry in {PAUSE_THROTTLE_MS / 1000:.1f} s"
-    return Verdict(HOLD, STORAGE_PAUSE, PAUSE_THROTTLE_MS, text)
+def storage_pause(why: str, throttle_ms: int = PAUSE_THROTTLE_MS) -> Verdict:
+    """Nothing may be written just now: anywhere in the cluster, or (`throttle_ms` 0, as its connection goes on with
+    other topics) to one topic.
+    """
+    text = f"writes are paused: {why}; retry" + (f" in {throttle_ms / 1000:.1f} s" if throttle_ms else "")
+    return Verdict(HOLD, STORAGE_PAUSE, throttle_ms, text)
 
 
 def client_quota(quota: str, throttle_ms: int, rate: tuple[float, float], outcome: str) -> Verdict:
-    """Delayed by a client quota. `quota` names it and who shares it; `rate` is (observed, limit) in bytes per second,
-    or for request_percentage in seconds per second.
+    """Delayed by a client quota. `quota` names it and the clients that share it; `rate` is (observed, limit) in bytes
+    per second, or for request_percentage in seconds per second.
     """
     text = f"client quota {quota} is used up; {outcome}{_wait(throttle_ms)}"
     action = DELAY if outcome is DELAYED else REJECT
@@ -168,7 +173,7 @@ def protected_topic(topic: str) -> Verdict:
 
 
 def unknown_topic_id(topic: str) -> Verdict:
-    """Rejected because nobody knows which topic that is, hence neither whether it is protected nor what limits it."""
+    """Rejected because the topic of that id is not known, hence neither its limits nor whether it is protected."""
     return Verdict(REJECT, UNKNOWN_TOPIC_ID, 0, f"{topic}: no broker has told its name yet; retry")
 
 
@@ -196,6 +201,14 @@ def whole_request(name: str | None) -> bool:
     Clients that don't tell their name (KafkaJS, aiokafka) may send or fail the accepted partitions again as well.
     """
     return not name
+
+
+def counts_retries(name: str) -> bool:
+    """Whether that client sends a batch again only a few times, however short the time: it has to be held instead.
+
+    Those that don't tell their name (KafkaJS, aiokafka) are taken for such.
+    """
+    return name in ("", "sarama")
 
 
 def _knows_89(name: str | None, version: str | None) -> bool:

@@ -10,6 +10,8 @@
 #   api.py                  tables: API keys and names, flexible-from versions, the versions we speak, error codes
 #   framing.py              whole frames out of a stream of bytes
 #   describe.py             what bytes that are no Kafka frame look like, for the one log line
+#   usual.py                the form of nearly all Produce requests and answers, read fast; compiled where it can be
+#   layouts.py              the runs of fields that it reads at once
 #   produce_request.py      skim, strip
 #   produce_response.py     skim, local, merge, set_throttle, rewrite_endpoints
 #   pending.py              what each request in flight is owed, in order
@@ -18,12 +20,15 @@
 #   fetch_request.py        how much a Fetch may ask for, changed in place
 #   fetch_response.py       how many bytes of records each partition of a Fetch answer has
 #   admin.py                how messages of admin APIs are read and written, from tables
-#   configs.py, quotas.py   those tables, and how a request is split between the broker and us, and the answers
-#                           merged
+#   configs.py, quotas.py, topics.py   those tables, and how a request is split between the broker and us, and the
+#                           answers merged
 #   handshake.py            ApiVersions, SaslHandshake, SaslAuthenticate, as the gateway's own connections say them
 #   cluster.py              DescribeCluster, Metadata, DescribeLogDirs, likewise
 #   refusal.py              the answer that refuses a whole admin request
+#   proxy_header.py         whose connection a proxy passes on: the PROXY protocol's header, read and written
+#   distinguished_name.py   the name in a client's certificate, written as Java writes it
 #   identity.py             who: client software, SASL principal seen passing by
+#   scram.py                SCRAM as a server says it, and what it knows passwords by
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 # produce path a message is decoded whole, into NamedTuples and str, and encoded whole. Unknown tagged fields are
 # skipped and not written again: what is forwarded without a change should be the client's own bytes. The tables are
 # in protocol/configs.py and protocol/quotas.py; of what the gateway itself asks brokers, in protocol/cluster.py and
-# protocol/handshake.py. It refuses to know which key is whose and who may change it.
+# protocol/handshake.py. It refuses to know the owner of a key, and who may change it.
 #
 # Texts are UTF-8 of at most 32,767 bytes, in compact form as well, for a broker takes no others.
 #
@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from protocol import api, wire
 from protocol.wire import Buffer, MalformedFrame
 
-Kind: TypeAlias = Literal["bool", "int8", "int16", "int32", "int64", "float64", "text", "message", "bytes"]
+Kind: TypeAlias = Literal["bool", "int8", "int16", "int32", "int64", "float64", "text", "message", "bytes", "uuid"]
 Q = TypeVar("Q")
 A = TypeVar("A")
 T = TypeVar("T")
@@ -29,15 +29,16 @@ _Put: TypeAlias = Callable[[Any, int, bool], bytes]  # value, version, flexible
 
 _FLOAT64 = struct.Struct(">d")
 _MAX_TEXT = 0x7FFF  # bytes; what Kafka's own readers and writers refuse to exceed
+_UUID_BYTES = 16
 _FORMS = {"bool": ">?", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "float64": ">d"}
 
 
 class Field(NamedTuple):
     """One field of a message, in the order of the wire.
 
-    Of the kinds, `text` is a str, and `message` one that is cut where it doesn't fit; an error message shouldn't keep
-    an answer from being sent. `since`: the first version that has the field; before, it is read as `default` and not
-    written.
+    Of the kinds, `text` is a str, and `message` is one that is cut where it doesn't fit: an error message shouldn't
+    keep an answer from being sent. `since`: the first version that has the field; before, it is read as `default` and
+    not written. `tag`: of a tagged field, which is not written either where it is `default`.
     """
 
     name: str
@@ -46,18 +47,22 @@ class Field(NamedTuple):
     nullable: bool = False  # the array if it is one, else the text
     since: int = 0
     default: Any = None
+    tag: int | None = None
 
 
 class Struct(Generic[T]):
-    """The fields of a NamedTuple, all of them, in its order."""
+    """The fields of a NamedTuple, all of them, in its order; tagged ones last, by their tags."""
 
-    __slots__ = ("fields", "make", "steps")
+    __slots__ = ("fields", "make", "steps", "tagged")
 
     def __init__(self, make: Callable[..., T], *fields: Field) -> None:
         assert tuple(field.name for field in fields) == getattr(make, "_fields", None)
         self.make = make
         self.fields = fields
-        self.steps = [(field, _reader(field), _writer(field)) for field in fields]
+        steps = [(field, _reader(field), _writer(field)) for field in fields]
+        self.steps = [step for step in steps if step[0].tag is None]
+        self.tagged = steps[len(self.steps) :]
+        assert all(field.tag is not None for field, _, _ in self.tagged)
 
 
 class Request(NamedTuple, Generic[Q]):
@@ -86,7 +91,7 @@ class Api(Generic[Q, A]):
         """The request in buf[start:end] (without size prefix).
 
         Raises:
-            MalformedFrame: what is wrong, in which field and at which byte of the frame.
+            MalformedFrame: the text names the fault, its field and its byte in the frame.
         """
         _inside(buf, end)
         key, pos = wire.int16(buf, start, end)
@@ -193,13 +198,34 @@ def _read_struct(kind: Struct[T], buf: Buffer, pos: int, end: int, version: int,
             value, pos = read(buf, pos, end, version, flexible)
             values.append(value)
         name = "tagged fields"
-        if flexible:
+        if kind.tagged:
+            more, pos = _read_tagged(kind, buf, pos, end, version, flexible)
+            values += more
+        elif flexible:
             pos = wire.skip_tags(buf, pos, end)
     except _Misread as error:
         raise error.under(name) from None
     except MalformedFrame as error:
         raise _Misread(name, pos, str(error)) from None
     return kind.make(*values), pos
+
+
+def _read_tagged(
+    kind: Struct[Any], buf: Buffer, pos: int, end: int, version: int, flexible: bool
+) -> tuple[list[Any], int]:
+    found: dict[int, tuple[int, int]] = {}
+    if flexible:
+        fields, pos = wire.tags(buf, pos, end)
+        found = {tag: (start, stop) for tag, start, stop in fields}
+    values = []
+    for field, read, _ in kind.tagged:
+        value = field.default
+        if field.tag in found and version >= field.since:
+            start, stop = found[field.tag]
+            value, after = read(buf, start, stop, version, flexible)
+            wire.at_end(after, stop)
+        values.append(value)
+    return values, pos
 
 
 def _reader(field: Field) -> _Read:
@@ -210,6 +236,8 @@ def _reader(field: Field) -> _Read:
         one = _read_nullable_text if field.nullable and not field.array else _read_text
     elif kind == "bytes":
         one = _read_bytes
+    elif kind == "uuid":
+        one = _read_uuid
     else:
         one = _NUMBERS[kind]
     return functools.partial(_read_array, one, field.nullable) if field.array else one
@@ -261,6 +289,10 @@ def _read_bytes(buf: Buffer, pos: int, end: int, _version: int, flexible: bool) 
     return bytes(buf[pos : pos + size]), pos + size
 
 
+def _read_uuid(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[bytes, int]:
+    return wire.uuid(buf, pos, end)
+
+
 def _read_bool(buf: Buffer, pos: int, end: int, _version: int, _flexible: bool) -> tuple[bool, int]:
     value, pos = wire.int8(buf, pos, end)
     return value != 0, pos  # as Kafka reads it
@@ -303,10 +335,17 @@ _NUMBERS: dict[str, _Read] = {
 def _put_struct(kind: Struct[T], value: Any, version: int, flexible: bool) -> bytes:
     parts = [
         put(item, version, flexible)
-        for (field, _, put), item in zip(kind.steps, value, strict=True)
-        if version >= field.since
+        for (field, _, put), item in zip((*kind.steps, *kind.tagged), value, strict=True)
+        if field.tag is None and version >= field.since
     ]
-    return b"".join(parts) + _tags(flexible)
+    if not (flexible and kind.tagged):
+        return b"".join(parts) + _tags(flexible)
+    tagged = [
+        (field.tag or 0, put(item, version, flexible))
+        for (field, _, put), item in zip(kind.tagged, value[len(kind.steps) :], strict=True)
+        if item != field.default and version >= field.since
+    ]
+    return b"".join(parts) + wire.put_tags(tagged)
 
 
 def _writer(field: Field) -> _Put:
@@ -317,6 +356,8 @@ def _writer(field: Field) -> _Put:
         one = functools.partial(_put_text, field._replace(nullable=field.nullable and not field.array))
     elif kind == "bytes":
         one = _put_bytes
+    elif kind == "uuid":
+        one = _put_uuid
     else:
         one = functools.partial(_put_number, field.name, kind, struct.Struct(_FORMS[kind]).pack)
     return functools.partial(_put_array, field, one) if field.array else one
@@ -342,6 +383,12 @@ def _put_number(
 
 def _put_bytes(value: bytes, _version: int, flexible: bool) -> bytes:
     return (wire.put_uvarint(len(value) + 1) if flexible else wire.INT32.pack(len(value))) + value
+
+
+def _put_uuid(value: bytes, _version: int, _flexible: bool) -> bytes:
+    if len(value) != _UUID_BYTES:
+        raise ValueError(f"{value!r} is no uuid")
+    return value
 
 
 def _put_text(field: Field, value: str | None, _version: int, flexible: bool) -> bytes:

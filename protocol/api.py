@@ -1,11 +1,12 @@
-# Tables of Kafka's API keys, header versions and error codes, up to Kafka 4.3. Only tables: no code reads a byte here.
+# Tables of Kafka's API keys, header versions and error codes, up to Kafka 4.4. Only tables: no code reads a byte here.
 #
 # A request header has tagged fields (header v2) from the API's `request flexible from` version on, an answer header
 # (header v1) from its `answer flexible from` on. They differ for ApiVersions only: its answer header never has tags,
 # for a client must be able to read the error of a version that it asked for in vain (KIP-511). An API that isn't listed
 # is newer than these tables; of its frames only the key, version, correlation id and client id can be told.
 #
-# Sources: Kafka's message definitions (clients/src/main/resources/common/message), Errors.java, KIP-482.
+# Sources: Kafka's message definitions (clients/src/main/resources/common/message), Errors.java, KIP-482. All of it
+# is held to the classes and the ApiVersions answers of the newest Kafka by tests/integration/test_kafka_tables.py.
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ METADATA = 3
 FIND_COORDINATOR = 10
 SASL_HANDSHAKE = 17
 API_VERSIONS = 18
+CREATE_TOPICS = 19
 DESCRIBE_CONFIGS = 32
 ALTER_CONFIGS = 33
 DESCRIBE_LOG_DIRS = 35
@@ -36,7 +38,8 @@ CAPS: dict[int, int] = {
     METADATA: 13,
     FIND_COORDINATOR: 6,
     SASL_HANDSHAKE: 1,
-    API_VERSIONS: 4,
+    API_VERSIONS: 5,
+    CREATE_TOPICS: 7,
     DESCRIBE_CONFIGS: 4,
     ALTER_CONFIGS: 2,
     SASL_AUTHENTICATE: 2,
@@ -50,7 +53,14 @@ CAPS: dict[int, int] = {
 
 # The lowest version that the gateway reads, where it isn't 0. Never advertised: brokers list Produce from v0 on for the
 # sake of old clients and refuse it below v3 nevertheless, and so does the gateway.
-FLOORS: dict[int, int] = {PRODUCE: 3, FETCH: 4, DESCRIBE_CONFIGS: 1, SHARE_FETCH: 1, SHARE_ACKNOWLEDGE: 1}
+FLOORS: dict[int, int] = {
+    PRODUCE: 3,
+    FETCH: 4,
+    CREATE_TOPICS: 2,
+    DESCRIBE_CONFIGS: 1,
+    SHARE_FETCH: 1,
+    SHARE_ACKNOWLEDGE: 1,
+}
 
 # The largest requests in bytes, of all APIs but Produce, whose bound is the operator's. Far above what sane clients
 # send (a Fetch request for 100,000 partitions has 3 MB), far below what can be held for each connection.
@@ -164,7 +174,8 @@ _APIS: tuple[tuple[int, str, int, int], ...] = (
     (90, "DescribeShareGroupOffsets", 0, 0),
     (91, "AlterShareGroupOffsets", 0, 0),
     (92, "DeleteShareGroupOffsets", 0, 0),
-    (93, "GetReplicaLogInfo", 0, 0),
+    (93, "StreamsGroupTopologyDescriptionUpdate", 0, 0),
+    (94, "UnregisterController", 0, 0),
 )
 
 NAMES: dict[int, str] = {key: name for key, name, _, _ in _APIS}
@@ -323,6 +334,9 @@ _ERRORS: tuple[tuple[int, str, bool], ...] = (
     (131, "STREAMS_INVALID_TOPOLOGY_EPOCH", False),
     (132, "STREAMS_TOPOLOGY_FENCED", False),
     (133, "SHARE_SESSION_LIMIT_REACHED", True),
+    (134, "GROUP_DELETION_FAILED", False),
+    (135, "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED", False),
+    (136, "CONTROLLER_ID_NOT_REGISTERED", False),
 )
 
 ERROR_NAMES: dict[int, str] = {number: name for number, name, _ in _ERRORS}

@@ -94,7 +94,7 @@ class Synonym(NamedTuple):
 
 
 class Config(NamedTuple):
-    """A row of DescribeConfigs. `value` is None for what is sensitive."""
+    """A row of DescribeConfigs. `value` is None for a sensitive one."""
 
     name: str
     value: str | None
@@ -134,13 +134,13 @@ class AlterConfigsResource(NamedTuple):
 
 
 class AlterConfigsRequest(NamedTuple):
-    """Replaces all that is set for each resource."""
+    """Replaces all values of each resource."""
 
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
 
 
-class Operation(NamedTuple):
+class ConfigOperation(NamedTuple):
     name: str
     config_operation: int
     value: str | None
@@ -149,7 +149,7 @@ class Operation(NamedTuple):
 class IncrementalAlterConfigsResource(NamedTuple):
     resource_type: int
     resource_name: str
-    configs: tuple[Operation, ...]
+    configs: tuple[ConfigOperation, ...]
 
 
 class IncrementalAlterConfigsRequest(NamedTuple):
@@ -158,7 +158,7 @@ class IncrementalAlterConfigsRequest(NamedTuple):
 
 
 class AlterConfigsResult(NamedTuple):
-    """What became of one resource, in the answers of both."""
+    """The outcome for one resource, in the answers of both."""
 
     error_code: int
     error_message: str | None
@@ -262,7 +262,7 @@ INCREMENTAL_ALTER_CONFIGS: Api[IncrementalAlterConfigsRequest, AlterConfigsAnswe
                 *_RESOURCE,
                 Field(
                     "configs",
-                    Struct(Operation, Field("name", "text"), Field("config_operation", "int8"), _VALUE),
+                    Struct(ConfigOperation, Field("name", "text"), Field("config_operation", "int8"), _VALUE),
                     array=True,
                 ),
             ),
@@ -281,12 +281,12 @@ IsOurs: TypeAlias = Callable[[int, str, str], bool]  # of resource type, resourc
 R = TypeVar("R", AlterConfigsRequest, IncrementalAlterConfigsRequest)
 
 
-class Split(NamedTuple, Generic[R]):
+class ConfigSplit(NamedTuple, Generic[R]):
     """A change divided.
 
-    `ours`: SET and DELETE (whose value is None) of our keys, no resource without one. `rest`: what the broker shall
-    get, the same object as the request if nothing of ours is in it, None if nothing is left. `refused`: results of
-    resources that are in neither, for they must not be changed by half.
+    `ours`: SET and DELETE (whose value is None) of our keys, no resource without one. `rest`: the broker's part, the
+    same object as the request if nothing of ours is in it, None if nothing is left. `refused`: results of resources
+    that are in neither, for they must not be changed by half.
     """
 
     ours: tuple[IncrementalAlterConfigsResource, ...]
@@ -296,7 +296,7 @@ class Split(NamedTuple, Generic[R]):
 
 def split_incremental(
     request: IncrementalAlterConfigsRequest, is_ours: IsOurs
-) -> Split[IncrementalAlterConfigsRequest]:
+) -> ConfigSplit[IncrementalAlterConfigsRequest]:
     """Take our keys out of an IncrementalAlterConfigs request.
 
     Refused, with all its other keys, is a resource that names one of ours twice, with APPEND or SUBTRACT, an operation
@@ -306,7 +306,7 @@ def split_incremental(
         (kind, name) for kind, name, configs in request.resources if any(is_ours(kind, name, op.name) for op in configs)
     }
     if not touched:
-        return Split((), request, ())
+        return ConfigSplit((), request, ())
     counts = Counter(resource[:2] for resource in request.resources)
     ours: list[IncrementalAlterConfigsResource] = []
     rest: list[IncrementalAlterConfigsResource] = []
@@ -325,20 +325,20 @@ def split_incremental(
         theirs = tuple(op for op in resource.configs if not is_ours(*key, op.name))
         if theirs:
             rest.append(resource._replace(configs=theirs))
-    return Split(tuple(ours), request._replace(resources=tuple(rest)) if rest else None, tuple(refused.values()))
+    return ConfigSplit(tuple(ours), request._replace(resources=tuple(rest)) if rest else None, tuple(refused.values()))
 
 
 def split_replacing(
     request: AlterConfigsRequest, is_ours: IsOurs, held: Callable[[int, str], Collection[str]]
-) -> Split[AlterConfigsRequest]:
+) -> ConfigSplit[AlterConfigsRequest]:
     """Take our keys out of an AlterConfigs request.
 
     Args:
         held: our keys that are set now for (resource type, resource name). Those that the request doesn't name become
             DELETE, for it replaces all.
 
-    A resource stays in `rest` also with no key left, because then the broker shall delete all that it has. Refused is
-    what `split_incremental` refuses.
+    A resource stays in `rest` also with no key left, because then the broker shall delete all that it has. The same
+    resources are refused as by `split_incremental`.
     """
     touched = {
         (kind, name)
@@ -346,7 +346,7 @@ def split_replacing(
         if held(kind, name) or any(is_ours(kind, name, config.name) for config in configs)
     }
     if not touched:
-        return Split((), request, ())
+        return ConfigSplit((), request, ())
     counts = Counter(resource[:2] for resource in request.resources)
     ours: list[IncrementalAlterConfigsResource] = []
     rest: list[AlterConfigsResource] = []
@@ -356,16 +356,16 @@ def split_replacing(
         if key not in touched:
             rest.append(resource)
             continue
-        mine = tuple(Operation(name, SET, value) for name, value in resource.configs if is_ours(*key, name))
+        mine = tuple(ConfigOperation(name, SET, value) for name, value in resource.configs if is_ours(*key, name))
         named = [op.name for op in mine]
         reason = _twice(counts[key], named) or _unfit(mine)
         if reason is not None:
             refused[key] = AlterConfigsResult(*reason, *key)
             continue
-        missing = tuple(Operation(name, DELETE, None) for name in held(*key) if name not in named)
+        missing = tuple(ConfigOperation(name, DELETE, None) for name in held(*key) if name not in named)
         ours.append(IncrementalAlterConfigsResource(*key, mine + missing))
         rest.append(resource._replace(configs=tuple(row for row in resource.configs if not is_ours(*key, row.name))))
-    return Split(tuple(ours), request._replace(resources=tuple(rest)) if rest else None, tuple(refused.values()))
+    return ConfigSplit(tuple(ours), request._replace(resources=tuple(rest)) if rest else None, tuple(refused.values()))
 
 
 def _twice(resources: int, names: list[str]) -> tuple[int, str] | None:
@@ -377,7 +377,7 @@ def _twice(resources: int, names: list[str]) -> tuple[int, str] | None:
     return None
 
 
-def _unfit(operations: Iterable[Operation]) -> tuple[int, str] | None:
+def _unfit(operations: Iterable[ConfigOperation]) -> tuple[int, str] | None:
     for name, operation, value in operations:
         if operation not in _OPERATIONS:
             return _INVALID_REQUEST, f"{name}: there is no operation {operation}; SET is {SET}, DELETE is {DELETE}."
@@ -402,11 +402,11 @@ def merge_altered(
     """One answer to the whole `request`, in its order.
 
     Args:
-        answer: the broker's, to what it was sent of the request; None if it was sent nothing.
-        ours: our results, one per resource at most: of the keys that we took, and of what was refused.
+        answer: the broker's, to its part of the request; None if it was sent nothing.
+        ours: our results, one per resource at most: of the keys that we took, and of refused resources.
 
     Of a resource with two results the broker's counts if it is an error, else ours. One without any gets
-    UNKNOWN_SERVER_ERROR. What the broker says of others comes last.
+    UNKNOWN_SERVER_ERROR. The broker's results for other resources come last.
     """
     theirs: dict[Key, deque[AlterConfigsResult]] = {}
     for row in answer.responses if answer else ():
@@ -434,9 +434,9 @@ def merge_described(
     """The broker's answer with our rows in it, in the order of the request, which it was sent unchanged.
 
     Args:
-        ours: all that we have for (resource type, resource name); of these only the keys that were asked for are
-            added, without synonyms and documentation where nobody wants them. They go behind the broker's and replace
-            its row of the same key. A resource with an error gets none.
+        ours: all that we have for (resource type, resource name); of these only the keys that were asked for are added,
+            without synonyms and documentation where the request doesn't want them. They go behind the broker's and
+            replace its row of the same key. A resource with an error gets none.
     """
     theirs: dict[Key, deque[DescribeConfigsResult]] = {}
     for result in answer.results:

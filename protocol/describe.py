@@ -1,7 +1,7 @@
-# What bytes that are no Kafka frame look like, in words for the one line that is logged when a connection is closed.
+# A guess at bytes that are no Kafka frame, in words for the one line that is logged when a connection is closed.
 #
 # An operator who reads "an HTTP request" or "a TLS ClientHello" knows the cause; "a size of 1,195,725,856 bytes" is
-# the same event and tells nothing. Each protocol here has been pointed at a Kafka port by somebody: health checks,
+# the same event and tells nothing. Each protocol here has been seen at a Kafka port: health checks,
 # scrapers, browsers, load balancers with the PROXY protocol, clients whose security.protocol isn't the listener's. It
 # refuses to decide anything: whether a frame is let in is known in protocol/framing.py, this only finds words.
 
@@ -11,12 +11,14 @@ from struct import unpack_from
 
 _HTTP_METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT ")
 
+_PROXY_HINT = "from an address that is not in listener.proxy_protocol.from"
+
 _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
     (b"PRI * HTTP/2", "an HTTP/2 connection preface"),
     *((method, "an HTTP request") for method in _HTTP_METHODS),
     (b"HTTP/", "an HTTP response"),
-    (b"PROXY ", "a PROXY protocol header (switch it off at the load balancer)"),
-    (b"\r\n\r\n\0\r\nQUIT\n", "a PROXY protocol v2 header (switch it off at the load balancer)"),
+    (b"PROXY ", f"a PROXY protocol header ({_PROXY_HINT})"),
+    (b"\r\n\r\n\0\r\nQUIT\n", f"a PROXY protocol v2 header ({_PROXY_HINT})"),
     (b"SSH-", "an SSH client"),
     (b"EHLO", "an SMTP client"),
     (b"HELO", "an SMTP client"),
@@ -39,10 +41,11 @@ _MAX_QUOTED = 24
 
 
 def looks_like(first_bytes: bytes) -> str:
-    """What a frame that can't be read as Kafka's looks like, as a noun phrase for a log line.
+    """The likely protocol of a frame that can't be read as Kafka's, as a noun phrase for a log line.
 
     Args:
-        first_bytes: what is there from the frame's size prefix on; 64 bytes are plenty, fewer than four are allowed.
+        first_bytes: the bytes that are there, from the frame's size prefix on; 64 bytes are plenty, fewer than four are
+            allowed.
 
     Returns:
         Printable ASCII of bounded length, whatever the bytes are: nothing of them can forge a log line.

@@ -1,4 +1,4 @@
-# What of a Fetch request the gateway reads, which topics it is about, and what it changes: how much it may ask for at
+# The part of a Fetch request that the gateway reads, its topics, and the part it changes: how much it may ask for at
 # once, in place, so that the request keeps its size and a run of requests stays one untouched piece. Of ShareFetch only
 # the latter. Spec: kafka.apache.org/protocol, Fetch; KIP-227 (sessions), KIP-932 (ShareFetch).
 
@@ -25,7 +25,7 @@ _BYTES: Final = struct.Struct(">ii")  # min_bytes, max_bytes
 def cap(buf: bytearray, start: int, end: int, version: int, most: int) -> bool:
     """Let the request in buf[start:end] (without size prefix) ask for at most `most` bytes; True if it asked for more.
 
-    A broker answers with at least one batch whatever the bound, so nobody is stuck behind a large one.
+    A broker answers with at least one batch whatever the bound, so no consumer is stuck behind a large one.
 
     Raises:
         MalformedFrame: it ends before these fields.
@@ -82,7 +82,7 @@ def topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
 
 
 def _bounds(buf: Buffer, start: int, end: int, version: int) -> int:
-    """Where min_bytes and max_bytes are."""
+    """The position of min_bytes, which max_bytes follows."""
     _, pos = wire.string(buf, start + 8, end)
     if version >= _FLEXIBLE:
         pos = wire.skip_tags(buf, pos, end)

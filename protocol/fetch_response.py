@@ -37,7 +37,7 @@ class FetchMeter(EndpointHider):
         api_key, version: of the request that is answered; `has_records` says for which this makes sense.
         size: the frame's size as its prefix has it; the prefix itself is never fed.
 
-    `size` stays what it was. An answer that doesn't follow its layout (`lost`) is not metered from there on.
+    `size` doesn't change. An answer that doesn't follow its layout (`lost`) is not metered from there on.
     """
 
     __slots__ = ("_bytes", "_half", "_messages", "_rows", "_topic", "size")
@@ -52,7 +52,7 @@ class FetchMeter(EndpointHider):
         self._rows: list[tuple[bytes, int, int]] = []
 
     def taken(self) -> list[tuple[bytes, int, int]]:
-        """What was fed since the last call: (topic's name or id as on the wire, bytes of records, messages).
+        """The topics fed since the last call: (topic's name or id as on the wire, bytes of records, messages).
 
         A partition's bytes are told at once when its records begin, its messages with each batch's header. A topic may
         come several times.
@@ -83,7 +83,7 @@ class FetchMeter(EndpointHider):
         return after
 
     def _measure(self, buf: bytearray | memoryview, pos: int, end: int) -> int:
-        """Pass over batches. What is due when this returns begins with one whose header has not come."""
+        """Pass over batches. The bytes that are due when this returns begin with a batch whose header has not come."""
         limit = pos + self._due
         while pos < limit or self._half:
             if self._half:
@@ -96,7 +96,7 @@ class FetchMeter(EndpointHider):
         return pos
 
     def _measure_whole(self, buf: bytearray | memoryview, pos: int, end: int, limit: int) -> int:
-        """Pass over batches as long as their headers are here; what is here of the next one's is kept."""
+        """Pass over batches as long as their headers are here; the beginning of the next one's is kept."""
         last = end - _BATCH.size
         messages = 0
         while pos <= last:
@@ -136,7 +136,7 @@ class FetchMeter(EndpointHider):
         self._half.clear()
 
 
-_NEVER: Final = 1 << 32  # a length that is larger than what there is: nothing behind it can be read
+_NEVER: Final = 1 << 32  # a length beyond the end of the bytes: nothing behind it can be read
 
 
 def _old(length: int, magic: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 # Where one Kafka frame ends and the next begins: the size prefix and the fixed head of a request.
 #
-# A frame is a 4-byte size and that many bytes; a request begins with api key, api version, correlation id. What can't
-# be the head of a Kafka request is refused as soon as the first bytes are here, before a byte of memory is set aside
-# for it: a stray HTTP request or TLS hello reads as a frame of several hundred megabytes. Nor may a request be larger
-# than those of its API are: only Produce carries data.
+# A frame is a 4-byte size and that many bytes; a request begins with api key, api version, correlation id. Bytes that
+# can't be the head of a Kafka request are refused as soon as the first of them are here, before a byte of memory is set
+# aside for it: a stray HTTP request or TLS hello reads as a frame of several hundred megabytes. Nor may a request be
+# larger than those of its API are: only Produce carries data.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = Struct(">i")
 REQUEST_HEAD = Struct(">ihhi")  # size, api key, api version, correlation id
 ANSWER_HEAD = Struct(">ii")  # size, correlation id
 MIN_REQUEST = 8  # key, version, correlation id
-MAX_API_KEY = 255  # Apache Kafka 4.3 uses 0..93; far above it there is only noise
+MAX_API_KEY = 255  # Apache Kafka 4.4 uses 0..94; far above it there is only noise
 MAX_API_VERSION = 63
 
 
@@ -34,7 +34,7 @@ def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, 
     """The whole length (with its prefix) of the request that begins at `pos`, 0 if too few bytes are here to tell.
 
     Raises:
-        MalformedFrame: this can't be a Kafka request, or it is larger than `max_bytes`; the message says what it is.
+        MalformedFrame: this can't be a Kafka request, or it is larger than `max_bytes`; the message describes it.
         TooLarge: it is larger than the `largest` of its API.
     """
     if end - pos < 4:
@@ -55,7 +55,9 @@ def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, 
 
 
 def unspoken(key: int, version: int) -> MalformedFrame:
-    """Only a client that ignores our ApiVersions answer sends this; a broker closes such a connection as well."""
+    """The error for a version that the gateway doesn't speak: only a client that ignores our ApiVersions answer sends
+    one, and a broker closes such a connection as well.
+    """
     low, high = api.FLOORS.get(key, 0), api.CAPS[key]
     return MalformedFrame(f"{api.NAMES[key]} version {version}: versions {low} to {high} are spoken")
 
@@ -68,3 +70,10 @@ def check_answer_head(buf: bytes | bytearray | memoryview, pos: int, end: int) -
     if size < 4:
         raise MalformedFrame(f"an upstream answer with a size of {size} bytes")
     return int(size) + 4
+
+
+def is_tls_alert(buf: bytes | bytearray | memoryview, pos: int, end: int) -> bool:
+    """Whether buf[pos:end], where an answer begins, is an alert of TLS instead. As a Kafka frame it would be one of 352
+    MB.
+    """
+    return end - pos >= 7 and buf[pos : pos + 2] == b"\x15\x03" and buf[pos + 3 : pos + 5] == b"\0\x02"

@@ -1,11 +1,11 @@
-# Who a client is, read from what passes by: its software (ApiVersions v3+, KIP-511) and its SASL principal.
+# A client's identity, read from the bytes that pass: its software (ApiVersions v3+, KIP-511) and its SASL principal.
 #
-# The gateway authenticates nobody. It reads the name a client claims, exactly as the broker reads it, and believes it
+# The gateway authenticates no client. It reads the name that one claims, exactly as the broker does, and believes it
 # when the broker has accepted that very request; passwords, proofs and tokens are looked at for the name in them and
 # never kept. Where only the broker knows the name (GSSAPI, delegation tokens, mechanisms of one's own) the principal is
 # `unknown`, never a guess and never ANONYMOUS; where two readers could differ, the connection ends.
 #
-# Which request an answer belongs to is the session's to know: nothing here waits for answers.
+# The session knows which request an answer belongs to: nothing here waits for answers.
 #
 # Specs: KIP-43, KIP-152 (SaslAuthenticate), KIP-368 (re-authentication); RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628
 # (OAUTHBEARER), RFC 7519 (JWT).
@@ -42,7 +42,7 @@ _SASL_FLEXIBLE = 2
 _SCRAM = frozenset((b"SCRAM-SHA-256", b"SCRAM-SHA-512"))
 _MECHANISMS = _SCRAM | {b"PLAIN", b"OAUTHBEARER", b"GSSAPI"}
 _SPECIAL = frozenset((b"auth", b"tokenauth"))  # keys that decide whom a message names
-_TRIMMED = "".join(map(chr, range(0x21)))  # what Java's String.trim takes away
+_TRIMMED = "".join(map(chr, range(0x21)))  # the characters that Java's String.trim removes
 _URL_TO_BASE64 = bytes.maketrans(b"-_", b"+/")
 
 _NAME = rb"(?:[\x01-\x2B\x2D-\x3C\x3E-\x7F]++|=2C|=3D)++"  # anything but ',' and '='
@@ -60,11 +60,12 @@ _BEARER_AUTH = re.compile(rb"(?i:bearer) ++([-_~+/.a-zA-Z0-9]++=*+)")
 def software(buf: Buffer, start: int, end: int) -> tuple[str, str] | None:
     """Name and version of the client's software from its ApiVersions request; None where it gives none (below v3).
 
-    Also None for what a broker would refuse as a name. Requests above v4 are read up to the name: what they carry
-    behind it isn't known here, and the two fields are the first of every later version.
+    Also None for a name that a broker would refuse. Requests above v5 are read up to the version: the fields behind it
+    aren't known here, and these two are the first of every later version. Cluster id and node id (v5, KIP-1242) are
+    the broker's to compare: a node's listener here leads to that node alone.
 
     Raises:
-        MalformedFrame: the request ends too early, or (v0 to v4) not where it should.
+        MalformedFrame: the request ends too early, or (v0 to v5) not where it should.
     """
     version, pos = _request_head(buf, start, end)
     if version < 3:
@@ -73,6 +74,9 @@ def software(buf: Buffer, start: int, end: int) -> tuple[str, str] | None:
     pos = skip_tags(buf, pos, end)
     name, pos = compact_string(buf, pos, end)
     release, pos = compact_string(buf, pos, end)
+    if version == 5:
+        _, pos = compact_string(buf, pos, end)  # cluster id
+        pos = skip(pos, 4, end)  # node id
     if version <= api.CAPS[api.API_VERSIONS]:
         at_end(skip_tags(buf, pos, end), end)
     texts = _software_text(name), _software_text(release)
@@ -92,7 +96,9 @@ class AmbiguousIdentity(MalformedFrame):
 
 
 class Claim(NamedTuple):
-    """Whom one SaslAuthenticate request claims to be; it belongs to the answer to that request, and to no other."""
+    """The principal that one SaslAuthenticate request claims; it belongs to the answer to that request, and to no
+    other.
+    """
 
     version: int  # of the request, and so of its answer
     mechanism: bytes  # as Kafka spells its own; empty for any other
@@ -109,13 +115,13 @@ class Sasl:
 
     def __init__(self) -> None:
         self._mechanism: bytes | None = None  # None before the first handshake
-        self._scram_principal: str | None = None  # from the first message of this exchange; the final one names nobody
+        self._scram_principal: str | None = None  # from the first message of this exchange; the final one has no name
 
     def on_handshake(self, buf: Buffer, start: int, end: int) -> int:
-        """A SaslHandshake request: its version, which decides what follows.
+        """Read a SaslHandshake request. Returns its version, which decides how the exchange goes on.
 
-        After version 0 the client sends raw tokens, not Kafka frames (KIP-152): whoever lets it pass can read nothing
-        of that connection until the exchange is over.
+        After version 0 the client sends raw tokens, not Kafka frames (KIP-152): a gateway that lets it pass can read
+        nothing of that connection until the exchange is over.
 
         Raises:
             MalformedFrame: it isn't a SaslHandshake request.
@@ -131,14 +137,14 @@ class Sasl:
         return version
 
     def claim(self, buf: Buffer, start: int, end: int) -> Claim:
-        """A SaslAuthenticate request: whom the broker will take its sender for, if it accepts it.
+        """Read a SaslAuthenticate request. Claims the principal that the broker will give its sender, if it accepts it.
 
         The principal is `unknown` where the broker alone knows it: delegation tokens, OAUTHBEARER tokens that aren't
         JWTs, GSSAPI and mechanisms of one's own; also for messages that Kafka refuses. Else it is exactly the broker's,
-        with at most 1,024 characters, any of which may be among them.
+        with at most 1,024 characters, of any kind.
 
         Raises:
-            AmbiguousIdentity: it isn't certain whom the broker will see in it, or it is over 512 KiB long.
+            AmbiguousIdentity: the broker may read another principal in it, or it is over 512 KiB long.
             MalformedFrame: it isn't a SaslAuthenticate request, or no SaslHandshake came before it.
         """
         version, pos = _request_head(buf, start, end)
@@ -164,7 +170,7 @@ def accepted(buf: Buffer, start: int, end: int, claim: Claim) -> str | None:
     """The answer to the SaslAuthenticate request that made this claim: its principal if the broker has accepted it with
     this answer, None if it was refused or if there are more steps.
 
-    Of a mechanism that isn't Kafka's own the first answer without an error counts, as nobody else can tell its last.
+    Of a mechanism that isn't Kafka's own the first answer without an error counts, as the gateway can't tell its last.
 
     Raises:
         MalformedFrame: it isn't a SaslAuthenticate answer of that version.
@@ -230,7 +236,7 @@ def _plain_principal(token: bytes) -> str:
 
 def _scram_principal(token: bytes) -> str:
     # ',' and '=' of a name are =2C and =3D. With the extension tokenauth=true the name is the id of a delegation token
-    # (KIP-48), and who owns it only the broker knows.
+    # (KIP-48), and only the broker knows its owner.
     found = _SCRAM_FIRST.fullmatch(token)
     if found is None:
         return UNKNOWN
@@ -243,11 +249,21 @@ def _scram_principal(token: bytes) -> str:
 
 
 def _bearer_principal(token: bytes) -> str:
-    found = _BEARER_FIRST.fullmatch(token)
+    jwt = bearer_token(token)
+    return UNKNOWN if jwt is None else _subject(jwt)
+
+
+def bearer_token(message: bytes) -> bytes | None:
+    """The token in a client's first message of OAUTHBEARER; None where there is none.
+
+    Raises:
+        AmbiguousIdentity: there may be several.
+    """
+    found = _BEARER_FIRST.fullmatch(message)
     if found is None:
-        return UNKNOWN
+        return None
     auth = _BEARER_AUTH.fullmatch(_fields(found[1][:-1], b"\x01").get(b"auth", b""))
-    return _subject(auth[1]) if auth else UNKNOWN
+    return auth[1] if auth else None
 
 
 def _fields(text: bytes, separator: bytes) -> dict[bytes, bytes]:
@@ -266,7 +282,7 @@ def _subject(jwt: bytes) -> str:
     # The claim `sub` is the default of the broker's sasl.oauthbearer.sub.claim.name. The signature is its business.
     parts = jwt.split(b".", 3)
     if len(parts) != 3:
-        return UNKNOWN  # Kafka's validators take none but signed JWTs; somebody's own may
+        return UNKNOWN  # Kafka's validators accept only signed JWTs; an operator's own may accept others
     header, claims = _json_object(parts[0]), _json_object(parts[1])
     subjects = [value for name, value in claims if name == "sub"]
     if not subjects:
@@ -282,7 +298,9 @@ def _subject(jwt: bytes) -> str:
 
 
 def _json_object(part: bytes) -> tuple[tuple[str, Any], ...]:
-    """Names and values of a part of a JWT, with repeated ones. Only what all decoders of base64 and JSON read alike."""
+    """Names and values of a part of a JWT, with repeated ones. Takes only texts that all decoders of base64 and JSON
+    read alike.
+    """
     try:
         # Both alphabets are in use, and lenient decoders take either.
         data = b64decode(part.translate(_URL_TO_BASE64) + b"=" * (-len(part) % 4), validate=True)

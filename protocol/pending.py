@@ -1,4 +1,4 @@
-# What each request in flight is owed, in the order in which a Kafka client expects its answers.
+# The answers that requests in flight are owed, in the order in which a Kafka client expects them.
 #
 # A broker answers the requests of one connection strictly in order, and so do we, with answers of our own among the
 # upstream's: a FIFO of entries, not a map by correlation id (a client may reuse one). acks=0 requests are owed nothing
@@ -15,7 +15,9 @@ from typing import Any, Final
 PASS: Final = 0  # ()  the upstream answer goes to the client as it is
 STREAM: Final = 1  # (version, API key)  the same, walked for addresses at its end
 FETCH: Final = 2  # (version, API key, what it is charged to)  the same, and charged
-PRODUCE: Final = 3  # (version, partitions, rejected rows or None, throttle ms)  read, and the rejected rows merged in
+# (version, partitions, rejected rows or None, throttle ms, what limits were charged or None, its times if it is
+# measured or None)  read, and the rejected rows merged in
+PRODUCE: Final = 3
 REWRITE: Final = 4  # (version, API key)  addresses in it are replaced
 CAP: Final = 5  # (version,)  ApiVersions: maxima lowered
 SASL: Final = 6  # (claim or None,)  tells whether the broker has accepted the principal
@@ -31,7 +33,7 @@ Entry = tuple[Any, ...]
 class Pending:
     """FIFO of entries; `entries` is read directly by the hot path.
 
-    `out`: what is to be sent to the client, in order.
+    `out`: the bytes to be sent to the client, in order.
     """
 
     __slots__ = ("entries", "out")
@@ -51,7 +53,7 @@ class Pending:
             self.out.append(frame)
 
     def release(self) -> None:
-        """Let out every local answer at the head: what it waited for has been answered."""
+        """Let out every local answer at the head: the requests before it have been answered."""
         entries = self.entries
         while entries and entries[0][1] == LOCAL:
             self.out.append(entries.popleft()[2])

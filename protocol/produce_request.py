@@ -5,12 +5,11 @@
 # the broker shall say so itself. The same partition twice in one request is one (a broker appends only the last). It
 # refuses to know what the numbers are for: no meters, no verdicts, and records are never decompressed or copied.
 #
-# What a request costs is bounded before anything is made of it: a caller's bound on its partitions, and no more of them
-# than the frame has bytes for batches. An honest partition has a batch, so nobody gets one for the six bytes of a null.
+# The cost of a request is bounded before anything is made of it: a caller's bound on its partitions, and no more of
+# them than the frame has bytes for batches. An honest partition has a batch, so a null of six bytes buys no partition.
 #
-# `skim` runs once per request and decides what the gateway costs. It reads what nearly all requests look like, a whole
-# run of fields per unpack, and trusts nothing of it until it has come out at exactly the frame's end; whatever doesn't
-# fit is read once more by `_walk`, which goes step by step, knows every form and is the one to say what is wrong.
+# `skim` reads the form of nearly all requests in usual.py, fast; here is the careful reader, which goes step by step,
+# knows every form and is the one to say what is wrong.
 #
 # Spec: ProduceRequest.json; KIP-98 (batch v2), KIP-482 (flexible from v9), KIP-516 (topic ids from v13).
 
@@ -19,16 +18,25 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Set
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from protocol import wire
 from protocol.api import CAPS, FLOORS, PRODUCE, PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS
+from protocol.usual import Partition, Skimmed
 from protocol.wire import Buffer, MalformedFrame
 
-# topic name or id, index, bytes of the batch, messages, producer id, producer epoch, base sequence, trailing bytes
-Partition: TypeAlias = tuple[bytes, int, int, int, int, int, int, int]
-Skimmed: TypeAlias = tuple[int, int, bytes | None, bytes | None, list[Partition]]
+if TYPE_CHECKING:
+    from protocol import usual
+else:
+    try:
+        from protocol import usual_compiled as usual  # the same, where a compiler was
+    except ImportError:
+        from protocol import usual
+
+__all__ = [
+    "MAX_PARTITIONS", "Partition", "Skimmed", "TooManyPartitions", "checksums", "client_id", "skim", "strip",
+]  # fmt: skip
+
 _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
 
 MAX_PARTITIONS = 10_000  # of one request, if its reader says nothing else
@@ -40,44 +48,20 @@ _MAX_EMPTY = 64  # partitions without a batch, and topics without partitions, in
 
 _MIN = FLOORS[PRODUCE]
 _MAX = CAPS[PRODUCE]
-_ID = wire.UUID_SIZE + 1  # the length byte that a topic id would have, if it had one
 
 # Of a batch header: batchLength, magic, producerId, producerEpoch, baseSequence, record count.
 _batch: _Unpack = struct.Struct(">8xi4xb26xqhii").unpack_from
 _checksum: _Unpack = struct.Struct(">17xI").unpack_from
-_NO_BATCH = (0, -1, -1, -1, 0)  # what `_read_batch` says of it behind its size
-_version_and_client: _Unpack = struct.Struct(">2xh4xh").unpack_from
-_name_size: _Unpack = struct.Struct(">h").unpack_from
-_acks_and_topics: _Unpack = struct.Struct(">h4xB").unpack_from
-_flexible_partition: _Unpack = struct.Struct(">iBBBB").unpack_from
-_plain_partition: _Unpack = struct.Struct(">ii").unpack_from
-
-_topic_and_index = itemgetter(0, 1)
+_NO_BATCH = (0, -1, -1, -1, 0)  # the rest of the tuple of `_read_batch`, behind the size
+_version: _Unpack = struct.Struct(">2xh").unpack_from
 
 
 class TooManyPartitions(MalformedFrame):
     """A request for more partitions than its reader allows, or than its bytes can have batches for."""
 
 
-def _layouts(form: str) -> tuple[_Unpack, ...]:
-    # For strings of 0 … 126 bytes: the lengths that a compact string writes in one byte.
-    return tuple(struct.Struct(form.format(size)).unpack_from for size in range(127))
-
-
-def _null(_buf: Buffer, _pos: int) -> tuple[Any, ...]:
-    raise MalformedFrame("a topic without a name")
-
-
-# client id, header tags, length of the transactional id, acks, topics
-_flexible_head = _layouts(">{}sBBh4xB")
-_plain_head = _layouts(">{}shh4xi")
-# By the length byte: topic, partitions, first partition's index, the bytes in which the length of its records lies.
-_flexible_topic = (_null, *_layouts(">{}sBiBBBB"))
-_plain_topic = _layouts(">{}siii")
-
-
 def skim(buf: Buffer, start: int, end: int, most: int = MAX_PARTITIONS) -> Skimmed:
-    """What the Produce request in buf[start:end] (without size prefix) carries, for at most `most` partitions.
+    """The contents of the Produce request in buf[start:end] (without size prefix), for at most `most` partitions.
 
     Returns (version, acks, client id, transactional id, partitions); of each partition (topic, index, size, messages,
     producer id, producer epoch, base sequence, trailing), where `topic` is the name or, from v13 on, the 16-byte id,
@@ -85,117 +69,7 @@ def skim(buf: Buffer, start: int, end: int, most: int = MAX_PARTITIONS) -> Skimm
     both with 0 messages and producer id, epoch and sequence -1. Raises MalformedFrame (TooManyPartitions is one), and
     nothing else.
     """
-    try:
-        version, size = _version_and_client(buf, start)
-        if not PRODUCE_FLEXIBLE <= version <= _MAX:
-            return _skim_plain(buf, start, end, version, size, most)
-        client_id: bytes | None
-        if size >= 0:
-            client_id, header_tags, transactional, acks, topics = _flexible_head[size](buf, start + 10)
-            pos = start + 19 + size
-        else:
-            client_id = None
-            _, header_tags, transactional, acks, topics = _flexible_head[0](buf, start + 10)
-            pos = start + 19
-            header_tags |= size != -1
-        transactional_id = None
-        if transactional:
-            transactional_id = bytes(buf[pos - 7 : pos + transactional - 8])
-            pos += transactional - 1
-            acks, topics = _acks_and_topics(buf, pos - 7)
-            header_tags |= transactional & 0x80  # no length of one byte
-        if header_tags or not 0 < topics < 0x80:
-            return _skim_any(buf, start, end, most)
-        partitions: list[Partition] = []
-        while topics > 1:
-            topics -= 1
-            if version < PRODUCE_TOPIC_IDS:
-                size = buf[pos]
-                topic, count, index, a, b, c, d = _flexible_topic[size](buf, pos + 1)
-                pos += size + 5
-            else:
-                topic, count, index, a, b, c, d = _flexible_topic[_ID](buf, pos)
-                pos += 21
-            if not 1 < count < 0x80:
-                return _skim_any(buf, start, end, most)
-            while True:
-                if b < 0x80 <= a:
-                    size = (a & 0x7F | b << 7) - 1
-                    pos += 2
-                elif a < 0x80:
-                    size = a - 1
-                    pos += 1
-                elif c < 0x80:
-                    size = (a & 0x7F | (b & 0x7F) << 7 | c << 14) - 1
-                    pos += 3
-                elif d < 0x80:
-                    size = (a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21) - 1
-                    pos += 4
-                else:
-                    return _skim_any(buf, start, end, most)
-                length, magic, producer, epoch, sequence, messages = _batch(buf, pos)
-                trailing = size - 12 - length
-                if trailing < 0 or length < _MIN_BATCH_LENGTH or magic != _MAGIC or messages < 0:
-                    return _skim_any(buf, start, end, most)
-                partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
-                pos += size
-                if buf[pos]:  # tagged fields
-                    return _skim_any(buf, start, end, most)
-                pos += 1
-                if count == 2:
-                    break
-                count -= 1
-                index, a, b, c, d = _flexible_partition(buf, pos)
-                pos += 4
-            if buf[pos]:
-                return _skim_any(buf, start, end, most)
-            pos += 1
-        if pos + 1 != end or buf[pos] or (len(partitions) > 1 and (len(partitions) > most or _twice(partitions))):
-            return _skim_any(buf, start, end, most)
-        return version, acks, client_id, transactional_id, partitions
-    except (struct.error, IndexError):
-        return _skim_any(buf, start, end, most)
-
-
-def _skim_plain(buf: Buffer, start: int, end: int, version: int, size: int, most: int) -> Skimmed:
-    # v3 … v8: no compact forms, no tagged fields. Called by skim, which catches what unpacking raises.
-    if not _MIN <= version < PRODUCE_FLEXIBLE or size < 0:
-        return _skim_any(buf, start, end, most)
-    client_id, transactional, acks, topics = _plain_head[size](buf, start + 10)
-    pos = start + 22 + size
-    partitions: list[Partition] = []
-    room = most
-    if transactional != -1 or topics < 0:
-        return _skim_any(buf, start, end, most)
-    while topics:
-        topics -= 1
-        (size,) = _name_size(buf, pos)
-        if size < 0:
-            return _skim_any(buf, start, end, most)
-        topic, count, index, records = _plain_topic[size](buf, pos + 2)
-        pos += size + 14
-        room -= count
-        if count < 1 or room < 0:
-            return _skim_any(buf, start, end, most)
-        while True:
-            length, magic, producer, epoch, sequence, messages = _batch(buf, pos)
-            trailing = records - 12 - length
-            if trailing < 0 or length < _MIN_BATCH_LENGTH or magic != _MAGIC or messages < 0:
-                return _skim_any(buf, start, end, most)
-            partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
-            pos += records
-            count -= 1
-            if not count:
-                break
-            index, records = _plain_partition(buf, pos)
-            pos += 8
-    if pos != end or end > len(buf) or (len(partitions) > 1 and _twice(partitions)):
-        return _skim_any(buf, start, end, most)
-    return version, acks, client_id, None, partitions
-
-
-def _twice(partitions: list[Partition]) -> bool:
-    return len(set(map(_topic_and_index, partitions))) != len(partitions)
+    return usual.request(buf, start, end, most) or _skim_any(buf, start, end, most)
 
 
 def client_id(buf: Buffer, start: int, end: int) -> bytes | None:
@@ -204,12 +78,12 @@ def client_id(buf: Buffer, start: int, end: int) -> bytes | None:
 
 
 def checksums(buf: Buffer, start: int, end: int, partitions: list[Partition]) -> list[int]:
-    """The CRC-32C that the batch of each of these, which are what `skim` says of this request, has in its header; -1
-    where `skim` sees no batch. Nobody checks here that it is right. Raises MalformedFrame.
+    """The CRC-32C in the batch header of each of these partitions, as `skim` gives them for this request; -1 where
+    `skim` sees no batch. It is not checked here. Raises MalformedFrame.
     """
     if len(partitions) == 1:  # without tagged fields its batch is the last thing there
         _, _, size, *fields, trailing = partitions[0]
-        pos = end - size - trailing - (3 if _version_and_client(buf, start)[0] >= PRODUCE_FLEXIBLE else 0)
+        pos = end - size - trailing - (3 if _version(buf, start)[0] >= PRODUCE_FLEXIBLE else 0)
         if pos > start and _is_batch(buf, pos, size) and _read_batch(buf, pos, size) == (size, *fields, 0):
             return list(_checksum(buf, pos))
     return [

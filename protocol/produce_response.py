@@ -6,7 +6,7 @@
 # by position. `current_leader` (KIP-951) holds ids only and is left alone. It refuses to know why a partition is
 # rejected, and which request an answer is for: the caller says its version.
 #
-# `skim` runs once per answer; as in produce_request it reads the usual form fast and hands all else to `_walk`.
+# `skim` runs once per answer; as in produce_request the usual form is read by usual.py, all else by `_walk`.
 #
 # Spec: ProduceResponse.json; KIP-219 (throttle time), KIP-467 (error_message, v8), KIP-482, KIP-516, KIP-951 (v10).
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from protocol import wire
 from protocol.api import (
@@ -27,9 +27,17 @@ from protocol.api import (
     PRODUCE_LOG_START,
     PRODUCE_TOPIC_IDS,
 )
+from protocol.usual import Answered
 from protocol.wire import Buffer, MalformedFrame
 
-Answered: TypeAlias = tuple[bytes, int, int, int]  # topic name or id, index, error code, base offset
+if TYPE_CHECKING:
+    from protocol import usual
+else:
+    try:
+        from protocol import usual_compiled as usual  # the same, where a compiler was
+    except ImportError:
+        from protocol import usual
+
 Row: TypeAlias = tuple[bytes, int, int, str | None]  # topic name or id, index, error code, message
 Addresses: TypeAlias = Mapping[int, tuple[bytes, int]]  # node id -> host, port
 _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
@@ -39,104 +47,18 @@ _MAX_TEXT = 8_000  # characters of an error message: even at four bytes each the
 
 _MIN = FLOORS[PRODUCE]
 _MAX = CAPS[PRODUCE]
-_ID = wire.UUID_SIZE + 1  # the length byte that a topic id would have, if it had one
 
-_flexible_head: _Unpack = struct.Struct(">4xBB").unpack_from  # header tags, topics
-# index, error code, base offset, record errors, length of the message, tags
-_flexible_partition: _Unpack = struct.Struct(">ihq16xBBB").unpack_from
-_plain_head: _Unpack = struct.Struct(">4xi").unpack_from
-_plain_partition: _Unpack = struct.Struct(">ihq").unpack_from
-_name_size: _Unpack = struct.Struct(">h").unpack_from
-_record_errors_and_message: _Unpack = struct.Struct(">ih").unpack_from
-
-
-def _null(_buf: Buffer, _pos: int) -> tuple[Any, ...]:
-    raise MalformedFrame("a topic without a name")
-
-
-# By the length byte of a compact string: topic, partitions, and the first of them.
-_flexible_topic: tuple[_Unpack, ...] = (
-    _null,
-    *(struct.Struct(f">{size}sBihq16xBBB").unpack_from for size in range(127)),
-)
-_plain_topic: tuple[_Unpack, ...] = tuple(struct.Struct(f">{size}siihq").unpack_from for size in range(128))
+_plain_partition: _Unpack = struct.Struct(">ihq").unpack_from  # index, error code, base offset
 
 
 def skim(buf: Buffer, start: int, end: int, version: int) -> tuple[list[Answered], bool]:
-    """What the broker says in the Produce answer in buf[start:end] (without size prefix) to a request of `version`.
+    """The broker's results in the Produce answer in buf[start:end] (without size prefix) to a request of `version`.
 
     Returns ([(topic name or id, index, error code, base offset)], whether it carries NodeEndpoints) in the broker's
     order. Raises MalformedFrame, and nothing else.
     """
-    try:
-        if not PRODUCE_FLEXIBLE <= version <= _MAX:
-            return _skim_plain(buf, start, end, version)
-        header_tags, topics = _flexible_head(buf, start)
-        if header_tags or not 0 < topics < 0x80:
-            return _skim_any(buf, start, end, version)
-        pos = start + 6
-        answered: list[Answered] = []
-        while topics > 1:
-            topics -= 1
-            if version < PRODUCE_TOPIC_IDS:
-                size = buf[pos]
-                pos += 1
-            else:
-                size = _ID
-            topic, count, index, error, offset, record_errors, message, tags = _flexible_topic[size](buf, pos)
-            pos += size + 33
-            if not 1 < count < 0x80:
-                return _skim_any(buf, start, end, version)
-            while True:
-                if record_errors != 1 or message or tags:  # neither an empty array, nor null, nor no tags
-                    return _skim_any(buf, start, end, version)
-                answered.append((topic, index, error, offset))
-                if count == 2:
-                    break
-                count -= 1
-                index, error, offset, record_errors, message, tags = _flexible_partition(buf, pos)
-                pos += 33
-            if buf[pos]:  # tagged fields
-                return _skim_any(buf, start, end, version)
-            pos += 1
-        if pos + 5 != end or buf[pos + 4]:
-            return _skim_any(buf, start, end, version)
-        return answered, False
-    except (struct.error, IndexError):
-        return _skim_any(buf, start, end, version)
-
-
-def _skim_plain(buf: Buffer, start: int, end: int, version: int) -> tuple[list[Answered], bool]:
-    # v3 … v8: no compact forms, no tagged fields. Called by skim, which catches what unpacking raises.
-    (topics,) = _plain_head(buf, start)
-    if topics < 0 or not _MIN <= version < PRODUCE_FLEXIBLE:
-        return _skim_any(buf, start, end, version)
-    pos = start + 8
-    rest = 8 if version < PRODUCE_LOG_START else 16
-    answered: list[Answered] = []
-    while topics:
-        topics -= 1
-        (size,) = _name_size(buf, pos)
-        if size < 0:
-            return _skim_any(buf, start, end, version)
-        topic, count, index, error, offset = _plain_topic[size](buf, pos + 2)
-        pos += size + 20 + rest
-        if count < 1:
-            return _skim_any(buf, start, end, version)
-        while True:
-            if version >= PRODUCE_ERROR_TEXT:
-                if _record_errors_and_message(buf, pos) != (0, -1):
-                    return _skim_any(buf, start, end, version)
-                pos += 6
-            answered.append((topic, index, error, offset))
-            count -= 1
-            if not count:
-                break
-            index, error, offset = _plain_partition(buf, pos)
-            pos += 14 + rest
-    if pos + 4 != end or end > len(buf):
-        return _skim_any(buf, start, end, version)
-    return answered, False
+    answered = usual.answer(buf, start, end, version)
+    return _skim_any(buf, start, end, version) if answered is None else (answered, False)
 
 
 def local(version: int, correlation_id: int, rows: Sequence[Row], throttle_ms: int) -> bytes:

@@ -29,6 +29,21 @@ USER = "user"
 CLIENT_ID = "client-id"
 IP = "ip"
 
+# A gateway and the brokers behind it enforce quotas of their own, and both hold. An answer has one value for each key
+# of an entity: where both have one it is the gateway's, and the brokers' has this behind its key. A filter with a
+# component of the type APART, which no broker knows, has a gateway spell all of the brokers' so.
+UPSTREAM = ".upstream"
+APART = "produce-gateway:apart"
+# Such an answer also has, behind each value of the gateway's that ends, one with this behind its key: until when it
+# holds, Unix time in milliseconds.
+ENDS = ".until"
+# And each entity with values of the gateway's has one of this key, where the gateway doesn't enforce client quotas for
+# all clients: for how many percent of them it does.
+ENFORCED = "produce-gateway:enforced"
+# An operation on this key, which no broker knows either, gives the end of the values that the other operations of its
+# entity set: Unix time in milliseconds.
+UNTIL = "produce-gateway:until"
+
 _UNKNOWN_SERVER_ERROR = api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]
 _INVALID_REQUEST = api.ERROR_CODES["INVALID_REQUEST"]
 
@@ -71,7 +86,7 @@ class DescribeClientQuotasAnswer(NamedTuple):
     entries: tuple[Entry, ...] | None  # None with an error
 
 
-class Operation(NamedTuple):
+class QuotaOperation(NamedTuple):
     key: str
     value: float  # ignored with `remove`
     remove: bool = False
@@ -79,7 +94,7 @@ class Operation(NamedTuple):
 
 class Alteration(NamedTuple):
     entity: Entity
-    ops: tuple[Operation, ...]
+    ops: tuple[QuotaOperation, ...]
 
 
 class AlterClientQuotasRequest(NamedTuple):
@@ -114,7 +129,7 @@ _COMPONENT = Struct(
 )
 _ENTRY = Struct(Entry, _ENTITY, Field("values", Struct(Value, _KEY, _VALUE), array=True))
 _ALTERATION = Struct(
-    Alteration, _ENTITY, Field("ops", Struct(Operation, _KEY, _VALUE, Field("remove", "bool")), array=True)
+    Alteration, _ENTITY, Field("ops", Struct(QuotaOperation, _KEY, _VALUE, Field("remove", "bool")), array=True)
 )
 
 DESCRIBE_CLIENT_QUOTAS: Api[DescribeClientQuotasRequest, DescribeClientQuotasAnswer] = Api(
@@ -142,15 +157,15 @@ ALTER_CLIENT_QUOTAS: Api[AlterClientQuotasRequest, AlterClientQuotasAnswer] = Ap
 
 Key: TypeAlias = frozenset[tuple[str, str | None]]
 IsOurs: TypeAlias = Callable[[Entity, str], bool]  # of entity, quota key
-ForBroker: TypeAlias = Callable[[Operation], Operation | None]
+ForBroker: TypeAlias = Callable[[QuotaOperation], QuotaOperation | None]
 
 
-class Split(NamedTuple):
+class QuotaSplit(NamedTuple):
     """A change divided.
 
-    `ours`: entities with the operations on our keys, none without any. `rest`: what the broker shall get, the same
-    object as the request if nothing of ours is in it, None if nothing is left. `refused`: results of entities that are
-    in neither, for they must not be changed by half.
+    `ours`: entities with the operations on our keys, none without any. `rest`: the broker's part, the same object as
+    the request if nothing of ours is in it, None if nothing is left. `refused`: results of entities that are in
+    neither, for they must not be changed by half.
     """
 
     ours: tuple[Alteration, ...]
@@ -159,19 +174,19 @@ class Split(NamedTuple):
 
 
 def entity_key(entity: Entity) -> Key:
-    """By which entities are the same. Of a type that is there twice a broker takes the last name, and so do we."""
+    """The same key for the same entity. Of a type that is there twice a broker takes the last name, and so do we."""
     return frozenset(dict(entity).items())
 
 
-def ops_for_broker(alteration: Alteration, is_ours: IsOurs, also: ForBroker) -> tuple[Operation, ...]:
-    """Operations on the broker's keys, and what it shall have of those on ours, as `also` says."""
+def ops_for_broker(alteration: Alteration, is_ours: IsOurs, also: ForBroker) -> tuple[QuotaOperation, ...]:
+    """Operations on the broker's keys, and those that `also` gives it for operations on ours."""
     found = (op if not is_ours(alteration.entity, op.key) else also(op) for op in alteration.ops)
     return tuple(op for op in found if op is not None)
 
 
-def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = lambda _: None) -> Split:
-    """Take our keys out of an AlterClientQuotas request. `also`: what the broker shall do as well for an operation on
-    one of them.
+def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = lambda _: None) -> QuotaSplit:
+    """Take our keys out of an AlterClientQuotas request. `also`: the broker's own operations, if any, for an operation
+    on one of them.
 
     Refused, with all its other keys, is an entity that names one of ours twice; and one that is there more than once,
     if any of its entries names a key of ours.
@@ -179,7 +194,7 @@ def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = 
     counts = Counter(entity_key(entity) for entity, _ in request.entries)
     touched = {entity_key(entity) for entity, ops in request.entries if any(is_ours(entity, op.key) for op in ops)}
     if not touched:
-        return Split((), request, ())
+        return QuotaSplit((), request, ())
     ours: list[Alteration] = []
     rest: list[Alteration] = []
     refused: dict[Key, AlterClientQuotasResult] = {}
@@ -197,7 +212,7 @@ def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = 
         ours.append(Alteration(entity, mine))
         if theirs := ops_for_broker(alteration, is_ours, also):
             rest.append(Alteration(entity, theirs))
-    return Split(tuple(ours), request._replace(entries=tuple(rest)) if rest else None, tuple(refused.values()))
+    return QuotaSplit(tuple(ours), request._replace(entries=tuple(rest)) if rest else None, tuple(refused.values()))
 
 
 def _twice(entries: int, keys: list[str]) -> str | None:
@@ -224,11 +239,11 @@ def merge_altered(
     """One answer to the whole `request`, in its order, with one row per entity as a broker has it.
 
     Args:
-        answer: the broker's, to what it was sent of the request; None if it was sent nothing.
-        ours: our results, one per entity at most: of the keys that we took, and of what was refused.
+        answer: the broker's, to its part of the request; None if it was sent nothing.
+        ours: our results, one per entity at most: of the keys that we took, and of refused entities.
 
     Of an entity with two results the broker's counts if it is an error, else ours. One without any gets
-    UNKNOWN_SERVER_ERROR. What the broker says of others comes last.
+    UNKNOWN_SERVER_ERROR. The broker's results for other entities come last.
     """
     theirs = {entity_key(row.entity): row for row in (answer.entries if answer else ())}
     own = {entity_key(row.entity): row for row in ours}
@@ -244,18 +259,33 @@ def merge_altered(
     return AlterClientQuotasAnswer(answer.throttle_time_ms if answer else 0, (*entries, *theirs.values()))
 
 
-def merge_described(answer: DescribeClientQuotasAnswer, ours: Iterable[Entry]) -> DescribeClientQuotasAnswer:
-    """The broker's answer with our entries in it: those that the request's filter finds, the caller knows which.
+def without_apart(request: DescribeClientQuotasRequest) -> DescribeClientQuotasRequest | None:
+    """The filter that brokers can be asked for, where the request has a component of type APART; None: it has none."""
+    kept = tuple(component for component in request.components if component.entity_type != APART)
+    return request._replace(components=kept) if kept != request.components else None
 
-    Our values go behind the broker's of the same entity and replace its value of the same key; entities that it doesn't
-    have come last. An answer with an error stays as it is.
+
+def merge_described(
+    answer: DescribeClientQuotasAnswer, ours: Iterable[Entry], is_apart: Callable[[Entity, str], bool] | None = None
+) -> DescribeClientQuotasAnswer:
+    """The broker's answer with our entries in it: those that the request's filter finds, which the caller has chosen.
+
+    Our values go behind the broker's of the same entity; entities that it doesn't have come last. A value of the
+    broker's has UPSTREAM behind its key where we have one of the same key, and where `is_apart` says so. An answer with
+    an error stays as it is.
     """
     if answer.error_code != api.NONE:
         return answer
-    entries = {entity_key(entry.entity): entry for entry in answer.entries or ()}
-    for entity, values in ours:
-        known = entries.setdefault(entity_key(entity), Entry(entity, ()))
-        keys = {value.key for value in values}
-        theirs = tuple(value for value in known.values if value.key not in keys)
-        entries[entity_key(entity)] = known._replace(values=theirs + values)
-    return answer._replace(entries=tuple(entries.values()))
+    own = {entity_key(entry.entity): entry for entry in ours}
+    entries = []
+    for entity, values in answer.entries or ():
+        mine = own.pop(entity_key(entity), Entry(entity, ())).values
+        keys = {value.key for value in mine}
+        theirs = (
+            value._replace(key=value.key + UPSTREAM)
+            if value.key in keys or (is_apart is not None and is_apart(entity, value.key))
+            else value
+            for value in values
+        )
+        entries.append(Entry(entity, (*theirs, *mine)))
+    return answer._replace(entries=(*entries, *own.values()))

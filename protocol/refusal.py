@@ -1,5 +1,6 @@
-# The answer that refuses a whole admin request, whichever of the five APIs it is of: the same error for everything that
-# it names. For what nobody got to: a request that is refused in parts is split and merged (configs.py, quotas.py).
+# The answer that refuses a whole admin request, whichever of the six APIs it is of: the same error for everything that
+# it names; and a step of SASL. For a request that was not begun: one that is refused in parts is split and merged
+# (configs.py, quotas.py).
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from protocol.configs import (
     DescribeConfigsAnswer,
     DescribeConfigsResult,
 )
+from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateAnswer
 from protocol.quotas import (
     ALTER_CLIENT_QUOTAS,
     DESCRIBE_CLIENT_QUOTAS,
@@ -20,15 +22,20 @@ from protocol.quotas import (
     AlterClientQuotasResult,
     DescribeClientQuotasAnswer,
 )
+from protocol.topics import CREATE_TOPICS, CreateTopicsAnswer, result
 
 
 def refuse(request: bytes, code: int, message: str) -> bytes:
     """The frame of an answer to `request` (without size prefix) that has this error for each of its resources.
 
     Raises:
-        MalformedFrame: it is no request of the five, or none that can be read.
+        MalformedFrame: it is no request of the seven, or none that can be read.
     """
     key, _ = wire.int16(request, 0, len(request))
+    if key == api.SASL_AUTHENTICATE:
+        step = SASL_AUTHENTICATE.decode_request(request, 0, len(request))
+        failed = SaslAuthenticateAnswer(code, message, b"", 0)
+        return SASL_AUTHENTICATE.encode_answer(failed, step.version, step.correlation_id)
     if key == api.DESCRIBE_CONFIGS:
         head = DESCRIBE_CONFIGS.decode_request(request, 0, len(request))
         results = tuple(DescribeConfigsResult(code, message, *row[:2]) for row in head.body.resources)
@@ -47,6 +54,10 @@ def refuse(request: bytes, code: int, message: str) -> bytes:
         replaces = ALTER_CONFIGS.decode_request(request, 0, len(request))
         refused = tuple(AlterConfigsResult(code, message, *row[:2]) for row in replaces.body.resources)
         return ALTER_CONFIGS.encode_answer(AlterConfigsAnswer(0, refused), replaces.version, replaces.correlation_id)
+    if key == api.CREATE_TOPICS:
+        creates = CREATE_TOPICS.decode_request(request, 0, len(request))
+        topics = tuple(result(topic.name, code, message) for topic in creates.body.topics)
+        return CREATE_TOPICS.encode_answer(CreateTopicsAnswer(0, topics), creates.version, creates.correlation_id)
     changes = INCREMENTAL_ALTER_CONFIGS.decode_request(request, 0, len(request))
     refused = tuple(AlterConfigsResult(code, message, *row[:2]) for row in changes.body.resources)
     return INCREMENTAL_ALTER_CONFIGS.encode_answer(

@@ -3,7 +3,7 @@
 # A client must learn the gateway's addresses and nothing that the gateway couldn't follow. Spans are walked and copied:
 # only id, host and port of a row with an address are written anew, so fields and tags that nobody knows yet survive. A
 # broker without an address here is withheld, never shown with its own. Everything is read to exactly its end before
-# anything is changed or learned. Which addresses there are is the caller's knowledge.
+# anything is changed or learned. The caller knows the addresses.
 #
 # NodeEndpoints (KIP-951) are elsewhere: protocol/produce_response.py rewrites Produce's, protocol/stream.py hides the
 # others. Specs: KIP-35 and KIP-511 (ApiVersions), KIP-516 (topic ids), KIP-699 (FindCoordinator's list), KIP-700,
@@ -125,8 +125,8 @@ def metadata(
 ) -> tuple[bytes, list[int]]:
     """A Metadata answer (v0 to v13) with our addresses, and the ids of the brokers that had to be withheld.
 
-    Leaders and replicas go on naming a broker that is withheld: to a client it is one that isn't available just now.
-    Topic ids of the answer (v10+) are added to `topic_ids`.
+    Leaders and replicas go on naming a withheld broker: to a client it is one that isn't available just now. Topic ids
+    of the answer (v10+) are added to `topic_ids`.
 
     Raises:
         MalformedFrame: nothing has been learned.
@@ -327,8 +327,8 @@ def describe_cluster(
 ) -> tuple[bytes, list[int]]:
     """A DescribeCluster answer (v0 to v2) with our addresses, and the ids of the brokers that had to be withheld.
 
-    An answer that lists controllers (endpoint type 2) is passed as it is: no producer goes there, and they are not
-    mapped. `topic_ids` isn't used.
+    An answer that lists controllers (endpoint type 2) passes as it is: no producer connects to them, and they have no
+    listeners here. `topic_ids` isn't used.
 
     Raises:
         MalformedFrame: it isn't such an answer.

@@ -2,8 +2,8 @@
 # KIP-932). A client that reads such an address goes to that broker directly, past the gateway.
 #
 # Their size stands before everything, their addresses behind all records: to rewrite the addresses one would have to
-# hold the whole answer. So they are hidden instead, in bytes of the same number, while the answer streams through: what
-# was a list of addresses becomes a tagged field that nobody knows (KIP-482: readers skip it), and the client asks for
+# hold the whole answer. So they are hidden instead, in bytes of the same number, while the answer streams through: the
+# list of addresses becomes a tagged field with an unknown number (KIP-482: readers skip it), and the client asks for
 # metadata, where addresses are rewritten. Fetch has the list in tagged field 0, which gets another number. The others
 # have it in an ordinary array: that becomes an empty one, and its bytes an unknown tagged field behind the known ones.
 #
@@ -11,8 +11,8 @@
 # chunks is the step, the loop counters, half a varint and how much to skip, so a chunk may end anywhere, and record
 # bytes cost nothing. An answer that doesn't follow its layout is passed on as it is, and `lost` says so.
 #
-# Who wants to know what of which topic passes walks the same programs, with stops at topics and at records:
-# fetch_response.py.
+# fetch_response.py, which meters what passes of each topic, walks the same programs with stops at topics and at
+# records.
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _SHARE_ACKNOWLEDGE_2: _Layout = (*_HEADER, 4 + 2, _BYTES, 4, _ACKNOWLEDGED, _END
     _SIZE,  # n - 1 bytes are records: _WALK them
     _HIDE_ARRAY,  # n - 1 addresses
     _NEXT,  # once more from step `argument` on, if there are more
-    _TAKE,  # `argument` bytes, or those announced, are what a topic is called
+    _TAKE,  # `argument` bytes, or those announced, are a topic's name
     _WALK,  # records
     _END,
 ) = range(14)
@@ -202,7 +202,7 @@ class EndpointHider:
         self._left = size  # bytes of the frame that have not been released
 
     def feed(self, buf: bytearray | memoryview, start: int, end: int) -> int:
-        """Walk the next bytes of the answer, changing them in place where they say where a broker is.
+        """Walk the next bytes of the answer, changing them in place where they hold a broker's address.
 
         Returns:
             How many bytes at the end of this chunk must not be sent yet (0, but within a list of addresses): the next
@@ -309,22 +309,24 @@ class EndpointHider:
         self._program, self._step, self._skip = _NOTHING, 0, self._left
         self._stack.clear()
 
-    # For who meters: here nothing stops at topics or records.
+    # For readers that meter: here nothing stops at topics or records.
 
     def _announce(self, size: int) -> None:
-        """So many bytes of records begin."""
+        """Called where that many bytes of records begin."""
 
     def _take(self, buf: bytearray | memoryview, pos: int, end: int, size: int) -> int:
-        """What a topic is called: `size` bytes, or if that is 0, as many as are due. Nothing is due: all is there."""
+        """Called with a topic's name or id: `size` bytes, or if that is 0, as many as are due. Nothing is due: all is
+        there.
+        """
         return pos
 
     def _measure(self, buf: bytearray | memoryview, pos: int, end: int) -> int:
-        """Records; likewise."""
+        """Called with records; likewise."""
         return pos
 
 
 def _hide_array(buf: bytearray | memoryview, pos: int, end: int, frame_end: int) -> bool:
-    """Make the addresses at `pos`, and what is behind them, an empty array and an unknown tagged field of that size.
+    """Make the addresses at `pos`, and the bytes behind them, an empty array and an unknown tagged field of that size.
 
     The tagged fields behind the addresses stay, before the new one. A list too large to be held (more than HOLD, so
     that `end` is not its end) takes them along into the new field. False if the bytes aren't a list of addresses at

@@ -2,8 +2,8 @@
 #
 # A read step takes `(buf, pos, end)` and returns `(value, new pos)`; it never looks at or behind `end`, and whatever
 # does not fit is `MalformedFrame`: an IndexError or struct.error that leaves this package is a bug. It refuses to know
-# any message: those are in the modules named after them. Strings stay bytes: a topic is a key here, nobody reads it,
-# and whether it is valid UTF-8 is the broker's question.
+# any message: those are in the modules named after them. Strings stay bytes: a topic is only a key here, and the
+# broker judges whether it is valid UTF-8.
 #
 # Spec: kafka.apache.org/protocol (primitive types); KIP-482 (compact forms, tagged fields: unknown ones are skipped).
 
@@ -153,7 +153,7 @@ def skip_tags(buf: Buffer, pos: int, end: int) -> int:
     if pos < end and buf[pos] == 0:  # nearly always
         return pos + 1
     count, pos = _tag_count(buf, pos, end)
-    try:  # what costs its sender two or three bytes is read without a call, and compared with `end` but once
+    try:  # fields of two or three bytes are read without a call, and compared with `end` only once
         for _ in range(count):
             first = pos
             while buf[pos] >= 0x80:  # the tag, whichever it is

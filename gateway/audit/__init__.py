@@ -6,6 +6,7 @@
 #   stream/              the topic into tables, and their upkeep
 #   report/              the report and the ranking
 #   whatif/              what-if and recommendations
+#   storage/             what fills volumes
 #   reconcile/           sums against the brokers' logs
 #   schema.py            the usage record as Spark reads it
 #   layout.py            the tables' columns, and the version of it all

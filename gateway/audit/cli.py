@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
+from gateway.arguments import Parser
 from gateway.kafka import topic_names
 from policies import usage
 from policies.units import parse_duration
@@ -46,9 +47,10 @@ further commands, each with its own --help:
   stream     write the usage topic into tables, each record exactly once
   compact    few large files in place of the tables' many small ones
   expire     let go of old days
-  top        who had most dropped, delayed, rejected … bytes
-  what-if    what a policy file would have done to the recorded usage
+  top        the clients with most dropped, delayed, rejected … bytes
+  what-if    a policy file's would-be effect on the recorded usage
   recommend  thresholds from usage, as `produce-gateway policies apply` takes them
+  storage    what fills the brokers' volumes, and which retention would have kept them below their limits
   report     one HTML file with plots
   reconcile  whether the sums agree with the growth of the brokers' logs
 """
@@ -61,6 +63,7 @@ COMMANDS: Final = {
     "top": "report.top_command",
     "what-if": "whatif.command",
     "recommend": "whatif.recommend_command",
+    "storage": "storage.command",
     "report": "report.command",
     "reconcile": "reconcile.command",
 }
@@ -93,7 +96,7 @@ def _audit(options: argparse.Namespace, by: tuple[str, ...], window_ms: int | No
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Run something that needs Spark; whatever goes wrong becomes one line on stderr and an exit code."""
+    """Run something that needs Spark; any failure becomes one line on stderr and an exit code."""
     if importlib.util.find_spec("pyspark") is None:
         return fail("the audit needs PySpark: pip install 'produce-gateway[audit]'")
     from gateway.audit import connector
@@ -109,9 +112,19 @@ def guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return fail("interrupted", 130)
     except Exception as error:  # whatever else Spark may raise: still one line, and never a traceback
+        if _is_of_an_interrupt(error):
+            return fail("interrupted", 130)
         return fail(_explained(error, job.explain))
     finally:
         logging.getLogger().removeHandler(silent)
+
+
+def _is_of_an_interrupt(error: BaseException) -> bool:
+    """Whether it was raised while something was put away after Ctrl-C, in the middle of an answer of Java's."""
+    before: BaseException | None = error
+    while before is not None and not isinstance(before, KeyboardInterrupt):
+        before = before.__cause__ or before.__context__
+    return before is not None
 
 
 def _explained(error: Exception, explain: Callable[[BaseException], str]) -> str:
@@ -123,7 +136,7 @@ def _explained(error: Exception, explain: Callable[[BaseException], str]) -> str
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is to be read: the options of `add_sources`, found right. Bounds in Unix ms, the end not included."""
+    """The data to read: the options of `add_sources`, found right. Bounds in Unix ms, the end not included."""
 
     options: argparse.Namespace
     start_ms: int | None
@@ -133,7 +146,7 @@ class Reading:
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is to be read, and with which Spark."""
+    """The options that choose the data to read, and the Spark to read it with."""
     add = parser.add_argument
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
     add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
@@ -148,10 +161,10 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 
 
 def checked_sources(options: argparse.Namespace, now_ms: int) -> Reading:
-    """What the options of `add_sources` come to.
+    """The result of the options of `add_sources`.
 
     Raises:
-        SystemExit: they are wrong, and it has been said how.
+        SystemExit: they are wrong; the reason has been printed.
     """
     if options.bootstrap_servers is None and not options.spool and not options.tables:
         refuse("nothing to read: give --bootstrap-servers, or --spool, or both, or --tables")
@@ -168,7 +181,7 @@ def checked_sources(options: argparse.Namespace, now_ms: int) -> Reading:
 
 @contextmanager
 def interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Session]:
-    """The Spark session, in which Ctrl-C does what it did before: PySpark's own handler would ask Java to cancel, in
+    """The Spark session, in which Ctrl-C works as before: PySpark's own handler would ask Java to cancel, in
     the middle of another answer.
     """
     before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
@@ -180,7 +193,7 @@ def interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Sessio
 
 @contextmanager
 def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
-    """Start Spark, and give what the sources hold, each record once; to be called within `guarded`."""
+    """Start Spark, and give the sources' records, each once; to be called within `guarded`."""
     from gateway.audit import store
     from gateway.audit.batch import job
 
@@ -210,7 +223,7 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
 
 def new_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Of `audit COMMAND`; "" is the audit itself."""
-    return argparse.ArgumentParser(
+    return Parser(
         prog=f"produce-gateway audit {command}".rstrip(),
         description=description,
         epilog=epilog,
@@ -220,7 +233,7 @@ def new_parser(command: str, description: str, epilog: str) -> argparse.Argument
 
 
 def add_spark_options(parser: argparse.ArgumentParser) -> None:
-    """What every command that starts Spark takes."""
+    """The options of every command that starts Spark."""
     add = parser.add_argument
     add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
     add("--packages", help="Maven coordinates of the jars that Spark needs, in place of the pinned ones")
@@ -243,7 +256,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _checked(options: argparse.Namespace, now_ms: int) -> tuple[tuple[str, ...], int | None, Reading]:
-    """By what, per window of how many ms, and from where; the rest of `options` is put in order."""
+    """The grouping, the window in ms, and the sources; the rest of `options` is put in order."""
     reading = checked_sources(options, now_ms)
     by = choice("--by", options.by, usage.DIMENSIONS)
     options.measure = choice("--measure", options.measure, usage.MEASURES) or usage.MEASURES

@@ -1,4 +1,4 @@
-# What Spark needs and PySpark does not bring along: the jars of the Kafka connector, and of Delta Lake for the tables.
+# The jars that Spark needs and PySpark does not bring along: those of the Kafka connector and of Delta Lake.
 #
 # The connector has to be of exactly Spark's own version. For the versions of Spark that are pinned the jars are named
 # one by one with their SHA-256, fetched once with the Ivy that PySpark carries, and kept in the cache directory; the
@@ -58,8 +58,10 @@ class Jar:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What may have to be fetched: its name in a sentence, folder in the cache, Maven coordinate, and the jars that are
-    known, by Spark's version. `{spark}` in the coordinate is that version; without it only these are known to fit."""
+    """Something to fetch if it is missing: its name in a sentence, folder in the cache, Maven coordinate, and the jars
+    that are known, by Spark's version. `{spark}` in the coordinate is that version; without it only these are known to
+    fit.
+    """
 
     name: str
     folder: str
@@ -100,8 +102,8 @@ KAFKA: Final = Library(
         ),
     },
 )
-# Delta Lake's own version is not Spark's: 4.0.1 is the newest one built for Spark 4.0 alone. What else it needs is in
-# PySpark already.
+# Delta Lake's own version is not Spark's: 4.0.1 is the newest one built for Spark 4.0 alone. PySpark has everything
+# else that it needs.
 DELTA: Final = Library(
     "Delta Lake",
     "spark-delta",
@@ -150,7 +152,7 @@ def jars(library: Library, spark_version: str, pyspark_jars: Path, cache: Path |
     if pinned is None and "{spark}" not in library.coordinate:
         raise MissingDependency(
             f"no {library.name} is known for Spark {spark_version}: install pyspark=={', '.join(library.pinned)}, or"
-            " give it, and whatever else is needed, by --jars FILE,…"
+            " give it, and any other jars needed, by --jars FILE,…"
         )
     sums = {jar.file: jar.sha256 for jar in pinned} if pinned else _noted_sums(folder)
     if not sums or any(_sha256(folder / name) != wanted for name, wanted in sums.items()):
@@ -249,7 +251,7 @@ def _compare(sums: dict[str, str], pinned: tuple[Jar, ...]) -> None:
         got = sums.get(jar.file)
         if got != jar.sha256:
             raise MissingDependency(
-                f"{jar.file} from the repository is not what it should be (SHA-256 {got or 'missing'}, expected"
+                f"{jar.file} from the repository is not the expected one (SHA-256 {got or 'missing'}, expected"
                 f" {jar.sha256}): not used; try another repository by {MAVEN_ENV}=URL, or give it by --jars"
             )
 

@@ -1,4 +1,4 @@
-# What a failed audit says: one line, whatever chain of Java exceptions it was. Knows nothing of sessions or tables.
+# The words of a failed audit: one line, whatever chain of Java exceptions it was. Knows nothing of sessions or tables.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class AuditError(Exception):
 
 
 def explain(error: BaseException) -> str:
-    """What went wrong in Spark or Kafka, in one line."""
+    """The failure in Spark or Kafka, in one line."""
     chain = causes(error)
     if any("OffsetOutOfRangeException" in name for name, _ in chain) or any(
         "data loss" in text.lower() or "lost data" in text.lower() for _, text in chain

@@ -66,6 +66,7 @@ RECORDS_SCHEMA: Final = _table(
     value=BinaryType(),  # the whole of a malformed record
     rows=ArrayType(schema.ROW),  # of a record that counts
     **_DATE,  # of start_ms; of a malformed record, of timestamp_ms
+    **schema.DISKS,
 )
 
 VIEWS: Final[dict[str, StructType]] = {
@@ -85,6 +86,7 @@ VIEWS: Final[dict[str, StructType]] = {
         **_ORIGIN,
         storage_factor_ppm=LongType(),
         **_DATE,
+        **schema.DISKS,
     ),
     # One row for each further copy of a record in the topic.
     "duplicates": _table(

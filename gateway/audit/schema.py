@@ -23,26 +23,35 @@ from policies import usage
 
 _TYPES: Final[dict[str, DataType]] = {"int": LongType(), "str": StringType(), "bool": BooleanType()}
 
-# Where from_json puts the text of a record that it could not read; without such a column it hands out plain nulls.
+# from_json puts the text of a record that it could not read here; without such a column it hands out plain nulls.
 CORRUPT: Final = "_corrupt"
 
 # Version 2's fields come last; what a version 1 has not got reads as "" and, of `repeats`, null.
 ROW: Final = StructType(
     [StructField(name, _TYPES[kind]) for name, kind in (usage.ROW_FIELDS | usage.OPTIONAL_ROW_FIELDS).items()]
 )
+VOLUMES: Final = ArrayType(
+    StructType(
+        [StructField(name, _TYPES[kind]) for name, kind in (usage.VOLUME_FIELDS | usage.OPTIONAL_VOLUME_FIELDS).items()]
+    )
+)
+SPREAD: Final = ArrayType(StructType([StructField(name, _TYPES[kind]) for name, kind in usage.SPREAD_FIELDS.items()]))
+# What version 2 may have in a header beside usage.OPTIONAL_HEADER_FIELDS.
+DISKS: Final[dict[str, DataType]] = {usage.VOLUMES: VOLUMES, usage.SPREAD: SPREAD}
 RECORD: Final = StructType(
     [
         *(
             StructField(name, _TYPES[kind])
             for name, kind in (usage.HEADER_FIELDS | usage.OPTIONAL_HEADER_FIELDS).items()
         ),
+        *(StructField(name, kind) for name, kind in DISKS.items()),
         StructField("rows", ArrayType(ROW)),
     ]
 )
 # One line of text between brackets: it must turn out to be exactly one record.
 LINE: Final = StructType([StructField("records", ArrayType(RECORD)), StructField(CORRUPT, StringType())])
 
-# What a source has to give: one usage record's text a row, and where it was found.
+# The columns that a source has to give: one usage record's text a row, and where it was found.
 RAW: Final = StructType([StructField("value", StringType()), StructField("origin", StringType())])
 
 # One worker's life, and what names a record once and for all (usage.identity). A "lost" note repeats the number of the

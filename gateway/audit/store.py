@@ -106,7 +106,7 @@ class Files:
             raise AuditError(f"{self.root}/{name} could not be written")
 
     def count(self, name: str) -> int:
-        """How many files there are in a directory and below; it has to exist."""
+        """The number of files in a directory and below; it has to exist."""
         return int(self._fs.getContentSummary(self._path(name)).getFileCount())
 
 
@@ -133,15 +133,18 @@ class Tables:
         return int(self._snapshot(layout.RECORDS).metadata().configuration().apply(_LAYOUT))
 
     def path(self, table: str) -> str:
-        """Where one of Delta's tables lies, as SQL takes it."""
+        """The place of one of Delta's tables, as SQL takes it."""
         return f"delta.`{self.root.replace('`', '``')}/{table}`"
 
     def records(self) -> DataFrame:
-        """The table `records` as of now; of days that are expired, only what still says which intervals there were."""
+        """The table `records` as of now; of expired days, only the list of intervals that there were."""
         if self._moment is None:  # the horizon and the rows have to be of one version
             return self.at_one_moment().records()
         horizon = F.lit(self.horizon() or "0001-01-01").cast("date")
         found = self._load(layout.RECORDS, int(self._moment.version()))
+        for field in layout.RECORDS_SCHEMA:  # tables that no stream has written to since a column was added
+            if field.name not in found.columns:
+                found = found.withColumn(field.name, F.lit(None).cast(field.dataType))
         found = found.where((F.col("date") >= horizon) | F.col("counts"))
         return found.withColumn("rows", F.when(F.col("date") >= horizon, F.col("rows")))
 
@@ -198,7 +201,7 @@ class Tables:
                 frame.coalesce(1).write.format("delta").mode("overwrite").save(f"{self.root}/{table}")
 
     def about(self) -> dict[str, Any]:
-        """What it is, for a report."""
+        """Its kind, for a report."""
         about = {"kind": "tables", "name": self.root, "format": "delta", "layout": layout.LAYOUT}
         return about | {"expired_before": self.horizon() or None}
 
@@ -224,7 +227,7 @@ class Tables:
             yield
 
     def _snapshot(self, table: str) -> Any:
-        # What Delta Lake has no SQL for: its transaction identifiers.
+        # Delta Lake has no SQL for this: its transaction identifiers.
         if table == layout.RECORDS and self._moment is not None:
             return self._moment
         jvm: Any = self.spark.sparkContext._jvm
@@ -241,7 +244,7 @@ class Tables:
 class Writer:
     """The one stream that may add to the tables: making one takes that right from any other.
 
-    It remembers how far the tables have come, so that a batch looks into them only for what may be there.
+    It remembers how far the tables have come, so that a batch looks into them only for records that may be there.
 
     Raises:
         AuditError: another stream has started at the same moment.
@@ -263,7 +266,7 @@ class Writer:
     def fresh(self, frame: DataFrame, topic_id: str) -> DataFrame:
         """Those records of the topic (columns partition, offset) that have not been read before.
 
-        Whatever the checkpoint, a stream reads each partition from its earliest offset on and leaves nothing out.
+        With any checkpoint, a stream reads each partition from its earliest offset on and leaves nothing out.
         """
         for (topic, partition), last in self._offsets.items():
             if topic == topic_id:
@@ -337,7 +340,7 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> Tables
 
 
 def view(records: DataFrame, table: str) -> DataFrame:
-    """What one of layout.VIEWS has of these rows of the table `records`."""
+    """The rows that one of layout.VIEWS makes of these rows of the table `records`."""
     if table == "usage":
         found = transforms.usage_rows(records.where(F.col("counts")), "boot", "seq", "part", "end_ms", "date")
     elif table == "intervals":
@@ -360,7 +363,7 @@ def on_days(records: DataFrame, from_ms: int | None, to_ms: int | None) -> DataF
 
 @contextmanager
 def conflicts() -> Iterator[None]:
-    """What Delta Lake says of two writers in each other's way becomes a Conflict."""
+    """Delta Lake's errors of two writers in each other's way become a Conflict."""
     try:
         yield
     except Py4JJavaError as error:

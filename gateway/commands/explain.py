@@ -3,50 +3,52 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.commands.asking import CannotAsk, add_place, ask, find_place, shown
+from gateway.arguments import Parser, add_examples
+from gateway.commands.asking import add_place
+from gateway.commands.showing import add_watch, show
 
 PATH: Final = "/v1/explain"
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 shown, 1 can't ask, 2 a wrong command line."""
-    parser = argparse.ArgumentParser(
-        prog="produce-gateway explain",
-        description="Every rule that looks at a client's data for a topic, which of them binds first, and what was"
-        " rejected or delayed lately.",
-    )
-    add_place(parser)
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--user", help="default: who has not authenticated, and what was held back of anybody's")
-    parser.add_argument("--client-id", help="default: who gives none, and what was held back of any")
-    parser.add_argument("--broker", type=int, metavar="N", help="default: all that lead a partition of the topic")
+    parser = make_parser()
     args = parser.parse_args(argv)
     query = {"topic": args.topic, "user": args.user, "client_id": args.client_id, "broker": args.broker}
-    try:
-        url = find_place(parser, args)
-        answer = ask(url, PATH, query)
-        lines = [json.dumps(answer, indent=2)] if args.json else shown(url + PATH, answer, describe)
-    except CannotAsk as error:
-        print(error, file=sys.stderr)
-        return 1
-    print("\n".join(lines))
-    return 0
+    return show(parser, args, PATH, describe, query)
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="produce-gateway explain",
+        description="Why a client's data for a topic is or isn't held back, in one sentence; then every rule that looks"
+        " at it, the one that binds first, and the latest rejections and delays.",
+    )
+    add_place(parser)
+    add_watch(parser)
+    parser.add_argument("--topic", required=True, help="the one that the client produces to")
+    parser.add_argument(
+        "--user", help="default: a client that has not authenticated, and the bytes held back of any principal"
+    )
+    parser.add_argument(
+        "--client-id", help="default: a client that gives none, and the bytes held back of any client id"
+    )
+    parser.add_argument("--broker", type=int, metavar="N", help="default: all that lead a partition of the topic")
+    add_examples(parser, "--topic clicks", "gateway.yaml --topic clicks --user alice --client-id app --broker 1")
+    return parser
 
 
 def describe(said: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
-    brokers = ", ".join(map(str, said["brokers"])) or "?"
+    brokers = f"brokers {', '.join(map(str, said['brokers']))}" if said["brokers"] else "no broker known"
     lines = [
-        f"topic {said['topic']}, user {said['user']}, client id {said['client_id'] or 'none'}, brokers {brokers}",
         said["summary"],
         "",
+        f"asked    topic {said['topic']}, user {said['user']}, client id {said['client_id'] or 'none'}, {brokers}",
         f"storage  {said['storage']['text']}",
         *(f"note     {note}" for note in said["notes"]),
     ]

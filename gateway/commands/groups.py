@@ -4,22 +4,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.arguments import Parser, add_examples
 from gateway.commands.asking import (
     CannotAsk,
+    Place,
     add_place,
-    add_token_file,
+    add_until,
     ask,
     find_place,
-    find_token,
     shown,
-    table,
 )
+from gateway.commands.output import rendered, table
+from gateway.commands.policies import describe
 from policies.groups.names import (
     DISPATCH_BYTES,
     DISPATCH_MSGS,
@@ -29,7 +30,7 @@ from policies.groups.names import (
     PUBLISH_MSGS,
     rate_text,
 )
-from policies.policy_set import PolicyKey, value_text
+from policies.rollout import EVERYBODY
 from policies.units import parse_size
 
 OVERVIEW: Final = "/v1/resource-groups"
@@ -43,36 +44,45 @@ OPTIONS: Final = {
 COLUMNS: Final = ("GROUP", "PUBLISH", "DISPATCH", "ATTACHED TO")
 USE_COLUMNS: Final = ("GROUP", "RATE", "LIMIT", "ALL GATEWAYS", "USED", "HERE", "PART", "WAITS")
 MAX_PLACES: Final = 4
+_EXAMPLES: Final = {
+    "list": ("", "gateway.yaml -o yaml"),
+    "usage": ("", "--group gold --url http://gw1:9190"),
+    "get": ("gold", "gold -o json"),
+    "set": ("gold --publish-bytes 12MB", "gold --publish-msgs none --until 2h gateway.yaml"),
+    "delete": ("gold",),
+    "attach": ("gold --tenant acme", "gold --namespace acme/orders gateway.yaml"),
+    "detach": ("--tenant acme",),
+}
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 done, 1 not, 2 a wrong command line."""
-    parser = _make_parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
     try:
-        url = find_place(args.parser, args)
-        lines: list[str] = args.run(url, args)
+        text: str = args.run(find_place(args.parser, args), args)
     except CannotAsk as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n".join(lines))
+    sys.stdout.write(text)
     return 0
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="produce-gateway groups",
         description="Resource groups of a running gateway: limits that tenants and namespaces share over all gateways.",
     )
     actions = parser.add_subparsers(required=True, metavar="list|get|set|delete|attach|detach|usage")
 
-    def add(name: str, run: Callable[[str, argparse.Namespace], list[str]], text: str) -> argparse.ArgumentParser:
+    def add(name: str, run: Callable[[Place, argparse.Namespace], str], text: str) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text)
         action.set_defaults(run=run, parser=action)
+        add_examples(action, *_EXAMPLES[name])
         return action
 
-    listing = add("list", _list, "all groups with their limits and what they are attached to")
-    usage = add("usage", _usage, "what is used of each limit, by all gateways and here")
+    listing = add("list", _list, "all groups with their limits and attachments")
+    usage = add("usage", _usage, "the usage of each limit, by all gateways and here")
     get = add("get", _get, "one group")
     change = add("set", _set, "create a group, or change the limits that are given")
     delete = add("delete", _delete, "delete a group that is attached to nothing")
@@ -88,30 +98,37 @@ def _make_parser() -> argparse.ArgumentParser:
             option, type=_size if unit == "bytes" else _count, dest=key, metavar="RATE",
             help=f"{direction}: {what} per second; none: no limit",
         )  # fmt: skip
+    add_until(change)
     for action in (attach, detach):
         place = action.add_mutually_exclusive_group(required=True)
         place.add_argument("--tenant", metavar="TENANT")
         place.add_argument("--namespace", type=_namespace, metavar="TENANT/NAMESPACE")
     for action in (listing, usage, get, change, delete, attach, detach):
         add_place(action)
-        add_token_file(action)
+    add_examples(
+        parser,
+        "list",
+        "usage gateway.yaml -o json",
+        "set gold --publish-bytes 12MB --until 2h",
+        "attach gold --tenant acme",
+    )
     return parser
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _list(url: str, args: argparse.Namespace) -> list[str]:
-    return _show(url, args, _describe)
+def _list(gateway: Place, args: argparse.Namespace) -> str:
+    return _show(gateway, args, _describe)
 
 
-def _usage(url: str, args: argparse.Namespace) -> list[str]:
-    return _show(url, args, lambda said: _describe_use(said, args.group))
+def _usage(gateway: Place, args: argparse.Namespace) -> str:
+    return _show(gateway, args, lambda said: _describe_use(said, args.group))
 
 
-def _show(url: str, args: argparse.Namespace, describe: Callable[[Mapping[str, Any]], list[str]]) -> list[str]:
-    answer = ask(url, OVERVIEW, token=find_token(args))
-    return [json.dumps(answer, indent=2)] if args.json else shown(url + OVERVIEW, answer, describe)
+def _show(gateway: Place, args: argparse.Namespace, describe: Callable[[Mapping[str, Any]], list[str]]) -> str:
+    answer = ask(gateway, OVERVIEW)
+    return rendered(answer, args.output, lambda: shown(gateway.url + OVERVIEW, answer, describe))
 
 
 def _describe(said: Mapping[str, Any]) -> list[str]:
@@ -124,6 +141,8 @@ def _describe(said: Mapping[str, Any]) -> list[str]:
     lines = table(COLUMNS, rows, left=len(COLUMNS))
     if said["mode"] == "observe":
         lines.append("mode observe: nothing is limited, it is only counted")
+    elif said["enforce_percent"] < EVERYBODY:
+        lines.append(f"enforce_percent {said['enforce_percent']:g}: all other clients are not limited, only counted")
     return [*lines, *(f"warning: {text}" for text in said["warnings"])]
 
 
@@ -167,48 +186,46 @@ def _use(name: str, group: Mapping[str, Any], key: str) -> list[str]:
     ]
 
 
-def _get(url: str, args: argparse.Namespace) -> list[str]:
+def _get(gateway: Place, args: argparse.Namespace) -> str:
     path = f"{GROUPS}/{_quoted(args.group)}"
-    said = ask(url, path, token=find_token(args))
-    if args.json:
-        return [json.dumps(said, indent=2)]
+    said = ask(gateway, path)
 
     def describe(said: Mapping[str, Any]) -> list[str]:
         return [f"{key}: {'no limit' if said[key] < 0 else rate_text(key, said[key])}" for key in GROUP_KEYS]
 
-    return [f"group {args.group}", *(f"  {line}" for line in shown(url + path, said, describe))]
+    def show() -> list[str]:
+        return [f"group {args.group}", *(f"  {line}" for line in shown(gateway.url + path, said, describe))]
+
+    return rendered(said, args.output, show)
 
 
 # --- what is changed --------------------------------------------------------------------------------------------------
 
 
-def _set(url: str, args: argparse.Namespace) -> list[str]:
-    body = {key: getattr(args, key) for key in GROUP_KEYS if getattr(args, key) is not None}
-    return _change(url, args, "PUT", f"{GROUPS}/{_quoted(args.group)}", body)
+def _set(gateway: Place, args: argparse.Namespace) -> str:
+    body = {key: getattr(args, key) for key in (*GROUP_KEYS, "until") if getattr(args, key) is not None}
+    return _change(gateway, args, "PUT", f"{GROUPS}/{_quoted(args.group)}", body)
 
 
-def _delete(url: str, args: argparse.Namespace) -> list[str]:
-    return _change(url, args, "DELETE", f"{GROUPS}/{_quoted(args.group)}")
+def _delete(gateway: Place, args: argparse.Namespace) -> str:
+    return _change(gateway, args, "DELETE", f"{GROUPS}/{_quoted(args.group)}")
 
 
-def _attach(url: str, args: argparse.Namespace) -> list[str]:
-    return _change(url, args, "PUT", f"{_place(args)}/{_quoted(args.group)}")
+def _attach(gateway: Place, args: argparse.Namespace) -> str:
+    return _change(gateway, args, "PUT", f"{_place(args)}/{_quoted(args.group)}")
 
 
-def _detach(url: str, args: argparse.Namespace) -> list[str]:
-    return _change(url, args, "DELETE", _place(args))
+def _detach(gateway: Place, args: argparse.Namespace) -> str:
+    return _change(gateway, args, "DELETE", _place(args))
 
 
-def _change(url: str, args: argparse.Namespace, method: str, path: str, body: Any = None) -> list[str]:
-    said = ask(url, path, method=method, body=body, token=find_token(args))
-    return [json.dumps(said, indent=2)] if args.json else shown(url + path, said, _describe_change)
+def _change(gateway: Place, args: argparse.Namespace, method: str, path: str, body: Any = None) -> str:
+    said = ask(gateway, path, method=method, body=body)
+    return rendered(said, args.output, lambda: shown(gateway.url + path, said, _describe_change))
 
 
 def _describe_change(said: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for op in said["changes"]:
-        key = PolicyKey(op["kind"], op["name"], op["key"]).checked()
-        lines.append(f"{key}: {value_text(key, op['old'])} -> {value_text(key, op['new'])}")
+    lines = [describe(op) for op in said["changes"]]
     lines.append(f"version {said['version']}" if lines else "nothing to change: it is so already")
     return [*lines, *(f"warning: {text}" for text in said["warnings"])]
 

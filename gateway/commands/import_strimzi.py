@@ -1,14 +1,13 @@
 # `produce-gateway import-strimzi FILE`: what a cluster's Strimzi quotas plugin was told, printed as our YAML. FILE is a
 # broker's server.properties or a Kafka resource (spec.kafka.quotas, spec.kafka.config). The property names are those of
-# the released plugin, of [DISK] and of [035]. What can't be taken over is said: in the output as a comment where it
-# belongs, on standard error where somebody has to act.
+# the released plugin, of [DISK] and of [035]. The command says what it can't take over: in the output as a comment
+# where it belongs, on standard error where somebody has to act.
 #
-# Knows no cluster: nothing is asked, only translated. What is printed has passed gateway.config.
-# Sources: kafka-quotas-plugin 0.2 to 0.4, the Kafka resource's API (QuotasPluginStrimzi).
+# Knows no cluster: nothing is asked, only translated. Its output has passed gateway.config. Sources:
+# kafka-quotas-plugin 0.2 to 0.4, the Kafka resource's API (QuotasPluginStrimzi).
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -21,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from gateway import config
+from gateway.arguments import Parser, add_examples
 from gateway.kafka import java_properties
 from gateway.suggest import nearest
 from policies.quotas.store import MOST_PERCENT
@@ -60,11 +60,11 @@ _EACH: Final = "each user, where the plugin's was shared by all clients of a bro
 
 
 class ImportRefused(Exception):
-    """Nothing to print; the text is one line: what, where, and what would be right."""
+    """Nothing to print; the text is one line: the fault, its place, and a right value."""
 
 
 class Given(NamedTuple):
-    """What a file says: properties by their names, the listener that clients use, remarks for standard error."""
+    """A file's contents: properties by their names, the listener that clients use, remarks for standard error."""
 
     properties: dict[str, str]
     bootstrap: str
@@ -78,9 +78,9 @@ class Result(NamedTuple):
 
 def main(argv: list[str]) -> int:
     """Run the command; the result is the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="produce-gateway import-strimzi",
-        description="Print a gateway configuration made of what Strimzi's quotas plugin was told.",
+        description="Print a gateway configuration made from that of Strimzi's quotas plugin.",
     )
     parser.add_argument(
         "file", metavar="FILE", help="server.properties, or a Kafka resource as YAML or JSON; - is stdin"
@@ -95,6 +95,11 @@ def main(argv: list[str]) -> int:
         "--aggregate-limits",
         action="store_true",
         help="take storage.soft and storage.hard, which limited a broker's volumes together, as limits of each volume",
+    )
+    add_examples(
+        parser,
+        "server.properties --bootstrap-servers kafka:9092 > gateway.yaml",
+        "- < kafka-resource.yaml                          # kubectl get kafka NAME -o yaml",
     )
     args = parser.parse_args(argv)
     name = "standard input" if args.file == "-" else args.file
@@ -113,7 +118,7 @@ def convert(text: str, name: str, bootstrap_servers: str = "", *, aggregate_limi
     """Translate a file's text; its `name` decides between properties and YAML where the text doesn't.
 
     Raises:
-        ImportRefused: there is nothing of the plugin, or what there is can't be.
+        ImportRefused: there is nothing of the plugin, or its settings can't be.
     """
     given = _parse_resource(text) if _is_resource(text, name) else _parse_properties(text)
     properties = {key: value.strip() for key, value in given.properties.items()}
@@ -222,7 +227,7 @@ def _clients_listener(resource: Any, kafka: Any) -> str:
 
 
 class _Writer:
-    """Takes the properties one after the other into lines of YAML; `remarks` gather what standard error must say."""
+    """Takes the properties one after the other into lines of YAML; `remarks` gathers the lines for standard error."""
 
     def __init__(self, properties: Mapping[str, str], remarks: list[str], aggregate_limits: bool) -> None:
         self.remarks = remarks
@@ -245,7 +250,7 @@ class _Writer:
                 self.remarks.append(f"{key}: unknown{_suggest(key, KNOWN)}: left out")
 
     def write(self, name: str, override: str, listener: str) -> str:
-        self._lines = [f"# Imported from {_one_line(name)}. Now see what `produce-gateway check` says of it."]
+        self._lines = [f"# Imported from {_one_line(name)}. Now run `produce-gateway check` on it."]
         admin = self._properties.get(BOOTSTRAP, "")
         bootstrap = override or admin or listener
         if not bootstrap:
@@ -448,7 +453,7 @@ class _Writer:
         return f"PT{seconds:.0f}S"
 
     def _admin_properties(self) -> tuple[dict[str, str], list[str]]:
-        """What the plugin's Java client was told, by librdkafka's names, and notes on what is left to do by hand."""
+        """The properties of the plugin's Java client, by librdkafka's names, and notes on the work left."""
         given = {key.removeprefix(ADMIN): value for key, value in self._properties.items() if key.startswith(ADMIN)}
         given.pop("bootstrap.servers", None)
         notes = []
@@ -501,7 +506,7 @@ class _Writer:
         if text is None:
             return None
         if not re.fullmatch(r"\+?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?[dDfF]?", text):
-            hint = ": what stands behind a # in such a line is part of the value" if "#" in text else ""
+            hint = ": the text behind a # in such a line is part of the value" if "#" in text else ""
             raise ImportRefused(f"{key}={text} is no number of 0 or more{hint}")
         return float(text.rstrip("dDfF"))
 
@@ -534,7 +539,7 @@ class _Writer:
 def _take_store(
     given: dict[str, str], taken: dict[str, str], store: str, names: tuple[str, ...], arguments: tuple[str, ...]
 ) -> list[str]:
-    """PEM files are read by everybody; Java's own formats have to be converted."""
+    """Every client reads PEM files; Java's own formats have to be converted."""
     place = given.pop(f"ssl.{store}.location", None)
     kind = given.pop(f"ssl.{store}.type", "").upper()
     given.pop(f"ssl.{store}.password", None)

@@ -6,21 +6,39 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+from gateway.arguments import Parser
+from gateway.commands.output import FORMATS, structured
+from gateway.commands.quota_files import enforced, listed, plan, read
 from gateway.kafka import java_properties
-from gateway.quotas.client import TIMEOUT_S, Described, QuotaClient, QuotaClientError, Quotas
+from gateway.quotas.client import TIMEOUT_S, Described, Enforced, Other, QuotaClient, QuotaClientError, Quotas, Takeover
+from policies.quotas.filter import Component
 from policies.quotas.names import QuotaError, sanitize
-from policies.quotas.store import Alteration
-from policies.quotas.text import check_flags, components_of, describe_text, entity_of, number_text, ops_of, quota_text
+from policies.quotas.store import Alteration, Effective
+from policies.quotas.text import (
+    check_flags,
+    components_of,
+    enforced_text,
+    entity_of,
+    entity_text,
+    number_text,
+    ops_of,
+    quota_text,
+)
+from policies.rollout import EVERYBODY, mode_text
+from policies.units import parse_until
 
 PROG: Final = "kafka-quotas"
 FAILED: Final = 1
 WRONG_USE: Final = 2
+MAX_SHOWN: Final = 20  # of those for whom another value holds
 
 Connect = Callable[[str, java_properties.ClientProperties], Quotas]
 
@@ -28,10 +46,12 @@ _EPILOG: Final = """\
 Quotas are producer_byte_rate and consumer_byte_rate in bps (bytes per second in the whole cluster), broker_bps (on each
 broker) or shares (parts of a broker's total), and request_percentage in percent. Brokers without a gateway know
 broker_bps and percent only. A comma or an equals sign in a name is written %2C or %3D, a % itself %25, as it is
-printed; --names=user=%3Cdefault%3E is somebody of that name, --defaults=user the default.
+printed; --names=user=%3Cdefault%3E is a user of that name, --defaults=user the default.
 
   kafka-quotas --bootstrap-server localhost:9092 --list --prefix=user=user-
   kafka-quotas --bootstrap-server localhost:9092 --describe --names=user=user-one,client-id=my-client
+  kafka-quotas --bootstrap-server localhost:9092 --list -o yaml > quotas.yaml
+  kafka-quotas --bootstrap-server localhost:9092 --import quotas.yaml
   kafka-quotas --bootstrap-server localhost:9092 --alter --names=client-id=my-client --defaults=user \\
       --add=producer_byte_rate:broker_bps=500000 --delete=consumer_byte_rate:bps
 """
@@ -54,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(argv: Sequence[str], connect: Connect) -> int:
-    """`main` with whatever `connect` reaches.
+    """`main` with the client that `connect` makes.
 
     Raises:
         SystemExit: --help, or a wrong command line.
@@ -66,29 +86,133 @@ def run(argv: Sequence[str], connect: Connect) -> int:
         names, defaults, prefix = (_joined(args, flag) for flag in ("names", "defaults", "prefix"))
         add, delete = (_joined(args, flag) for flag in ("add", "delete"))
         components, ops = components_of(names, defaults, prefix), ops_of(add, delete)
-        entity = None if operation == "list" else entity_of(names, defaults)
-    except QuotaError as error:
+        entity = entity_of(names, defaults) if operation in ("describe", "alter") else None
+        until_ms = None if args.until is None else parse_until(args.until, round(time.time() * 1000))
+    except ValueError as error:  # QuotaError is one
         _Parser().error(str(error))
     try:
         given = _NOTHING_GIVEN if args.command_config is None else java_properties.load(Path(args.command_config))
         quotas = connect(args.bootstrap_server, given)
+        if operation == "take-over":
+            return _take_over(quotas, components, args.yes)
+        if operation == "import":
+            return _import(quotas, getattr(args, "import"), args.yes)
         if entity is None:
-            _say(list_text(quotas.describe(components)))
+            described = quotas.describe(components, apart=True)
+            _say(list_text(described) if args.output is None else structured(listed(described), args.output))
+        elif operation == "describe" and args.output is not None:
+            found = quotas.describe_enforced(entity, omit_overridden_values=not args.include_overrides)
+            _say(structured(enforced(found, quotas.describe_others(entity)), args.output))
         elif operation == "describe":
-            effective = quotas.describe_effective(entity, omit_overridden_values=not args.include_overrides)
-            _say(describe_text(effective))
+            ours = _enforced_text(quotas.describe_enforced(entity, omit_overridden_values=not args.include_overrides))
+            others = _other_lines(quotas.describe_others(entity), args.include_overrides)
+            _say("\n".join([ours, *others] if ours else others))
         else:
-            (refused,) = quotas.alter([Alteration(entity.pairs, ops)], args.validate_only)
+            (refused,) = quotas.alter([Alteration(entity.pairs, ops, until_ms)], args.validate_only)
             if refused is not None:
                 return _fail(str(refused))
+            sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
     except (QuotaError, QuotaClientError, java_properties.InvalidFile) as error:
         return _fail(str(error))
     return 0
 
 
+def _import(quotas: Quotas, name: str, yes: bool) -> int:
+    """Without `yes` the command only prints the changes that it would make, and the refusals."""
+    changes = plan(read(name), quotas.describe(apart=True))
+    if not changes:
+        _say("nothing to change: all of it is set already")
+        return 0
+    _say("\n\n".join("\n".join(lines) for _, lines in changes))
+    refusals = quotas.alter([alteration for alteration, _ in changes], not yes)
+    for (_, lines), why in zip(changes, refusals, strict=True):
+        if why is not None:
+            _fail(f"{lines[0]}: {why}")
+    done = sum(why is None for why in refusals)
+    count = f"{done} {'entity' if done == 1 else 'entities'}"
+    _say(f"\n{count} changed" if yes else f"\n{count} to change; nothing was done: --yes does it")
+    sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
+    return FAILED if done < len(changes) else 0
+
+
+def _take_over(quotas: Quotas, components: Sequence[Component], yes: bool) -> int:
+    """Without `yes` the command only prints the changes that it would make, and the refusals."""
+    plan = quotas.plan_takeover(components)
+    _say(takeover_text(plan))
+    if not plan.moves:
+        _say(
+            "\nnothing to take over now" if plan.temporary else "the brokers have no such quotas: nothing to take over"
+        )
+        return 0
+    refused = {entity: why for entity, why in quotas.take_over(plan.moves, not yes).items() if why is not None}
+    for why in dict.fromkeys(refused.values()):  # one line, where a gateway refuses all for one reason
+        first, *others = (entity for entity, each in refused.items() if each == why)
+        _fail(f"{entity_text(first)}{f' and {len(others)} more' if others else ''}: {why}")
+    moved = sum(move.entity not in refused for move in plan.moves)
+    count = f"{moved} quota{'' if moved == 1 else 's'}"
+    _say(f"\n{count} moved" if yes else f"\n{count} to move; nothing was done: --yes does it")
+    return FAILED if refused else 0
+
+
+def takeover_text(plan: Takeover) -> str:
+    """The values that go (-) and come (+), by entity, and the entities for which another value holds then."""
+    lines: list[str] = []
+    entity = None
+    for move in plan.moves:
+        if move.entity != entity:
+            entity = move.entity
+            lines += ["", entity_text(entity)] if lines else [entity_text(entity)]
+        lines.append(f"-{quota_text(move.key, move.theirs)} (brokers)")
+        if move.ours != move.value:
+            lines += [f"-{quota_text(move.key, move.ours)}"] if move.ours is not None else []
+            lines.append(f"+{quota_text(move.key, move.value)}")
+    if plan.temporary:
+        lines += [""] if lines else []
+        lines += [f"{entity_text(entity)}: {key} has an end: take it over afterwards" for entity, key in plan.temporary]
+    if plan.changes:
+        lines += ["", "other values hold then for"]
+        lines += [
+            f"{entity_text(entity)}: {key} {_limit(before)} -> {_limit(after)}"
+            for entity, key, before, after in plan.changes[:MAX_SHOWN]
+        ]
+    if len(plan.changes) > MAX_SHOWN:
+        lines.append(f"… and {len(plan.changes) - MAX_SHOWN} more")
+    return "\n".join(lines)
+
+
+def _limit(value: float) -> str:
+    return "no limit" if math.isinf(value) else number_text(value)
+
+
 def list_text(described: Sequence[Described]) -> str:
-    """--list: each entity with what is set for it, keys that only brokers have behind ours; "" for none."""
+    """--list: each entity with its own values, keys that only brokers have behind ours; "" for none."""
     return "\n\n".join("\n".join(_lines(each)) for each in described)
+
+
+def _enforced_text(enforced: Sequence[Enforced]) -> str:
+    """--describe; it names the enforcer where both brokers and a gateway enforce quotas, and where the gateway doesn't
+    enforce its own for all clients.
+    """
+    both = len({each.by for each in enforced}) > 1 or any(each.also for each in enforced)
+    return enforced_text((each.effective, *_enforcers(each, both)) for each in enforced)
+
+
+def _enforcers(enforced: Enforced, both: bool) -> tuple[str, Effective | None, str]:
+    """The rest of a row for `enforced_text`."""
+    percent = enforced.percent
+    gateway = f"gateway, {mode_text(percent)}" if percent < EVERYBODY else ""
+    by = gateway if enforced.by == "gateway" else ""
+    return by or (enforced.by if both else ""), enforced.also, gateway if enforced.by == "brokers" else ""
+
+
+def _other_lines(others: Sequence[Other], include_overrides: bool) -> list[str]:
+    lines = []
+    for key, source, value, overridden in others:
+        lines.append(f"{key}={number_text(value)} {entity_text(source)}")
+        lines += [
+            f"*{key}={number_text(less)} {entity_text(entity)}" for entity, less in overridden if include_overrides
+        ]
+    return lines
 
 
 def _lines(described: Described) -> list[str]:
@@ -96,6 +220,7 @@ def _lines(described: Described) -> list[str]:
     return [
         "{" + ", ".join(names) + "}",
         *(quota_text(key, value) for key, value in described.values.items()),
+        *(f"{quota_text(key, value)} (brokers)" for key, value in described.upstream.items()),
         *(f"{key}={number_text(value)}" for key, value in described.others.items()),
     ]
 
@@ -105,7 +230,7 @@ def _lines(described: Described) -> list[str]:
 _NOTHING_GIVEN: Final = java_properties.ClientProperties({}, None)
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     def __init__(self) -> None:
         super().__init__(
             prog=PROG,
@@ -117,28 +242,47 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="a gateway or a Kafka broker")
         self.add_argument("--command-config", metavar="FILE", help="a Java client's properties: SASL, TLS")
         for flag, text in (
-            ("list", "entities that match, with what is set for them; a type that isn't given matches anything"),
-            ("describe", "what holds for an entity, and where it is set"),
-            ("alter", "change what is set for an entity"),
+            ("list", "entities that match, with their own values; a type that isn't given matches anything"),
+            ("describe", "the values in force for an entity, and where they are set"),
+            ("alter", "change the values set for an entity"),
+            ("take-over", "move quotas of the brokers behind a gateway into it: says which, and does it with --yes"),
         ):
             self.add_argument(f"--{flag}", action="store_true", help=text)
         for flag, form, text in (
             ("names", "TYPE=NAME,…", "user=NAME, client-id=NAME"),
             ("defaults", "TYPE,…", "types with the default name"),
-            ("prefix", "TYPE=PREFIX,…", "with --list: names that begin so"),
+            ("prefix", "TYPE=PREFIX,…", "with --list, --take-over: names that begin so"),
             ("add", "NAME:UNIT=VALUE,…", "with --alter: quotas to set"),
             ("delete", "NAME:UNIT,…", "with --alter: quotas to remove"),
         ):
             self.add_argument(f"--{flag}", action="append", metavar=form, help=text)
+        self.add_argument(
+            "--import",
+            metavar="FILE",
+            help="make the entities of the file (client_quotas, JSON or YAML; -: standard input) have just its values:"
+            " says which change, and does it with --yes",
+        )
+        self.add_argument(
+            "-o",
+            "--output",
+            choices=FORMATS[1:],
+            help="with --list, --describe: as data; that of --list can be imported",
+        )
+        self.add_argument(
+            "--until",
+            metavar="TIME",
+            help="with --alter: the values of --add end then, the earlier ones hold again: 2h, 2026-11-22T21:00:00Z",
+        )
         for flag, text in (
-            ("include-overrides", "with --describe: also what is overridden, behind a *"),
-            ("validate-only", "with --alter: say what would be refused, change nothing"),
+            ("include-overrides", "with --describe: also the overridden values, behind a *"),
+            ("yes", "with --take-over, --import: do it"),
+            ("validate-only", "with --alter: print the refusals, change nothing"),
         ):
             self.add_argument(f"--{flag}", action="store_true", help=text)
 
     def error(self, message: str) -> NoReturn:
         """One line, without argparse's usage in front of it."""
-        self.exit(WRONG_USE, f"{PROG}: {message}\n")
+        self.exit(WRONG_USE, f"{PROG}: {message}{self.meant(message)}\n")
 
 
 def _unicode(argv: Sequence[str]) -> list[str]:
@@ -151,7 +295,7 @@ def _unicode(argv: Sequence[str]) -> list[str]:
 
 
 def _joined(args: argparse.Namespace, flag: str) -> str:
-    """What is given, also in several flags of the name, as one list."""
+    """The given values, also of several flags of the name, as one list."""
     given: list[str] | None = getattr(args, flag)
     if given is not None and "" in given:
         raise QuotaError(f"--{flag} is empty: leave it out")
@@ -167,7 +311,7 @@ def _connect(bootstrap_server: str, given: java_properties.ClientProperties) -> 
 
 def _say(text: str) -> None:
     if text:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(text.removesuffix("\n") + "\n")
 
 
 def _fail(text: str) -> int:

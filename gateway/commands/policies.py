@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,87 +13,140 @@ from typing import Any, Final
 
 from gateway import policy_document as document
 from gateway import yaml_text
-from gateway.commands.asking import CannotAsk, add_place, add_token_file, ask, find_place, find_token, shown, table
-from policies.policy_set import PolicyKey, value_text
+from gateway.arguments import Parser, add_examples
+from gateway.commands.asking import (
+    CannotAsk,
+    Place,
+    add_place,
+    add_until,
+    ask,
+    find_place,
+    shown,
+)
+from gateway.commands.output import rendered, structured, table
+from policies.policy_values import PolicyKey, value_text
 from policies.quotas.text import entity_text
 
 PATH: Final = "/v1/policies"
+HISTORY: Final = f"{PATH}/history"
 COLUMNS: Final = ("KIND", "NAME", "KEY", "IN FORCE", "FROM", "OTHER")
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 done, 1 not, 2 a wrong command line."""
-    parser = _make_parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
     try:
-        url = find_place(parser, args)
+        place = find_place(parser, args)
         if args.action == "show":
-            return _show(url, args.json)
+            return _show(place, args.output)
         if args.action == "export":
-            return _export(url, args.json)
-        data = _read(args.file)
+            return _export(place, args.output)
+        if args.action == "history":
+            return show_history(place, args.limit, args.output)
         dry_run = args.action == "diff" or args.dry_run
-        return _apply(url, data, find_token(args), dry_run=dry_run, prune=args.prune, as_json=args.json)
+        body = {"document": _read(args.file), "dry_run": dry_run, "prune": args.prune, "until": args.until}
+        return _apply(place, body, dry_run=dry_run, output=args.output)
     except CannotAsk as error:
         sys.stderr.write(f"{error}\n")
         return 1
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    parser = Parser(
         prog="produce-gateway policies", description="Thresholds and client quotas of a running gateway, as a document."
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="show|export|diff|apply")
-    show = actions.add_parser("show", help="print what holds as a table: value, where it comes from, the other value")
-    export = actions.add_parser("export", help="print what holds, as a document that `apply` takes")
-    diff = actions.add_parser("diff", help="show what `apply` would change")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show|export|history|diff|apply")
+    show = actions.add_parser(
+        "show", help="print the values in force as a table: value, where it comes from, the other value"
+    )
+    export = actions.add_parser("export", help="print the values in force, as a document that `apply` takes")
+    history = actions.add_parser(
+        "history", help="print the changes with their author, time and old value, the newest first"
+    )
+    history.add_argument("--limit", type=int, default=20, metavar="N", help="changes, 1 to 1000 (%(default)s)")
+    diff = actions.add_parser("diff", help="show the changes that `apply` would make")
     apply = actions.add_parser("apply", help="make a document hold: all of it, or nothing; twice does it once")
     for action in (diff, apply):
         action.add_argument("file", metavar="FILE", help="the document, YAML or JSON; - for standard input")
-    for action in (show, export, diff, apply):
+    for action in (show, export, history, diff, apply):
         add_place(action)
-        add_token_file(action)
     for action in (diff, apply):
+        add_until(action)
         action.add_argument(
-            "--prune", action="store_true", help="remove what was set at run time and is not in the document"
+            "--prune", action="store_true", help="remove values that were set at run time and are not in the document"
         )
     apply.add_argument("--dry-run", action="store_true", help="change nothing: the same as diff")
+    for action, *examples in (
+        (show, "", "gateway.yaml -o json"),
+        (export, "> policies.yaml"),
+        (history, "--limit 100"),
+        (diff, "policies.yaml", "policies.yaml --prune"),
+        (apply, "policies.yaml gateway.yaml", "policies.yaml --until 2h", "- < policies.yaml"),
+    ):
+        add_examples(action, *examples)
+    add_examples(parser, "show", "export > policies.yaml", "diff policies.yaml", "apply policies.yaml gateway.yaml")
     return parser
 
 
-def _export(url: str, as_json: bool) -> int:
-    answer = ask(url, PATH)
-    sys.stdout.write(document.render(_part(answer, "document", dict), as_json=as_json))
+def _export(place: Place, output: str) -> int:
+    """There is no table of a document: it is YAML then."""
+    answer = ask(place, PATH)
+    sys.stdout.write(document.render(_part(answer, "document", dict), as_json=output == "json"))
     return 0
 
 
-def _show(url: str, as_json: bool) -> int:
-    rows = _part(ask(url, PATH), "origins", list)
-    if as_json:
-        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
-        return 0
-    lines = shown(url + PATH, rows, lambda rows: table(COLUMNS, [_row(row) for row in rows], left=len(COLUMNS)))
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+def _show(place: Place, output: str) -> int:
+    rows = _part(ask(place, PATH), "origins", list)
+
+    def describe(rows: list[Any]) -> list[str]:
+        return table(COLUMNS, [_row(row) for row in rows], left=len(COLUMNS))
+
+    sys.stdout.write(rendered(rows, output, lambda: shown(place.url + PATH, rows, describe)))
     return 0
 
 
 def _row(said: Mapping[str, Any]) -> list[str]:
-    """`OTHER`: what doesn't hold, as run time has another value."""
+    """`OTHER`: the value not in force, as run time has another one."""
     key = PolicyKey(said["kind"], said["name"], said["key"]).checked()
-    name = entity_text(key.entity) if key.kind == "quota" else key.name or "all brokers"
+    name = (
+        entity_text(key.entity)
+        if key.kind == "quota"
+        else key.name or ("cluster" if key.kind == "storage" else "all brokers")
+    )
     other = said["file"] if said["origin"] == "run time" else said["run_time"]
     text = "-" if other is None else f"{value_text(key, other)} (file)"
-    return [key.kind, name, key.key, value_text(key, said["value"]), said["origin"], text]
+    origin = said["origin"]
+    if said["until"] is not None:
+        origin += f" until {said['until']}"
+        text = text if said["then"] is None else f"{value_text(key, said['then'])} (then)"
+    return [key.kind, name, key.key, value_text(key, said["value"]), origin, text]
 
 
-def _apply(url: str, data: Any, token: str | None, *, dry_run: bool, prune: bool, as_json: bool) -> int:
-    body = {"document": data, "dry_run": dry_run, "prune": prune}
-    answer = ask(url, f"{PATH}:apply", method="POST", body=body, token=token)
+def show_history(place: Place, limit: int, output: str) -> int:
+    answer = ask(place, HISTORY, {"limit": limit})
+    sys.stdout.write(rendered(answer, output, lambda: shown(place.url + HISTORY, answer, describe_history)))
+    return 0
+
+
+def describe_history(said: Mapping[str, Any]) -> list[str]:
+    """The changes as lines."""
+    return [_past(each) for each in said["changes"]] or ["nothing was changed at run time"]
+
+
+def _past(said: Mapping[str, Any]) -> str:
+    """One change as a line: time, key, from, to, author."""
+    source = f"by {said['who'] or 'unknown'} via {said['door']}{' from ' + said['peer'] if said['peer'] else ''}"
+    return f"{said['at']} version {said['version']}: {describe(said)}, {source}"
+
+
+def _apply(place: Place, body: Mapping[str, Any], *, dry_run: bool, output: str) -> int:
+    answer = ask(place, f"{PATH}:apply", method="POST", body=body)
     ops = _part(answer, "ops", list)
-    if as_json:
-        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
+    if output != "table":
+        sys.stdout.write(structured(answer, output))
         return 0
-    lines = shown(url + PATH, ops, lambda ops: [describe(op) for op in ops])
+    lines = shown(place.url + PATH, ops, lambda ops: [describe(op) for op in ops])
     if lines:
         count = f"{len(lines)} {'change' if len(lines) == 1 else 'changes'}"
         lines.append(f"{count}; nothing was done" if dry_run else f"{count} made; version {answer.get('version')}")
@@ -107,9 +158,11 @@ def _apply(url: str, data: Any, token: str | None, *, dry_run: bool, prune: bool
 
 
 def describe(op: Mapping[str, Any]) -> str:
-    """One change as a line: what, from, to."""
+    """One change as a line: key, from, to."""
     key = PolicyKey(op["kind"], op["name"], op["key"]).checked()
-    return f"{key}: {value_text(key, op['old'])} -> {value_text(key, op['new'])}"
+    end = " without an end" if op["old"] == op["new"] else ""
+    end = end if op["until"] is None else f" until {op['until']}"
+    return f"{key}: {value_text(key, op['old'])} -> {value_text(key, op['new'])}{end}"
 
 
 def _read(name: str) -> Any:

@@ -1,38 +1,48 @@
 # `produce-gateway storage`: what a running gateway knows of the cluster's disks and does about it, for people. Asks GET
-# /v1/storage of its admin server, whose answer `--json` prints as it is. Knows no source and judges nothing.
+# /v1/storage of its admin server, Knows no source and judges nothing.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.commands import asking
-from policies.units import format_size
+from gateway.arguments import Parser, add_examples
+from gateway.commands import storage_hand
+from gateway.commands.asking import add_place
+from gateway.commands.output import table
+from gateway.commands.showing import add_watch, show
+from policies.units import format_rate, format_size
 
+NAMED: Final = 5  # topics of each volume; volumes
+WRITERS: Final = 3  # topics, and principals
+SOON_S: Final = 86_400.0
 PATH: Final = "/v1/storage"
 _COLUMNS: Final = ("BROKER", "VOLUME", "TOTAL", "FREE", "FREE %", "SOFT AT", "HARD AT", "FACTOR")
 
+_UNKNOWN: Final = {
+    "partial": "log dir that its agent can't look into",
+    "new": "it has just joined: not described yet",
+}
+
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 shown, 1 can't ask, 2 a wrong command line."""
-    parser = argparse.ArgumentParser(
+    """Exit codes: 0 shown or done, 1 can't ask or was refused, 2 a wrong command line."""
+    if argv[:1] and argv[0] in storage_hand.ACTIONS:
+        return storage_hand.main(argv)
+    parser = make_parser()
+    return show(parser, parser.parse_args(argv), PATH, describe)
+
+
+def make_parser() -> Parser:
+    parser = Parser(
         prog="produce-gateway storage",
-        description="Show the volumes that a running gateway looks at, their limits, and the factor in force.",
+        description="Show the volumes that a running gateway looks at, their limits, and the factor in force."
+        " `storage pause`, `storage open` and `storage resume` override it for a time.",
     )
-    asking.add_place(parser)
-    args = parser.parse_args(argv)
-    try:
-        place = asking.find_place(parser, args)
-        status = asking.ask(place, PATH)
-        lines = [] if args.json else asking.shown(place, status, describe)
-    except asking.CannotAsk as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(json.dumps(status, indent=2) if args.json else "\n".join(lines))
-    return 0
+    add_place(parser)
+    add_watch(parser)
+    add_examples(parser, "", "gateway.yaml -o yaml", "pause --for 30m --reason 'a disk is replaced'", "resume")
+    return parser
 
 
 def describe(status: Mapping[str, Any]) -> list[str]:
@@ -47,10 +57,15 @@ def describe(status: Mapping[str, Any]) -> list[str]:
     ]
     if status["why"]:
         lines.append(f"reason      {status['why']}")
+    if (hand := status.get("override")) is not None:
+        lines.append(f"override    {storage_hand.describe(hand)}")
+    lines += _affected(status)
+    lines += _forecasts(status["brokers"])
+    lines += _headrooms(status["brokers"])
     if status["problem"]:
         lines.append(f"problem     {status['problem']}")
-    if status["soft_limit_without_effect"]:
-        lines.append("problem     the soft limit has no effect: there is no produce limit that could be lowered")
+    if status["throttle_without_effect"]:
+        lines.append("problem     a factor between 0 and 1 has no effect: there is no produce limit to be lowered")
     if (then := status["next"]) is not None:
         lines.append(
             f"then        {then['factor']:.3g}  {then['state']} ({then['origin']}) in {_time(then['in_s'])},"
@@ -62,10 +77,65 @@ def describe(status: Mapping[str, Any]) -> list[str]:
     return [*lines, f"next check  in {_time(status['next_check_s'])}, every {every}"]
 
 
+def _affected(status: Mapping[str, Any]) -> list[str]:
+    """The topics that are held, by volume."""
+    if status["scope"] == "cluster":
+        return []
+    if status["affected"] is None:
+        return ["affected    all topics"] if status["factor"] < 1 else []
+    lines = []
+    for each in status["affected"]:
+        names, more = each["topics"][:NAMED], each["topics_count"] - NAMED
+        text = ", ".join(names) + (f" and {more:,} more" if more > 0 else "") or "none"
+        lines.append(f"affected    {each['factor']:.3g}  {each['state']} by {each['by']}: {text}")
+    return lines or ["affected    no topic"]
+
+
+def _forecasts(brokers: list[Mapping[str, Any]]) -> list[str]:
+    """Of the volumes that reach a limit within a day, the soonest first."""
+    soon = []
+    for broker in brokers:
+        for volume in broker["volumes"]:
+            if (forecast := volume.get("forecast")) is None:
+                continue
+            times = [(name, forecast[f"{name}_limit_in_s"]) for name in ("soft", "hard")]
+            ahead = [(name, seconds) for name, seconds in times if seconds]
+            if ahead and min(seconds for _, seconds in ahead) <= SOON_S:
+                soon.append((max(seconds for _, seconds in ahead), broker["id"], volume, ahead))
+    return [
+        f"forecast    broker {number} {volume['name']}: fills by {format_rate(volume['forecast']['fill_bytes_per_s'])},"
+        + ",".join(f" {name} limit in {_time(seconds)}" for name, seconds in ahead)
+        + _writers(volume)
+        for _, number, volume, ahead in sorted(soon, key=lambda each: each[0])[:NAMED]
+    ]
+
+
+def _writers(volume: Mapping[str, Any]) -> str:
+    found = [
+        ", ".join(f"{each['name']} {format_rate(each['bytes_per_s'])}" for each in volume[name][:WRITERS])
+        for name in ("topics", "principals")
+    ]
+    return "".join(f"; {text}" for text in found if text)
+
+
+def _headrooms(brokers: list[Mapping[str, Any]]) -> list[str]:
+    short = [
+        (broker["id"], volume["name"], volume["headroom"])
+        for broker in brokers
+        for volume in broker["volumes"]
+        if (volume.get("headroom") or {}).get("short")
+    ]
+    return [
+        f"problem     broker {number} {name}: {format_size(room['bytes'])} behind the hard limit, less than the"
+        f" {format_size(room['needed_bytes'])} that producers may write there until the next look"
+        for number, name, room in short[:NAMED]
+    ]
+
+
 def _table(brokers: list[Mapping[str, Any]]) -> list[str]:
     rows: list[tuple[str, ...]] = []
     for broker in brokers:
-        number = str(broker["id"])
+        number = str(broker["id"]) + (" (left)" if broker.get("left") else "")
         for volume in broker["volumes"]:
             total, free = volume["total_bytes"], volume["available_bytes"]
             percent = f"{100 * free / total:.1f}" if total > 0 else "?"
@@ -83,9 +153,10 @@ def _table(brokers: list[Mapping[str, Any]]) -> list[str]:
                 )
             )
         rows += [(number, log_dir, "offline", *[""] * 5) for log_dir in broker["offline"]]
-        if broker["unknown"]:
-            rows.append((number, f"snapshot {broker['unknown']}", *[""] * 6))
-    return [*asking.table(_COLUMNS, rows, left=2), ""] if rows else []
+        if unknown := broker["unknown"]:
+            what = _UNKNOWN.get(unknown, f"snapshot {unknown}")
+            rows.append((number, what, *[""] * 6))
+    return [*table(_COLUMNS, rows, left=2), ""] if rows else []
 
 
 def _limit(free: float | None) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.commands.asking import CannotAsk, add_place, ask, find_place, shown, table
+from gateway.arguments import Parser, add_examples
+from gateway.commands.asking import add_place
+from gateway.commands.output import table
+from gateway.commands.showing import add_watch, show
 from policies.units import format_rate
 
 PATH: Final = "/v1/topics"
@@ -20,20 +20,18 @@ MAX_BROKERS: Final = 6
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 shown, 1 can't ask, 2 a wrong command line."""
-    parser = argparse.ArgumentParser(
-        prog="produce-gateway topics", description="All topics of a running gateway: thresholds, rates, what is held."
+    parser = make_parser()
+    return show(parser, parser.parse_args(argv), PATH, describe)
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="produce-gateway topics", description="All topics of a running gateway: thresholds, rates, held bytes."
     )
     add_place(parser)
-    args = parser.parse_args(argv)
-    try:
-        url = find_place(parser, args)
-        answer = ask(url, PATH)
-        lines = [json.dumps(answer, indent=2)] if args.json else shown(url + PATH, answer, describe)
-    except CannotAsk as error:
-        print(error, file=sys.stderr)
-        return 1
-    print("\n".join(lines))
-    return 0
+    add_watch(parser)
+    add_examples(parser, "", "gateway.yaml", "--url http://gw1:9190 -o json")
+    return parser
 
 
 def describe(said: Mapping[str, Any]) -> list[str]:

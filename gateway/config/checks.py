@@ -1,14 +1,19 @@
-# What a valid configuration allows but hardly means, and what it switches off: warnings. What is refused is refused by
-# the sections themselves.
+# Warnings about values that are valid but hardly meant, and about what they switch off. The sections themselves refuse
+# what can't be used.
 
 from __future__ import annotations
 
+import math
 from typing import Final, Literal
 
-from gateway.config.sections import Settings, Thresholds
-from gateway.config.storage import Storage
+from gateway.broker_tls import KNOWN as TLS_PROPERTIES
+from gateway.config.addresses import taken_ports
+from gateway.config.sections import Settings, Thresholds, Upstream
+from gateway.config.storage import Storage, limits_production
 from gateway.hosts import is_loopback
-from policies.thresholds.values import Thresholds as ThresholdRules
+from gateway.listener_names import path_of
+from policies.rollout import EVERYBODY
+from policies.thresholds.values import excess_text, used_up_text, without_total_text
 from policies.verdict import RETRIED_BY_ALL, THROTTLING_QUOTA_EXCEEDED
 from protocol.api import ERROR_NAMES, RETRIABLE
 
@@ -16,25 +21,34 @@ MAX_REQUEST_WAIT_S: Final = 15.0  # in all, delays included (docs/non-obvious.md
 
 
 def warnings(settings: Settings) -> list[str]:
-    """What is allowed but hardly meant, and what is off."""
-    found = list(ThresholdRules(settings.thresholds.total, settings.thresholds.by_topic()).warnings())
+    """Settings that are allowed but hardly meant, and parts that are off."""
+    found = _sum_warnings(settings.thresholds)
     found += _code_warnings(settings.reject_code)
     if settings.mode == "observe":
         found.append("mode observe: nothing is limited, only counted (would_reject, would_delay)")
     elif settings.thresholds.mode == "observe":
         found.append("thresholds.mode observe: thresholds limit nothing, they are only counted")
+    found += _rollout_warnings(settings)
     if settings.acks0 == "drop":
-        found.append("acks0 drop: what is over a limit is lost, and its producers report success")
+        found.append("acks0 drop: batches over a limit are lost, and their producers report success")
     if settings.thresholds.on_exceed == "delay" and not settings.thresholds.limits_bytes:
         found.append("thresholds.on_exceed delay: without a total.bytes.in.per.sec.threshold nothing is delayed")
-    if "SSL" in settings.upstream.properties.get("security.protocol", "").upper():
+    found += _tls_warnings(settings.upstream)
+    if settings.upstream.proxy_protocol != "none":
         found.append(
-            "upstream security.protocol: client connections are relayed to brokers in plaintext in this release, so"
-            " the bootstrap servers must lead to a listener without TLS"
+            f"upstream.proxy_protocol {settings.upstream.proxy_protocol}: only clients' connections begin with the"
+            " header, the gateway's own clients can't send it: whatever stands before the brokers must take both"
         )
+    listeners = {path_of(name): listener for name, listener in settings.all_listeners.items()}
+    found += taken_ports(settings.upstream, listeners, (settings.admin.host, settings.admin.port))
     admin = settings.admin
-    if not is_loopback(admin.host) and not (admin.tokens or admin.token_file):
-        found.append(f"admin.open: whoever reaches {admin.host}:{admin.port} may change policies")
+    if not is_loopback(admin.host) and not admin.has_credentials:
+        found.append(f"admin.open: any client that reaches {admin.host}:{admin.port} may change policies")
+    elif not is_loopback(admin.host) and not admin.tls:
+        found.append(
+            "admin.ssl.keystore.location: tokens come over the network in plain text, unless a proxy before this port"
+            " has TLS: write the file with a certificate and its key"
+        )
     if settings.internal.client_ids:
         found.append(
             "internal.client_ids: any client can claim such an id and is then never limited: write internal.clients:"
@@ -51,6 +65,56 @@ def warnings(settings: Settings) -> list[str]:
     return found
 
 
+def _tls_warnings(upstream: Upstream) -> list[str]:
+    """Host names and certificates of brokers that aren't verified, and properties of TLS where there is none."""
+    tls = upstream.tls
+    if tls is None:
+        idle = sorted(key for key in upstream.properties if key in TLS_PROPERTIES)
+        return [f"upstream.{idle[0]}: has no effect without security.protocol: SSL, or SASL_SSL"] if idle else []
+    if not tls.verifies:
+        return ["upstream.enable.ssl.certificate.verification false: any server is taken for a broker"]
+    if not tls.checks_name:
+        key = "upstream.ssl.endpoint.identification.algorithm"
+        return [f"{key} none: any server with a certificate of these CAs is taken for a broker"]
+    return []
+
+
+def _rollout_warnings(settings: Settings) -> list[str]:
+    thresholds, groups = settings.thresholds, settings.resource_groups
+    steps = (
+        ("thresholds.enforce_percent", thresholds.enforce_percent, "thresholds.mode", thresholds.mode),
+        ("client_quotas_enforce_percent", settings.client_quotas_enforce_percent,
+         "client_quotas_mode", settings.client_quotas_mode),
+        ("resource_groups.enforce_percent", groups.enforce_percent, "resource_groups.mode", groups.mode),
+    )  # fmt: skip
+    found = []
+    for key, percent, mode_key, mode in steps:
+        observed_by = "mode" if settings.mode == "observe" else mode_key if mode == "observe" else ""
+        if percent < EVERYBODY and observed_by:
+            found.append(f"{key} {percent:g}: has no effect with {observed_by} observe, which enforces nothing")
+        elif not percent:
+            found.append(f"{key} 0: as mode observe, nobody is limited")
+        elif percent < EVERYBODY:
+            found.append(f"{key} {percent:g}: all other clients are not limited, only counted")
+    return found
+
+
+def _sum_warnings(thresholds: Thresholds) -> list[str]:
+    """A broker's topics are known only when the gateway runs."""
+    topics, totals = thresholds.by_topic(), thresholds.by_broker()
+    explicit = math.fsum(topics.values())
+    found = [without_total_text(len(topics))] if topics and not thresholds.limits_bytes else []
+    if thresholds.total is not None:
+        totals = {-1: thresholds.total} | totals
+    for node_id, total in totals.items():
+        name = "" if node_id < 0 else f"brokers.{node_id}: "
+        if explicit > total:
+            found.append(f"thresholds: {name}{excess_text(explicit, total)}, unless no broker has all of these topics")
+        elif topics and explicit == total:
+            found.append(f"thresholds: {name}{used_up_text(total)}, on a broker that has all of these topics")
+    return found
+
+
 def _storage_warnings(settings: Settings) -> list[str]:
     storage = settings.storage
     if storage is None:
@@ -59,7 +123,7 @@ def _storage_warnings(settings: Settings) -> list[str]:
         return ["storage.check_interval PT0S: full disks are not looked for"]
     found = []
     if settings.mode != "observe" and storage.mode == "observe":
-        found.append("storage.mode observe: full disks hold nothing back, what they would is only counted")
+        found.append("storage.mode observe: full disks hold nothing back, the gateway only counts what they would")
     if storage.source == "snapshots" and storage.reads.fail_safe == "OPEN":
         found.append("storage.snapshots.fail_safe OPEN: a broker whose snapshots are missing is taken to have room")
     if storage.soft and not storage.hard and storage.brings_no_limits:
@@ -71,16 +135,35 @@ def _storage_warnings(settings: Settings) -> list[str]:
             f"storage: throttle.factor.fallback 1.0: when nothing has been learned of the disks for"
             f" {storage.validity:g} s, nothing is held back; 0.0 would pause instead"
         )
+    found += _effect_warnings(settings, storage)
     if settings.thresholds.limits_bytes and settings.thresholds.on_exceed == "reject":
         found.append(
             "storage: thresholds.on_exceed reject goes by the average of a minute and lets bursts in that no hard limit"
-            " may have room for; delay bounds what is written between two checks"
+            " may have room for; delay bounds the bytes written between two checks"
         )
     return found + _headroom_warnings(storage, settings.thresholds)
 
 
+def _effect_warnings(settings: Settings, storage: Storage) -> list[str]:
+    """Factors between 0 and 1 that would throttle nothing; soft limits are refused by the sections."""
+    if settings.thresholds.limits_bytes or limits_production(settings.policy_values()):
+        return []
+    found = []
+    if 0.0 < storage.fallback < 1.0 and storage.source != "snapshots":
+        found.append(f"throttle.factor.fallback {storage.fallback:g}")
+    if storage.factor_source:
+        found.append(f"factor_source {storage.factor_source}")
+    if storage.limit_policy:
+        found.append(f"limit_policy {storage.limit_policy}")
+    return [
+        f"storage: {what}: a factor between 0 and 1 holds nothing back where no produce limit exists: write thresholds:"
+        " {total.bytes.in.per.sec.threshold: 20MB}, or producer_byte_rate in client_quotas"
+        for what in found
+    ]
+
+
 def _headroom_warnings(storage: Storage, thresholds: Thresholds) -> list[str]:
-    """Whether what is written between two checks has room behind the hard limit, as far as that needs no volume."""
+    """Whether the bytes written between two checks have room behind the hard limit, as far as that needs no volume."""
     if storage.factor_source or storage.limit_policy:
         return []
     totals = [*thresholds.by_broker().values(), *([thresholds.total] if thresholds.total is not None else [])]
@@ -88,11 +171,12 @@ def _headroom_warnings(storage: Storage, thresholds: Thresholds) -> list[str]:
         if thresholds.source:
             return []
         return [
-            "storage: without a total.bytes.in.per.sec.threshold there is no bound to what is written between two"
-            " checks: no hard limit is known to come early enough"
+            "storage: without a total.bytes.in.per.sec.threshold there is no bound to the bytes written between"
+            " two checks: no hard limit is known to come early enough"
         ]
     hard = storage.hard
-    room = hard.level if hard and hard.type == "MinFreeBytes" else storage.min_available_bytes
+    levels = [each.level for each in hard if each.type == "MinFreeBytes"]
+    room = max(levels) if levels else storage.min_available_bytes
     written = max(totals) * (storage.check_interval + MAX_REQUEST_WAIT_S)
     if room is None or room >= written:
         return []
@@ -100,8 +184,8 @@ def _headroom_warnings(storage: Storage, thresholds: Thresholds) -> list[str]:
     return [
         f"storage.{key}: {room:,.0f} bytes of head-room are less than the {written:,.0f} bytes that"
         f" {max(totals):,.0f} bytes/s bring to a broker within {storage.check_interval:g} s and the"
-        f" {MAX_REQUEST_WAIT_S:g} s that a request may be on its way, not counting what replication adds: raise the"
-        " limit or check more often"
+        f" {MAX_REQUEST_WAIT_S:g} s that a request may be on its way, not counting the bytes that replication"
+        " adds: raise the limit or check more often"
     ]
 
 
@@ -111,11 +195,11 @@ def _code_warnings(code: Literal["auto"] | int) -> list[str]:
     name = ERROR_NAMES[code]
     if code == THROTTLING_QUOTA_EXCEEDED:
         return [
-            f"reject_code {code} ({name}): librdkafka, sarama, aiokafka, KafkaJS and Java before 2.7 give up what is"
-            " rejected with it; auto sends it only to those that retry it",
+            f"reject_code {code} ({name}): librdkafka, sarama, aiokafka, KafkaJS and Java before 2.7 give up"
+            " batches rejected with it; auto sends it only to those that retry it",
         ]
     if code not in RETRIABLE:
-        return [f"reject_code {code} ({name}) is not retriable: clients drop what is rejected"]
+        return [f"reject_code {code} ({name}) is not retriable: clients drop rejected batches"]
     kept = ", ".join(map(str, sorted(RETRIED_BY_ALL)))
     return [
         f"reject_code {code} ({name}): not every client retries it, and idempotent producers are not protected from"

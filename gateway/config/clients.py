@@ -8,14 +8,14 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ConfigDict, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from gateway.config.fields import Section
 
 _ADDRESS: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/]+):(\d{1,5})")
 
-# What may be handed to the gateway's own Kafka clients: how to reach and trust brokers, nothing that changes how they
-# work. The names are librdkafka's.
+# Settings that may be handed to the gateway's own Kafka clients: how to reach and trust brokers, nothing that changes
+# how they work. The names are librdkafka's.
 CLIENT_PROPERTIES: Final = (
     "security.",
     "sasl.",
@@ -32,14 +32,29 @@ USUAL_PROPERTIES: Final = (
 )  # fmt: skip
 
 
+# More of them that a client of ours has a use for: for "did you mean", since librdkafka can't be asked for its list.
+KNOWN_PROPERTIES: Final = (
+    *USUAL_PROPERTIES, "broker.address.family", "broker.address.ttl", "enable.sasl.oauthbearer.unsecure.jwt",
+    "enable.ssl.certificate.verification", "https.ca.location", "https.ca.pem", "sasl.kerberos.keytab",
+    "sasl.kerberos.principal", "sasl.kerberos.service.name", "sasl.mechanisms", "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret", "sasl.oauthbearer.config", "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.method", "sasl.oauthbearer.scope", "sasl.oauthbearer.token.endpoint.url",
+    "socket.connection.setup.timeout.ms", "socket.keepalive.enable", "socket.max.fails", "socket.nagle.disable",
+    "socket.receive.buffer.bytes", "socket.send.buffer.bytes", "socket.timeout.ms", "ssl.ca.certificate.stores",
+    "ssl.ca.pem", "ssl.certificate.pem", "ssl.cipher.suites", "ssl.crl.location", "ssl.curves.list", "ssl.key.pem",
+    "ssl.keystore.location", "ssl.keystore.password", "ssl.providers", "ssl.sigalgs.list",
+)  # fmt: skip
+
+
 class Client(Section):
-    """How a client of the gateway's own reaches a cluster."""
+    """The properties by which a client of the gateway's own reaches a cluster."""
 
     model_config = ConfigDict(
         json_schema_extra={"patternProperties": {rf"^({'|'.join(map(re.escape, CLIENT_PROPERTIES))})": {}}},
     )
     bootstrap_servers: str
-    properties: dict[str, str] = {}  # those that begin as CLIENT_PROPERTIES say; written beside the others in YAML
+    # Those that begin as CLIENT_PROPERTIES say; written beside the others in YAML. Passwords are among them.
+    properties: dict[str, str] = Field(default={}, repr=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -69,7 +84,7 @@ class Client(Section):
 def property_text(key: str, value: object) -> object:
     """librdkafka takes text only. A secret may stand in a file: {file: /run/secrets/password}.
 
-    What is neither text, number, boolean nor such a file is given back as it is: it is the caller's to refuse.
+    A value that is neither text, number, boolean nor such a file is given back as it is: it is the caller's to refuse.
 
     Raises:
         ValueError: the file can't be read.

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from gateway.listener_names import DEFAULT_LISTENER
 from policies.groups import finder as groups
 from policies.groups import names as group_names
 from policies.units import parse_duration, parse_size
 
 MAX_WORKERS: Final = 256  # more than cores of any machine that a gateway would have for itself
+MAX_GATEWAY_ID: Final = 200  # characters, with room for a port behind it: other gateways drop reports of one with more
+# than 255 (gateway/fleet/form.py)
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Findings(ValueError):
+    """Several faults at once, from one validator; each names the key that it is about first."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = tuple(texts)
+        super().__init__("; ".join(self.texts))
 
 
 def reject_bool(value: object) -> object:
@@ -45,15 +57,37 @@ def _check_plugin(name: str) -> None:
         raise ValueError(f"{name!r} can't be the name of an entry point: letters, digits, '.', '_' and '-'")
 
 
+def _check_listener(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,62}", name) or name == DEFAULT_LISTENER:
+        raise ValueError(
+            f"{name!r} can't be a listener's name: letters, digits, '-' and '_', not {DEFAULT_LISTENER} alone"
+        )
+
+
 def _check_principal(principal: str) -> None:
     if ":" not in principal:
         raise ValueError(f"{principal!r} is not a valid principal: write User:{principal}")
 
 
+def _check_percent(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise ValueError(f"{value!r} is no percentage: write a number from 0 to 100 without a sign, for example 5")
+    return value
+
+
+def _check_network(network: str) -> None:
+    try:
+        ipaddress.ip_network(network)
+    except ValueError as error:
+        raise ValueError(f"{network!r} is no network: {error}; for example 10.0.0.0/8, or 192.0.2.7") from error
+
+
 Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(reject_bool)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 Number = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
+Percent = Annotated[float, BeforeValidator(_check_percent)]
 Port = Annotated[int, BeforeValidator(reject_bool), Field(ge=1, le=65535)]
+ListenerName = Annotated[str, _checked(_check_listener)]
 KafkaName = Annotated[str, _checked(_check_topic)]
 Workers = Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 GroupName = Annotated[str, _checked(group_names.check_group)]
@@ -61,4 +95,5 @@ TenantName = Annotated[str, _checked(group_names.check_tenant)]
 NamespaceName = Annotated[str, _checked(group_names.check_namespace)]
 Pattern = Annotated[str, _checked(groups.check_pattern)]
 PluginName = Annotated[str, _checked(_check_plugin)]
+Network = Annotated[str, _checked(_check_network)]
 Principal = Annotated[str, _checked(_check_principal)]

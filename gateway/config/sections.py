@@ -12,15 +12,20 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from gateway.certificates import PROTOCOLS, ListenerTls
-from gateway.config.clients import Client, property_text
+from gateway.broker_tls import BrokerTls, broker_tls_of
+from gateway.config.authentication import Authentication
+from gateway.config.clients import Client
 from gateway.config.fields import (
+    MAX_GATEWAY_ID,
     MAX_WORKERS,
+    Findings,
     GroupName,
     KafkaName,
+    ListenerName,
     NamespaceName,
     Number,
     Pattern,
+    Percent,
     PluginName,
     Port,
     Principal,
@@ -30,24 +35,30 @@ from gateway.config.fields import (
     TenantName,
     Workers,
 )
+from gateway.config.listeners import Listener, check_ports
+from gateway.config.logs import Log
 from gateway.config.storage import Storage, StorageAdmin, limits_production
+from gateway.config.tls import TlsSection
 from gateway.hosts import is_loopback
 from gateway.kafka import topic_names
+from gateway.listener_names import DEFAULT_LISTENER
 from gateway.policy_document import DocumentError, base_of
+from gateway.principal_rules import ANONYMOUS
 from gateway.storage.plugins import QUOTA_SOURCES
-from gateway.tokens import check_token
+from gateway.tokens import parse_line
 from policies.groups.finder import DEFAULT_PATTERN
-from policies.policy_set import PolicyError, PolicyKey, Value
-from policies.thresholds.values import ThresholdError
-from policies.thresholds.values import check as check_thresholds
+from policies.policy_values import PolicyError, PolicyKey, Value
+from policies.rollout import EVERYBODY, Rollout
+from policies.thresholds.values import OUT_KEY, TOTAL_KEY, check_each
 from protocol.api import ERROR_NAMES
 
-PEM: Final = "PEM"
-TLS_PROTOCOLS: Final = tuple(PROTOCOLS)
+MIN_RELOAD_S: Final = 0.1  # the file is looked at in a thread
 
 
 class Upstream(Client):
-    """The cluster behind the gateway, and how the gateway's own clients reach it."""
+    """The cluster behind the gateway, and how relayed connections and the gateway's own clients reach it. Whether files
+    can be used is asked by `check` and `serve`, as with the listener's.
+    """
 
     metadata_refresh: Seconds = Field(
         default=5.0, ge=0.1, le=3600
@@ -56,124 +67,79 @@ class Upstream(Client):
         default=3.0, gt=0, le=60
     )  # clients give up a dead broker after 10 to 30 s themselves
 
+    # Header of the PROXY protocol with the client's address, before all else on a relayed connection: "v1" or "v2".
+    proxy_protocol: Literal["none", "v1", "v2"] = "none"
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        broker_tls_of(self.properties)
+        return self
+
+    @property
+    def tls(self) -> BrokerTls | None:
+        """None: brokers are spoken to in plain text."""
+        return broker_tls_of(self.properties)
+
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """The bootstrap servers as (host, port)."""
         pairs = (server.rpartition(":") for server in self.bootstrap_servers.split(","))
         return tuple((host.strip("[]"), int(port)) for host, _, port in pairs)
 
 
-class Listener(Section):
-    host: str = "127.0.0.1"  # reachable from elsewhere only when somebody says so
-    port: Port = 19092
-    advertised_host: str = ""  # "": the host itself
-    brokers: dict[int, Port] = {}  # node id -> port, where port + 1 + node id doesn't fit
-    # TLS, in Kafka's names; PEM only. Whether the files can be used is asked by `check` and `serve`, not here: control
-    # validates these settings again whenever it starts, and a file that was changed for the worse must not stop it.
-    keystore: Annotated[str, Field(alias="ssl.keystore.location")] = ""  # "": plain TCP
-    keystore_type: Annotated[str, Field(alias="ssl.keystore.type")] = PEM
-    key: Annotated[str, Field(alias="ssl.key.location")] = ""  # "": it is in the keystore's file, as Kafka has it
-    key_password: Annotated[str, Field(alias="ssl.key.password", max_length=1000)] = ""
-    truststore: Annotated[str, Field(alias="ssl.truststore.location")] = ""
-    truststore_type: Annotated[str, Field(alias="ssl.truststore.type")] = PEM
-    client_auth: Annotated[Literal["none", "requested", "required"], Field(alias="ssl.client.auth")] = "none"
-    protocols: Annotated[tuple[str, ...], Field(alias="ssl.enabled.protocols", min_length=1)] = TLS_PROTOCOLS
-
-    @field_validator("keystore_type", "truststore_type")
-    @classmethod
-    def _check_type(cls, value: str) -> str:
-        if value.upper() != PEM:
-            raise ValueError(
-                f"{value} can't be read, only PEM: convert it with openssl pkcs12 -in FILE -out FILE.pem (a JKS file"
-                " first with keytool -importkeystore -deststoretype pkcs12)"
-            )
-        return PEM
-
-    @field_validator("key_password", mode="before")
-    @classmethod
-    def _read_password(cls, value: object) -> object:
-        return property_text("ssl.key.password", value)
-
-    @field_validator("protocols", mode="before")
-    @classmethod
-    def _check_protocols(cls, value: object) -> object:
-        names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
-        for name in names if isinstance(names, list) else ():
-            if name not in TLS_PROTOCOLS:
-                raise ValueError(f"{name} is not spoken: write one or both of {', '.join(TLS_PROTOCOLS)}")
-        return names
-
-    @model_validator(mode="after")
-    def _check_tls(self) -> Self:
-        for name in ("key", "key_password", "truststore", "client_auth", "protocols"):
-            field = type(self).model_fields[name]
-            if not self.keystore and getattr(self, name) != field.default:
-                raise ValueError(
-                    f"{field.alias}: has no effect without a certificate: write ssl.keystore.location: server.pem"
-                )
-        if self.client_auth != "none" and not self.truststore:
-            raise ValueError(
-                f"ssl.client.auth: {self.client_auth} needs to know whose certificates to take: write"
-                " ssl.truststore.location: clients-ca.pem"
-            )
-        if self.truststore and self.client_auth == "none":
-            raise ValueError(
-                "ssl.truststore.location: clients are asked for no certificate: write ssl.client.auth: required, or"
-                " requested, or leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not self.advertised_host and self.host in ("0.0.0.0", "::", ""):  # noqa: S104  compared, not bound
-            raise ValueError(
-                f"advertised_host is needed, because {self.host or 'an empty host'} is not an address that clients can"
-                " connect to: give the name under which they reach this gateway",
-            )
-        by_port: dict[int, str] = {self.port: "the bootstrap listener"}
-        for node_id, port in self.brokers.items():
-            if port in by_port:
-                raise ValueError(f"brokers.{node_id}: port {port} is taken by {by_port[port]}")
-            by_port[port] = f"broker {node_id}"
-        return self
-
-    @property
-    def advertised(self) -> str:
-        return self.advertised_host or self.host
-
-    @property
-    def tls(self) -> ListenerTls | None:
-        """None: plain TCP."""
-        if not self.keystore:
-            return None
-        return ListenerTls(
-            self.keystore, self.key, self.key_password, self.truststore, self.client_auth, self.protocols
-        )
-
-    def broker_port(self, node_id: int) -> int:
-        """The port of that broker's listener; it may be beyond 65535, then nothing can be opened there."""
-        return self.brokers.get(node_id, self.port + 1 + node_id)
+def _check_token(line: str) -> str:
+    parse_line(line)
+    return line
 
 
-class Admin(Section):
-    """`tokens`, and those in `token_file`, one in each line, give admin rights. Without either who asks from this
-    machine has them; and with `open` whoever reaches the port may change what needs none.
+class Admin(TlsSection):
+    """`tokens` and the lines of `token_file` say who may do what, and so do `principals` of client certificates.
+    Without any of them a client on this machine may do everything; and with `open` so may any client that reaches the
+    port, as far as it needn't say who it is.
     """
 
     host: str = "127.0.0.1"  # metrics name topics and clients
     port: Port = 9190
-    tokens: tuple[Annotated[str, AfterValidator(check_token)], ...] = ()
+    # Each as a line of the file.
+    tokens: tuple[Annotated[str, AfterValidator(_check_token)], ...] = Field(default=(), repr=False)
     token_file: Path | None = None  # read again when it changes
+    principals: dict[Principal, Literal["viewer", "operator", "admin"]] = {}  # of client certificates
+    anonymous: Literal["viewer", "none"] = "viewer"  # callers without any of these, where there are some
+    metrics: Literal["open", "viewer"] = "open"  # the least role for /metrics; Prometheus often has no token
     hosts: tuple[str, ...] = ()  # more names under which it is asked, such as that of a Kubernetes service
     open: bool = False
 
     @model_validator(mode="after")
     def _check_open(self) -> Self:
-        if not (is_loopback(self.host) or self.tokens or self.token_file or self.open):
+        if not (is_loopback(self.host) or self.has_credentials or self.open):
             raise ValueError(
-                f"host: {self.host or 'every address'} is reached from elsewhere, and whoever reaches it could change"
-                " policies: write token_file: FILE, or open: true if that is meant"
+                f"host: {self.host or 'every address'} is reached from elsewhere, and any client that reaches it"
+                " could change policies: write token_file: FILE, or open: true if that is meant"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_roles(self) -> Self:
+        if self.principals and self.client_auth == "none":
+            raise ValueError(
+                "principals: clients are asked for no certificate: write ssl.client.auth: requested, or required"
+            )
+        if ANONYMOUS in self.principals:
+            raise ValueError(f"principals.{ANONYMOUS}: whoever shows no certificate is that: leave it out")
+        for key in ("anonymous", "metrics"):
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default and not self.has_credentials:
+                raise ValueError(f"{key}: {value} would need credentials, and there are none: write token_file: FILE")
+        return self
+
+    @property
+    def has_credentials(self) -> bool:
+        return bool(self.tokens or self.token_file or self.principals)
+
+    @property
+    def url(self) -> str:
+        """Under which this machine reaches it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
+        return f"http{'s' if self.tls else ''}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def names(self) -> frozenset[str]:
@@ -186,29 +152,34 @@ class TopicThreshold(Section):
 
 
 class BrokerThreshold(Section):
-    total: Annotated[Size, Field(alias="total.bytes.in.per.sec.threshold", gt=0)]
+    total: Annotated[Size | None, Field(alias=TOTAL_KEY, gt=0)] = None
+    total_out: Annotated[Size | None, Field(alias=OUT_KEY, gt=0)] = None
+
+    @model_validator(mode="after")
+    def _check_any(self) -> Self:
+        if self.total is None and self.total_out is None:
+            raise ValueError(f"a total of its own is needed: {TOTAL_KEY}: 8MB, {OUT_KEY}: 8MB, or both")
+        return self
 
 
 class Thresholds(Section):
     """Bytes per second and upstream broker. `brokers`: node id -> a total of its own."""
 
-    total: Annotated[Size | None, Field(alias="total.bytes.in.per.sec.threshold", gt=0)] = None
+    total: Annotated[Size | None, Field(alias=TOTAL_KEY, gt=0)] = None
+    total_out: Annotated[Size | None, Field(alias=OUT_KEY, gt=0)] = None  # limits only consumers with shares
     brokers: dict[Annotated[int, Field(ge=0)], BrokerThreshold] = {}
     topics: dict[KafkaName, TopicThreshold] = {}
     on_exceed: Literal["reject", "delay"] = "reject"  # as the proposal has it
     mode: Literal["enforce", "observe"] = "enforce"
+    enforce_percent: Percent = EVERYBODY  # of the clients; for all others they are only observed
     source: PluginName = ""  # of the operator's own (produce_gateway.quota_sources): replaces total and topics
     options: dict[str, Any] = {}  # handed to it
     interval: Seconds = Field(default=60.0, gt=0, le=86400)  # how often it is asked
 
     @model_validator(mode="after")
-    def _check_sum(self) -> Self:
-        check_thresholds(self.total, self.by_topic())
-        for node_id, total in self.by_broker().items():
-            try:
-                check_thresholds(total, self.by_topic())
-            except ThresholdError as error:
-                raise ValueError(f"brokers.{node_id}: {error}") from error
+    def _check_each(self) -> Self:
+        if self.total is not None:  # else some broker has no limit
+            check_each([self.total, *self.by_broker().values()], self.by_topic())
         if self.options and not self.source:
             raise ValueError(f"options: are handed to a source of your own: write source: NAME ({QUOTA_SOURCES})")
         return self
@@ -217,19 +188,24 @@ class Thresholds(Section):
         return {name: float(topic.threshold) for name, topic in self.topics.items()}
 
     def by_broker(self) -> dict[int, float]:
-        return {node_id: float(broker.total) for node_id, broker in self.brokers.items()}
+        return {node_id: float(each.total) for node_id, each in self.brokers.items() if each.total is not None}
+
+    def out(self) -> dict[int | None, float]:
+        """The totals that consumers have shares of, by broker; None: of those without one of their own."""
+        totals: dict[int | None, Any] = {node_id: each.total_out for node_id, each in self.brokers.items()}
+        return {node_id: float(total) for node_id, total in [(None, self.total_out), *totals.items()] if total}
 
     @property
     def limits_bytes(self) -> bool:
         """Whether any broker has a total, so that anything is ever over it."""
-        return self.total is not None or bool(self.brokers) or bool(self.source)
+        return self.total is not None or bool(self.by_broker()) or bool(self.source)
 
 
 class UsageLog(Section):
     topic: KafkaName = topic_names.USAGE
     spool_dir: Path = Path("./spool")
     max_spool_bytes: Size = Field(default=2**30, ge=2**20)  # a day without Kafka at 12 kB/s: about 50 busy clients
-    retention: Seconds = Field(default=7 * 86400.0, ge=0)  # published files stay so long: the audit can read them too
+    retention: Seconds = Field(default=7 * 86400.0, ge=0)  # published files are kept this long, for the audit
     partitions: int = Field(default=3, ge=1, le=1000)
     replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
 
@@ -244,11 +220,12 @@ class GroupRates(Section):
 
 
 class ResourceGroups(Section):
-    """Limits that tenants and namespaces have together, and how a topic's or a principal's name says whose it is."""
+    """Limits that tenants and namespaces have together, and the way a topic's or a principal's name tells its owner."""
 
     topic_pattern: Pattern = DEFAULT_PATTERN
     principal_pattern: Pattern = ""  # "": principals say nothing
     mode: Literal["enforce", "observe"] = "enforce"
+    enforce_percent: Percent = EVERYBODY
     groups: dict[GroupName, GroupRates] = {}
     tenants: dict[TenantName, GroupName] = {}
     namespaces: dict[NamespaceName, GroupName] = {}  # "tenant/namespace"
@@ -256,7 +233,7 @@ class ResourceGroups(Section):
     @field_validator("groups", mode="before")
     @classmethod
     def _fill_groups(cls, value: object) -> object:
-        """`silver:` alone is a group without limits, for what is set at run time."""
+        """`silver:` alone is a group without limits, for limits set at run time."""
         return {key: {} if own is None else own for key, own in value.items()} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
@@ -269,12 +246,12 @@ class ResourceGroups(Section):
         return self
 
     def as_document(self) -> dict[str, Any]:
-        """What may be changed at run time, as a document of `policies export` has it."""
+        """The values that may be changed at run time, as a document of `policies export` has them."""
         return self.model_dump(by_alias=True, exclude_none=True, include={"groups", "tenants", "namespaces"})
 
 
 class PoliciesStore(Section):
-    """Where policies changed at run time are kept: in the topic, or with `internal_topics: none` in the file."""
+    """The store of policies changed at run time: in the topic, or with `internal_topics: none` in the file."""
 
     topic: KafkaName = topic_names.POLICIES
     replication: int | None = Field(default=None, ge=1, le=100)  # None: 3, or the number of brokers where that is less
@@ -282,7 +259,7 @@ class PoliciesStore(Section):
 
 
 class InternalClient(Section):
-    """Both together: a client id is what its client says, a principal is what a broker accepted."""
+    """Both together: a client chooses its client id, a broker accepted the principal."""
 
     principal: Principal
     client_id: str
@@ -310,6 +287,8 @@ class Limits(Section):
     authentication_timeout: Seconds = Field(default=60.0, gt=0)
     # Without a byte from the client, and of an answer that it doesn't read: brokers' connections.max.idle.ms.
     idle_timeout: Seconds = Field(default=600.0, gt=0)
+    # From the connection on, give or take a tenth by chance; later it is closed between two requests. 0: none.
+    max_connection_age: Seconds = Field(default=0.0, ge=0)
     max_connections: int = Field(default=20_000, ge=1)
     max_connections_per_address: int = Field(default=10_000, ge=1)  # one may stand for many behind a NAT or a proxy
     max_connections_per_principal: int = Field(default=10_000, ge=1)
@@ -328,19 +307,22 @@ class Settings(Section):
     """A gateway's whole configuration."""
 
     upstream: Upstream
-    listener: Listener = Listener()
+    listener: Listener | None = None  # None: there are several …
+    listeners: dict[ListenerName, Listener] = {}  # … by name, as Kafka's listeners have names
+    authentication: Authentication | None = None  # None: SASL passes through to the brokers
     admin: Admin = Admin()
     workers: Workers = 1  # data processes; each keeps at most one core busy
     thresholds: Thresholds = Thresholds()
     client_quotas: tuple[dict[str, Any], ...] = ()  # as in a document of `policies export`
     client_quotas_mode: Literal["enforce", "observe"] = "enforce"
+    client_quotas_enforce_percent: Percent = EVERYBODY
     client_quotas_api: Literal["gateway", "upstream"] = "gateway"  # whose are Describe- and AlterClientQuotas
     resource_groups: ResourceGroups = ResourceGroups()
     # The next three are PIP-82's: where gateways tell each other what they use.
     usage_topic: Annotated[KafkaName, Field(alias="resourceUsagePublishTopicName")] = topic_names.RESOURCE_USAGE
     publishes_usage: Annotated[bool, Field(alias="resourceUsagePublishToTopic")] = True
     usage_interval: Annotated[Seconds, Field(alias="resourceUsagePublishIntervalInSecs", ge=0.1, le=3600)] = 1.0
-    resource_usage_report_every: int = Field(default=5, ge=1, le=1000)  # cycles: what didn't change is told again
+    resource_usage_report_every: int = Field(default=5, ge=1, le=1000)  # cycles until unchanged usage is sent again
     policies_store: PoliciesStore = PoliciesStore()
     storage: Storage | None = None
     usage_log: UsageLog = UsageLog()
@@ -352,13 +334,33 @@ class Settings(Section):
     reject_code: Literal["auto"] | int = "auto"
     unknown_apis: Literal["pass", "hide"] = "pass"
     limits: Limits = Limits()
+    # How often the file, and those of its secrets, are looked at; a change is taken over when it stays for as long.
+    reload_interval: Seconds = Field(default=5.0, ge=0, le=86400)  # 0: only when somebody asks for it
+    log: Log = Log()
     gateway_id: str = ""  # "": made of host name and port, so that two gateways of one host differ
-    drain_timeout: Seconds = Field(default=30.0, gt=0, le=3600)  # Kubernetes waits 30 s before it kills
+    # SIGTERM: `readyz` says no at once, listeners close after `shutdown_delay`, and what is in flight has
+    # `drain_timeout` from then on. Kubernetes kills after 30 s, so both together have to be less.
+    shutdown_delay: Seconds = Field(default=0.0, ge=0, le=3600)  # 0: nobody asks `readyz`
+    drain_timeout: Seconds = Field(default=20.0, gt=0, le=3600)
 
     @model_validator(mode="before")
     @classmethod
     def _skip_empty_sections(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+        if not isinstance(data, dict):
+            return data
+        data = {key: value for key, value in data.items() if value is not None}
+        if not data.get("listeners"):
+            return {"listener": {}, **data}
+        if "listener" in data:
+            raise ValueError("listeners: there is a section listener as well: move it in here, under a name")
+        return data
+
+    @field_validator("reload_interval")
+    @classmethod
+    def _check_interval(cls, seconds: float) -> float:
+        if 0 < seconds < MIN_RELOAD_S:
+            raise ValueError(f"{seconds:g} s is too often: write at least {MIN_RELOAD_S:g}s, or 0s for never")
+        return seconds
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -385,8 +387,12 @@ class Settings(Section):
     @field_validator("gateway_id")
     @classmethod
     def _check_gateway_id(cls, value: str) -> str:
-        if value and not re.fullmatch(r"[a-zA-Z0-9._-]{1,200}", value):
-            raise ValueError(f"{value!r}: letters, digits, '.', '_' and '-' only, since it is part of Kafka keys")
+        if value and not re.fullmatch(rf"[a-zA-Z0-9._-]{{1,{MAX_GATEWAY_ID}}}", value):
+            shown = value if len(value) <= MAX_GATEWAY_ID else f"{value[:20]}…, {len(value)} characters"
+            raise ValueError(
+                f"{shown!r}: letters, digits, '.', '_' and '-' only, at most {MAX_GATEWAY_ID}, since it is part of"
+                " Kafka keys: for example gateway-1"
+            )
         return value
 
     @model_validator(mode="after")
@@ -396,11 +402,7 @@ class Settings(Section):
                 f"limits.max_request_bytes: {self.limits.max_request_bytes:,} bytes could never be read under"
                 f" limits.max_buffered_bytes = {self.limits.max_buffered_bytes:,}: raise the latter",
             )
-        if self.admin.host == self.listener.host and self.admin.port in (
-            self.listener.port,
-            *self.listener.brokers.values(),
-        ):
-            raise ValueError(f"admin.port: {self.admin.port} is a port of the listener as well: choose another one")
+        check_ports(self.all_listeners, self.admin.host, self.admin.port)
         if self.storage and self.storage.source == "snapshots" and self.storage.reads.topic == self.usage_log.topic:
             raise ValueError(f"storage.snapshots.topic: {self.usage_log.topic} is the usage log's: name another one")
         if self.policies_store.topic in (self.usage_log.topic, self.storage and self.storage.reads.topic):
@@ -409,7 +411,14 @@ class Settings(Section):
         if self.usage_topic in others:
             raise ValueError(f"resourceUsagePublishTopicName: {self.usage_topic} is another one's: name another topic")
         self._check_policy_values()
-        has_soft = self.storage is not None and self.storage.soft is not None
+        storage = self.storage
+        has_soft = storage is not None and bool(storage.soft or any(each.soft for each in storage.volumes))
+        affected = self.storage is not None and self.storage.scope == "affected"
+        if has_soft and affected and not self.thresholds.limits_bytes:
+            raise ValueError(
+                "storage.soft: with scope affected a soft limit lowers the totals of brokers, and there is none: write"
+                " thresholds: {total.bytes.in.per.sec.threshold: 20MB}, or leave soft out"
+            )
         if has_soft and not self.thresholds.limits_bytes and not limits_production(self.policy_values()):
             raise ValueError(
                 "storage.soft: a soft limit has no effect where no produce limit exists: write"
@@ -418,17 +427,27 @@ class Settings(Section):
             )
         return self
 
+    @property
+    def all_listeners(self) -> Mapping[str, Listener]:
+        """By name, in the order of the file; the one of the section `listener` is DEFAULT_LISTENER."""
+        return self.listeners if self.listener is None else {DEFAULT_LISTENER: self.listener}
+
+    def authentication_of(self, listener: str) -> Authentication | None:
+        """What holds for clients of that listener; None: their SASL passes through to the brokers."""
+        own = self.all_listeners[listener].authentication or self.authentication
+        return own if own is not None and own.enabled else None
+
     def _check_policy_values(self) -> None:
         try:
             self.policy_values()
         except DocumentError as error:
-            raise ValueError("; ".join(error.lines)) from error
+            raise Findings(error.lines) from error
         except PolicyError as error:
             raise ValueError(f"client_quotas: {error}") from error
 
     def policy_values(self) -> dict[PolicyKey, Value]:
-        """What the sections `thresholds`, `client_quotas` and `resource_groups` say: the base of what may be changed at
-        run time.
+        """The contents of the sections `thresholds`, `client_quotas` and `resource_groups`: the base of changes at run
+        time.
         """
         thresholds = self.thresholds
         return self.base_with(thresholds.total, thresholds.by_topic())
@@ -440,11 +459,25 @@ class Settings(Section):
             PolicyError: they can't be.
         """
         brokers, groups = self.thresholds.by_broker(), self.resource_groups.as_document()
-        return base_of(total, topics, brokers, self.client_quotas, groups)
+        return base_of(total, topics, brokers, self.client_quotas, groups, self.thresholds.out())
+
+    @property
+    def rollout(self) -> Rollout:
+        """For how many percent of the clients each policy is enforced; 0 where all of it is only observed."""
+        thresholds, groups = self.thresholds, self.resource_groups
+        percents = {
+            "quota": (self.client_quotas_mode, self.client_quotas_enforce_percent),
+            "group": (groups.mode, groups.enforce_percent),
+            "threshold": (thresholds.mode, thresholds.enforce_percent),
+        }
+        found = {
+            policy: 0.0 if "observe" in (self.mode, mode) else percent for policy, (mode, percent) in percents.items()
+        }
+        return Rollout(**found)
 
     @property
     def policies_file(self) -> Path:
-        """Where policies changed at run time are kept without internal topics."""
+        """The store of policies changed at run time without internal topics."""
         return self.policies_store.file or self.usage_log.spool_dir / "policies.jsonl"
 
     @property
@@ -463,7 +496,7 @@ class Settings(Section):
 
     @property
     def storage_admin(self) -> StorageAdmin:
-        """Where storage sources ask, upstream's values in place of those that are left out."""
+        """The endpoint for storage sources, upstream's values in place of those that are left out."""
         own = (self.storage.admin if self.storage else None) or StorageAdmin()
         return StorageAdmin(
             bootstrap_servers=own.bootstrap_servers or self.upstream.bootstrap_servers,
@@ -471,6 +504,18 @@ class Settings(Section):
         )
 
     @property
+    def client_properties(self) -> dict[str, Any]:
+        """librdkafka configuration of the gateway's own clients."""
+        return {
+            **self.upstream.properties,
+            "bootstrap.servers": self.upstream.bootstrap_servers,
+            "client.id": f"produce-gateway-{self.gateway}",
+            "log_level": 2,  # what matters is reported by the calls; librdkafka repeats itself on stderr
+        }
+
+    @property
     def gateway(self) -> str:
-        """This gateway's name in usage records."""
-        return self.gateway_id or f"{re.sub(r'[^a-zA-Z0-9._-]', '-', socket.gethostname())}-{self.listener.port}"
+        """This gateway's name in usage records, and for other gateways."""
+        host = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())
+        port = next(iter(self.all_listeners.values())).port
+        return self.gateway_id or f"{host[:MAX_GATEWAY_ID]}-{port}"

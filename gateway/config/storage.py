@@ -4,21 +4,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from gateway.config.clients import Client
 from gateway.config.fields import KafkaName, Number, PluginName, Seconds, Section, Size, reject_bool
 from gateway.kafka import topic_names
 from gateway.storage.plugins import LIMIT_POLICIES, VOLUME_SOURCES
 from policies.groups import names as group_names
-from policies.policy_set import PolicyKey
-from policies.storage import LimitType
+from policies.policy_values import PolicyKey
+from policies.storage import LimitType, Scope
+from policies.thresholds.values import TOTAL_KEY
 from policies.units import parse_size
 
 BUILT_IN_SOURCES: Final = ("log-dirs", "snapshots", "prometheus")
+TopicPattern = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._*-]{1,249}$")]  # `*`: any characters
+FORGET_AFTER_S: Final = 3600.0  # a restart with log recovery, or a pod that moves to another node, is over by then
 MIN_CHECK_S: Final = 0.1  # sooner, one look would begin before the last is over
 
 
@@ -41,8 +45,49 @@ class StorageLimit(Section):
         return self
 
 
+StorageLimits = StorageLimit | tuple[StorageLimit, ...] | None
+
+
+def _as_list(value: object) -> object:
+    """One limit may be written without the list."""
+    return (value,) if isinstance(value, dict | StorageLimit) else () if value is None else value
+
+
+Limits = Annotated[tuple[StorageLimit, ...], BeforeValidator(_as_list, json_schema_input_type=StorageLimits)]
+
+
+class VolumeLimits(Section):
+    """Limits of some volumes, in place of those for all. `match`: "BROKER:LOG DIR", `*` stands for any characters."""
+
+    match: str = Field(min_length=1, max_length=1000)
+    soft: Limits = ()
+    hard: Limits = ()
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if ":" not in self.match and not self.match.startswith("*"):
+            raise ValueError(f"match: {self.match}: write BROKER:LOG_DIR, for example 3:/data/* or *:/data/1")
+        if not (self.soft or self.hard):
+            raise ValueError(f"match {self.match}: no limit is given: write hard: {{type: MinFreeBytes, level: 10GB}}")
+        _check_pair(self.soft, self.hard)
+        return self
+
+
+def _check_pair(soft: Limits, hard: Limits) -> None:
+    for early, late in itertools.product(soft, hard):
+        if early.type != late.type:
+            continue
+        later = early.level - late.level
+        if (later if early.type == "ConsumedBytes" else -later) >= 0:
+            right = "less" if early.type == "ConsumedBytes" else "more"
+            raise ValueError(
+                f"soft: level {early.level:g} is reached no earlier than hard's {late.level:g}: {right}"
+                f" {early.type} for soft than for hard"
+            )
+
+
 class StorageAdmin(Client):
-    """Where the sources ask; what is left out is upstream's, the properties all together."""
+    """The endpoint for the sources; values left out are upstream's, the properties all together."""
 
     bootstrap_servers: str = ""
 
@@ -57,7 +102,7 @@ class Snapshots(Section):
 
 
 class PrometheusQueries(Section):
-    """How a Prometheus is asked for volumes; what the keys mean says gateway/storage/prometheus.py."""
+    """The query of a Prometheus for volumes; gateway/storage/prometheus.py explains the keys."""
 
     url: str
     available: str = ""
@@ -76,18 +121,24 @@ class PrometheusQueries(Section):
 
 
 class Storage(Section):
-    """What keeps full disks from taking the cluster down: a factor on every produce limit."""
+    """Protection of the cluster against full disks: a factor on every produce limit."""
 
     source: PluginName = "log-dirs"  # log-dirs, snapshots, prometheus, or one of the operator's own
     check_interval: Seconds = Field(default=60.0, ge=0, le=86400)  # 0: off
     admin: StorageAdmin | None = None
     min_available_bytes: Annotated[Size | None, Field(alias="min.available.bytes", gt=0)] = None
     min_available_ratio: Annotated[Number | None, Field(alias="min.available.ratio")] = None
-    soft: StorageLimit | None = None
-    hard: StorageLimit | None = None
+    soft: Limits = ()
+    hard: Limits = ()
+    volumes: tuple[VolumeLimits, ...] = ()
     fallback: Annotated[Number, Field(alias="throttle.factor.fallback")] = 1.0
     validity: Annotated[Seconds, Field(alias="throttle.factor.validity.duration", ge=0, le=7 * 86400)] = 300.0
     mode: Literal["enforce", "observe"] = "enforce"
+    scope: Scope = "cluster"
+    exempt_topics: tuple[TopicPattern, ...] = ()
+    fenced_brokers: Literal["remember", "ignore"] | None = None  # None: by scope
+    forget_after: Seconds = Field(default=FORGET_AFTER_S, gt=0, le=30 * 86400)
+    new_broker_grace: Seconds = Field(default=60.0, ge=0, le=86400)
     snapshots: Snapshots | None = None
     prometheus: PrometheusQueries | None = None
     options: dict[str, Any] = {}  # of the source, or of factor_source in its place
@@ -124,16 +175,15 @@ class Storage(Section):
     def _check_limits(self) -> Self:
         given = self._limit_keys()
         if len(given) > 1:
-            raise ValueError(f"{given[0]} and {given[1]}: two kinds of limit at once: keep one of them")
-        if self.soft and self.hard and self.soft.type == self.hard.type:
-            later = self.soft.level - self.hard.level
-            if (later if self.soft.type == "ConsumedBytes" else -later) >= 0:
-                right = "less" if self.soft.type == "ConsumedBytes" else "more"
-                raise ValueError(
-                    f"soft: level {self.soft.level:g} is reached no earlier than hard's {self.hard.level:g}: {right}"
-                    f" {self.soft.type} for soft than for hard"
-                )
-        if self.brings_no_limits and not given and self.check_interval:
+            several = ", or write hard: [{type: MinFreeBytes, level: 10GB}, {type: MinFreePercentage, level: 0.05}]"
+            raise ValueError(
+                f"{given[0]} and {given[1]}: two kinds of limit at once: keep one of them"
+                + ("" if "limit_policy" in given else several)
+            )
+        if self.volumes and given and given[0] not in ("soft", "hard"):
+            raise ValueError(f"volumes: {given[0]} is one limit for all volumes: write hard in its place")
+        _check_pair(self.soft, self.hard)
+        if self.brings_no_limits and not given and not self.volumes and self.check_interval:
             raise ValueError(
                 "no limit is given: write min.available.bytes: 1GB, or min.available.ratio: 0.01, or"
                 " hard: {type: MinFreeBytes, level: 10GB}"
@@ -143,7 +193,11 @@ class Storage(Section):
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         if self.factor_source:
-            beside = [*self._limit_keys(), *(["source"] if self.source != "log-dirs" else [])]
+            beside = [
+                *self._limit_keys(),
+                *(["volumes"] if self.volumes else []),
+                *(["source"] if self.source != "log-dirs" else []),
+            ]
             beside += ["admin"] if self.admin else []
             if beside:
                 raise ValueError(
@@ -159,6 +213,18 @@ class Storage(Section):
         if self.source == "prometheus" and not self.prometheus:
             raise ValueError(
                 "source prometheus: its address is needed: write prometheus: {url: http://prometheus:9090}"
+            )
+        if self.factor_source and self.scope == "affected":
+            raise ValueError(f"scope affected: factor_source {self.factor_source} knows no volumes: keep one of them")
+        if self.factor_source and self.fenced_brokers == "remember":
+            raise ValueError(
+                f"fenced_brokers remember: factor_source {self.factor_source} knows no volumes: keep one of them"
+            )
+        if self.forget_after != FORGET_AFTER_S and not self.remembers:
+            raise ValueError("forget_after: has no effect with fenced_brokers: ignore: leave it out, or write remember")
+        if self.exempt_topics and self.scope == "cluster":
+            raise ValueError(
+                "exempt_topics: have no effect with scope cluster: write scope: affected, or leave them out"
             )
         if self.options and not (self.own_source or self.factor_source):
             other = "limit_policy_options for those of limit_policy" if self.limit_policy else "leave them out"
@@ -187,6 +253,12 @@ class Storage(Section):
         return self.source in ("log-dirs", "prometheus") and not self.factor_source
 
     @property
+    def remembers(self) -> bool:
+        """Brokers that left while a volume was at a limit count on. [DISK] leaves out every fenced one."""
+        chosen = self.fenced_brokers or ("remember" if self.scope == "affected" else "ignore")
+        return chosen == "remember"
+
+    @property
     def off(self) -> bool:
         return self.check_interval == 0
 
@@ -199,20 +271,20 @@ class Storage(Section):
         kinds = {
             "min.available.bytes": self.min_available_bytes is not None,
             "min.available.ratio": self.min_available_ratio is not None,
-            "soft" if self.soft else "hard": self.soft is not None or self.hard is not None,
+            "soft" if self.soft else "hard": bool(self.soft or self.hard),
             "limit_policy": bool(self.limit_policy),
         }
         return [key for key, given in kinds.items() if given]
 
 
 def limits_production(keys: Iterable[PolicyKey]) -> bool:
-    """Whether there is a limit that storage's factor can lower: a broker's total, some client's bytes per second, or
-    what a resource group may publish.
+    """Whether there is a limit that storage's factor can lower: a broker's total, some client's bytes per second, or a
+    resource group's publish limit.
 
     Thresholds of topics limit nothing without a total, and shares are parts of one.
     """
     return any(
-        key.kind == "broker"
+        key.key == TOTAL_KEY
         or (key.kind == "group" and key.key in (group_names.PUBLISH_BYTES, group_names.PUBLISH_MSGS))
         or (key.kind == "quota" and key.quota.type == "producer_byte_rate" and key.quota.unit != "shares")
         for key in keys

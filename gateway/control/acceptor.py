@@ -4,58 +4,64 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import socket
+from collections.abc import Mapping
 from typing import Final
 
 import trio
 
-from gateway.control.admission import CONNECTIONS
+from gateway.channel import Accepted
+from gateway.config import Settings
 from gateway.control.metrics import Metrics
 from gateway.control.workers import Workers
-from gateway.sockets import network_of, reset
+from gateway.sockets import Networks, is_within, network_of, reset
 
 log = logging.getLogger("gateway.control")
 
-# What accept(2) says of a client that is gone again. Everything else (EMFILE, ENFILE, ENOMEM, …) is a shortage, which
+# Errors of accept(2) for a client that is gone again. Everything else (EMFILE, ENFILE, ENOMEM, …) is a shortage, which
 # passes, but not at once.
 CLIENT_GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
 PAUSE_S: Final = 0.1
-REPEAT_S: Final = 10.0  # the same complaint is logged once in so long
+REPEAT_S: Final = 10.0  # the same complaint is logged once in this time
+
+
+def proxies_of(settings: Settings) -> dict[str, Networks]:
+    """By listener, where connections begin with a header of the PROXY protocol."""
+    return {
+        name: tuple(map(ipaddress.ip_network, listener.proxies)) for name, listener in settings.all_listeners.items()
+    }
 
 
 class Acceptor:
-    """Of all listeners of this gateway."""
+    """Of all listeners of this gateway. `proxies`: see `proxies_of`; another value holds for new connections."""
 
-    def __init__(self, workers: Workers, metrics: Metrics) -> None:
+    def __init__(self, workers: Workers, metrics: Metrics, proxies: Mapping[str, Networks]) -> None:
         self._workers = workers
         self._metrics = metrics
-        self._complained_at = self._refused_at = -REPEAT_S
+        self.proxies = proxies
+        self._complained_at = -REPEAT_S
 
-    async def run(self, broker: int | None, sock: socket.socket) -> None:
+    async def run(self, listener: str, broker: int | None, sock: socket.socket) -> None:
         """Accept for ever and hand over; shortages are waited out."""
-        listener = trio.socket.from_stdlib_socket(sock)
-        with listener:
+        listening = trio.socket.from_stdlib_socket(sock)
+        with listening:
             while True:
                 try:
-                    client, address = await listener.accept()
+                    client, address = await listening.accept()
                 except OSError as error:
                     await self._pause(error)
                     continue
                 peer = f"{address[0]}:{address[1]}"
-                why = self._workers.admission.refusal(network_of(peer))
+                proxied = is_within(peer, self.proxies.get(listener, ()))
+                why = self._workers.admission.refusal(network_of(peer), proxied=proxied)
                 if why:
-                    self._refuse(socket.socket(fileno=client.detach()), address[0], why)
+                    reset(socket.socket(fileno=client.detach()))
+                    self._workers.refusals.note(address[0], why)
                     continue
-                await self._workers.hand_over(socket.socket(fileno=client.detach()), broker, peer)
-
-    def _refuse(self, client: socket.socket, address: str, why: str) -> None:
-        reset(client)
-        self._metrics.connections_refused.labels(why).inc()
-        if trio.current_time() - self._refused_at >= REPEAT_S:
-            self._refused_at = trio.current_time()
-            limit = "max_connections" if why == CONNECTIONS else "max_connections_per_address"
-            log.warning("%s: connection refused, and others likewise: limits.%s", address, limit)
+                accepted = Accepted(broker, peer, proxied, listener)
+                await self._workers.hand_over(socket.socket(fileno=client.detach()), accepted)
 
     async def _pause(self, error: OSError) -> None:
         if error.errno in CLIENT_GONE:

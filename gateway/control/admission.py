@@ -22,15 +22,30 @@ class Admission:
         self._addresses: Counter[str] = Counter()
         self._workers: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
-    def refusal(self, address: str) -> str:
-        """Why one more from there is too many: one of REASONS, or "" where it isn't."""
+    def set_limits(self, most: int, most_per_address: int) -> None:
+        """Those of the constructor, from here on; nobody is turned away who is in."""
+        self._most, self._most_per_address = most, most_per_address
+
+    def refusal(self, address: str, *, proxied: bool = False) -> str:
+        """The reason why one more from there is too many: one of REASONS, or "" where it isn't. Of `proxied` ones the
+        client's address isn't known yet (`move` says it), so only the connections in all are looked at.
+        """
         if self._total >= self._most:
             return CONNECTIONS
-        return ADDRESS if self._addresses[address] >= self._most_per_address else ""
+        return ADDRESS if not proxied and self._addresses[address] >= self._most_per_address else ""
 
     def add(self, worker: int, address: str) -> None:
         """This worker is given one."""
         self._change(worker, address, 1)
+
+    def move(self, worker: int, before: str, address: str) -> str:
+        """One of that worker's is counted by another address from here on; the reason why it is one too many there, or
+        "".
+        """
+        if self._workers[worker][before]:  # else the worker is another one by now
+            self._change(worker, before, -1)
+            self._change(worker, address, 1)
+        return ADDRESS if self._addresses[address] > self._most_per_address else ""
 
     def end(self, worker: int, addresses: Mapping[str, int]) -> None:
         """So many of that worker's have ended."""
@@ -38,7 +53,7 @@ class Admission:
             self._change(worker, address, -min(count, self._workers[worker][address]))
 
     def replace(self, worker: int, addresses: Mapping[str, int]) -> None:
-        """What that worker has, as it says itself; nothing when it is gone."""
+        """That worker's connections, as it says itself; none when it is gone."""
         self.end(worker, dict(self._workers[worker]))
         del self._workers[worker]
         for address, count in addresses.items():

@@ -9,68 +9,73 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Mapping
-from typing import Any, Final, get_args
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-import msgspec
 import trio
 
-from gateway.channel import Brokers, Groups, Quotas, Storage, Topics
-from gateway.config import Settings, limits_production
+from gateway.channel import Answer, Ask, Brokers, Groups, Storage, Topics
+from gateway.config import Settings
 from gateway.control import admin
-from gateway.control.acceptor import Acceptor
+from gateway.control.acceptor import Acceptor, proxies_of
+from gateway.control.access.making import make_gate, make_tls
 from gateway.control.admission import Admission
-from gateway.control.cluster import AdminSource, Cluster, DeletedTopics
+from gateway.control.broker_quotas import BrokerQuotas
+from gateway.control.brokers_time import BrokersTime
+from gateway.control.cluster import Cluster
+from gateway.control.condition import Condition
 from gateway.control.fleet import FleetControl
-from gateway.control.metrics import Metrics
-from gateway.control.parts import SOURCE, SPOOL, STORAGE, Parts, Unusable, make_store
+from gateway.control.intake import Intake
+from gateway.control.listeners import Listeners
+from gateway.control.metadata import AdminSource
+from gateway.control.metrics import Metrics, places_of
+from gateway.control.orders import Orders
+from gateway.control.parts import SOURCE, Parts, Unusable, make_store
 from gateway.control.policies.kafka_admin import KafkaAdmin
 from gateway.control.policies.quota_source import QuotaFeed
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError
+from gateway.control.protection import Protection
 from gateway.control.recent import Recent
-from gateway.control.rest import api as rest
+from gateway.control.reload import Reloader
 from gateway.control.rest.context import Gateway
-from gateway.control.rest.rights import Rights
-from gateway.control.snapshots import groups_of, quotas_of, thresholds_of, worker_count, worker_settings
-from gateway.control.storage import StorageControl, make_status
-from gateway.control.usage_log import Publisher, Spool, UsageLog
+from gateway.control.spooling import Spooling
+from gateway.control.storage_hand import find_hand
+from gateway.control.storage_outlook import Around
+from gateway.control.takeover import Takeover
+from gateway.control.timeline import Timeline
+from gateway.control.usage_log import UsageLog
+from gateway.control.when_asked import WhenAsked
 from gateway.control.workers import Workers
 from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
+from gateway.listener_names import bootstrap_socket
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, Unit, group_key
 from policies.policy_set import PolicySet
-from policies.text import ERROR_CHARS, one_line
+
+if TYPE_CHECKING:
+    from gateway.control.authentication import Authenticator
 
 log = logging.getLogger("gateway.control")
 
-PRUNE_S: Final = 60.0
-PUBLISH_AT_END_S: Final = 5.0  # the rest stays in the spool, and goes out after the next start
 POLICIES_S: Final = 5.0  # the first connections wait so long for policies that were changed at run time
-GAUGE_S: Final = 1.0
 
 
-def client_properties(settings: Settings) -> dict[str, Any]:
-    """librdkafka configuration of the gateway's own clients."""
-    return {
-        **settings.upstream.properties,
-        "bootstrap.servers": settings.upstream.bootstrap_servers,
-        "client.id": f"produce-gateway-{settings.gateway}",
-        "log_level": 2,  # what matters is reported by the calls; librdkafka repeats itself on stderr
-    }
-
-
-async def run(link: ParentLink) -> None:
-    """Be the control process until the parent says stop or is gone (ParentGone)."""
+async def run(link: ParentLink, configure: Callable[[Settings], None] = lambda settings: None) -> None:
+    """Be the control process until the parent says stop or is gone (ParentGone). `configure`: called first, with the
+    configuration, and with each that takes its place.
+    """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         await link.started.wait()
         settings = Settings.model_validate_json(link.settings)
+        configure(settings)
         parts = Parts(settings)
         try:
             await parts.make(patient=link.was_up)
-            control = _Control(settings, link, parts)
+            control = _Control(settings, link, parts, configure)
         except (Unusable, StoreError) as error:
             await link.give_up(str(error))
         else:
@@ -89,81 +94,160 @@ def _make_exchange(settings: Settings, client: Mapping[str, Any], party: FleetPa
     )
 
 
+def _make_authenticators(settings: Settings) -> dict[str, Authenticator]:
+    """Those of the listeners at which SASL ends."""
+    if not any(map(settings.authentication_of, settings.all_listeners)):
+        return {}
+    # Here, since it brings PyJWT and cryptography along, which no other gateway's start has to wait for.
+    from gateway.control.authentication import make_authenticators  # noqa: PLC0415
+
+    return make_authenticators(settings)
+
+
+def _make_api(gateway: Gateway) -> admin.Application:
+    from gateway.control.rest.api import make_api  # noqa: PLC0415 - when it is asked for
+
+    return make_api(gateway)
+
+
+def _make_console(application: admin.Application) -> admin.Application:
+    from gateway.control.console.site import make_console  # noqa: PLC0415 - likewise
+
+    return make_console(application)
+
+
 class _Control:
-    def __init__(self, settings: Settings, link: ParentLink, parts: Parts) -> None:
+    def __init__(
+        self, settings: Settings, link: ParentLink, parts: Parts, configure: Callable[[Settings], None]
+    ) -> None:
         self._settings = settings
         self._link = link
         self._parts = parts
-        self._spool: Spool | None = None
-        self._publisher: Publisher | None = None
-        self._storage: StorageControl | None = None
-        self._heard = False  # a worker, while there was no _storage to ask …
-        self._held: Storage | None = None  # … and what factor it holds
+        self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
         self._metrics = Metrics(settings.limits.max_client_metrics, settings.limits.max_topic_metrics)
         self._usage_log = UsageLog(None, settings.gateway, self._metrics)
-        client = client_properties(settings)
-        publishes = settings.internal_topics == "kafka"
-        self._recent = Recent()
-        self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
-        self._was_complete = link.was_up
-        limits = settings.limits
+        self._spooling = Spooling(settings, parts, self._usage_log, self._metrics)
+        self._recent, self._timeline = Recent(), Timeline()
+        client, limits = settings.client_properties, settings.limits
         self._fleet = FleetControl(
             self._metrics.show_fleet(DROPPED),
             exchange=functools.partial(_make_exchange, settings, client) if settings.exchanges else None,
             cycle_s=settings.usage_interval,
-            patient=self._was_complete,
+            patient=self._restarted,
         )
-        self._deleted = DeletedTopics()
         store = make_store(settings, client, patient=self._restarted)
-        self._policies = PolicyService(store, self._metrics, self._tell_policies, self._deleted)
-        self._door = KafkaAdmin(self._policies)
+        now = BrokersTime(None if self._fleet.exchange is None else self._fleet.exchange.brokers_time)
+        self._broker_quotas = BrokerQuotas.of_cluster(settings.upstream.bootstrap_servers, settings.upstream.properties)
+        self._policies = PolicyService(
+            store,
+            self._metrics,
+            self._tell_policies,
+            lambda: self._cluster.places,
+            self._refresh_places,
+            self._broker_quotas.look,
+            now.now,
+            lambda: now.is_sure,
+        )
+        self._door = KafkaAdmin(self._policies, settings.rollout.quota)
+        self._authenticators = _make_authenticators(settings)
+        self._intake = Intake(self._usage_log, self._metrics, self._recent, self._timeline)
         self._workers = Workers(
-            self._usage_log,
+            self._intake,
             self._metrics,
             self._fleet,
             self._want_metadata,
             link.reconnect,
             self._adopt,
-            self._door.take,
-            self._recent,
+            self._answer,
             Admission(limits.max_connections, limits.max_connections_per_address),
         )
-        self._acceptor = Acceptor(self._workers, self._metrics)
+        self._orders = Orders(
+            settings, self._workers, self._fleet, lambda: self._restarted and not self._policies.loaded.is_set()
+        )
+        self._protection = Protection(
+            settings,
+            parts,
+            self._metrics,
+            lambda: self._policies.policies,
+            self._workers.tell,
+            lambda: self._cluster.replicas,
+            Around(
+                lambda: self._recent.writers(time.time_ns() // 1_000_000),
+                lambda: self._cluster.spread,
+                self._usage_log.note,
+            ),
+            lambda: find_hand(self._policies.policies, self._policies.history, round(now.now() * 1000)),
+            self._policies.loaded.is_set,
+            restarted=self._restarted,
+        )
+        self._acceptor = Acceptor(self._workers, self._metrics, proxies_of(settings))
         self._cluster = Cluster(
-            AdminSource(client, settings.own_topics, topic_ids=publishes),
+            AdminSource(
+                client,
+                settings.own_topics,
+                topic_ids=settings.internal_topics == "kafka",
+                replicas=settings.storage is not None and settings.storage.scope == "affected",
+                spread=settings.storage is not None and not settings.storage.off,
+            ),
             settings.upstream.addresses(),
-            settings.listener,
+            Listeners(settings.all_listeners, listen=link.listen, unlisten=link.unlisten, accept=self._acceptor.run),
             settings.upstream.metadata_refresh,
             self._metrics,
-            listen=link.listen,
-            unlisten=link.unlisten,
-            accept=self._acceptor.run,
             tell=self._tell_cluster,
+            moved=self._policies.look,
+            relocated=self._protection.look,
         )
-        self._bootstrap_open = False
+        self._condition = Condition(
+            self._orders,
+            parts,
+            self._workers,
+            self._cluster,
+            self._policies,
+            self._spooling,
+            self._fleet,
+            link.leaving.is_set,
+            was_complete=self._restarted,
+        )
+        takeover = Takeover(
+            self._orders,
+            self._workers,
+            self._cluster,
+            self._acceptor,
+            self._protection,
+            self._door,
+            self._metrics,
+            lambda: self._policies.policies,
+            configure,
+            link.adopt,
+        )
+        self._reloader = Reloader(link.origin, self._orders, self._policies, self._metrics, takeover)
 
     async def run(self) -> None:
         settings = self._settings
         self._metrics.show_config(
             settings.gateway, settings.upstream.bootstrap_servers, settings.internal_topics, settings.usage_log.topic
         )
-        self._workers.tell(worker_settings(settings))
+        self._metrics.show_rollout(settings.rollout)
+        self._metrics.show_listeners(settings.all_listeners)
+        self._metrics.show_certificates(places_of(settings))
         self._tell_policies(self._policies.policies)
         try:
             async with trio.open_nursery() as outer:
                 outer.start_soon(self._usage_log.run)
-                outer.start_soon(self._keep_spool)
+                outer.start_soon(self._spooling.run)
                 outer.start_soon(self._follow_channels, outer)
-                outer.start_soon(self._watch)
+                outer.start_soon(self._condition.show, self._metrics)
                 outer.start_soon(self._serve_admin)
-                if STORAGE in self._parts:
-                    outer.start_soon(self._protect_storage)
+                outer.start_soon(self._protection.run)
                 outer.start_soon(self._fleet.run)
                 if self._fleet.exchange is not None:
                     outer.start_soon(self._fleet.exchange.run)
                 outer.start_soon(self._policies.run)
                 outer.start_soon(self._tell_loaded)
                 outer.start_soon(self._door.run)
+                outer.start_soon(self._reloader.run, lambda: self._link.reload)
+                for authenticator in set(self._authenticators.values()):
+                    outer.start_soon(authenticator.run)
                 if SOURCE in self._parts:
                     outer.start_soon(self._feed_thresholds)
                 async with trio.open_nursery() as inner:
@@ -173,34 +257,7 @@ class _Control:
                 await self._finish(self._link.drain_timeout_s)
                 outer.cancel_scope.cancel()
         finally:
-            if self._spool is not None:
-                self._spool.close()
-
-    async def _keep_spool(self) -> None:
-        self._spool = spool = await self._parts.obtain(SPOOL)
-        self._usage_log.open(spool)
-        if self._settings.internal_topics == "kafka":
-            kept, client = self._settings.usage_log, client_properties(self._settings)
-            publisher = Publisher(spool, client, kept.topic, kept.partitions, kept.replication, self._metrics)
-            self._publisher = publisher
-            await publisher.run(self._usage_log)
-
-    async def _protect_storage(self) -> None:
-        """Workers are told the state before the first look at once, so that none is without one."""
-        settings = self._settings
-        assert settings.storage is not None
-        eye = await self._parts.obtain(STORAGE)
-        self._storage = StorageControl(
-            settings.storage,
-            eye,
-            self._metrics.show_storage(),
-            tell=self._workers.tell,
-            observe=settings.mode == "observe",
-            has_limits=lambda: limits_production(self._policies.policies.effective()),
-            restarted=self._restarted and not self._heard,
-            held=self._held,
-        )
-        await self._storage.run()
+            self._spooling.close()
 
     async def _feed_thresholds(self) -> None:
         """Keep thresholds in step with a source of the operator's own."""
@@ -208,7 +265,7 @@ class _Control:
         await QuotaFeed(source, self._settings.thresholds.interval, self._rebase).run()
 
     async def _open(self, inner: trio.Nursery) -> None:
-        """Listeners of an earlier control at once; the bootstrap listener when there is something to say."""
+        """Brokers' sockets of an earlier control at once; the listeners' own when there is something to say."""
         await self._cluster.adopt(inner, list(self._link.inherited))
         inner.start_soon(self._cluster.run, inner)
         if not self._restarted:
@@ -216,63 +273,62 @@ class _Control:
         with trio.move_on_after(POLICIES_S):  # before, only the file's would hold
             await self._policies.loaded.wait()
             if self._fleet.has_limits:  # before, all of each limit would be this gateway's
-                await self._fleet.known.wait()
-        listener = self._settings.listener
-        sock = await self._link.listen("bootstrap", listener.host, listener.port)
-        inner.start_soon(self._acceptor.run, None, sock)
-        self._bootstrap_open = True
+                await self._fleet.reach.known.wait()
+        for name, listener in self._settings.all_listeners.items():
+            sock = await self._link.listen(bootstrap_socket(name), listener.host, listener.port)
+            inner.start_soon(self._acceptor.run, name, None, sock)
+        self._condition.is_open = True
         self._link.note_up()
 
     async def _finish(self, timeout_s: float) -> None:
-        """Workers first, then what they reported to disk, then to the topic, all within the time."""
+        """Workers first, then their reports to disk, then to the topic, all within the time."""
         deadline = trio.current_time() + timeout_s
         with trio.move_on_at(deadline - 0.1 * timeout_s):
             self._workers.drain(0.8 * timeout_s)
             await self._workers.ended()
-        self._workers.note_unfinished()
+        self._intake.end()
         with trio.move_on_at(deadline):
-            await self._usage_log.drained()
-            if self._publisher is not None and self._cluster.answers:
-                with trio.move_on_after(PUBLISH_AT_END_S):
-                    await self._publisher.caught_up()
-        if self._publisher is not None:
-            self._publisher.stop()
+            await self._spooling.finish(is_reached=self._cluster.answers)
+        self._spooling.stop()
 
     async def _rebase(self, total: float | None, topics: dict[str, float]) -> None:
         """The operator's own source stands in the place of the file's thresholds."""
-        await self._policies.rebase(self._settings.base_with(total, topics))
+        self._orders.settings.base_with(total, topics)  # only what can be is heeded
+        self._orders.heed(total, topics)
+        settings = None
+        while settings is not self._orders.settings:  # else another configuration came in between
+            settings = self._orders.settings
+            await self._policies.rebase(self._orders.base(settings))
 
     async def _tell_loaded(self) -> None:
         await self._policies.loaded.wait()
         self._tell_policies(self._policies.policies)
 
     def _tell_policies(self, policies: PolicySet) -> None:
-        """Until it is known what was changed at run time, what workers were told by an earlier control is better."""
-        knows_all = self._policies.loaded.is_set() or not self._restarted
-        tell = self._workers.tell if knows_all else self._workers.suggest
-        tell(thresholds_of(policies, self._settings))
-        quotas, told = quotas_of(policies, self._settings), self._workers.latest(Quotas)
-        if told is None or told.entries != quotas.entries:  # there may be many, and workers read them between requests
-            tell(quotas)
-        groups, known = groups_of(policies, self._settings), self._workers.latest(Groups)
-        if known is None or msgspec.structs.replace(known, version=groups.version) != groups:
-            tell(groups)
-        self._fleet.set_policies(policies)
+        self._orders.tell(policies)
+        self._protection.heed()
 
     def _tell_cluster(self, message: Brokers | Topics) -> None:
         if isinstance(message, Topics):
-            self._deleted.see(message.leads)
             self._metrics.know_topics({*itertools.chain.from_iterable(message.leads.values()), *message.ids.values()})
         self._workers.tell(message)
 
     def _adopt(self, held: Storage | None) -> None:
-        if self._storage is not None:
-            self._storage.adopt(held)
+        self._protection.adopt(held)
+
+    def _answer(self, question: Ask, reply: Callable[[Answer], None]) -> None:
+        if question.mechanism or not question.request:
+            authenticator = self._authenticators.get(question.listener)
+            if authenticator is not None:
+                authenticator.take(question, reply)
         else:
-            self._heard, self._held = True, held or self._held
+            self._door.take(question, reply)
 
     def _want_metadata(self) -> None:
         self._cluster.want()
+
+    async def _refresh_places(self) -> None:
+        await self._cluster.refresh()
 
     async def _follow_channels(self, outer: trio.Nursery) -> None:
         restarts: dict[int, int] = {}
@@ -284,12 +340,9 @@ class _Control:
             self._metrics.worker_restarts.labels(str(message.worker)).inc(new)
             outer.start_soon(self._workers.serve, message.worker, sock)
 
-    def _show_storage(self) -> Mapping[str, Any]:
-        return make_status(self._storage)()
-
     async def _serve_admin(self) -> None:
         sock = await self._link.listen("admin", self._settings.admin.host, self._settings.admin.port)
-        views = {"/v1/storage": self._show_storage}
+        views = {"/v1/storage": self._protection.status}
         names = self._settings.admin.names
         source = self._settings.thresholds.source
         gateway = Gateway(
@@ -297,16 +350,27 @@ class _Control:
             self._recent,
             self._workers.latest,
             base=f"source {source}" if source else "file",
-            gone=self._deleted,
+            places=lambda: self._cluster.places,
             fleet=self._fleet.uses,
-        )
-        api = rest.make_api(
-            gateway, hosts=names, rights=Rights(self._settings.admin.tokens, self._settings.admin.token_file)
+            broker_quotas=self._broker_quotas,
+            standing=lambda: self._condition.standing()._replace(config=self._reloader.state),
+            reload=self._reloader.reload,
+            peers=self._condition.peers,
+            connections=self._workers.inquiries.ask,
+            timeline=self._timeline,
+            storage=self._protection.status,
         )
         application = admin.make_application(
-            self._metrics_text, self._find_problems, views, api, find_lacking=self._find_lacking, hosts=names
+            self._metrics_text,
+            self._condition.problems,
+            views,
+            WhenAsked(functools.partial(_make_api, gateway)),
+            find_lacking=self._condition.lacking,
+            hosts=names,
+            gate=make_gate(self._settings.admin, self._metrics.admin_refused),
+            console=lambda everything: WhenAsked(functools.partial(_make_console, everything)),
         )
-        await admin.serve(sock, application)
+        await admin.serve(sock, application, tls=make_tls(self._settings.admin, self._metrics.admin_refused))
 
     def _metrics_text(self) -> bytes:
         """In a thread."""
@@ -317,53 +381,3 @@ class _Control:
         shown = self._metrics.shown_groups()
         keys = [group_key(group, direction, unit) for group, direction in shown for unit in get_args(Unit)]
         return self._workers.latest(Groups), self._fleet.uses(keys)
-
-    def _find_problems(self) -> list[str]:
-        problems = []
-        if self._link.stopping.is_set():
-            problems.append("the gateway is stopping")
-        # Connections go to whoever is there, so one worker is enough; but who is told "ready" after a start counts on
-        # all that was configured.
-        self._was_complete |= self._workers.connected >= worker_count(self._settings)
-        if not self._workers.connected:
-            problems.append("no worker is connected")
-        elif not self._was_complete:
-            problems.append(f"{self._workers.connected} of {worker_count(self._settings)} workers have come up so far")
-        if not self._cluster.known:
-            problems.append("the cluster has not answered yet")
-        if not self._bootstrap_open:
-            problems.append("the bootstrap listener is not accepting yet")
-        return problems
-
-    def _lacking(self) -> dict[str, str]:
-        """Parts without which the gateway goes on: why each is lacking, "" where it is not."""
-        lacking = dict(self._parts.lacking)
-        lacking[SPOOL] = lacking[SPOOL] or self._usage_log.problem
-        lacking["policies"] = self._policies.problem
-        if self._settings.internal_topics == "kafka":
-            lacking["usage_log.topic"] = "" if self._publisher is None else self._publisher.problem
-        if self._fleet.exchange is not None:
-            lacking["exchange"] = self._fleet.exchange.problem
-        return lacking
-
-    def _find_lacking(self) -> list[str]:
-        return [f"{part}: {one_line(why, ERROR_CHARS)}" for part, why in self._lacking().items() if why]
-
-    async def _watch(self) -> None:
-        next_prune = trio.current_time()
-        while True:
-            self._metrics.show_lacking(self._lacking())
-            self._metrics.usage_queued.set(self._usage_log.queued)
-            if self._spool is not None:
-                self._metrics.spool_bytes.set(self._spool.total_bytes)
-                self._metrics.usage_backlog.set(self._spool.backlog_bytes if self._publisher is not None else 0)
-                if trio.current_time() >= next_prune:
-                    await trio.to_thread.run_sync(self._prune, self._spool)
-                    next_prune = trio.current_time() + PRUNE_S
-            await trio.sleep(GAUGE_S)
-
-    def _prune(self, spool: Spool) -> None:
-        try:
-            spool.prune()
-        except OSError as error:
-            log.warning("usage log: can't delete old spool files: %s", error)

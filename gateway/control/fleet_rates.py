@@ -1,24 +1,35 @@
-# What all other workers of the fleet bring to each broker: V1's thresholds limit the sum, and each worker measures only
-# its own traffic. So control tells each worker the sum of the one-minute rates of this gateway's other workers and of
-# all other gateways.
+# All other workers' traffic to each broker: V1's thresholds limit the sum, and each worker measures only its own.
+# So control tells each worker the sum of the one-minute rates of this gateway's other workers and of all other
+# gateways.
 #
-# Knows no channel and no clock.
+# When a worker or a gateway is gone, what it brought fades as an average fades without traffic: its clients come back,
+# to others or to its successor, whose averages rise by as much (policies/limits/meter.py). So the sum stays what one
+# meter would say; otherwise a killed worker's traffic would be missing for a minute.
+#
+# Knows no socket: how a worker is told something is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from gateway.channel import Rates
-from policies.thresholds.broker_meters import Others
+from gateway.channel import OtherRates, Rates
+from gateway.fleet.exchange import Rate
+from policies.thresholds.broker_meters import NO_OTHERS, Others
 
+FADING_S: Final = 60.0  # to an e-th part, as Kafka's one-minute rate
+FADED_S: Final = 300.0  # to less than a hundredth
+_PEERS: Final = -1  # among numbers of workers
 NOTICED: Final = 0.02  # of what was told: a change by less can wait for the next tick
+TICK_S: Final = 5.0  # of the meters
+UNSURE_S: Final = 2 * TICK_S  # each worker has reported its rates by now: a rate of 0 must be sent once, too
 
 Sums = dict[int, Others]  # by broker
 
 
 def of_rates(rates: Rates) -> Sums:
-    """What one worker brings."""
+    """The rates that one worker brings."""
     return {
         broker.node_id: Others(broker.rate, {topic.topic.encode(): topic.rate for topic in broker.topics})
         for broker in rates.brokers
@@ -55,38 +66,180 @@ def _is_off(new: float, told: float) -> bool:
     return abs(new - told) > NOTICED * max(told, 1.0)
 
 
+def scale(sums: Mapping[int, Others], times: float) -> Sums:
+    """So many times as much."""
+    return {
+        node_id: Others(broker.rate * times, {topic: rate * times for topic, rate in broker.topics.items()})
+        for node_id, broker in sums.items()
+    }
+
+
+def lost(before: Mapping[int, Others], after: Mapping[int, Others]) -> Sums:
+    """The entries that were there before, and are not afterwards."""
+    found = {}
+    for node_id, broker in before.items():
+        now = after.get(node_id, NO_OTHERS)
+        topics = {topic: rate - now.topics.get(topic, 0.0) for topic, rate in broker.topics.items()}
+        less = {topic: rate for topic, rate in topics.items() if rate > 0.0}
+        found[node_id] = Others(max(0.0, broker.rate - now.rate), less)
+    return found
+
+
 class FleetRates:
     """By workers of this gateway, and by all other gateways together."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._workers: dict[int, Sums] = {}
+        self._left: dict[int, tuple[float, Sums]] = {}  # the fading rates of workers that are gone, and since when
         self._peers: Sums = {}
 
     def set_worker(self, number: int, rates: Rates | None) -> None:
         """None: it is gone, or has said nothing."""
         if rates is None:
-            self._workers.pop(number, None)
-        else:
-            self._workers[number] = of_rates(rates)
+            if number in self._workers:
+                self._left[number] = self._clock(), add([self._workers.pop(number), *self._fading(number)])
+            return
+        brings = of_rates(rates)
+        if number not in self._workers and number in self._left:  # the same one may be back, and its rates with it
+            self._left[number] = self._clock(), lost(add(self._fading(number)), brings)
+        self._workers[number] = brings
 
-    def set_peers(self, peers: Sums) -> None:
-        """What all other gateways bring together."""
-        self._peers = peers
+    def set_peers(self, peers: Sums, *, is_one_gone: bool = False) -> None:
+        """The rates of all other gateways together. `is_one_gone`: no gateway brings the difference any more."""
+        before, self._peers = self._peers, peers
+        left = self._fading(_PEERS)
+        if is_one_gone:
+            left.append(lost(before, peers))
+        if left:  # their increase was that gateway's traffic: it is back, or its clients are with another one
+            self._left[_PEERS] = self._clock(), lost(add(left), lost(peers, before))
 
     def assume_peers(self, times: float) -> None:
-        """Nobody can hear them any more: they bring so many times as much as this gateway does. So it may bring its
-        part of each limit, and what was heard last limits nobody for ever.
+        """They can't be heard any more: their rates count as so many times this gateway's. So it may bring its part of
+        each limit, and the rates heard last limit no worker for ever.
         """
-        self._peers = {
-            node_id: Others(broker.rate * times, {topic: rate * times for topic, rate in broker.topics.items()})
-            for node_id, broker in self.own().items()
-        }
+        self._peers = scale(self.own(), times)
+        self._left.pop(_PEERS, None)
 
     def own(self) -> Sums:
-        """What this gateway brings: for its peers."""
-        return add(self._workers.values())
+        """The rates that this gateway brings: for its peers."""
+        return add([*self._workers.values(), *self._fading(*(self._left.keys() - {_PEERS}))])
 
     def others_of(self, number: int) -> Sums:
-        """What everybody but that worker brings."""
+        """The rates of all but that worker."""
         mine = (sums for other, sums in self._workers.items() if other != number)
-        return add([*mine, self._peers])
+        fading = self._fading(*self._left)
+        found, gone = add([*mine, self._peers, *fading]), add(fading)
+        return {
+            node_id: each._replace(fading=gone[node_id].topics) if node_id in gone else each
+            for node_id, each in found.items()
+        }
+
+    def _fading(self, *numbers: int) -> list[Sums]:
+        now, found = self._clock(), []
+        for number in numbers:
+            since, sums = self._left.get(number, (-math.inf, {}))
+            if now - since < FADED_S:
+                found.append(scale(sums, math.exp((since - now) / FADING_S)))
+            else:
+                self._left.pop(number, None)
+        return found
+
+
+class _Recipient:
+    """One worker: the way to reach it, and its knowledge of the others."""
+
+    def __init__(self, post: Callable[[OtherRates], bool], now: float) -> None:
+        self.post = post
+        self.others: Sums | None = None  # None: only an earlier control knows
+        self.processes = 0  # that bring something, as it was told with `others`
+        self.at = now
+
+
+class RateTeller:
+    """Tells each worker the rates of all others; for peers, this gateway's.
+
+    Attributes:
+        is_due: a worker may have to be told something (`tell`).
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.is_due = False
+        self._clock = clock
+        self._rates = FleetRates(clock)
+        self._workers: dict[int, _Recipient] = {}
+        self._has_totals = False
+        self._is_news = False  # for peers
+        self._are_peers_stale = self._is_one_gone = False
+
+    def set_totals(self, has_totals: bool) -> None:
+        """Whether there is any threshold that needs this."""
+        self._has_totals, self._is_news = has_totals, True
+
+    def join(self, worker: int, post: Callable[[OtherRates], bool]) -> None:
+        self._workers[worker] = _Recipient(post, self._clock())
+        self.is_due = True
+
+    def leave(self, worker: int) -> None:
+        del self._workers[worker]
+        self._rates.set_worker(worker, None)
+        self.is_due = self._is_news = True
+
+    def take(self, worker: int, rates: Rates) -> None:
+        """A worker tells its rates."""
+        if worker in self._workers:
+            self._rates.set_worker(worker, rates)
+            self.is_due = self._is_news = True
+
+    def hear(self) -> None:
+        """Peers bring something else. It is summed up when workers are told: there may be many."""
+        self.is_due = self._are_peers_stale = True
+
+    def forget(self) -> None:
+        """A peer is gone."""
+        self._is_one_gone = True
+        self.hear()
+
+    def news(self) -> list[Rate] | None:
+        """All that this gateway brings, for peers; None: as before."""
+        if not self._is_news:
+            return None
+        self._is_news = False
+        found = []
+        for node_id, broker in self._rates.own().items() if self._has_totals else ():
+            found.append(Rate(node_id, None, broker.rate))
+            found += [Rate(node_id, topic.decode(), rate) for topic, rate in broker.topics.items()]
+        return found
+
+    def tell(self, members: int, peers: Callable[[], Mapping[int, tuple[float, Mapping[str, float]]]] | None) -> None:
+        """Tell the workers for which the rates are news.
+
+        Args:
+            members: workers of all gateways.
+            peers: the rates that all other gateways bring together; None: they can't be heard any more.
+        """
+        now, own = self._clock(), max(1, len(self._workers))
+        self.is_due = False
+        if peers is None:
+            self._rates.assume_peers((members - own) / own)
+        elif self._are_peers_stale:
+            is_one_gone, self._is_one_gone, self._are_peers_stale = self._is_one_gone, False, False
+            self._rates.set_peers(
+                {
+                    node_id: Others(total, {topic.encode(): rate for topic, rate in topics.items()})
+                    for node_id, (total, topics) in peers().items()
+                },
+                is_one_gone=is_one_gone,
+            )
+        for number, worker in self._workers.items():
+            others = self._rates.others_of(number)
+            known, age = worker.others or {}, now - worker.at
+            is_unsure = worker.others is None and age >= UNSURE_S
+            is_news = others != known or (worker.others is not None and members != worker.processes)
+            if is_unsure or differ(others, known) or (is_news and age >= TICK_S):
+                if worker.post(OtherRates(others, members)):
+                    worker.others, worker.processes, worker.at = others, members, now
+                else:
+                    self.is_due = True
+            elif worker.others is None or is_news:
+                self.is_due = True

@@ -13,16 +13,17 @@ from typing import Any, Final
 import trio
 
 from gateway.config import Settings
-from gateway.control.policies.store import FileStore, RetriedStore, Store, TopicStore
-from gateway.control.storage_sources import StorageError, make_eye
+from gateway.control.policies.store import FileStore, RetriedStore, Store
+from gateway.control.policies.topic_store import TopicStore
+from gateway.control.storage_sources import StorageError, make_view
 from gateway.control.usage_log import Spool, SpoolInUse
 from gateway.plugins import PluginError
 from gateway.storage import plugins
 
 log = logging.getLogger("gateway.control")
 
-RETRY_S: Final = (0.5, 30.0)  # first and longest pause before what can't be had is tried again
-# By what the operator has to look at.
+RETRY_S: Final = (0.5, 30.0)  # first and longest pause before an unusable part is tried again
+# By the thing that the operator has to look at.
 SPOOL: Final = "usage_log.spool_dir"
 STORAGE: Final = "storage"
 SOURCE: Final = "thresholds.source"
@@ -45,10 +46,10 @@ class Parts:
         return part in self._makers
 
     async def make(self, *, patient: bool) -> None:
-        """Make all of them; `patient`: go on without what can't be had.
+        """Make all of them; `patient`: go on without parts that can't be had.
 
         Raises:
-            Unusable: nobody is patient.
+            Unusable: a part can't be had, without `patient`.
         """
         for part in self._makers:
             if not await self._try(part) and not patient:
@@ -77,11 +78,11 @@ class Parts:
 
 
 def make_store(settings: Settings, client: Mapping[str, Any], *, patient: bool = False) -> Store:
-    """Where policies changed at run time are kept. `client`: librdkafka's properties; `patient`: a file that can't be
+    """The store of policies changed at run time. `client`: librdkafka's properties; `patient`: a file that can't be
     used is tried again.
 
     Raises:
-        StoreError: the file can't be used, and nobody is patient.
+        StoreError: the file can't be used, without `patient`.
     """
     kept, base = settings.policies_store, settings.policy_values()
     if settings.internal_topics == "none":
@@ -94,7 +95,7 @@ def _list_makers(settings: Settings) -> dict[str, Callable[[], Any]]:
     storage, thresholds = settings.storage, settings.thresholds
     makers: dict[str, Callable[[], Any]] = {SPOOL: lambda: _open_spool(settings)}
     if storage is not None and not storage.off:
-        makers[STORAGE] = lambda: make_eye(settings, storage)
+        makers[STORAGE] = lambda: make_view(settings, storage)
     if thresholds.source:
         makers[SOURCE] = lambda: plugins.load(plugins.QUOTA_SOURCES, thresholds.source, thresholds.options)
     return makers

@@ -1,4 +1,5 @@
-# What several workers measured, as one gateway's: rates add up, and what is over its limit in one of them is over it.
+# Rates that several workers measured, as one gateway's: rates add up, and what is over its limit in one of them is over
+# it.
 #
 # Knows no worker, only what each said last: one that has gone is simply not among them.
 
@@ -20,8 +21,8 @@ NOTHING = Rates(())
 def merge(said: Sequence[Rates]) -> Rates:
     """One gateway's rates from those of its workers.
 
-    Limits of quotas and groups are workers' parts, so they add up to this gateway's. Thresholds are the same in every
-    worker but for the moment in which they change: the later worker's stands.
+    Workers share the limits of quotas and groups, so each tells the same; shares of a total add up to this gateway's.
+    Thresholds are the same in every worker but for the moment in which they change: the later worker's stands.
     """
     if len(said) == 1:
         return said[0]
@@ -62,7 +63,9 @@ def _topic(own: Sequence[TopicRate]) -> TopicRate:
 
 def _quota(own: Sequence[QuotaRate]) -> QuotaRate:
     first = own[0]
-    rate, limit = sum(each.rate for each in own), sum(each.limit for each in own)
+    rate, limits = sum(each.rate for each in own), [each.limit for each in own]
+    # Workers share a line, but for shares, which each of them deals out by itself.
+    limit = sum(limits) if first.key.endswith(":shares") else max(limits)
     waiting = any(each.waiting for each in own)
     return QuotaRate(first.key, first.source, first.user, first.client_id, first.broker, rate, limit, waiting)
 
@@ -74,12 +77,7 @@ def _group(own: Sequence[GroupRate]) -> GroupRate:
         max(each.topics for each in own),  # the same ones in several workers, as a rule
         sum(each.bytes_rate for each in own),
         sum(each.msgs_rate for each in own),
-        _sum(each.bytes_limit for each in own),
-        _sum(each.msgs_limit for each in own),
+        own[-1].bytes_limit,  # of them all
+        own[-1].msgs_limit,
         any(each.waiting for each in own),
     )
-
-
-def _sum(limits: Iterable[float | None]) -> float | None:
-    known = [limit for limit in limits if limit is not None]
-    return sum(known) if known else None

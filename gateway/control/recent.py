@@ -1,4 +1,4 @@
-# What was rejected and delayed lately, whose it was, and how much of each topic passes: from the rows of workers'
+# The latest rejections and delays, whose they were, and how much of each topic passes: from the rows of workers'
 # intervals, in bounded memory. For explanations and `top`; accounts are the usage log's.
 #
 # Time is cut into slots. A slot keeps its own sums, so what is old goes away with its slot. Names beyond the caps are
@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from gateway.channel import Interval
 from policies.explain import Flow, Held
@@ -15,20 +16,32 @@ from policies.usage import DELAYED, WOULD
 
 OTHER: Final = "other"
 SLOT_MS: Final = 5_000
-FLOW_SLOTS: Final = 3  # rates are means over so many whole slots
-LATE_MS: Final = 2_000  # an interval arrives so long after its end, at most: before, its slot is not whole
+FLOW_SLOTS: Final = 3  # rates are means over this many whole slots
+LATE_MS: Final = 2_000  # an interval arrives at most this long after its end: until then its slot is not whole
 _HELD: Final = frozenset({"rejected", "dropped", DELAYED, *WOULD})
-_FLOWS: Final = {"accepted": 0, "unacknowledged": 0, "rejected": 1, "dropped": 1, DELAYED: 2, WOULD[0]: 3, WOULD[1]: 3}
+_ACCEPTED: Final = 0
+_FLOWS: Final = {
+    "accepted": _ACCEPTED,
+    "unacknowledged": _ACCEPTED,
+    "rejected": 1,
+    "dropped": 1,
+    DELAYED: 2,
+    WOULD[0]: 3,
+    WOULD[1]: 3,
+}
 
+_Name = TypeVar("_Name", str, tuple[str, str])
 _Key = tuple[str, str, str, int, str, str]  # topic, principal, client id, broker, outcome, reason
 
 
 class _Slot:
-    __slots__ = ("flows", "held", "number")
+    __slots__ = ("clients", "flows", "held", "number", "writers")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.flows: dict[str, list[int]] = {}  # by topic: bytes by kind of flow
+        self.clients: dict[tuple[str, str], list[int]] = {}  # the same by principal and client id
+        self.writers: dict[tuple[str, str], list[int]] = {}  # by topic and principal: the bytes that got in
         self.held: dict[_Key, list[int]] = {}  # first, last, bytes, requests, milliseconds of delay
 
 
@@ -36,21 +49,30 @@ class Recent:
     """Sums of the last minutes.
 
     Args:
-        minutes: how long what was rejected or delayed is kept.
+        minutes: how long rejections and delays are kept.
         max_held: (topic, principal, client id, broker, outcome, reason), in all slots together.
-        max_topics: in each slot.
+        max_topics, max_clients, max_writers: in each slot.
     """
 
-    def __init__(self, minutes: float = 10, max_held: int = 20_000, max_topics: int = 2_000) -> None:
+    def __init__(
+        self,
+        minutes: float = 10,
+        max_held: int = 20_000,
+        max_topics: int = 2_000,
+        max_clients: int = 2_000,
+        max_writers: int = 4_000,
+    ) -> None:
         self._slots: deque[_Slot] = deque()  # oldest first
         self._keep = max(FLOW_SLOTS + 2, round(minutes * 60_000 / SLOT_MS))
         self._max_held = max_held
         self._max_topics = max_topics
+        self._max_clients = max_clients
+        self._max_writers = max_writers
         self._held = 0
         self._since_ms: int | None = None
 
     def add(self, interval: Interval, now_ms: int) -> None:
-        """One that was not added before. One that is older than what is kept, or from the future, is left out."""
+        """One that was not added before. One that is older than the kept minutes, or from the future, is left out."""
         if self._since_ms is None:
             self._since_ms = now_ms
         self._forget(now_ms)
@@ -62,6 +84,9 @@ class Recent:
             flow = _FLOWS.get(row.outcome)
             if flow is not None:
                 self._flow(slot, row.topic)[flow] += row.bytes
+                self._client(slot, row.principal, row.client_id)[flow] += row.bytes
+            if flow == _ACCEPTED:
+                self._writer(slot, row.topic, row.principal)[0] += row.bytes
             if row.outcome in _HELD:
                 key = (row.topic, row.principal, row.client_id, row.broker, row.outcome, row.reason)
                 sums = self._sums(slot, key, interval.start_ms)
@@ -72,15 +97,15 @@ class Recent:
                 sums[4] += row.delay_ms
 
     def held(
-        self, now_ms: int, topic: str, principal: str | None = None, client_id: str | None = None,
+        self, now_ms: int, topic: str | None = None, principal: str | None = None, client_id: str | None = None,
         broker: int | None = None,
     ) -> list[Held]:  # fmt: skip
-        """What was held back of a topic; newest first. None: whoever it was."""
+        """The bytes held back; newest first. None: of any topic, of any client."""
         self._forget(now_ms)
         found: dict[_Key, list[int]] = {}
         for slot in self._slots:
             for key, sums in slot.held.items():
-                if key[0] == topic and principal in (None, key[1]) and client_id in (None, key[2]):
+                if topic in (None, key[0]) and principal in (None, key[1]) and client_id in (None, key[2]):
                     if broker not in (None, key[3]):
                         continue
                     before = found.setdefault(key, [sums[0], sums[1], 0, 0, 0])
@@ -92,19 +117,44 @@ class Recent:
 
     def flows(self, now_ms: int) -> dict[str, Flow]:
         """Bytes per second by topic, over the last whole slots: of those that had any."""
+        return self._mean(now_ms, lambda slot: slot.flows)
+
+    def writers(self, now_ms: int) -> dict[tuple[str, str], float]:
+        """Bytes per second that got in, over the last whole slots, by topic and principal: of those that had any."""
+        return {name: sums[0] for name, sums in self._mean(now_ms, lambda slot: slot.writers).items() if sums[0]}
+
+    def clients(self, now_ms: int) -> dict[tuple[str, str], tuple[Flow, Held | None]]:
+        """Those of the last whole slots, and those that were held back in the kept minutes, by principal and client id:
+        bytes per second, and what was held back of them last.
+        """
+        flows = self._mean(now_ms, lambda slot: slot.clients)
+        last: dict[tuple[str, str], Held] = {}
+        for slot in self._slots:
+            for key, sums in slot.held.items():
+                client, held = key[1:3], last.get(key[1:3])
+                if held is not None and held[:6] == key:
+                    *_, first_ms, last_ms, size, requests, delay_ms = held
+                    earliest, latest = min(first_ms, sums[0]), max(last_ms, sums[1])
+                    more = (size + sums[2], requests + sums[3], delay_ms + sums[4])
+                    last[client] = Held(*key, earliest, latest, *more)
+                elif held is None or sums[1] >= held.last_ms:
+                    last[client] = Held(*key, *sums)
+        return {client: (flows.get(client, Flow()), last.get(client)) for client in flows.keys() | last.keys()}
+
+    def _mean(self, now_ms: int, flows_of: Callable[[_Slot], dict[_Name, list[int]]]) -> dict[_Name, Flow]:
         self._forget(now_ms)
         whole = (now_ms - LATE_MS) // SLOT_MS
         since = 0 if self._since_ms is None else self._since_ms // SLOT_MS
         slots = max(1, min(FLOW_SLOTS, whole - since))
-        sums: dict[str, list[int]] = {}
+        sums: dict[_Name, list[int]] = {}
         for slot in self._slots:
             if whole - slots <= slot.number < whole:
-                for topic, flow in slot.flows.items():
-                    before = sums.setdefault(topic, [0, 0, 0, 0])
+                for name, flow in flows_of(slot).items():
+                    before = sums.setdefault(name, [0, 0, 0, 0])
                     for index, size in enumerate(flow):
                         before[index] += size
         seconds = slots * SLOT_MS / 1000
-        return {topic: Flow(*(size / seconds for size in flow)) for topic, flow in sums.items()}
+        return {name: Flow(*(size / seconds for size in flow)) for name, flow in sums.items()}
 
     @property
     def size(self) -> int:
@@ -127,6 +177,18 @@ class Recent:
         if topic not in slot.flows and len(slot.flows) >= self._max_topics:
             topic = OTHER
         return slot.flows.setdefault(topic, [0, 0, 0, 0])
+
+    def _client(self, slot: _Slot, principal: str, client_id: str) -> list[int]:
+        name = principal, client_id
+        if name not in slot.clients and len(slot.clients) >= self._max_clients:
+            name = OTHER, OTHER
+        return slot.clients.setdefault(name, [0, 0, 0, 0])
+
+    def _writer(self, slot: _Slot, topic: str, principal: str) -> list[int]:
+        name = topic, principal
+        if name not in slot.writers and len(slot.writers) >= self._max_writers:
+            name = OTHER, OTHER
+        return slot.writers.setdefault(name, [0])
 
     def _sums(self, slot: _Slot, key: _Key, at_ms: int) -> list[int]:
         if key not in slot.held:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.channel import PROTOCOL, Groups, Policy, Quotas, WorkerSettings
-from gateway.config import Settings
+from gateway.channel import PROTOCOL, Groups, ListenerSettings, OwnSasl, Policy, Quotas, WorkerSettings
+from gateway.config import AuthenticationSettings, Settings
 from gateway.control.policies.kafka_admin import managed_apis
 from policies.engine import Mode
 from policies.groups.lines import GroupLimits
@@ -32,6 +32,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         first_byte_timeout_s=limits.first_byte_timeout,
         authentication_timeout_s=limits.authentication_timeout,
         idle_timeout_s=limits.idle_timeout,
+        max_connection_age_s=limits.max_connection_age,
         max_connections_per_principal=max(1, limits.max_connections_per_principal // worker_count(settings)),
         max_partitions_per_request=limits.max_partitions_per_request,
         max_admin_request_bytes=limits.max_admin_request,
@@ -46,21 +47,36 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         policies=settings.policies,
         managed_apis=managed_apis(settings.client_quotas_api),
         observe=settings.mode == "observe",
-        tls=settings.listener.tls,
+        listeners={
+            name: ListenerSettings(
+                listener.tls,
+                listener.names,
+                listener.told if listener.tls else (),
+                _own_sasl(settings.authentication_of(name)),
+            )
+            for name, listener in settings.all_listeners.items()
+        },
+        upstream_proxy=settings.upstream.proxy_protocol,
+        upstream_tls=settings.upstream.tls,
         upstream_sasl=settings.upstream.properties.get("security.protocol", "").upper().startswith("SASL"),
     )
 
 
+def _own_sasl(own: AuthenticationSettings | None) -> OwnSasl | None:
+    return None if own is None else OwnSasl(own.mechanisms, own.upstream_credentials_file is not None)
+
+
 def thresholds_of(policies: PolicySet, settings: Settings) -> Policy:
     """The thresholds in force."""
-    mode = _mode(settings, settings.thresholds.mode)
+    mode = _mode(settings, settings.thresholds.mode, settings.thresholds.enforce_percent)
     return Policy(
         policies.version,
         policies.total(),
-        policies.topics(),
+        dict(policies.topics()),
         settings.thresholds.on_exceed,
         mode,
         policies.totals(),
+        settings.thresholds.enforce_percent,
     )
 
 
@@ -70,12 +86,20 @@ def quotas_of(policies: PolicySet, settings: Settings) -> Quotas:
         (entity.pairs, {key.wire: value for key, value in values.items()})
         for entity, values in policies.quotas().entries.items()
     )
-    return Quotas(policies.version, entries, _mode(settings, settings.client_quotas_mode))
+    mode = _mode(settings, settings.client_quotas_mode, settings.client_quotas_enforce_percent)
+    return Quotas(
+        policies.version,
+        entries,
+        mode,
+        settings.client_quotas_enforce_percent,
+        total_out=policies.total_out(),
+        totals_out=policies.totals_out(),
+    )
 
 
 def groups_of(policies: PolicySet, settings: Settings) -> Groups:
-    """The resource groups in force. What is attached to a group that isn't there (see PolicySet.warnings) is in one
-    without limits: its tenant's would not be right either.
+    """The resource groups in force. A tenant or namespace attached to a group that isn't there (see PolicySet.warnings)
+    is in one without limits: its tenant's would not be right either.
     """
     limits, section = policies.groups(), settings.resource_groups
     tenants, namespaces = dict(policies.tenants()), dict(policies.namespaces())
@@ -87,7 +111,8 @@ def groups_of(policies: PolicySet, settings: Settings) -> Groups:
         namespaces,
         section.topic_pattern,
         section.principal_pattern,
-        _mode(settings, section.mode),
+        _mode(settings, section.mode, section.enforce_percent),
+        section.enforce_percent,
     )
 
 
@@ -95,5 +120,6 @@ def _limit(rates: Mapping[str, float]) -> GroupLimits:
     return GroupLimits(*(rates.get(key) for key in (PUBLISH_BYTES, PUBLISH_MSGS, DISPATCH_BYTES, DISPATCH_MSGS)))
 
 
-def _mode(settings: Settings, own: Mode) -> Mode:
-    return "observe" if settings.mode == "observe" else own
+def _mode(settings: Settings, own: Mode, enforce_percent: float) -> Mode:
+    """Of one policy; one that is enforced for 0 % of the clients is observed, and measured so."""
+    return "observe" if settings.mode == "observe" or not enforce_percent else own

@@ -1,11 +1,11 @@
-# What the section `storage` comes to: the source, the limits, and the eye that looks through them. Opens no connection
-# but for the snapshots' reader, so `check` can try the rest. Knows no worker and no schedule.
+# The section `storage` as objects: the source, the limits, and the view that control has. Opens no connection but for
+# the snapshots' reader, so `check` can try the rest. Knows no worker and no schedule.
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -17,16 +17,19 @@ from gateway.kafka.internal_topic import TopicError
 from gateway.plugins import PluginError
 from gateway.storage import plugins
 from gateway.storage.log_dirs import active_brokers
+from gateway.storage.observed import Observed
 from gateway.storage.snapshots import SnapshotReader, volume_topic
-from gateway.storage.views import Guarded, Observed, Snapshots, StorageView
+from gateway.storage.views import Guarded, Snapshots, StorageView
 from policies.storage import (
     FactorSource,
     Keeper,
-    Limit,
     LimitPolicy,
+    Memory,
     MinAvailable,
+    PlaceLimits,
     SnapshotView,
     SoftHard,
+    VolumeLimit,
     VolumeSource,
 )
 
@@ -36,11 +39,11 @@ ASK_S: Final = 10.0  # for one question to the cluster
 
 
 class StorageError(Exception):
-    """Storage protection can't be set up; one line: the key, what is wrong, what would be right."""
+    """Storage protection can't be set up; one line: the key, the fault, and a right value."""
 
 
-def make_eye(settings: Settings, storage: Storage) -> StorageView:
-    """The eye that control looks through.
+def make_view(settings: Settings, storage: Storage) -> StorageView:
+    """Control's view of the disks.
 
     Raises:
         StorageError: a plugin or a property can't be used.
@@ -49,11 +52,19 @@ def make_eye(settings: Settings, storage: Storage) -> StorageView:
     if source is None:
         return _make_snapshots(settings, storage, policy)
     keeper = Keeper(storage.validity, storage.fallback, storage.check_interval)
-    return Observed(source, None if storage.factor_source else policy, keeper, time.monotonic)
+    return Observed(
+        source,
+        None if storage.factor_source else policy,
+        keeper,
+        time.monotonic,
+        places=storage.scope == "affected",
+        memory=Memory(storage.forget_after) if storage.remembers else None,
+        grace_s=storage.new_broker_grace,
+    )
 
 
 def make_parts(settings: Settings, storage: Storage) -> tuple[LimitPolicy, VolumeSource | FactorSource | None]:
-    """Limits and source; None: it is the snapshots' reader. Connects nowhere, unless somebody's plugin does.
+    """Limits and source; None: it is the snapshots' reader. Connects nowhere, unless an operator's plugin does.
 
     Raises:
         StorageError: a plugin or a property can't be used.
@@ -74,7 +85,7 @@ def make_parts(settings: Settings, storage: Storage) -> tuple[LimitPolicy, Volum
 
 
 def try_parts(settings: Settings, storage: Storage) -> None:
-    """Whether `make_eye` would do, without a connection.
+    """Whether `make_view` would do, without a connection.
 
     Raises:
         StorageError: it would not.
@@ -103,15 +114,16 @@ def _make_policy(storage: Storage) -> LimitPolicy:
         return MinAvailable(bytes=storage.min_available_bytes)
     if storage.min_available_ratio is not None:
         return MinAvailable(ratio=storage.min_available_ratio)
-    return SoftHard(_limit(storage.soft), _limit(storage.hard))
+    places = [PlaceLimits(each.match, _limits(each.soft), _limits(each.hard)) for each in storage.volumes]
+    return SoftHard(_limits(storage.soft), _limits(storage.hard), places)
 
 
-def _limit(limit: StorageLimit | None) -> Limit | None:
-    return None if limit is None else Limit(limit.type, limit.level)
+def _limits(limits: Iterable[StorageLimit]) -> tuple[VolumeLimit, ...]:
+    return tuple(VolumeLimit(each.type, each.level) for each in limits)
 
 
 def _make_source(settings: Settings, storage: Storage) -> Any:
-    """Ours come by the same way as anybody else's."""
+    """Ours come by the same way as any other plugin."""
     if storage.factor_source:
         return plugins.load(plugins.FACTOR_SOURCES, storage.factor_source, storage.options)
     if storage.source == "snapshots":
@@ -161,7 +173,14 @@ def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -
     reader = SnapshotReader(client, section.topic)
     # One listing may fail, and the next one take its time, before the list is too old.
     list_age = max(section.max_age, 2 * storage.check_interval + ASK_S)
-    view = SnapshotView(section.max_age, section.fail_safe, policy, list_age)
+    view = SnapshotView(
+        section.max_age,
+        section.fail_safe,
+        policy,
+        list_age,
+        grace_s=storage.new_broker_grace,
+        forget_after_s=storage.forget_after if storage.remembers else None,
+    )
     return Snapshots(
         reader, _make_list_active(settings), view, storage.check_interval, time.monotonic, time.time, prepare
     )

@@ -3,7 +3,7 @@
 # A worker keeps an interval until it is in the spool, and the spool keeps it until the topic has acknowledged it, so
 # whatever dies, nothing goes missing; what can come twice (a crash between the two steps) is told apart by its boot and
 # sequence number. While the spool takes nothing, or can't be opened by a control that was started again, intervals wait
-# here as long as there is room, then in the workers. What a record holds is policies/usage.py's. Files:
+# here as long as there is room, then in the workers. policies/usage.py has the contents of a record. Files:
 # `usage-<number>-<boot>.jsonl`, written by one process, synced to disk with every write (one a second);
 # `published.json` says up to where the topic has them; `lock`.
 
@@ -60,7 +60,7 @@ class PublishError(Exception):
 
 @dataclass(slots=True)
 class _Life:
-    """What the spool holds of one boot of a worker."""
+    """The spool's records of one boot of a worker."""
 
     gateway: str
     worker: int
@@ -83,7 +83,7 @@ class Spool:
     """
 
     def __init__(self, directory: Path, max_bytes: int, retention_s: float, *, published_only: bool) -> None:
-        """`published_only`: delete only what was acknowledged; else age alone decides (there is no topic)."""
+        """`published_only`: delete only acknowledged records; else age alone decides (there is no topic)."""
         self._directory = directory
         self._max_bytes = max_bytes
         self._retention_s = retention_s
@@ -110,7 +110,7 @@ class Spool:
 
     @property
     def backlog_bytes(self) -> int:
-        """What the topic has not acknowledged yet."""
+        """The records that the topic has not acknowledged yet."""
         number, offset = self._published
         return sum(s.size - (offset if n == number else 0) for n, s in list(self._segments.items()) if n >= number)
 
@@ -160,7 +160,7 @@ class Spool:
             fresh.replace(self._directory / "published.json")
 
     def prune(self) -> None:
-        """Delete what retention no longer holds."""
+        """Delete the records that retention no longer holds."""
         with self._guard:
             horizon = time.time() - self._retention_s
             for number in [n for n in self._segments if self._is_done(n)]:
@@ -290,6 +290,7 @@ class UsageLog:
         self._rows = 0  # in the queue
         self._boots: dict[int, str] = {}  # of workers that came before the spool
         self._opened = trio.Event()
+        self._disks: usage.Disks | None = None  # for the next interval's record
         if spool is not None:
             self.open(spool)
 
@@ -313,6 +314,10 @@ class UsageLog:
         self._seen[interval.boot] = max(last, interval.seq)
         self._enqueue(interval if fresh else b"", confirm)
         return fresh
+
+    def note(self, disks: usage.Disks) -> None:
+        """Have the next interval's record say this."""
+        self._disks = disks
 
     def put_lost(self, worker: int, boot: str, gateway: str = "", seq: int = -1) -> None:
         """Note that a boot of a worker ended without its final interval."""
@@ -358,11 +363,12 @@ class UsageLog:
         self._wake.set()
 
     async def _write(self) -> None:
-        batch = list(self._queue)
+        batch, disks = list(self._queue), self._disks
+        items = [item for item, _ in batch]
         try:
-            records = await trio.to_thread.run_sync(self._append, [item for item, _ in batch])
+            records, is_noted = await trio.to_thread.run_sync(self._append, items, disks)
         except OSError as error:
-            self._metrics.spool_errors.inc()
+            self._metrics.usage_log.spool_errors.inc()
             if not self.problem:
                 log.error("usage log: can't write to the spool (%s); intervals wait in memory", error)
             self.problem = f"can't write to the spool ({error})"
@@ -371,7 +377,9 @@ class UsageLog:
         if self.problem:
             log.warning("usage log: the spool can be written again")
             self.problem = ""
-        self._metrics.usage_written.inc(records)
+        if is_noted and self._disks is disks:
+            self._disks = None
+        self._metrics.usage_log.written.inc(records)
         for item, confirm in batch:
             self._queue.popleft()
             self._rows -= _count_rows(item)
@@ -379,30 +387,33 @@ class UsageLog:
         self.written.set()
         self.written = trio.Event()
 
-    def _append(self, items: list[Interval | bytes]) -> int:
+    def _append(self, items: list[Interval | bytes], disks: usage.Disks | None) -> tuple[int, bool]:
+        """The number of records, and whether one of them says that of disks."""
         assert self._spool is not None
         lines: list[bytes] = []
+        left = disks
         for item in items:
             if isinstance(item, Interval):
                 if item.seq <= self._spool.last_seq(item.boot):
                     continue  # it came before the spool, which has it from an earlier control
-                lines += self._encode(item)
+                lines += self._encode(item, left)
+                left = None
             elif item:
                 lines.append(item)
         if lines:
             self._spool.append(lines)
-        return len(lines)
+        return len(lines), disks is not None and left is None
 
-    def _encode(self, interval: Interval) -> list[bytes]:
+    def _encode(self, interval: Interval, disks: usage.Disks | None) -> list[bytes]:
         """None for one that no reader would take: a fault of ours. The audit says that its number is missing."""
         try:
             return usage.encode_interval(
                 self._gateway, interval.boot, interval.worker, interval.seq, interval.rows,
                 start_ms=interval.start_ms, end_ms=interval.end_ms, final=interval.final,
-                storage_factor=interval.storage_factor,
+                storage_factor=interval.storage_factor, disks=disks,
             )  # fmt: skip
         except usage.InvalidRecord as error:
-            self._metrics.usage_dropped.labels("invalid").inc()
+            self._metrics.usage_log.dropped.labels("invalid").inc()
             log.error("usage log: an interval of worker %d is left out: %s", interval.worker, error)
             return []
 
@@ -436,7 +447,7 @@ class Publisher:
             await self._progress.wait()
 
     async def run(self, usage_log: UsageLog) -> None:
-        """Publish whatever the spool holds, for ever."""
+        """Publish all records of the spool, for ever."""
         pause = PUBLISH_BACKOFF_S[0]
         while True:
             written = usage_log.written
@@ -464,7 +475,7 @@ class Publisher:
         self._ending = True
 
     def publish(self) -> int:
-        """One batch, in a thread: how many records were acknowledged.
+        """One batch, in a thread: the number of acknowledged records.
 
         Raises:
             PublishError: some were not; the whole batch comes again.
@@ -486,10 +497,10 @@ class Publisher:
                 self._producer = None  # an idempotent producer that lost its place; a new one begins a new sequence
             raise PublishError(f"topic {self._topic.name}: {error.str()}")
         if refused:
-            self._metrics.usage_dropped.labels("refused").inc(len(refused))
+            self._metrics.usage_log.dropped.labels("refused").inc(len(refused))
             log.error("usage log: %d records are not in the topic: %s", len(refused), refused[0].str())
         self._spool.acknowledge(position)
-        self._metrics.usage_published.inc(len(lines) - len(refused))
+        self._metrics.usage_log.published.inc(len(lines) - len(refused))
         return len(lines)
 
     def _send(self, lines: list[bytes]) -> list[tuple[bytes, KafkaError]]:
@@ -557,11 +568,11 @@ def _count_rows(item: Interval | bytes) -> int:
 
 
 def _nothing() -> None:
-    """For records that nobody waits for."""
+    """For records that no part waits for."""
 
 
 def _cut_half_line(path: Path) -> int:
-    """The size after cutting what a crash left of a record: it was never confirmed."""
+    """The size after cutting a crash's half record: it was never confirmed."""
     size = path.stat().st_size
     with path.open("rb+") as file:
         end = size

@@ -10,13 +10,14 @@ import functools
 import logging
 import socket
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
 import trio
 
+from gateway import logs
 from gateway.channel import (
     PROTOCOL,
     Accepted,
@@ -29,11 +30,16 @@ from gateway.channel import (
     Down,
     Drain,
     Ended,
+    FindConnections,
+    FoundConnections,
     Gauges,
     Groups,
     Hello,
     Interval,
+    Latencies,
+    Located,
     Log,
+    Orders,
     OtherRates,
     Parts,
     Policy,
@@ -44,16 +50,16 @@ from gateway.channel import (
     Storage,
     Topics,
     Up,
+    Verdict,
     WorkerSettings,
     decode_up,
 )
 from gateway.control.admission import Admission
+from gateway.control.inquiries import Inquiries
+from gateway.control.intake import Intake
 from gateway.control.metrics import Metrics
 from gateway.control.rates import merge
-from gateway.control.recent import Recent
-from gateway.control.traffic_lines import TrafficLines
-from gateway.control.usage_log import UsageLog
-from gateway.sockets import network_of
+from gateway.control.refusals import Refusals
 from policies.text import one_line
 
 log = logging.getLogger("gateway.workers")
@@ -74,9 +80,9 @@ _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": log
 class Sharing(Protocol):
     """Deals parts of limits out; see gateway.control.fleet.FleetControl."""
 
-    def join(self, worker: int, post: Callable[[Parts | OtherRates], bool], members: int = 1) -> None:
+    def join(self, worker: int, post: Callable[[Parts | OtherRates], bool], gateways: int = 1) -> None:
         """This worker has been told everything else; `post` reaches it, and by an earlier control it was told that
-        `members` processes share.
+        `gateways` share.
         """
 
     def leave(self, worker: int) -> None: ...
@@ -94,7 +100,7 @@ class _Worker:
         self.connections = 0  # as it said last
         self.given = 0  # through this channel
         self.taken = 0  # of these, as it said last: they are among its connections, or have ended
-        self.kinds: Counter[int | None] = Counter()  # given, by listener
+        self.kinds: Counter[tuple[str, int | None]] = Counter()  # given, by listener and broker
         self.rates: Rates | None = None
         self.final = False
         self.behind = False  # it keeps intervals that the usage log had no room for
@@ -105,45 +111,67 @@ class _Worker:
         return self.connections + self.given - self.taken
 
 
+class _SumOfRates:
+    """The rates of all workers, merged once when asked for; and their warnings, logged once each."""
+
+    def __init__(self) -> None:
+        self._merged: Rates | None = None
+        self._warned: tuple[str, ...] = ()
+
+    def total(self, said: Sequence[Rates]) -> Rates | None:
+        """None before the first."""
+        if said and self._merged is None:
+            self._merged = merge(said)
+        return self._merged
+
+    def renew(self, said: Sequence[Rates]) -> None:
+        """A worker's rates are new, or gone."""
+        self._merged = None
+        warnings = tuple(dict.fromkeys(warning for rates in said for warning in rates.warnings))
+        for warning in warnings:
+            if warning not in self._warned:
+                log.warning("%s", warning)
+        if said:  # else a worker that is back would say all of it again
+            self._warned = warnings
+
+
 class Workers:
     """All workers of this gateway.
 
     `want` is called when one has seen newer metadata than ours, `reconnect` when a channel broke, `adopt` with the
-    storage factor that one still holds (None: none) before it is told anything, `ask` with what one wants to know, and
-    with what to call with the answer. `sharing` and `admission` are told of workers, and of connections, as they come
-    and go.
+    storage factor that one still holds (None: none) before it is told anything, `ask` with a worker's question, and
+    with the function to call with the answer. `sharing` and `admission` are told of workers, and of connections, as
+    they come and go.
     """
 
     def __init__(
         self,
-        usage_log: UsageLog,
+        intake: Intake,
         metrics: Metrics,
         sharing: Sharing,
         want: Callable[[], None],
         reconnect: Callable[[int], None],
         adopt: Callable[[Storage | None], None] = lambda held: None,
         ask: Callable[[Ask, Callable[[Answer], None]], None] = lambda question, reply: None,
-        recent: Recent | None = None,
         admission: Admission | None = None,
     ) -> None:
-        self._usage_log = usage_log
+        self._intake = intake
         self._metrics = metrics
         self._sharing = sharing
         self._want = want
         self._reconnect = reconnect
         self._adopt = adopt
         self._ask = ask
-        self._recent = Recent() if recent is None else recent
         self.admission = Admission(sys.maxsize, sys.maxsize) if admission is None else admission
-        self._lines = TrafficLines()
-        self._unfinished: dict[int, str] = {}  # the boot of each worker that has not sent its last interval
+        self.refusals = Refusals(metrics)
         self._latest: dict[type, Snapshot] = {}
         self._suggested: dict[type, Snapshot] = {}
+        self._gathered: list[Snapshot] | None = None  # told in a block that has not ended yet
         self._workers: dict[int, _Worker] = {}
         self._changed = trio.Event()
         self._drain: Drain | None = None
-        self._warned: tuple[str, ...] = ()
-        self._merged: Rates | None = None  # of all workers, once asked for
+        self._rates = _SumOfRates()
+        self.inquiries = Inquiries(self._ask_all)
 
     @property
     def connected(self) -> int:
@@ -153,6 +181,27 @@ class Workers:
     def tell(self, message: Snapshot) -> None:
         """Replace a snapshot, in every worker and for those to come."""
         self._latest[type(message)] = message
+        if self._gathered is not None:
+            self._gathered.append(message)
+        else:
+            self._post_all(message)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Each worker goes by all that is told in this block at once. A block within another is a part of that."""
+        if self._gathered is not None:
+            yield
+            return
+        gathered: list[Snapshot] = []
+        self._gathered = gathered
+        try:
+            yield
+        finally:
+            self._gathered = None
+            if gathered:
+                self._post_all(gathered[0] if len(gathered) == 1 else Orders(tuple(gathered)))
+
+    def _post_all(self, message: Snapshot | Orders) -> None:
         for worker in self._workers.values():
             if worker.boot:
                 worker.channel.post(message)
@@ -170,14 +219,19 @@ class Workers:
 
     def latest(self, kind: type[T]) -> T | None:
         """The snapshot of that type that was told last; `Rates`: the sum over all workers, None before the first."""
-        found = self._sum_rates() if kind is Rates else self._latest.get(kind)
+        found = self._rates.total(self._said_rates()) if kind is Rates else self._latest.get(kind)
         return found if isinstance(found, kind) else None
 
-    def _sum_rates(self) -> Rates | None:
-        said = self._said_rates()
-        if said and self._merged is None:
-            self._merged = merge(said)
-        return self._merged
+    @property
+    def connections(self) -> int:
+        """Of all workers, as they said last."""
+        return sum(worker.connections for worker in self._workers.values())
+
+    def _ask_all(self, question: FindConnections) -> int:
+        asked = [each for each in self._workers.values() if each.boot and each.channel.backlog < MAX_BACKLOG]
+        for worker in asked:
+            worker.channel.post(question)
+        return len(asked)
 
     def drain(self, timeout_s: float) -> None:
         """Let every worker finish; those that come now as well."""
@@ -190,7 +244,7 @@ class Workers:
         while self._workers:
             await self._changed.wait()
 
-    async def hand_over(self, sock: socket.socket, broker: int | None, peer: str) -> None:
+    async def hand_over(self, sock: socket.socket, accepted: Accepted) -> None:
         """Give a client's connection to the worker with the fewest; wait while there is none that could take it."""
         try:
             while not (ready := [w for w in self._workers.values() if w.boot and w.channel.backlog < MAX_BACKLOG]):
@@ -199,13 +253,15 @@ class Workers:
         except trio.Cancelled:
             sock.close()
             raise
-        # Who connects to the bootstrap listener hardly uses that connection again: without a look at the listener one
-        # worker would get these, and the next one everybody's to the brokers.
-        worker = min(ready, key=lambda w: (w.load, w.kinds[broker]))
+        # A client hardly uses its connection to the bootstrap listener again: without a look at the listener one worker
+        # would get these, and the next one everybody's to the brokers.
+        kind = accepted.listener, accepted.broker
+        worker = min(ready, key=lambda w: (w.load, w.kinds[kind]))
         worker.given += 1
-        self.admission.add(worker.number, network_of(peer))
-        worker.kinds[broker] += 1
-        worker.channel.post(Accepted(broker, peer), sock.detach())
+        self.admission.add(worker.number, accepted.address)
+        worker.kinds[kind] += 1
+        self._metrics.connections_given.labels(accepted.listener).inc()
+        worker.channel.post(accepted, sock.detach())
 
     async def serve(self, number: int, sock: socket.socket) -> None:
         """One worker's channel until either end is gone."""
@@ -231,7 +287,7 @@ class Workers:
             hello, _ = await worker.channel.receive()
             if not isinstance(hello, Hello) or hello.protocol != PROTOCOL:
                 raise ChannelClosed(f"it is of another release, restart the gateway: {hello}")
-            self._note_lost(worker.number, hello.boot)
+            self._intake.begin(worker.number, hello.boot)
             self._adopt(hello.storage)
             known = self._latest if hello.informed else {**self._suggested, **self._latest}
             for kind in _SNAPSHOTS:
@@ -241,14 +297,14 @@ class Workers:
                 worker.channel.post(self._drain)
             worker.boot = hello.boot
             self.admission.replace(worker.number, hello.addresses)
-            self._sharing.join(worker.number, functools.partial(self._post, worker), hello.members)
+            self._sharing.join(worker.number, functools.partial(self._post, worker), hello.gateways)
             self._metrics.worker_up.labels(str(worker.number)).set(1)
             self._notify()
             return
         raise ChannelClosed(f"it said nothing within {HELLO_TIMEOUT_S:g} s")
 
     def _take(self, worker: _Worker, message: Up) -> None:
-        if worker.behind and not self._usage_log.queued:
+        if worker.behind and self._intake.has_caught_up:
             raise ChannelClosed("the usage log has room again: it has to say its intervals once more")
         match message:
             case Interval():
@@ -256,39 +312,49 @@ class Workers:
             case Gauges():
                 worker.connections, worker.taken = message.connections + message.dialling, message.taken
                 self._metrics.set_gauges(worker.number, message)
+            case Latencies():
+                self._metrics.add_latencies(worker.number, message)
             case Ended(addresses) if self._workers.get(worker.number) is worker:
                 self.admission.end(worker.number, addresses)
+            case Located() if self._workers.get(worker.number) is worker:
+                self._locate(worker, message)
             case Rates():
                 worker.rates = message
                 self._see_rates()
                 self._sharing.take_rates(worker.number, message)
             case Demand():
                 self._sharing.take_demand(worker.number, message)
-            case Log(level, text):
-                traffic_log.log(_LEVELS.get(level, logging.ERROR), "%s", one_line(text, LOG_CHARS))
+            case Log(level, text, fields):
+                number = _LEVELS.get(level, logging.ERROR)
+                said = {**fields, "worker": worker.number}
+                traffic_log.log(number, "%s", one_line(text, LOG_CHARS), extra=logs.fields_of(said))
             case Refresh():
                 self._want()
+            case FoundConnections():
+                self.inquiries.take(message)
             case Ask():
                 self._ask(message, functools.partial(self._reply, worker))
 
+    def _locate(self, worker: _Worker, located: Located) -> None:
+        why = self.admission.move(worker.number, located.before, located.address)
+        if why:
+            self.refusals.note(located.address, why)
+            # At once: one client's attempts must not stand in the way of all others' until its worker tells of them.
+            self.admission.end(worker.number, {located.address: 1})
+        worker.channel.post(Verdict(located.token, not why))
+
     def _see_rates(self) -> None:
-        """Somebody's rates are new, or gone."""
-        self._merged = None
+        """A worker's rates are new, or gone."""
         said = self._said_rates()
         self._metrics.set_rates(*said)
-        warnings = tuple(dict.fromkeys(warning for rates in said for warning in rates.warnings))
-        for warning in warnings:
-            if warning not in self._warned:
-                log.warning("%s", warning)
-        if said:  # else a worker that is back would say all of it again
-            self._warned = warnings
+        self._rates.renew(said)
 
     def _said_rates(self) -> list[Rates]:
         return [worker.rates for worker in self._workers.values() if worker.rates is not None]
 
     def _reply(self, worker: _Worker, answer: Answer) -> None:
         """Unless it has died, and its clients' connections with it; or doesn't read: then it tells them in time itself
-        that nobody answered.
+        that no answer came.
         """
         if self._workers.get(worker.number) is worker and worker.channel.backlog_bytes < MAX_BACKLOG_BYTES:
             worker.channel.post(answer)
@@ -298,34 +364,11 @@ class Workers:
         if seq < 0:  # counts without rows: nothing for the accounts
             self._metrics.add_counts(interval.counts)
             return
-        worker.behind |= not self._usage_log.has_room
+        worker.behind |= not self._intake.has_room
         if worker.behind:
             return  # it keeps this one and those behind it, and says them again on a new channel
-        if self._usage_log.put(interval, lambda: channel.post(Spooled(seq))):
-            self._metrics.add_interval(interval)
-            self._recent.add(interval, round(time.time() * 1000))
-            for line in self._lines.of(interval, trio.current_time()):
-                traffic_log.warning("%s", line)
-        if interval.final:
-            worker.final = True
-            self._unfinished.pop(worker.number, None)
-
-    def _note_lost(self, number: int, boot: str) -> None:
-        """The worker has this boot now: every earlier life of it that did not end in order is lost."""
-        before = self._unfinished.get(number, boot)
-        lost = self._usage_log.put_lost_before(number, boot)
-        if before != boot and before not in lost:
-            self._usage_log.put_lost(number, before)
-            lost.append(before)
-        self._metrics.workers_lost.inc(len(lost))
-        self._unfinished[number] = boot
-
-    def note_unfinished(self) -> None:
-        """At the very end: workers that have not reported their last interval never will."""
-        for number, boot in self._unfinished.items():
-            self._usage_log.put_lost(number, boot)
-            self._metrics.workers_lost.inc()
-        self._unfinished.clear()
+        self._intake.take(worker.number, interval, lambda: channel.post(Spooled(seq)))
+        worker.final |= interval.final
 
     def _forget(self, worker: _Worker) -> None:
         if self._workers.get(worker.number) is worker:

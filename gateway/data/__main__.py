@@ -1,4 +1,5 @@
-# `python -m gateway.data --fd N --worker W`: one worker, started by the parent (supervisor.py) and by nobody else.
+# `python -m gateway.data --fd N --worker W [--workers M --memory N]`: one worker, started by the parent (supervisor.py)
+# and by nobody else.
 
 from __future__ import annotations
 
@@ -6,11 +7,16 @@ import argparse
 import contextlib
 import ctypes
 import gc
+import logging
+import sys
+import time
 
 import trio
 
 from gateway.data.worker import Worker
+from gateway.shared_memory import SharedMemory
 from gateway.supervisor import ParentGone, ParentLink, attach
+from policies.fleet.page import Page
 
 LARGE_BLOCK = 512 * 2**10
 HEAP_KEPT = 16 * 2**20
@@ -21,6 +27,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gateway.data")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--worker", type=int, required=True)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--memory", type=int, help="what all workers share, where there are several")
+    parser.add_argument("--log-format", choices=("console", "json"), default="console", help="of a crash")
     args = parser.parse_args()
     # Everything that lives as long as the process is made by now; what a request makes is freed by its reference count.
     # The cyclic collector would walk every connection again and again for nothing, in the middle of the traffic.
@@ -30,10 +39,22 @@ def main() -> int:
     gc.set_threshold(50_000, 50, 50)
     code = 0
     try:
-        trio.run(_run, attach(args.fd), args.worker)
+        trio.run(_run, attach(args.fd), args)
     except* ParentGone:
         code = 1
+    except* Exception as bugs:
+        _report_crash(bugs, args)
+        code = 1
     return code
+
+
+def _report_crash(bugs: BaseException, args: argparse.Namespace) -> None:
+    """Log a bug that ends this worker: nobody else can. All other lines go to control."""
+    from gateway import logs  # noqa: PLC0415 - nothing that a worker needs as long as it lives
+
+    logs.configure_logging(logs.DefaultLog(args.log_format))
+    log = logging.getLogger("gateway.workers")
+    log.critical("worker %d ends by a bug", args.worker, exc_info=bugs, extra={"worker": args.worker})
 
 
 def _return_large_blocks() -> None:
@@ -50,8 +71,17 @@ def _return_large_blocks() -> None:
         )  # else it would follow the other down, and be trimmed all the time
 
 
-async def _run(parent: ParentLink, number: int) -> None:
-    await Worker(parent, number).run()
+async def _run(parent: ParentLink, args: argparse.Namespace) -> None:
+    page = None
+    if args.memory is not None:
+        memory, ahead_s = SharedMemory(args.memory), time.monotonic() - trio.current_time()
+        page = Page(memory.view, args.workers, args.worker, memory.locked, ahead_s)
+    worker = Worker(parent, args.worker, page)
+    sys.unraisablehook = worker.uplink.note_unraisable  # not on stderr: strangers can cause it, as often as they like
+    try:
+        await worker.run()
+    finally:
+        sys.unraisablehook = sys.__unraisablehook__
 
 
 if __name__ == "__main__":

@@ -9,16 +9,19 @@ from gateway.data import admin_turn
 from gateway.data.admin_turn import AdminTurn
 from gateway.data.budget import Charge
 from gateway.data.steps import ANSWER, FORWARDED, HOLD, Step
+from protocol import api
 from protocol.framing import REQUEST_HEAD
 from protocol.pending import ADMIN, PASS
 from protocol.wire import MalformedFrame
+
+_OF_OURS = b".per.sec.threshold"  # in each config key of topics and brokers that the gateway keeps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.channel import Answer
     from gateway.data.budget import Account
-    from gateway.data.gate import Gate
+    from gateway.data.client import Client
     from gateway.data.in_flight import InFlight
     from gateway.data.steps import Request
 
@@ -28,10 +31,10 @@ class AdminRequests:
     when a request needn't wait any longer.
     """
 
-    __slots__ = ("_charge", "_gate", "_in_flight", "peer", "turn", "wake")
+    __slots__ = ("_charge", "_client", "_in_flight", "peer", "turn", "wake")
 
-    def __init__(self, gate: Gate, in_flight: InFlight, account: Account) -> None:
-        self._gate = gate
+    def __init__(self, client: Client, in_flight: InFlight, account: Account) -> None:
+        self._client = client
         self._in_flight = in_flight
         self._charge = Charge(account)
         self.turn: AdminTurn | None = None
@@ -40,8 +43,13 @@ class AdminRequests:
 
     @property
     def principal(self) -> str:
-        """Who asks."""
-        return self._gate.principal
+        """The client's principal."""
+        return self._client.principal
+
+    @property
+    def listener(self) -> str:
+        """Where the client is connected."""
+        return self._client.listener
 
     def take(self, request: Request, now: float) -> Step:
         """The request at the head, however often it was looked at before.
@@ -49,41 +57,61 @@ class AdminRequests:
         Raises:
             MalformedFrame: it can't be answered.
         """
-        world, entries = self._gate.world, self._in_flight.entries
-        if self.turn is None:
-            most = world.settings.max_admin_request_bytes
-            self.turn = AdminTurn(bytes(memoryview(request.buf)[request.start : request.stop]), most)
-            self._charge.set(request.stop - request.start)
         turn = self.turn
+        if turn is None:
+            most = self._client.world.settings.max_admin_request_bytes
+            turn = AdminTurn(bytes(memoryview(request.buf)[request.start : request.stop]), most)
+            self.begin(turn)
+        move, frame = self.move(turn, now)
+        if move == admin_turn.FORWARD:
+            self._in_flight.entries.append((request.correlation, PASS))
+            return FORWARDED
+        return Step(ANSWER, frame) if move == admin_turn.REPLY else Step(HOLD, frame, turn.until)
+
+    def begin(self, turn: AdminTurn) -> None:
+        """The request at the head has this turn."""
+        self.turn = turn
+        self._charge.set(len(turn.request))
+
+    def move(self, turn: AdminTurn, now: float) -> tuple[int, bytes]:
+        """The turn's next step (AdminTurn.move), begun. The caller sends the frame; after FORWARD and REPLY the turn is
+        over.
+
+        Raises:
+            MalformedFrame: it can't be answered.
+        """
+        entries = self._in_flight.entries
         try:
             move, frame = turn.move(bool(entries), now)
         except MalformedFrame:
             self.end()
             raise
-        if move == admin_turn.FORWARD:
+        if move in (admin_turn.FORWARD, admin_turn.REPLY):
             self.end()
-            entries.append((request.correlation, PASS))
-            return FORWARDED
-        if move == admin_turn.REPLY:
-            self.end()
-            return Step(ANSWER, frame)
-        if move == admin_turn.SEND:
+        elif move == admin_turn.SEND:
             entries.append((REQUEST_HEAD.unpack_from(frame)[3], ADMIN))
         elif move == admin_turn.ASK:
-            world.ask(self)
-        return Step(HOLD, frame, turn.until)
+            self._client.world.questions.ask(self)
+        return move, frame
 
     def may_move(self, until: float, now: float) -> bool:
-        """Whether the turn, which was to wait until then, needn't wait any longer."""
+        """Whether the turn, which was to wait until that time, needn't wait any longer."""
         return self.turn is not None and (now >= until or self.turn.is_ready(bool(self._in_flight.entries)))
 
+    @property
+    def is_judged(self) -> bool:
+        """The broker has answered a step of SASL, perhaps as its last word, and control says soon what the client is
+        told.
+        """
+        return self.turn is not None and self.turn.is_judged
+
     def tell(self, answer: Answer) -> None:
-        """Control's answer, perhaps to a question of a turn that is over."""
+        """Take control's answer, perhaps to a question of a turn that is over."""
         if self.turn is not None and self.turn.tell(answer):
             self.wake()
 
     def take_answer(self, answer: bytes) -> None:
-        """The broker's, to what the turn had sent.
+        """Take the broker's answer to the frame that the turn had sent.
 
         Raises:
             Unanswerable: it is too large for control.
@@ -93,11 +121,18 @@ class AdminRequests:
             self.turn.take(answer)
 
     def end(self) -> None:
-        """The turn, if there is one, is over."""
+        """End the turn, if there is one."""
         if self.turn is not None:
-            self._gate.world.asked.pop(self.turn.token, None)
+            self._client.world.questions.open.pop(self.turn.token, None)
             self._charge.set(0)
             self.turn = None
+
+
+def concerns_control(request: Request) -> bool:
+    """Whether control has to be asked about a request of an API that it answers. Most topics are created without a key
+    of the gateway's, and for them it needn't be there.
+    """
+    return request.key != api.CREATE_TOPICS or request.buf.find(_OF_OURS, request.start, request.stop) >= 0
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@
 #   the requests                     judges it by the client's own rights
 #   before it
 #
-# What is behind the request waits as long: nothing overtakes it. No frame is sent twice; control may be asked twice,
+# Requests behind it wait as long: nothing overtakes it. No frame is sent twice; control may be asked twice,
 # when it was started again in between.
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from protocol import api, refusal
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    from gateway.channel import Answer
+    from gateway.channel import Answer, Identity
 
 ASK_S = 10.0  # for control to answer; clients give a request up after 30 s
-BROKER_S = 60.0  # between two looks at a broker that doesn't answer: it is the client who gives up
+BROKER_S = 60.0  # between two looks at a broker that doesn't answer: the client gives up, not the gateway
 MAX_REFUSED_BYTES = 16 * 1024  # of a request that is read here, to be refused: 300 quotas, 4 ms
 MAX_ANSWER_BYTES = 64 * 2**20
 
-_CHANGES = frozenset({api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, api.ALTER_CLIENT_QUOTAS})
+_CHANGES = frozenset({api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, api.ALTER_CLIENT_QUOTAS, api.CREATE_TOPICS})
 
 # States.
 EARLIER = 0
@@ -36,7 +36,7 @@ TOLD = 2
 SENT = 3
 ANSWERED = 4
 
-# What is to be done next.
+# The next step.
 WAIT = 0
 ASK = 1
 FORWARD = 2
@@ -51,21 +51,25 @@ class Unanswerable(MalformedFrame):
 class AdminTurn:
     """`request`: the frame without its size prefix. `token`: of the question that control has not answered, 0: none.
 
-    `until`: when to look again, whatever happens; `move` keeps it.
+    `until`: the time to look again, whatever happens; `move` keeps it. `mechanism`: of the step of SASL that `request`
+    is; then control's last answer says in `identity` who the client is, or in `why` what is wrong with it.
     """
 
-    __slots__ = ("_said", "answer", "memo", "request", "state", "token", "until")
+    __slots__ = ("_said", "answer", "identity", "mechanism", "memo", "request", "state", "token", "until", "why")
 
-    def __init__(self, request: bytes, max_bytes: int) -> None:
+    def __init__(self, request: bytes, max_bytes: int, mechanism: str = "", memo: bytes = b"") -> None:
         """
         Raises:
-            Unanswerable: it is larger than that: control would be busy with it for long.
+            Unanswerable: the request is larger than that: control would be busy with it for long.
         """
         if len(request) > max_bytes:
             raise Unanswerable(f"{_named(request)} of {len(request)} bytes, at most {max_bytes} are allowed")
         self.request = request
-        self.memo = b""
+        self.mechanism = mechanism
+        self.memo = memo
         self.answer = b""
+        self.identity: Identity | None = None
+        self.why = ""
         self.state = EARLIER
         self.token = 0
         self.until = math.inf
@@ -75,8 +79,13 @@ class AdminTurn:
         """Whether `move` has anything to say but WAIT. `owes`: earlier requests have no answer yet."""
         return self.state in (TOLD, ANSWERED) or (self.state == EARLIER and not owes)
 
+    @property
+    def is_judged(self) -> bool:
+        """Control has the broker's answer to a step of SASL, or will have it at once."""
+        return bool(self.mechanism and self.answer) and self.state in (ANSWERED, ASKED, TOLD)
+
     def move(self, owes: bool, now: float) -> tuple[int, bytes]:
-        """What to do now, and the frame for SEND and REPLY. After FORWARD and REPLY it is over.
+        """The next step, and the frame for SEND and REPLY. After FORWARD and REPLY the turn is over.
 
         Raises:
             Unanswerable: see there.
@@ -95,23 +104,24 @@ class AdminTurn:
     def _obey(self, now: float) -> tuple[int, bytes]:
         said, self._said = self._said, None
         assert said is not None
+        self.identity, self.why, self.memo = said.identity, said.why, said.memo
         if said.client:
             return REPLY, said.client
         if not said.upstream:
             return FORWARD, b""
-        self.memo, self.answer = said.memo, b""
+        self.answer = b""
         self.state, self.until = SENT, now + BROKER_S
         return SEND, said.upstream
 
     def tell(self, answer: Answer) -> bool:
-        """What control says. False: to a question that isn't open any more."""
+        """Take control's answer. False: it is to a question that isn't open any more."""
         if self.state != ASKED or answer.token != self.token:
             return False
         self._said, self.state, self.token = answer, TOLD, 0
         return True
 
     def take(self, answer: bytes) -> None:
-        """What the broker says to the frame that it was sent, without size prefix.
+        """Take the broker's answer to the frame that it was sent, without size prefix.
 
         Raises:
             Unanswerable: it is too large for control.
@@ -121,13 +131,18 @@ class AdminTurn:
         self.answer, self.state = answer, ANSWERED
 
     def _refuse(self) -> bytes:
-        """Control is away, or has no time. What it was asked last may still be done: the client must look."""
+        """Refuse the request: control is away, or has no time. It may still do the last thing that it was asked: the
+        client must look.
+        """
         size = len(self.request)
+        if not size:
+            raise Unanswerable(f"the broker could not be told within {ASK_S:.0f} s who the client is")
         if size > MAX_REFUSED_BYTES:
-            raise Unanswerable(f"nobody answered {_named(self.request)} of {size} bytes within {ASK_S:.0f} s")
+            raise Unanswerable(f"no answer to {_named(self.request)} of {size} bytes within {ASK_S:.0f} s")
         text = f"the gateway's control process did not answer within {ASK_S:.0f} s"
         if _key(self.request) in _CHANGES:  # without a memo it was never asked to do anything
             text += ": describe what you changed, it may have been done" if self.memo else ": nothing was changed"
+        self.why = text
         try:
             return refusal.refuse(self.request, api.REQUEST_TIMED_OUT, text)
         except MalformedFrame as error:

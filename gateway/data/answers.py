@@ -1,4 +1,4 @@
-# What the broker says on one connection, matched in order with what it is owed: from its bytes to what the client gets.
+# The broker's answers on one connection, matched in order with what it is owed: from its bytes to what the client gets.
 # Sans-IO. Untouched answers stay in one run of the caller's buffer; those that the gateway needn't understand stream
 # through in pieces.
 
@@ -65,12 +65,13 @@ class Answers:
         return not self._left and bool(entries) and entries[0][1] not in STREAMED
 
     def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        """Handle what the broker sent in buf[pos:end]; return where the first unhandled byte is.
+        """Handle the broker's bytes in buf[pos:end]; return the position of the first unhandled one.
 
         Raises:
             UpstreamError, MalformedFrame: both sides must be closed.
         """
         gate, in_flight = self._gate, self._in_flight
+        settle = gate.accounts.settle
         if gate.epoch != gate.world.ledger.epoch:
             gate.renew()
         entries, out = in_flight.entries, in_flight.out
@@ -108,14 +109,17 @@ class Answers:
                 if stop > end:
                     break
                 if kind == PRODUCE:
-                    _, _, version, parts, rows, throttle_ms = entry
+                    _, _, version, parts, rows, throttle_ms, charged, stamp = entry
                     answered, endpoints = produce_response.skim(buf, pos + 4, stop, version)
                     frame = None
                     if rows or throttle_ms or endpoints:
                         frame = self._produce_answer(buf, pos + 4, stop, entry, endpoints)
-                    gate.settle(parts, version, answered, 0 if rows else throttle_ms)  # only what the client will see
+                    delay_ms = 0 if rows else throttle_ms  # only the part that the client will see
+                    settle(parts, version, answered, charged, delay_ms)
                     if len(parts) > 1:
                         in_flight.forget(parts)
+                    if stamp is not None:
+                        gate.world.ledger.latencies.answer(stamp, gate.client.node_id, now)
                 else:
                     frame = self._other_answer(buf, pos, stop, entry)
                 entries.popleft()
@@ -135,13 +139,13 @@ class Answers:
             self._in_flight.out.append(memoryview(buf)[start:stop])
 
     def _walk(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> EndpointHider | None:
-        """What walks the answer that begins at `pos` while it streams through, if anything."""
+        """The object that walks the answer beginning at `pos` while it streams through, if any."""
         if entry[1] == FETCH:
             return self._fetches.begin(buf, pos, end, entry, now)
         return EndpointHider(entry[3], entry[2], ANSWER_HEAD.unpack_from(buf, pos)[0])
 
     def _stream(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        """Pass on what is here of an answer that is not kept whole."""
+        """Pass on the part that is here of an answer that is not kept whole."""
         stop = min(end, pos + self._left)
         walker = self._walker
         if walker is not None:
@@ -154,21 +158,23 @@ class Answers:
         return stop
 
     def _produce_answer(self, buf: bytearray, start: int, stop: int, entry: Entry, endpoints: bool) -> bytes:
-        _, _, version, _, rows, throttle_ms = entry
+        _, _, version, _, rows, throttle_ms, *_ = entry
         if endpoints:
-            frame = produce_response.rewrite_endpoints(buf, start, stop, version, self._gate.world.addresses)
+            frame = produce_response.rewrite_endpoints(buf, start, stop, version, self._gate.client.addresses)
             buf, start, stop = bytearray(frame), 4, len(frame)
         return produce_response.merge(buf, start, stop, version, rows or [], throttle_ms)
 
     def _other_answer(self, buf: bytearray, pos: int, stop: int, entry: Entry) -> bytes | None:
         """None: pass the (possibly patched) bytes on. b"": the client gets nothing. Else: send this instead."""
         world, kind = self._gate.world, entry[1]
+        cluster = world.cluster
         if kind == REWRITE:
             _, _, version, key = entry
-            frame, withheld = rewrite.REWRITES[key](buf, pos + 4, stop, version, world.addresses, world.topic_ids)
+            addresses = self._gate.client.addresses
+            frame, withheld = rewrite.REWRITES[key](buf, pos + 4, stop, version, addresses, cluster.topic_ids)
             if withheld:
                 world.ledger.count("brokers_withheld", len(withheld))
-                world.want_metadata()
+                cluster.want_metadata()
             return frame
         if kind == ADMIN:
             self._admin.take_answer(bytes(memoryview(buf)[pos + 4 : stop]))
@@ -179,7 +185,8 @@ class Answers:
             self._in_flight.is_waiting = False
             self._authentication.take_answer(buf, pos + 4, stop, entry[2])
             return None
-        rewrite.metadata(buf, pos + 4, stop, entry[2], world.addresses, world.topic_ids)  # LOOKUP: only to learn from
+        # LOOKUP: only to learn from.
+        rewrite.metadata(buf, pos + 4, stop, entry[2], self._gate.client.addresses, cluster.topic_ids)
         if self._lookup.take_answer(entry[0]):
             self._hold.until = 0.0
         return b""

@@ -6,8 +6,8 @@
 #
 # A frame's whole size is asked for on its prefix, and those who wait are served in order, owners in turn: many
 # half-read frames that each wait for a little more would wait for ever. No owner may have more than its share, so those
-# who only announce frames hold up nobody else; and memory is touched only where bytes have come. What can't be refused
-# (input parked behind a mute, the rest of an answer) is charged without asking and makes others wait; answers
+# who only announce frames hold up nobody else; and memory is touched only where bytes have come. Bytes that can't be
+# refused (input parked behind a mute, the rest of an answer) are charged without asking and make others wait; answers
 # themselves wait when the limit is far exceeded. Knows no clock: who holds memory without progress is ended by the
 # reactor.
 
@@ -24,7 +24,7 @@ EXCESS = 1.25  # times the limit, beyond which no answer is taken from a broker 
 
 
 class Waiter(Protocol):
-    """Who asked for a buffer that wasn't there."""
+    """A connection that waits for a buffer."""
 
     def granted(self, large: Large) -> None:
         """The buffer asked for; called later, when there is room."""
@@ -32,7 +32,7 @@ class Waiter(Protocol):
 
 class Large:
     """A buffer for one large frame: `view` is exactly as long as the frame. `reserved`: a request's. `charged`: bytes
-    that are in the account. `since`: for the reactor, when it was first seen half full.
+    that are in the account. `since`: for the reactor, the time at which it was first seen half full.
     """
 
     __slots__ = ("buffer", "charged", "reserved", "since", "size", "view")
@@ -73,17 +73,17 @@ class Budget:
         self._pool: dict[int, list[bytearray]] = {}
         self._pooled = 0
         self._is_granting = False
-        self._queue: deque[Owner] = deque()  # those with somebody waiting, in turn
+        self._queue: deque[Owner] = deque()  # owners with a waiting connection, in turn
         self._answers: deque[tuple[Account, Waiter, int]] = deque()
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for memory that others hold: not only for what its own other connections do."""
+        """Whether an owner waits for memory that others hold, not only for memory of its own other connections."""
         return bool(self._queue) and self._is_queued_for()
 
     @property
     def has_waiters(self) -> bool:
-        """Whether somebody waits, if only for what its own other connections hold."""
+        """Whether any owner waits, if only for memory of its own other connections."""
         return bool(self._queue)
 
     @property
@@ -115,18 +115,18 @@ class Budget:
         return self._make(account, size, reserved=True)
 
     def _is_queued_for(self) -> bool:
-        """Whether anybody waits who doesn't wait for its own connections."""
+        """Whether any owner waits for other connections than its own."""
         return any(self._may_have(owner, owner.waiting[0][2]) for owner in self._queue)
 
     def _take_answer(self, account: Account, size: int, waiter: Waiter) -> Large | None:
-        # What its connection holds may be a request that its broker takes no more of before that answer is read.
+        # Its connection may hold a request that its broker takes no more of before that answer is read.
         if self.used > self.limit * EXCESS and not account.used:
             self._answers.append((account, waiter, size))
             return None
         return self._make(account, size, reserved=False)
 
     def _grant(self) -> None:
-        # Whoever is granted a buffer gives something back at once: that must not come in here on top of it.
+        # A connection that is granted a buffer gives something back at once: that must not re-enter here.
         if self._is_granting:
             return
         self._is_granting = True
@@ -162,7 +162,7 @@ class Budget:
             owner.waiting = deque(entry for entry in owner.waiting if entry[1] is not waiter)
             if not owner.waiting:
                 self._queue.remove(owner)
-        self._grant()  # who stood behind it
+        self._grant()  # the connection behind it
 
     def _give(self, large: Large) -> None:
         large.view.release()
@@ -192,12 +192,12 @@ class Budget:
 
 
 class Account:
-    """What one connection holds of the budget: `used` bytes; `reserved`: of these, in buffers for requests."""
+    """One connection's part of the budget: `used` bytes; `reserved`: of these, in buffers for requests."""
 
     __slots__ = ("_name", "budget", "owner", "reserved", "used")
 
     def __init__(self, budget: Budget, name: str) -> None:
-        """`name`: whose it is."""
+        """`name`: the owner's."""
         self.budget = budget
         self.used = self.reserved = 0
         self._name = name
@@ -217,7 +217,7 @@ class Account:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for memory that this connection may hold."""
+        """Whether another connection waits for memory that this one may hold."""
         return bool(self.owner.waiting) or self.budget.is_wanted
 
     @property
@@ -226,7 +226,7 @@ class Account:
         return self.budget.used > self.budget.limit
 
     def rename(self, name: str) -> None:
-        """It is known now whose it is. Nothing may be waited for."""
+        """Move to the owner that is known now. Not to be called while a buffer is waited for."""
         before, owner = self.owner, self._enter(name)
         before.used -= self.used
         before.reserved -= self.reserved
@@ -243,8 +243,8 @@ class Account:
         return self.budget._take(self, size, waiter)
 
     def take_unproven(self, size: int) -> Large:
-        """The same for a frame of somebody who has not authenticated: nothing is set aside for it, and it is charged as
-        it comes (`Large.charged`). Its size is bounded by its API.
+        """The same for a frame of a client that has not authenticated: no memory is set aside for it, and it is charged
+        as it comes (`Large.charged`). Its size is bounded by its API.
         """
         large = self.budget._make(self, size, reserved=False)
         self.discharge(size)
@@ -271,7 +271,7 @@ class Account:
         self.budget.used += size
 
     def discharge(self, size: int) -> None:
-        """These bytes are held no longer; whoever waits gets its turn."""
+        """These bytes are held no longer; connections that wait get their turn."""
         self.used -= size
         self.owner.used -= size
         budget = self.budget
@@ -280,7 +280,7 @@ class Account:
             budget._grant()
 
     def forget(self, waiter: Waiter) -> None:
-        """It waits for nothing any more."""
+        """The connection waits for no buffer any more."""
         self.budget._forget(self.owner, waiter)
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class Account:
 
 
 class Charge:
-    """What an account is charged for one thing, whose size changes; nobody is granted anything when it shrinks."""
+    """The charge of an account for one thing, whose size changes; no waiter is granted a buffer when it shrinks."""
 
     __slots__ = ("_account", "_size")
 
@@ -298,7 +298,7 @@ class Charge:
         self._size = 0
 
     def set(self, size: int) -> None:
-        """So many bytes are held for it now."""
+        """That many bytes are held for it now."""
         if size != self._size:
             self._account.charge(size - self._size)
             self._size = size

@@ -1,13 +1,15 @@
-# What a worker does by the clock: ticks of the meters, buckets, shares of client quotas, and what it tells control of
-# itself. Also wakes what sleeps while there is nothing for it to do.
+# A worker's work by the clock: ticks of the meters, buckets, shares of client quotas, and what it tells control of
+# itself. Also wakes tasks that sleep while they have nothing to do.
 
 from __future__ import annotations
+
+import time
 
 import trio
 
 from gateway.channel import MAX_QUOTA_RATES, Ended, Gauges, Rates
 from gateway.data.connections import Connections
-from gateway.data.intervals import Intervals
+from gateway.data.intervals import INTERVAL_S, Intervals
 from gateway.data.relief import relieve
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
@@ -30,6 +32,7 @@ class Clockwork:
         self._paces = trio.Event()
         self._has_shares = trio.Event()
         self._engine.groups.wake = self.wake
+        self._latencies_told = trio.current_time()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -42,12 +45,23 @@ class Clockwork:
         self._has_shares.set()
 
     async def tick(self) -> None:
+        """Each second ends an interval, and meters that began are looked at; with every TICK_S of them all meters tick.
+        Its effects are in the interval behind it, and none of them in the one before (policies/whatif/replay.py lives
+        on that).
+        """
+        engine = self._engine
         while True:
-            await trio.sleep(self._engine.next_tick(trio.current_time()))
+            await trio.sleep(engine.next_second(trio.current_time()))
             now = trio.current_time()
-            if now >= self._engine.due:
+            if now < engine.second:
+                continue
+            self._tell_latencies(now)
+            if now >= engine.due or engine.next_tick(now) > INTERVAL_S / 2:  # a late second's end is the tick's
                 self._intervals.end_second()
-            ticks = self._engine.tick(now)
+            began = engine.look(now)
+            ticks = engine.tick(now)
+            if began and not ticks and engine.fleet.processes > 1:
+                self.tell_rates()  # all go by the sum
             if not ticks:
                 continue
             self._world.quotas.tick(ticks, now)
@@ -81,8 +95,10 @@ class Clockwork:
             for node_id, broker in self._engine.brokers.items():
                 taken = broker.taken - counted.get(node_id, broker.taken)
                 counted[node_id] = broker.taken
-                totals[node_id] = (broker.own_threshold, float(taken))
-            self._world.quotas.deal(totals, trio.current_time())
+                totals[node_id] = (broker.limits.own_total, float(taken))
+            now = trio.current_time()
+            self._world.quotas.deal(totals, now)
+            self._world.quotas.deal_out(now)
             await trio.sleep(DEAL_S)
 
     def tell_rates(self) -> None:
@@ -91,6 +107,12 @@ class Clockwork:
         self._uplink.post_if_heard(
             Rates(tuple(engine.rates()), engine.warnings(), tuple(quotas), tuple(engine.groups.rates()))
         )
+
+    def _tell_latencies(self, now: float) -> None:
+        """Unless control doesn't read: then later, of a longer time."""
+        if self._uplink.is_heard:
+            self._uplink.post(self._world.ledger.latencies.take(now - self._latencies_told, time.process_time()))
+            self._latencies_told = now
 
     async def _tell_gauges(self) -> None:
         told: Gauges | None = None
@@ -102,7 +124,8 @@ class Clockwork:
             if gauges != told:
                 told = gauges
                 self._uplink.post_if_heard(gauges)
-            if came.ended and self._uplink.post_if_heard(Ended(dict(came.ended))):
-                came.ended.clear()
+            ended = came.addresses.ended
+            if ended and self._uplink.post_if_heard(Ended(dict(ended))):
+                ended.clear()
             relieve(self._reactor, trio.current_time(), self._world.settings.frame_timeout_s)
             await trio.sleep(GAUGES_S)

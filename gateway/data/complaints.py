@@ -1,47 +1,40 @@
-# Log lines that strangers can cause: so many of a kind within a while, and then how many more there were. Knows no
+# Log lines that strangers can cause: a few of a kind within a period, then the number of further ones. Knows no
 # clock and no log: `now` is in seconds, and what is to be said goes to `log`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from gateway.log_bound import LogBound
 
 PERIOD_S: Final = 10.0
-BURST: Final = 50  # lines of one kind within a period; of what is the same for everybody (a broker is away) one will do
-MAX_KINDS: Final = 1000  # they are ours, not strangers'; brokers' ids are in some
+BURST: Final = 50  # lines of one kind within a period; one is enough for what hits all clients (a broker is away)
+Fields = Mapping[str, str | int]  # of gateway.logs.FIELDS
+NO_FIELDS: Final[Fields] = {}
 
 
-class _Kind:
-    __slots__ = ("left_out", "said", "since")
+class Log(Protocol):
+    """Called with a level ("info", "warning", "error"), one line, and the fields that it is about."""
 
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.said = self.left_out = 0
+    def __call__(self, level: str, text: str, fields: Fields = NO_FIELDS) -> None: ...
 
 
 class Complaints:
-    """`log` is called with a level and one line."""
+    """Logs warnings."""
 
-    def __init__(self, log: Callable[[str, str], None]) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
-        self._kinds: dict[str, _Kind] = {}
+        self._bound: LogBound[str] = LogBound(BURST, PERIOD_S)
 
-    def say(self, kind: str, text: str, now: float, burst: int = BURST) -> None:
-        """Log that as a warning, unless so many of its kind were logged within this period."""
+    def say(self, kind: str, text: str, now: float, burst: int = BURST, fields: Fields = NO_FIELDS) -> None:
+        """Log that as a warning, unless enough of its kind were logged within this period."""
         self.tell(now)
-        if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
-            return
-        known = self._kinds.setdefault(kind, _Kind(now))
-        if known.said < burst:
-            known.said += 1
-            self._log("warning", text)
-        else:
-            known.left_out += 1
+        if self._bound.may_say(kind, now, burst=burst):
+            self._log("warning", text, fields)
 
     def tell(self, now: float) -> None:
-        """Say what was left out of periods that are over."""
-        for kind, known in list(self._kinds.items()):
-            if now - known.since >= PERIOD_S:
-                del self._kinds[kind]
-                if known.left_out:
-                    self._log("warning", f"{known.left_out:,} more of the same in {PERIOD_S:g} s: {kind}")
+        """Log how many lines were left out of periods that are over."""
+        for left_out in self._bound.ended(now):
+            text = f"{left_out.lines:,} more of the same in {PERIOD_S:g} s: {left_out.kind}"
+            self._log("warning", text, {"kind": "left-out", "lines_left_out": left_out.lines})

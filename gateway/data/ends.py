@@ -3,23 +3,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from gateway.broker_tls import SPEAKS_TLS
 from protocol import produce_request
 from protocol.framing import TooLarge
 from protocol.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame, TooManyTags
 
 if TYPE_CHECKING:
-    from gateway.data.gate import Gate
+    from gateway.data.client import Client
+
+
+CLOSED: Final = "connection-closed"  # the kind of such lines
 
 
 class UpstreamError(Exception):
-    """The broker said something that can't be matched with what was asked: both sides are closed."""
+    """The broker's bytes can't be matched with the requests: both sides are closed."""
 
 
 class Excluded(UpstreamError):
-    """What the broker accepted, the gateway doesn't: it is neither's mistake."""
+    """The gateway turns away a client that the broker accepted: it is neither's mistake."""
 
 
 class IdentityChanged(Excluded):
@@ -30,8 +34,16 @@ class TooManyConnections(Excluded):
     """Its principal has as many connections as one may have."""
 
 
+class SpeaksTls(UpstreamError):
+    """The broker answers with an alert of TLS: it speaks that, and we were told that it doesn't."""
+
+
 class Unauthenticated(MalformedFrame):
     """A request that has to come behind authentication, or makes no sense before it."""
+
+
+class AuthenticationFailed(Unauthenticated):
+    """SASL ended at the gateway, and not well; the client has been told."""
 
 
 _REASONS: dict[type[Exception], str] = {
@@ -47,35 +59,61 @@ _REASONS: dict[type[Exception], str] = {
 
 
 def close_reason(error: Exception) -> str:
-    """What the end of a connection because of `error` is counted under: one of gateway.channel.COUNTS."""
+    """The name under which the end of a connection because of `error` is counted: one of gateway.channel.COUNTS."""
     return next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), "disconnects_malformed")
 
 
 class EndLog:
-    """Tells why one connection ends: to the counters and to the log."""
+    """Tells why one connection ends: to the counters and to the log. `connection`: its id there."""
 
-    __slots__ = ("_gate", "_peer")
+    __slots__ = ("_client", "_peer", "connection")
 
-    def __init__(self, gate: Gate, peer: str) -> None:
-        self._gate = gate
+    def __init__(self, client: Client, peer: str) -> None:
+        self._client = client
         self._peer = peer
+        self.connection = ""
 
     def closed(self, kind: str, what: str) -> None:
         """The gateway closes it for that reason."""
-        software = self._gate.software
+        software = self._client.software
         who = f"{self._peer} ({software[0]} {software[1]})" if software else self._peer
-        self._gate.world.complain(kind, f"{who}: connection closed: {what}")
+        self._client.world.complain(kind, f"{who}: connection closed: {what}", self._fields(kind))
+
+    def _fields(self, reason: str) -> dict[str, str | int]:
+        client = self._client
+        principal, client_id = client.names
+        return {
+            "kind": CLOSED,
+            "reason": reason,
+            "connection": self.connection,
+            "peer": self._peer,
+            "listener": client.listener,
+            "broker": client.node_id,
+            "principal": principal,
+            "client_id": client_id,
+            "software": " ".join(client.software or ()),
+        }
 
     def malformed(self, what: str) -> None:
-        """The client sent something that is no request."""
-        self._gate.world.ledger.count("requests_malformed")
+        """The client sent bytes that are no request."""
+        self._client.world.ledger.count("requests_malformed")
         self.closed("malformed", what)
 
     def by_broker(self, error: Exception) -> None:
-        """What the broker sent can't be passed on."""
+        """The broker's bytes can't be passed on."""
         if isinstance(error, Excluded):
             self.closed("excluded", str(error))
             return
-        world = self._gate.world
-        world.log("error", f"{self._peer}: broker {self._gate.node_id} sent {error}: connection closed")
+        world = self._client.world
+        if isinstance(error, SpeaksTls):
+            node_id = self._client.node_id
+            world.complain(
+                f"broker {node_id} speaks TLS",
+                f"{self._peer}: broker {node_id}: connection closed: {SPEAKS_TLS}",
+                self._fields("upstream"),
+            )
+            world.ledger.count("upstream_failed")
+            return
+        text = f"{self._peer}: broker {self._client.node_id} sent {error}: connection closed"
+        world.log("error", text, self._fields("upstream"))
         world.ledger.count("upstream_failed")

@@ -1,19 +1,20 @@
-# What becomes of a Produce request that is not the common case: the gate's verdict, carried out. It passes, is delayed,
+# Carries out the gate's verdict on a Produce request that is not the common case. It passes, is delayed,
 # held back, or stripped of partitions; its client is told, and its later requests are muted. Sans-IO.
 #
-# Several reasons to mute do not add up: the longest wins. The bounds on all waits are the hold's. What may pass and how
-# it is counted is the gate's.
+# Several reasons to mute do not add up: the longest wins. The bounds on all waits are the hold's. The gate says what
+# may pass and how it is counted.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from gateway.data.gate import Gate
-from gateway.data.hold import MAX_MUTE_S, Hold
+from gateway.data.hold import MAX_MUTE_S, MAX_WAIT_S, Hold
 from gateway.data.lookup import VERSION, Lookup
 from gateway.data.steps import ANSWER, DROPPED, FORWARD, HOLD, REPLACE, SKIPPED, ProduceRequest, Step
 from policies.usage import DELAYED
-from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID
+from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID, counts_retries
 from protocol import api, produce_request, produce_response
 from protocol.pending import LOOKUP, PRODUCE
 
@@ -25,36 +26,39 @@ if TYPE_CHECKING:
 
 NEVER_PASSES = frozenset({PROTECTED_TOPIC, UNKNOWN_TOPIC_ID})  # however long it waits: acks=0 is not held for it
 MIN_HOLD_S = 0.05
+FIRST_HOLD_S = 1.0  # of a request whose topics are paused, while nothing says that its client writes to others
 LOOK_AGAIN_S = 1.0  # at acks=0 in a pause: memory may have become short
 CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
 ACKS0_LIMIT = "acks0-limit"
 
 
 class Enforcement:
-    """What one connection's Produce requests are let do."""
+    """Decides one connection's Produce requests."""
 
-    __slots__ = ("_gate", "_hold", "_holds_acks0", "_in_flight", "_lookup")
+    __slots__ = ("_accounts", "_alone_s", "_gate", "_hold", "_holds_acks0", "_in_flight", "_lookup")
 
     def __init__(self, gate: Gate, in_flight: InFlight, hold: Hold, lookup: Lookup) -> None:
         self._gate = gate
+        self._accounts = gate.accounts
         self._in_flight = in_flight
         self._hold = hold
         self._lookup = lookup
         self._holds_acks0 = False  # the request at the head, which its client takes for sent, waits already
+        self._alone_s = FIRST_HOLD_S
 
     def handle(self, request: ProduceRequest, now: float) -> Step:
-        """What becomes of it."""
-        gate, hold, acks, version = self._gate, self._hold, request.acks, request.version
+        """Decide about the request, and count it."""
+        gate, accounts, hold, acks, version = self._gate, self._accounts, self._hold, request.acks, request.version
         if version >= api.PRODUCE_TOPIC_IDS:
-            look = self._lookup.look(gate.nameless(request.parts), acks, hold.is_over, now)
+            look = self._lookup.look(gate.topics.nameless(request.parts), acks, hold.is_over, now)
             if look is not None:
                 if look.question:
                     self._in_flight.entries.append((self._lookup.correlation, LOOKUP, VERSION))
                 return Step(HOLD, look.question, look.until)
-        if gate.rejected.asks and gate.awaits(request.parts, version):
+        if accounts.rejected.asks and accounts.awaits(request.parts, version):
             request = _with_checksums(request)
         if acks and hold.is_over:
-            gate.count(request.parts, version, "discarded")
+            accounts.count(request.parts, version, "discarded")
             return SKIPPED
         paused = self._pause(request, now)
         if paused is not None:
@@ -67,14 +71,14 @@ class Enforcement:
             refused, until = self._hold_acks0(refused, now)
             if until:
                 held_ms = round((until - now) * 1000)
-                gate.note_held(request.parts, version, refused, held_ms, first=not self._holds_acks0)
+                accounts.note_held(request.parts, version, refused, held_ms, first=not self._holds_acks0)
                 self._holds_acks0 = True
                 return Step(HOLD, until=until)
         self._holds_acks0 = False
         if decision.notes:
-            gate.note(decision.notes, version)
+            accounts.note(decision.notes, version)
         if delay_ms:
-            self._delay(delay_ms, acks, now)
+            self._delay(delay_ms, acks, now, next((note[2] for note in decision.notes if note[1] == DELAYED), ""))
         if refused:
             return self._reject(request, decision, refused, now)
         self._admit(request, decision, None, delay_ms, now)
@@ -83,29 +87,49 @@ class Enforcement:
     def _pause(self, request: ProduceRequest, now: float) -> Step | None:
         """The request is held because a disk is full (or dropped: acks=0, at the end or when memory is short).
 
-        No longer than its client may be kept: then it is rejected with the rest of what `judge` finds. acks=0 waits on.
+        It is held no longer than its client may be kept: then it is rejected with the rest of the partitions that
+        `judge` refuses. acks=0 waits on.
         """
-        gate, hold, acks, parts = self._gate, self._hold, request.acks, request.parts
-        pause = gate.paused()
-        if pause is not None and (acks or gate.world.settings.acks0 == "delay"):
+        gate, accounts, hold, acks, parts = self._gate, self._accounts, self._hold, request.acks, request.parts
+        longest_s = math.inf if gate.paused() is not None else self._hold_topics(request, now)
+        if longest_s is None:
+            if hold.paused_since:
+                held_ms = round((now - hold.paused_since) * 1000)
+                accounts.note([(part, DELAYED, STORAGE_PAUSE, held_ms) for part in parts], request.version)
+        elif longest_s and (acks or gate.world.settings.acks0 == "delay"):
             if not acks and (hold.draining or hold.memory_short):  # the client can't be told
-                gate.count(parts, request.version, "dropped", CONNECTION_LOST if hold.draining else ACKS0_LIMIT)
+                accounts.count(parts, request.version, "dropped", CONNECTION_LOST if hold.draining else ACKS0_LIMIT)
                 return DROPPED
-            until = hold.latest if acks else now + LOOK_AGAIN_S
+            hold.paused_since = hold.paused_since or now
+            until = min(hold.latest, hold.paused_since + longest_s) if acks else now + LOOK_AGAIN_S
             if now < until:
-                hold.paused_since = hold.paused_since or now
                 return Step(HOLD, until=until)
-        elif hold.paused_since:
-            held_ms = round((now - hold.paused_since) * 1000)
-            gate.note([(part, DELAYED, STORAGE_PAUSE, held_ms) for part in parts], request.version)
+            self._alone_s = min(2 * self._alone_s, MAX_WAIT_S)
         hold.paused_since = 0.0
         return None
 
-    def _hold_acks0(self, refused: Refused, now: float) -> tuple[Refused, float]:
-        """What is refused of it all the same, and until when it waits, if at all.
+    def _hold_topics(self, request: ProduceRequest, now: float) -> float | None:
+        """The most seconds for which the request may wait since full disks hold topics of it, and not all topics. None:
+        they hold none of it.
 
-        acks=0 waits, unless the operator wants it dropped: every client reports success for what is lost, and none
-        times out on it. What is refused all the same (a protected topic, or an unknown id) is lost without a word.
+        What waits also keeps what is behind it on the connection. So where a client writes to other topics as well, it
+        is told at once and sends again what is rejected, unless it gives up after a few times. As long as nothing is
+        known of it, it waits for longer and longer.
+        """
+        gate = self._gate
+        paused = gate.paused_topics(request.parts, request.version)
+        if not paused:
+            return None
+        if not request.acks or counts_retries(gate.client.software_name):
+            return math.inf
+        return 0.0 if paused < len(request.parts) or gate.passes_others else self._alone_s
+
+    def _hold_acks0(self, refused: Refused, now: float) -> tuple[Refused, float]:
+        """The partitions that are refused all the same, and the end of the request's wait, 0.0: none.
+
+        acks=0 waits, unless the operator wants it dropped: every client reports success for lost records, and none
+        times out on them. Partitions that are refused all the same (a protected topic, or an unknown id) are lost
+        without a word.
         """
         hold = self._hold
         for_good = {key: why for key, why in refused.items() if why.reason in NEVER_PASSES}
@@ -114,25 +138,26 @@ class Enforcement:
         if hold.is_over or len(for_good) == len(refused):
             return for_good, 0.0
         wait = min(why.throttle_ms for key, why in refused.items() if key not in for_good) / 1000
-        self._mute(now + max(MIN_HOLD_S, min(wait, MAX_MUTE_S)))
+        self._mute(now + max(MIN_HOLD_S, min(wait, MAX_MUTE_S)), _reason(refused))
         return refused, hold.mute_until
 
-    def _delay(self, delay_ms: int, acks: int, now: float) -> None:
+    def _delay(self, delay_ms: int, acks: int, now: float, why: str) -> None:
         """The request in hand passes; the next Produce request of this connection waits."""
         until = now + min(delay_ms / 1000, MAX_MUTE_S)
         if acks:  # no client times out on acks=0: only there may waits add up
             until = min(until, self._hold.latest)
-        self._mute(until)
+        self._mute(until, why)
 
-    def _mute(self, until: float) -> None:
+    def _mute(self, until: float, why: str) -> None:
         if until > self._hold.mute_until:
             self._hold.mute_until = until
+            self._hold.why = why
             self._gate.world.ledger.count("mutes")
 
     def _reject(self, request: ProduceRequest, decision: Decision[Partition], refused: Refused, now: float) -> Step:
-        """Forward what is left of the request, if anything, and tell the client the rest in the same answer."""
+        """Forward the rest of the request, if any, and report the rejected partitions in the same answer."""
         delay_ms = decision.delay_ms
-        if request.acks and any(part[4] < 0 and part[6] < 0 for part in request.parts):  # to recognise what comes again
+        if request.acks and any(part[4] < 0 and part[6] < 0 for part in request.parts):  # to recognise a repeat
             request = _with_checksums(request)
         admitted = [part for part in request.parts if part[:2] not in refused]
         stopped = [part for part in request.parts if part[:2] in refused]
@@ -144,7 +169,7 @@ class Enforcement:
                 # are read already are still decided at once: they would only wait for the same answer.
                 until = min(now + throttle_ms / 1000, now + MAX_MUTE_S, self._hold.latest)
                 if until > now:
-                    self._mute(until)
+                    self._mute(until, _reason(refused))
         else:
             self._drop(stopped, request.version, refused)
         code = self._gate.code
@@ -160,6 +185,9 @@ class Enforcement:
         if not request.acks:
             return Step(REPLACE, delays=bool(delay_ms))
         frame = produce_response.local(request.version, request.correlation, rows, throttle_ms)
+        latencies = self._gate.world.ledger.latencies
+        if not request.correlation & latencies.mask:
+            latencies.reject((self._hold.arrived or now, now), now)
         return Step(ANSWER, frame, delays=bool(delay_ms))
 
     def _drop(self, parts: list[Partition], version: int, refused: Refused) -> None:
@@ -169,7 +197,7 @@ class Enforcement:
             reason = refused[part[:2]].reason
             dropped.setdefault(reason if reason in NEVER_PASSES else ACKS0_LIMIT, []).append(part)
         for reason, some in dropped.items():
-            self._gate.count(some, version, "dropped", reason)
+            self._accounts.count(some, version, "dropped", reason)
 
     def _admit(
         self,
@@ -179,24 +207,31 @@ class Enforcement:
         throttle_ms: int,
         now: float,
     ) -> None:
-        """Its partitions are forwarded; `rows` are what the client is told of others."""
+        """Its partitions are forwarded; `rows` are the results of other partitions, for the client."""
         _, _, _, version, correlation, acks, parts = request
         self._gate.admit(decision, parts, version, now)
+        charged = decision if decision.limits else None
         if acks:
             self._in_flight.keep(parts)
-            self._in_flight.entries.append((correlation, PRODUCE, version, parts, rows, throttle_ms))
+            stamp = None if correlation & self._gate.world.ledger.latencies.mask else (self._hold.arrived or now, now)
+            self._in_flight.entries.append((correlation, PRODUCE, version, parts, rows, throttle_ms, charged, stamp))
         else:
-            self._gate.send_unacknowledged(parts, version, throttle_ms)
+            self._accounts.send_unacknowledged(parts, version, throttle_ms, charged)
 
     def discard(self, request: ProduceRequest) -> None:
         """It was read and will never be forwarded: the connection is over."""
-        gate, version = self._gate, request.version
-        if gate.rejected.asks and gate.awaits(request.parts, version):
+        accounts, version = self._accounts, request.version
+        if accounts.rejected.asks and accounts.awaits(request.parts, version):
             request = _with_checksums(request)
         if request.acks:
-            gate.count(request.parts, version, "discarded")
+            accounts.count(request.parts, version, "discarded")
         else:  # its client believes that it was sent, and will not send it again
-            gate.count(request.parts, version, "dropped", CONNECTION_LOST)
+            accounts.count(request.parts, version, "dropped", CONNECTION_LOST)
+
+
+def _reason(refused: Refused) -> str:
+    """Of the partition that has to wait longest."""
+    return max(refused.values(), key=lambda why: why.throttle_ms).reason
 
 
 def _with_checksums(request: ProduceRequest) -> ProduceRequest:

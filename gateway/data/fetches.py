@@ -1,17 +1,20 @@
 # Fetch and ShareFetch requests of one connection where some limit concerns them: client quotas (consumer_byte_rate,
-# request_percentage) and resource groups with a dispatch limit. What each may ask for, what its answer is charged to,
-# what its client is told, and how long the next one waits. Sans-IO.
+# request_percentage) and resource groups with a dispatch limit. Says what each may ask for, what its answer is charged
+# to, what its client is told, and how long the next one waits. Sans-IO.
 #
-# What quotas are charged is known when an answer begins, what resource groups are charged when it has passed
-# (dispatch.py): while not all of an answer is here, its client can only be told what is to be expected.
+# The charge to quotas is known when an answer begins, that to resource groups when it has passed (dispatch.py): while
+# not all of an answer is here, its client can only be told what is to be expected.
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.data.dispatch import Dispatch
 from gateway.data.hold import MAX_MUTE_S
+from policies.decision import Patience
+from policies.quotas.lines import NONE
 from protocol import api, fetch_request, produce_request
 from protocol.fetch_response import FetchMeter
 from protocol.framing import ANSWER_HEAD, unspoken
@@ -20,13 +23,14 @@ from protocol.stream import EndpointHider, has_endpoints
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.data.gate import Gate
+    from gateway.data.client import Client
     from gateway.data.steps import Request
+    from policies.quotas.lines import Lines
     from protocol.pending import Entry
 
 APIS: Final = (api.FETCH, api.SHARE_FETCH)
 HEAD: Final = 13  # bytes of an answer up to behind its throttle time: size, correlation id, no tagged fields, and it
-BY_QUOTA, BY_GROUP = 1, 2  # what an answer is charged to
+BY_QUOTA, BY_GROUP, COUNTED = 1, 2, 4  # what an answer is charged to; of what consumers take of its broker
 _LARGEST: Final = 2**31 - 1
 _THROTTLE: Final = struct.Struct(">i")
 
@@ -42,65 +46,84 @@ class _Passing(NamedTuple):
 
 
 class Fetches:
-    """`mute_until`: until when these requests have to wait."""
+    """`mute_until`: the time until which these requests have to wait."""
 
-    __slots__ = ("_gate", "_passing", "dispatch", "mute_until")
+    __slots__ = ("_client", "_denied_since", "_last", "_passing", "_promised", "_would_wait_until", "dispatch",
+                 "mute_until")  # fmt: skip
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._passing: _Passing | None = None
         self.dispatch: Dispatch | None = None
         self.mute_until = 0.0
+        self._would_wait_until = 0.0  # if what is only observed were enforced
+        self._denied_since = 0.0  # the first Fetch since then found no room under a quota
+        self._last = 0  # bytes of the last answer under a quota
+        self._promised: deque[tuple[Lines, int]] = deque()  # for each answer under a quota that is to come
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def ask(self, request: Request, is_over: bool, now: float) -> int | None:
-        """What its answer is charged to; None: it has to wait until `mute_until`. `is_over`: it can't wait.
+    def ask(self, request: Request, now: float) -> int | None:
+        """The kinds of limits that its answer is charged to; None: it has to wait until `mute_until`.
 
-        It may only ask for as much as can be paid for by a bounded wait, or it has to wait itself.
+        It may only ask for a part of the bytes that a bounded wait can pay for. Since the broker gives one batch at
+        least, more may be owed: then it has to wait itself.
 
         Raises:
             MalformedFrame: it can't be read.
         """
-        gate = self._gate
-        world = gate.world
+        client = self._client
+        world = client.world
         if not (world.quotas.has_fetch_limits or world.engine.groups.has_dispatch_limits):
             return 0
+        if self.mute_until > now:
+            return None
         client_id = produce_request.client_id(request.buf, request.start, request.stop)  # the header is the same
-        if client_id != gate.client_id:
-            gate.identify(client_id)
-            gate.find_lines(now)
-        charges, most = self._ask_quotas(request.key)
+        if client_id != client.client_id:
+            client.identify(client_id)
+            client.find_lines(now)
+        charges, most = COUNTED if world.quotas.counts_fetches else 0, _LARGEST
+        lines = client.lines if request.key == api.FETCH else NONE
+        observes = "quota" in client.observed
+        if (lines.consume or lines.request) and not observes and not self._has_room(lines, now):
+            return None
         if self._has_dispatch_limit(request):
             charges |= BY_GROUP
             if self.dispatch is None:
-                self.dispatch = Dispatch(gate)
+                self.dispatch = Dispatch(client)
             wait = self.dispatch.ask(_topics(request), request.version >= api.FETCH_TOPIC_IDS, now)
-            if not world.engine.groups.observes:
-                if wait and not is_over:
+            if "group" not in client.observed:
+                if wait:
                     self._mute(wait, now)
                     return None
                 most = min(most, self.dispatch.most(now) or _LARGEST)
+        if lines.consume or lines.request:
+            charges |= BY_QUOTA
+            promised = 0 if observes else lines.promise(now)
+            self._promised.append((lines, promised))
+            most = min(most, promised or _LARGEST)
         if most < _LARGEST:
             cap = fetch_request.cap if request.key == api.FETCH else fetch_request.cap_share
             cap(request.buf, request.start, request.stop, request.version, max(1, most))
         return charges
 
-    def _ask_quotas(self, key: int) -> tuple[int, int]:
-        """What to charge, and the most bytes that may be asked for."""
-        lines = self._gate.lines
-        if key != api.FETCH or not (lines.consume or lines.request):
-            return 0, _LARGEST
-        if self._gate.world.quotas.observes or not lines.consume:
-            return BY_QUOTA, _LARGEST
-        return BY_QUOTA, int(min(line.bucket.rate for line in lines.consume) * MAX_MUTE_S)
+    def _has_room(self, lines: Lines, now: float) -> bool:
+        """Whether quotas let a Fetch pass; else it has to wait."""
+        denied_s = now - self._denied_since if self._denied_since else 0.0
+        answer = lines.ask_fetch(self._last, Patience(denied_s=denied_s), now)
+        if answer.admitted:
+            self._denied_since = 0.0
+            return True
+        self._denied_since = self._denied_since or now
+        self._mute(answer.wait, now)
+        return False
 
     def _has_dispatch_limit(self, request: Request) -> bool:
-        groups = self._gate.world.engine.groups
-        if not groups.has_dispatch_limits or self._gate.exempt:
+        groups = self._client.world.engine.groups
+        if not groups.has_dispatch_limits or self._client.exempt:
             return False
         is_readable = request.version >= api.FLOORS[request.key]
-        if not is_readable and not groups.observes:  # what is fetched by it can't be charged
+        if not is_readable and "group" not in self._client.observed:  # what is fetched by it can't be charged
             raise unspoken(request.key, request.version)
         return is_readable
 
@@ -109,16 +132,25 @@ class Fetches:
     def begin(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> EndpointHider | None:
         """An answer in buf[pos:end], of which HEAD bytes are here: charge it, and tell its client how long to wait.
 
-        Returns what it has to be fed to while it passes, if anything.
+        Returns the meter that it has to be fed to while it passes, if any.
         """
-        world = self._gate.world
+        client = self._client
         _, _, version, key, charges = entry
         size, _ = ANSWER_HEAD.unpack_from(buf, pos)
         at = _throttle_at(buf, pos, size, key, version)
-        wait = self._gate.consume(4 + size, now) if charges & BY_QUOTA else 0.0
-        would = 0.0
-        if world.quotas.observes:
-            wait, would = 0.0, wait
+        wait, would = 0.0, max(0.0, self._would_wait_until - now)
+        if charges & COUNTED:
+            client.world.quotas.note_fetched(client.node_id, 4 + size)
+        if charges & BY_QUOTA:
+            lines, promised = self._promised.popleft()
+            lines.release(promised)
+            self._last = 4 + size
+            if "quota" not in client.observed:
+                wait = client.lines.charge_fetch(4 + size, now)
+            elif would:  # it would not have asked for it yet
+                client.lines.spare_fetch(4 + size)
+            else:
+                would = client.lines.charge_fetch(4 + size, now)
         if not charges & BY_GROUP:
             self._delay(wait, would, now)
             _tell(buf, at, wait)
@@ -127,7 +159,7 @@ class Fetches:
         by_id = key == api.SHARE_FETCH or version >= api.FETCH_TOPIC_IDS
         meter = FetchMeter(key, version, size)
         self._passing = _Passing(meter, by_id, now + wait, now + would, at if is_whole else -1)
-        if not is_whole and self.dispatch is not None and not world.engine.groups.observes:
+        if not is_whole and self.dispatch is not None and "group" not in client.observed:
             _tell(buf, at, max(wait, self.dispatch.expect(size, now)))
         return meter
 
@@ -137,13 +169,14 @@ class Fetches:
         if passing is None or dispatch is None:
             return
         meter, by_id, until, would_until, throttle_at = passing
-        dispatch.take(meter.taken(), by_id, now)
+        observes = "group" in self._client.observed
+        dispatch.take(meter.taken(), by_id, now, would_wait=observes and now < self._would_wait_until)
         if not is_over:
             return
         self._passing = None
         wait, would = max(0.0, until - now), max(0.0, would_until - now)
         owed = dispatch.end(meter.size, now)
-        if self._gate.world.engine.groups.observes:
+        if observes:
             would = max(would, owed)
         else:
             wait = max(wait, owed)
@@ -152,19 +185,23 @@ class Fetches:
 
     def close(self) -> None:
         """The connection is over."""
+        while self._promised:
+            lines, promised = self._promised.popleft()
+            lines.release(promised)
         if self.dispatch is not None:
             self.dispatch.close()
 
     def _delay(self, wait: float, would: float, now: float) -> None:
-        """`would`: how long the next request would have to wait because of what is only observed."""
+        """`would`: the seconds that the next request would have to wait for limits that are only observed."""
+        self._would_wait_until = now + would
         if wait:
             self._mute(wait, now)
         elif would:
-            self._gate.world.ledger.count("fetches_would_be_delayed")
+            self._client.world.ledger.count("fetches_would_be_delayed")
 
     def _mute(self, wait: float, now: float) -> None:
         self.mute_until = max(self.mute_until, now + min(wait, MAX_MUTE_S))
-        ledger = self._gate.world.ledger
+        ledger = self._client.world.ledger
         ledger.count("fetches_delayed")
         ledger.count("fetch_delay_ms", round(wait * 1000))
 
@@ -177,7 +214,7 @@ def _topics(request: Request) -> Iterable[bytes]:
 
 
 def _throttle_at(buf: bytearray, pos: int, size: int, key: int, version: int) -> int:
-    """Where the throttle time of the answer at `pos` is; -1: nowhere, or behind tagged fields."""
+    """The position of the throttle time of the answer at `pos`; -1: it has none, or behind tagged fields."""
     is_flexible = key == api.SHARE_FETCH or version >= api.FETCH_FLEXIBLE
     at = pos + 8 + is_flexible  # behind size and correlation id, and then the header's tagged fields
     return -1 if not version or at + 4 > pos + 4 + size or (is_flexible and buf[at - 1]) else at

@@ -1,5 +1,5 @@
-# What makes the requests of one connection wait, and what ends that early: times and flags that the link and the parts
-# of a session share. Decides nothing.
+# The reasons why the requests of one connection wait, and what ends that early: times and flags that the link and the
+# parts of a session share. Decides nothing.
 
 from __future__ import annotations
 
@@ -11,21 +11,34 @@ class Hold:
     """Times are the link's monotonic clock in seconds; 0.0: none.
 
     Attributes:
-        until: until when the request at the head of the unread input must wait.
-        mute_until: until when Produce requests must.
-        paused_since: since when the request at the head is held because a disk is full.
-        drained_at: when the client's socket was last seen empty: no unread request is older.
-        client_gone: the link saw, after a pause, that the client has closed. What it doesn't wait for any more is
-            discarded: it has been sent again elsewhere, and would be written twice. acks=0 is forwarded.
+        until: the time until which the request at the head of the unread input must wait.
+        mute_until: the time until which Produce requests must.
+        arrived: while requests are handled that had to wait: since when they are here.
+        why: the reason of the limit that said so last, for people; "": there was none.
+        paused_since: the time since which the request at the head is held because a disk is full.
+        drained_at: the time at which the client's socket was last seen empty: no unread request is older.
+        client_gone: the link saw, after a pause, that the client has closed. Requests that it doesn't wait for any more
+            are discarded: it has sent them again elsewhere, and they would be written twice. acks=0 is forwarded.
         draining: no new requests: they are discarded unforwarded (acks=0 passes), so that clients send them elsewhere.
-        memory_short: others wait for memory: what is held here without an end has to go.
+        memory_short: other connections wait for memory: requests that are held here without an end have to go.
     """
 
-    __slots__ = ("client_gone", "drained_at", "draining", "memory_short", "mute_until", "paused_since", "until")
+    __slots__ = (
+        "arrived",
+        "client_gone",
+        "drained_at",
+        "draining",
+        "memory_short",
+        "mute_until",
+        "paused_since",
+        "until",
+        "why",
+    )
 
     def __init__(self, now: float) -> None:
-        self.until = self.mute_until = self.paused_since = 0.0
+        self.until = self.mute_until = self.paused_since = self.arrived = 0.0
         self.drained_at = now
+        self.why = ""
         self.client_gone = self.draining = self.memory_short = False
 
     @property

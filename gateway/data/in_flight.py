@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from protocol.produce_request import Partition
 
 MAX_PENDING = 1000  # on one connection before it is no longer read; clients send 1 to 5
-PARTITION_BYTES = 200  # what one partition of a request keeps until its answer, about
-FEW_PARTITIONS = 16  # so many are not worth counting
+PARTITION_BYTES = (
+    280  # what one partition of a request keeps until its answer, about, with the limits that it was charged to
+)
+FEW_PARTITIONS = 16  # this many are not worth counting
 
 
 class InFlight(Pending):

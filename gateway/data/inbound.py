@@ -1,7 +1,7 @@
 # Reading from one socket: into one buffer that all connections of a worker share, with as little copying as frames
 # allow.
 #
-# What is left of an incomplete frame is kept until its rest comes: a small one as bytes, put in front of what is read
+# The beginning of an incomplete frame is kept until its rest comes: a small one as bytes, put in front of what is read
 # next; a large one in a buffer of its own, as large as the frame, that the rest is read straight into (copying a
 # growing leftover on every read would be quadratic). Such a buffer is taken whole from the connection's account
 # (budget.py) before the body is read; while there is no room, the socket is not read.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.data.budget import Account, Large
 
-HEAD_ROOM = 32 * 1024  # what can be put in front of a read, so a leftover up to here needs no buffer of its own
+HEAD_ROOM = 32 * 1024  # room in front of a read: a leftover up to this size needs no buffer of its own
 SHARED_BYTES = 256 * 1024  # one recv: more costs cache misses and fairness, less costs calls
 
 EOF = -1
@@ -32,14 +32,14 @@ class Shared:
         self.room = self._room = memoryview(self.buffer)[HEAD_ROOM:]
 
     def bound(self, is_short: bool) -> None:
-        """While memory is short no more is read at once than can be kept where it can't be handled."""
+        """While memory is short a link reads no more at once than it can keep where it can't handle it."""
         self.room = self._room[:HEAD_ROOM] if is_short else self._room
 
 
 class Inbound:
     """The read side of one socket.
 
-    After `receive` said that bytes are there, they are buf[start:end], and `keep` must be told what was not handled
+    After `receive` said that bytes are there, they are buf[start:end], and `keep` must be told of the unhandled ones
     before the shared buffer is used again. Where `large` is set, buf is a frame's own buffer, which a link may take.
     """
 
@@ -114,7 +114,7 @@ class Inbound:
         return self.end - self.start
 
     def begin(self, data: bytes) -> None:
-        """What was read before there was this: the beginning of the first frame."""
+        """Take the bytes read before this existed: the beginning of the first frame."""
         self._keep_left(data)
 
     def _keep_left(self, data: bytes) -> None:
@@ -140,7 +140,7 @@ class Inbound:
     def keep(self, pos: int, frame_bytes: int, *, proven: bool = True) -> None:
         """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces).
 
-        `proven` False: nobody knows who sends it.
+        `proven` False: its sender has not authenticated.
         """
         if self.large is not None:
             self._account.give(self.large)

@@ -13,39 +13,30 @@ from gateway.channel import Interval
 from gateway.data.ledger import Ledger
 from gateway.data.lowest_factor import LowestFactor
 from gateway.data.uplink import Uplink
-from policies.engine import Engine
+from policies.limits.meter import SECOND_S
 
-INTERVAL_S = 1.0
+INTERVAL_S = SECOND_S
 MAX_UNSPOOLED = 120  # intervals kept for control; beyond it the current one simply lasts longer, nothing is lost
 MAX_UNSPOOLED_ROWS = 250_000  # of these intervals, likewise
 CLOCK_SLACK_S = 0.5  # by which the wall clock and the monotonic one may differ over an interval before it was set
 
 
 class Intervals:
-    """`factor`: the storage factor that is enforced, for the record. `unspooled`: what control has not confirmed."""
+    """`factor`: the storage factor that is enforced, for the record. `unspooled`: the intervals that control has not
+    confirmed.
+    """
 
-    def __init__(self, boot: str, number: int, ledger: Ledger, engine: Engine, uplink: Uplink) -> None:
+    def __init__(self, boot: str, number: int, ledger: Ledger, uplink: Uplink) -> None:
         self.factor = LowestFactor()
         self.unspooled: deque[Interval] = deque()
         self._boot = boot
         self._number = number
         self._ledger = ledger
-        self._engine = engine
         self._uplink = uplink
         self._seq = itertools.count()
         self._began = self._second_ended = trio.current_time()
         self._start_ms = _wall_ms()
         self._spooled = trio.Event()
-
-    async def run(self) -> None:
-        """Each second, counted from ticks: what a tick changed is in the interval behind it, and nothing of it before
-        (policies/whatif/replay.py lives on that).
-        """
-        while True:
-            left = self._engine.next_tick(trio.current_time()) % INTERVAL_S
-            await trio.sleep(left if left > INTERVAL_S / 2 else left + INTERVAL_S)
-            if self._engine.next_tick(trio.current_time()) > INTERVAL_S / 2:  # else its end is the tick's
-                self.end_second()
 
     def end_second(self) -> None:
         """End the interval unless it has only begun, or control has too many to confirm."""

@@ -1,9 +1,9 @@
 # The worker's counters: bytes, messages, requests, delay and repeats by (broker, topic, principal, client id, outcome,
 # reason, resource group, client software).
 #
-# Owned by the data path and read by nobody else: sessions keep a reference to the rows that they touch and add to them
+# Owned by the data path and read by it alone: sessions keep a reference to the rows that they touch and add to them
 # without a look-up. `close` ends an interval by starting a new dictionary and raising `epoch`; a session that sees
-# another epoch forgets its rows (and its meters: see `renew`). So rows that nobody uses any more vanish by themselves.
+# another epoch forgets its rows (and its meters: see `renew`). So rows that are no longer used vanish.
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gateway.channel import Row
+from gateway.data.latencies import Meter
 from policies.usage import NOTES
 
 OTHER = "other"
@@ -31,18 +32,19 @@ _Key = tuple[int, str, str, str, str, str, str, str]
 
 
 class Ledger:
-    """Counts of one worker since the last `close`."""
+    """Counts of one worker since the last `close`. `max_names`: of clients, and of topics, in one interval."""
 
-    __slots__ = ("_clients", "_max_names", "_rows", "_topics", "counts", "epoch", "size")
+    __slots__ = ("_clients", "_rows", "_topics", "counts", "epoch", "latencies", "max_names", "size")
 
     def __init__(self, max_names: int = 10_000) -> None:
         self.epoch = 0
         self.size = 0  # bytes, about
         self.counts: dict[str, int] = {}
+        self.latencies = Meter()
         self._rows: dict[_Key, Counts] = {}
         self._clients: set[tuple[str, str, str]] = set()
         self._topics: set[str] = set()
-        self._max_names = max_names
+        self.max_names = max_names
 
     def row(
         self,
@@ -59,7 +61,7 @@ class Ledger:
 
         Client ids and software names are free text, principals may be one per session, and topics need not exist:
         beyond `max_names` clients or topics in one interval, or MAX_BYTES of rows, the rest is counted under `other`,
-        so that a client can't fill memory, disk and usage topic with names. Whoever calls bounds the names' lengths.
+        so that a client can't fill memory, disk and usage topic with names. The caller bounds the names' lengths.
         """
         key = (broker, topic, principal, client_id, outcome, reason, group, software)
         row = self._rows.get(key)
@@ -69,12 +71,12 @@ class Ledger:
             topic = principal = client_id = software = OTHER
         client = (principal, client_id, software)
         if client not in self._clients:
-            if len(self._clients) >= self._max_names:
+            if len(self._clients) >= self.max_names:
                 principal = client_id = software = OTHER
             else:
                 self._clients.add(client)
         if topic not in self._topics:
-            if len(self._topics) >= self._max_names:
+            if len(self._topics) >= self.max_names:
                 topic = OTHER
             else:
                 self._topics.add(topic)
@@ -90,7 +92,7 @@ class Ledger:
         self.counts[name] = self.counts.get(name, 0) + n
 
     def renew(self) -> None:
-        """Make every session look up again what it keeps: meters may have gone."""
+        """Make every session look up its rows and meters again: meters may have gone."""
         self.epoch += 1
 
     def close(self) -> tuple[tuple[Row, ...], dict[str, int]]:

@@ -6,8 +6,8 @@
 #
 # Backpressure: a side is not read while the other has something that it was not able to send; the client is not read
 # either while answers to it wait, for the gateway makes answers of its own. One writer per socket by construction: all
-# of this is synchronous and in one thread. What may pass and what is owed is the session's, how long anything may take
-# is the watch's; here are sockets and what follows from where they stand.
+# of this is synchronous and in one thread. The session says what may pass and what is owed, the watch how long anything
+# may take; here are sockets and what follows from where they stand.
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import socket
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from gateway.data.ends import EndLog, UpstreamError, close_reason
+from gateway.data.ends import EndLog, SpeaksTls, UpstreamError, close_reason
+from gateway.data.farewell import Farewell
 from gateway.data.inbound import EOF, Inbound
 from gateway.data.outbound import Outbound
 from gateway.data.parked import Parked
 from gateway.data.reactor import ERR, HUP, IN, OUT, RDHUP
 from gateway.data.sides import Side
 from gateway.data.watch import Late, Watch
-from protocol.framing import check_answer_head, check_request_head
+from protocol.framing import check_answer_head, check_request_head, is_tls_alert
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from gateway.data.session import Session
 
 MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
+GRACE_S = 30.0  # that a connection may be too old while no moment between two requests has been seen
 READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
 READ_ON_S = 0.05  # … and with so long between
-_CLOSE_WAIT = 8  # of TCP_INFO's first byte
 
 
 class Link:
@@ -46,6 +47,7 @@ class Link:
     """
 
     __slots__ = (
+        "_farewell",
         "_is_drained",
         "_is_plain",
         "_log",
@@ -75,10 +77,11 @@ class Link:
         self.finishing = ""
         self.closed = False
         self._watch = Watch(self.client, session.hold.drained_at)
-        self._log = EndLog(session.gate, peer)
+        self._log = EndLog(session.client, peer)
         self._is_plain = True  # nothing parked, no side has ended, nothing is finishing
         self._is_drained = True  # the client's socket was empty, and is being read: what comes now has not waited
         self._timer_at = 0.0
+        self._farewell: Farewell | None = None
 
     def open(self) -> None:
         """Put both sockets into the reactor.
@@ -94,14 +97,33 @@ class Link:
     def is_muted(self) -> bool:
         return self.parked.held is not None and bool(self.session.hold.until)
 
+    @property
+    def id(self) -> str:
+        """In the log and in the list of connections."""
+        return self._log.connection
+
+    @id.setter
+    def id(self, value: str) -> None:
+        self._log.connection = value
+
+    def age_s(self, now: float) -> float:
+        """Seconds since it was joined to a broker."""
+        return now - self._watch.opened_at
+
+    def idle_s(self, now: float) -> float:
+        """Seconds since the last byte from either side."""
+        return now - max(self._watch.read_at, self._watch.answered_at)
+
     # --- events -------------------------------------------------------------------------------------------------------
 
     def on_client(self, events: int, now: float) -> None:
         """The client's socket is ready."""
-        if events & (ERR | HUP):
-            self.close("disconnects_client")
-            return
         client = self.client
+        if events & (ERR | HUP):
+            if events & ERR or not client.is_shut or not client.mask & IN:
+                self.close(self.finishing if client.is_shut else "disconnects_client")
+                return
+            events |= IN  # both have said that nothing more comes: what came before is still there
         try:
             if events & OUT:
                 client.outbound.flush(client.sock)
@@ -142,7 +164,7 @@ class Link:
                 elif n == EOF:
                     self._upstream_ended(now)
             elif events & (ERR | HUP | RDHUP) and not upstream.is_gone:
-                # What it said before is still the client's: its end is read behind that.
+                # Its earlier answers are still the client's: its end is read behind that.
                 upstream.is_gone, upstream.mask = True, 0
                 self._begin_end(now)
         except OSError:
@@ -165,18 +187,18 @@ class Link:
         self.reactor.call_soon(self)
 
     def _begin_end(self, now: float) -> None:
-        """Nothing more comes from a side, or is taken from it: what is left has to go in time."""
+        """Nothing more comes from a side, or is taken from it: the bytes that are left have to go in time."""
         self._watch.ended_at, self._is_plain = now, False
 
     def _client_ended(self, now: float) -> None:
         self.client.is_over = True
         self._begin_end(now)
         partial = self.client.inbound.partial
-        if partial:
+        if partial and not self.client.is_shut:
             self._log.malformed(f"half a frame: {partial} bytes, then the client closed")
 
     def _upstream_broken(self, now: float) -> None:
-        """Nothing can be sent to it any more; what it said before may still be to be read."""
+        """Nothing can be sent to it any more; its earlier bytes may still be unread."""
         self.upstream.outbound.close()
         self.upstream.is_gone = True
         self._begin_end(now)
@@ -188,7 +210,7 @@ class Link:
     # --- client -> upstream -------------------------------------------------------------------------------------------
 
     def _handle(self, buf: bytearray, pos: int, end: int, large: Large | None, now: float) -> None:
-        """Give the session what was read, send what it leaves, and keep or park the rest."""
+        """Give the session the bytes read, send those that it passes on, and keep or park the rest."""
         session, inbound = self.session, self.client.inbound
         inbound.large = None  # ours from here on: handed on to what needs it further, or given back below
         if self.finishing and not session.hold.draining:
@@ -196,11 +218,11 @@ class Link:
             return
         malformed = reason = ""  # not the error itself: it would keep this frame, and all of the session, in a circle
         frame_bytes, start = 0, pos
-        started = perf_counter() if session.gate.timed else 0.0
+        started = perf_counter() if session.client.timed else 0.0
         try:
             pos = session.on_client(buf, pos, end, now)
             if pos < end and not session.hold.until:
-                frame_bytes = check_request_head(buf, pos, end, session.world.settings.max_request_bytes)
+                frame_bytes = check_request_head(buf, pos, end, session.client.world.settings.max_request_bytes)
         except MalformedFrame as error:
             malformed, reason = str(error), close_reason(error)
         if pos != start:
@@ -216,7 +238,7 @@ class Link:
         if session.to_client:
             self._send_client()
         if started:
-            session.gate.spend(perf_counter() - started, now)
+            session.client.spend(perf_counter() - started, now)
         if reason:
             self._log.malformed(malformed)
             self.finishing = reason  # the requests before the broken one are still answered
@@ -224,6 +246,7 @@ class Link:
         elif pos < end and not self.closed:
             if session.hold.until or session.in_flight.is_full:
                 self._park(buf, pos, end, large)
+                self.parked.note(session.why_waiting, now)
                 return
             inbound.buf, inbound.end = buf, end
             inbound.keep(pos, frame_bytes, proven=not session.authentication.is_owed)
@@ -238,11 +261,12 @@ class Link:
         self._is_plain = False
 
     def _resume(self, now: float) -> None:
-        """A hold is over: handle what was parked, after a look at whether its client is still there.
+        """A hold is over: handle the parked requests, after a look at whether their client is still there.
 
-        A client that gave up has sent the same records again on another connection; forwarding what it left here would
-        write them twice. Its FIN may stand behind requests that are not read yet, so those are read first. Not where
-        nothing is forwarded anyway: all connections may be held at once, and none may read what it has no room for.
+        A client that gave up has sent the same records again on another connection; forwarding the requests that it
+        left here would write them twice. Its FIN may stand behind requests that are not read yet, so those are read
+        first. Not where nothing is forwarded anyway: all connections may be held at once, and none may read more than
+        it has room for.
         """
         session, parked = self.session, self.parked
         hold = session.hold
@@ -263,7 +287,12 @@ class Link:
         parked.rounds = 0
         hold.client_gone = hold.client_gone or self.client.is_over
         size = end - pos
+        head, hold.arrived = parked.head, parked.since
         self._handle(buf, pos, end, large, now)
+        hold.arrived = 0.0
+        waited = parked.waited(size, head, now)
+        if waited and head.reason:
+            session.client.world.ledger.latencies.wait(head.reason, waited)
         hold.memory_short = False  # it was about what was held; what comes next is looked at anew
         hold.drained_at = parked.age(size, hold.drained_at, now)
 
@@ -271,7 +300,7 @@ class Link:
         """Read up to about `most` bytes more, and note when the client has closed."""
         client = self.client
         more = bytearray()
-        ended = client.is_gone or _in_close_wait(client.sock)
+        ended = client.is_gone or client.has_fin
         try:
             while len(more) < most:
                 data = client.inbound.recv(client.sock, 262_144)
@@ -291,17 +320,20 @@ class Link:
     def _handle_answers(self, now: float) -> None:
         session, inbound = self.session, self.upstream.inbound
         buf, end = inbound.buf, inbound.end
-        started = perf_counter() if session.gate.timed else 0.0
+        started = perf_counter() if session.client.timed else 0.0
         try:
             pos = session.on_upstream(buf, inbound.start, end, now)
         except (UpstreamError, MalformedFrame) as error:
-            self._end_upstream(error)
+            self._end_upstream(SpeaksTls() if is_tls_alert(buf, inbound.start, end) else error)
             return
         if session.to_client:
             self._send_client()
         if started:
-            session.gate.spend(perf_counter() - started, now)
+            session.client.spend(perf_counter() - started, now)
         if not self.closed and (pos < end or inbound.large is not None):
+            if is_tls_alert(buf, pos, end):
+                self._end_upstream(SpeaksTls())
+                return
             size = check_answer_head(buf, pos, end) if session.wants_whole_answer else 0
             if size > self.reactor.budget.limit:
                 self._end_upstream(UpstreamError(f"an answer of {size} bytes, more than limits.max_buffered_bytes"))
@@ -326,7 +358,7 @@ class Link:
     # --- what follows from where things stand -------------------------------------------------------------------------
 
     def _go_on(self, now: float) -> None:
-        """After anything happened: resume, shut down, close, or change what is waited for."""
+        """After any event: resume, shut down, close, or change the events waited for."""
         client, upstream = self.client, self.upstream
         if self._is_plain and client.mask == upstream.mask == IN:
             inbound = client.inbound
@@ -338,10 +370,10 @@ class Link:
             self._resume(now)
         if self.closed:
             return
-        if upstream.is_over and not client.is_stuck:
+        if upstream.is_over and not client.is_stuck and not session.admin.is_judged:
             self.close("disconnects_client" if client.is_over else "disconnects_upstream")
             return
-        if self.finishing and session.is_idle and not client.is_stuck and not upstream.is_stuck:
+        if self.finishing and session.is_idle and not (client.is_stuck or upstream.is_stuck or self._lingers(now)):
             self.close(self.finishing)
             return
         if client.is_over and not upstream.is_shut and parked.held is None and not upstream.is_stuck:
@@ -357,11 +389,12 @@ class Link:
         self._update()
 
     def _update(self) -> None:
-        """Tell epoll what is waited for, where it changed."""
+        """Tell epoll the events that are waited for, where they changed."""
         client, upstream = self.client, self.upstream
         ended = client.is_over or upstream.is_over or upstream.is_gone or self.finishing
         self._is_plain = not (ended or self.session.in_flight.is_waiting or self.parked.held is not None)
-        read = self._is_plain and not (client.is_stuck or upstream.is_stuck or client.inbound.waiting)
+        lingers = client.is_shut and not client.is_over
+        read = (self._is_plain or lingers) and not (client.is_stuck or upstream.is_stuck or client.inbound.waiting)
         self._is_drained = read and client.inbound.drained
         client.wait_for((IN if read else 0) | (OUT if client.is_stuck else 0), self.reactor)
         read = not (client.is_stuck or upstream.is_over or upstream.inbound.waiting)
@@ -373,6 +406,8 @@ class Link:
         """End a connection that takes too long, whatever it does; to be called every few seconds."""
         client, upstream, session = self.client, self.upstream, self.session
         session.tidy(now)
+        if settings.max_connection_age_s:
+            self._retire(now, settings)
         ends = upstream.is_over or upstream.is_gone or self.finishing or (client.is_over and client.inbound.partial)
         self._end_late(
             self._watch.check(
@@ -389,7 +424,7 @@ class Link:
         self._end_late(self._watch.check_course(timeout_s, self.session.account.is_wanted, now))
 
     def is_reading(self, now: float) -> bool:
-        """Whether its client takes what it is sent; False only where it has taken too little for a while."""
+        """Whether its client takes the bytes sent to it; False only where it has taken too little for a while."""
         return self._watch.is_reading(now)
 
     def give_up(self) -> None:
@@ -398,7 +433,7 @@ class Link:
         self._end_late(Late("memory", f"memory is used up, and it waits for more of it with {used} bytes"))
 
     def shed(self) -> None:
-        """Memory is used up, and this connection's client doesn't read what it holds of it."""
+        """Memory is used up, and this connection's client doesn't read the bytes that are held for it."""
         used = self.session.account.used
         self._end_late(Late("slow_reader", f"memory is short, and it does not read the {used} bytes it asked for"))
 
@@ -410,16 +445,36 @@ class Link:
                 self._log.closed(late.kind, late.what)
             self.close(f"disconnects_{late.kind}")
 
-    def drain(self, now: float) -> None:
+    def end_gently(self, cause: str, now: float) -> None:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
-        self.session.hold.draining = True
+        if self.closed:
+            return
+        self._farewell = self._farewell or Farewell(self.client, self.session)
         self._is_plain = False
         if not self.finishing:
-            self.finishing, self._watch.ended_at = "disconnects_drain", now
+            self.finishing, self._watch.ended_at = cause, now
         if self.parked.held is not None:
             self._resume(now)
         if not self.closed:
             self._go_on(now)
+
+    def _lingers(self, now: float) -> bool:
+        farewell = self._farewell
+        return farewell is not None and farewell.lingers(now, lambda when: self.reactor.call_at(when, self))
+
+    def _retire(self, now: float, settings: WorkerSettings) -> None:
+        """Its time is over: end it between two requests; where there has been no such moment for long, all the same."""
+        overdue_s = self._watch.overdue_s(settings.max_connection_age_s, now)
+        if overdue_s < 0.0 or self.finishing or self.session.authentication.is_owed:
+            return
+        client, upstream = self.client, self.upstream
+        is_between = (
+            self._is_plain
+            and self.session.is_idle
+            and not (client.inbound.partial or upstream.inbound.partial or client.is_stuck or upstream.is_stuck)
+        )
+        if is_between or overdue_s > GRACE_S:
+            self.end_gently("disconnects_age", now)
 
     def close(self, cause: str) -> None:
         """Close both sockets, settle the accounts, give all memory back."""
@@ -429,7 +484,7 @@ class Link:
         reactor, session, held = self.reactor, self.session, self.parked.held
         reactor.links.discard(self)
         try:
-            session.world.ledger.count(cause)
+            session.client.world.ledger.count(cause)
             # Before any memory is given back: a connection that waits for it may write into it at once.
             by_broker = cause == "disconnects_upstream"
             session.close(held[:3] if held is not None else None, by_broker=by_broker)
@@ -444,14 +499,3 @@ class Link:
                 side.outbound.close()
             session.account.close()
             reactor.on_closed(self)
-
-
-def _in_close_wait(sock: socket.socket) -> bool:
-    """Whether the peer's FIN has arrived, read or not (Linux)."""
-    tcp_info = getattr(socket, "TCP_INFO", None)
-    if tcp_info is None:
-        return False
-    try:
-        return sock.getsockopt(socket.IPPROTO_TCP, tcp_info, 1)[0] == _CLOSE_WAIT
-    except OSError:
-        return False

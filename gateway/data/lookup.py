@@ -41,7 +41,8 @@ class Lookup:
         self._is_answered = False  # the last question
 
     def look(self, missing: frozenset[bytes], acks: int, is_over: bool, now: float) -> Look | None:
-        """How long the request at the head, with these ids without a name, waits. None: no longer, or there are none.
+        """The wait of the request at the head, with these ids without a name. None: it waits no longer, or there are no
+        such ids.
 
         `is_over`: its client doesn't wait for the answer.
         """

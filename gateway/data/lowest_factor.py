@@ -1,4 +1,4 @@
-# The lowest storage factor since somebody last asked: for the usage record of an interval. Knows no clock, no policy.
+# The lowest storage factor since it was last read: for the usage record of an interval. Knows no clock, no policy.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-# A connection before it has a session: its TLS handshake, and the head of its first request. Only then is a broker
-# dialled, so that who says nothing, or nothing that Kafka knows, costs a few kilobytes here and no broker anything.
+# The head of a connection's first request. Only then is a broker dialled, so that who says nothing, or nothing that
+# Kafka knows, costs a few kilobytes here and no broker anything.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.framing import REQUEST_HEAD, check_request_head
 if TYPE_CHECKING:
     import socket
 
-HEAD = REQUEST_HEAD.size  # bytes of a request that say what it is
+HEAD = REQUEST_HEAD.size  # bytes of a request that identify it
 
 
 class Source(Protocol):
@@ -28,7 +28,7 @@ async def receive_head(source: Source, sock: socket.socket, max_bytes: int, *, w
     """The first HEAD bytes; fewer where the client ended before.
 
     Raises:
-        MalformedFrame: nobody who speaks Kafka begins like that.
+        MalformedFrame: no Kafka client begins like that.
         OSError: the connection is broken.
     """
     head = b""

@@ -1,9 +1,11 @@
-# Sending to one socket: at once what it takes, later what it didn't. What is kept is charged to the connection; a large
-# request's buffer is held until all of it has gone, instead of being copied.
+# Sending to one socket: at once what it takes, later what it didn't. Bytes that are kept are charged to the connection;
+# a large request's buffer is held until all of it has gone, instead of being copied.
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
+from socket import SHUT_WR
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ MAX_IOV = 512  # IOV_MAX is 1024 on Linux
 
 
 class Outbound:
-    """What a socket didn't take at once. `emptied`: how many times all of it had gone."""
+    """The bytes that a socket didn't take at once. `emptied`: how many times all of them had gone."""
 
     __slots__ = ("_account", "_charged", "_held", "emptied", "pieces")
 
@@ -27,7 +29,7 @@ class Outbound:
         self.pieces: deque[Any] = deque()
 
     def send(self, sock: socket.socket, parts: list[Any], large: Large | None) -> Large | None:
-        """Send all of `parts`, keep what doesn't go. Returns `large` unless it is needed for that.
+        """Send all of `parts`, keep the bytes that don't go. Returns `large` unless it is needed for that.
 
         Raises:
             OSError: the connection is broken.
@@ -74,7 +76,7 @@ class Outbound:
                 self._account.charge(len(whole))
 
     def flush(self, sock: socket.socket) -> None:
-        """Send more of what was kept.
+        """Send more of the kept bytes.
 
         Raises:
             OSError: the connection is broken.
@@ -82,18 +84,29 @@ class Outbound:
         pieces = self.pieces
         while pieces:
             try:
-                sent = sock.send(pieces[0])
+                sent = sock.send(pieces[0]) if len(pieces) == 1 else sock.sendmsg(islice(pieces, MAX_IOV))
             except BlockingIOError:
                 return
-            if sent == len(pieces[0]):
-                pieces.popleft()
-            else:
+            while sent and sent >= len(pieces[0]):
+                sent -= len(pieces.popleft())
+            if sent:
                 pieces[0] = pieces[0][sent:]
         self.emptied += 1
-        self.close()
+        self._settle()
+
+    def shut(self, sock: socket.socket) -> None:
+        """Tell the peer that nothing more comes, when all has gone.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        sock.shutdown(SHUT_WR)
 
     def close(self) -> None:
         self.pieces.clear()
+        self._settle()
+
+    def _settle(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
             self._account.give(held)

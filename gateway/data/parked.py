@@ -1,9 +1,9 @@
-# What was read of a client and can't be handled yet, since the request at its head has to wait: kept, charged, and how
-# old the oldest of it is.
+# Input of a client that can't be handled yet, since the request at its head has to wait: kept, charged, and how old the
+# oldest of it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gateway.data.budget import Account, Large
@@ -11,15 +11,32 @@ if TYPE_CHECKING:
 Input = tuple[bytearray, int, int, "Large | None"]  # buf[from:to], and whose buffer it is: a frame's own, or None
 
 
-class Parked:
-    """At most one piece: `held`. `rounds`: how many times it was put back since more was read behind it."""
+class Head(NamedTuple):
+    """The request at the head of what is held. `reason`: that of the limit for which it waits, "" where it waits for
+    something else. `since`: so long.
+    """
 
-    __slots__ = ("_account", "_behind", "_emptied_at", "held", "rounds")
+    reason: str = ""
+    since: float = 0.0
+
+
+class Parked:
+    """At most one piece: `held`.
+
+    Attributes:
+        rounds: how many times it was put back since more was read behind it.
+        since: the time since which something is held without a break; 0.0: nothing is.
+        head: the request at its head.
+    """
+
+    __slots__ = ("_account", "_behind", "_emptied_at", "head", "held", "rounds", "since")
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self.held: Input | None = None
         self.rounds = 0
+        self.since = 0.0
+        self.head = Head()
         self._behind = 0  # of what was held when the socket was last seen empty: bytes not handled yet …
         self._emptied_at = 0.0  # … and when that was; 0.0: all of it is handled
 
@@ -30,8 +47,25 @@ class Parked:
             self._account.charge(end)
         self.held = buf, pos, end, large
 
+    def note(self, reason: str, now: float) -> None:
+        """The request at its head begins to wait, for that reason."""
+        self.since = self.since or now
+        self.head = Head(reason, now)
+
+    def waited(self, size: int, head: Head, now: float) -> float:
+        """Of `size` bytes that were held some were handled, if any: how long the request at their head has waited; 0.0
+        if it waits on.
+        """
+        left = self.held[2] - self.held[1] if self.held is not None else 0
+        if left == size:
+            self.head = Head(head.reason or self.head.reason, head.since)
+            return 0.0
+        if not left:
+            self.since = 0.0
+        return now - head.since
+
     def take(self) -> Input:
-        """What is held, to be handled; a large buffer is the caller's from here on."""
+        """The held bytes, to be handled; a large buffer is the caller's from here on."""
         assert self.held is not None
         held, self.held = self.held, None
         if held[3] is None:
@@ -39,9 +73,9 @@ class Parked:
         return held
 
     def age(self, size: int, drained_at: float, now: float) -> float:
-        """Of `size` bytes that were held some were handled: since when the oldest that is left has waited.
+        """Of `size` bytes that were held some were handled: the time since which the oldest one left has waited.
 
-        `drained_at`: what was said of that before. A client that pipelines into a steady delay keeps something here for
+        `drained_at`: that time as it was before. A client that pipelines into a steady delay keeps something here for
         ever, each request but for a moment.
         """
         left = self.held[2] - self.held[1] if self.held is not None else 0

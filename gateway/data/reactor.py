@@ -3,8 +3,8 @@
 # All sockets sit in one private epoll, whose descriptor one trio task awaits; a ready socket is handled by a plain
 # call. No task, no buffer and no lock per connection. While there is traffic the task stays in the epoll for a slice of
 # a few milliseconds before it lets trio's other tasks run (a trip through trio costs 10 µs, more than a request does);
-# when nothing comes, it waits in trio. Who calls into a link from elsewhere (a timer, a dialler, the channel) ends with
-# `settle`. Rules that keep this right, with their reasons, are in docs/non-obvious.md.
+# when nothing comes, it waits in trio. A caller from elsewhere (a timer, a dialler, the channel) ends with `settle`.
+# Rules that keep this right, with their reasons, are in docs/non-obvious.md.
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import trio
 
 from gateway.data.budget import Budget
 from gateway.data.inbound import Shared
+from gateway.data.latencies import Meter
 
 if TYPE_CHECKING:
     import socket
@@ -40,7 +41,7 @@ DEAF = ONESHOT  # the same where its FIN is known already: only an error or a re
 
 
 class Poller(Protocol):
-    """What is used of `select.epoll`."""
+    """The used part of `select.epoll`."""
 
     def fileno(self) -> int: ...
     def register(self, fd: int, mask: int) -> None: ...
@@ -90,12 +91,12 @@ class SelectorPoller:
 
 
 def new_poller() -> Poller:
-    """epoll, or what comes closest."""
+    """epoll, or the closest there is."""
     return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
 
 
 class Handler(Protocol):
-    """Whose sockets are in a reactor."""
+    """The owner of sockets in a reactor."""
 
     def on_ready(self, now: float) -> None:
         """After `call_soon`."""
@@ -115,9 +116,10 @@ class Reactor(Generic[H]):
 
     Attributes:
         links: every open connection pair.
-        shared, budget: where links read into, and the bound on what they hold.
-        on_bug: called with a link and an exception that nobody expected; the link is closed already.
+        shared, budget: the buffer that links read into, and the bound on the bytes that they hold.
+        on_bug: called with a link and an unexpected exception; the link is closed already.
         on_closed: called with a link that has ended.
+        latencies: told when everything that links answered has been sent.
     """
 
     def __init__(
@@ -125,7 +127,9 @@ class Reactor(Generic[H]):
         max_buffered_bytes: int,
         on_bug: Callable[[H, Exception], None],
         on_closed: Callable[[H], None] = lambda link: None,
+        latencies: Meter | None = None,
     ) -> None:
+        self.latencies = latencies or Meter()
         self.links: set[H] = set()
         self.shared = Shared()
         self.budget = Budget(max_buffered_bytes)
@@ -169,7 +173,7 @@ class Reactor(Generic[H]):
             self._timer_set.set()
 
     def settle(self, now: float) -> None:
-        """Do what handling events left to be done. Anyone who called into a link outside of an event must call this."""
+        """Do the work that handling events left. A caller of a link's methods outside of an event must call this."""
         while self._ready:
             ready, self._ready = self._ready, []
             for link in ready:
@@ -178,6 +182,8 @@ class Reactor(Generic[H]):
             closing, self._closing = self._closing, []
             for sock in closing:
                 sock.close()
+        if self.latencies.answered:
+            self.latencies.end_batch(now, trio.current_time())
 
     def guard(self, link: H, call: Callable[..., Any], *args: Any) -> None:
         """An unexpected error ends its own link, never the reactor."""
@@ -207,7 +213,7 @@ class Reactor(Generic[H]):
             poller.close()
 
     def _run_slice(self) -> None:
-        poller, handlers = self._poller, self._handlers
+        poller, handlers, answered = self._poller, self._handlers, self.latencies.answered
         now = trio.current_time()
         end = now + SLICE_S
         while now < end:
@@ -225,6 +231,8 @@ class Reactor(Generic[H]):
                     self._fail(handler.__self__, bug)  # type: ignore[attr-defined]
             if self._ready or self._closing:
                 self.settle(now)
+            if answered:
+                self.latencies.end_batch(now, trio.current_time())
 
     async def run_timers(self) -> None:
         """End mutes and other waits when their time has come."""

@@ -1,15 +1,17 @@
-# What one client connection asks for: from its bytes to what goes upstream. Sans-IO.
+# The requests of one client connection: from its bytes to what goes upstream. Sans-IO.
 #
-# What is admitted stays in one untouched run of the caller's buffer; a run is cut only where a request is stripped of
+# Admitted requests stay in one untouched run of the caller's buffer; a run is cut only where a request is stripped of
 # partitions, answered here, or has to wait. A request that has to wait (a mute, a topic id without a name, an admin
-# request's turn) stays unhandled at the head of the unread input, and the hold says until when. What becomes of a
-# Produce request off the fast path is decided in enforcement.py.
+# request's turn) stays unhandled at the head of the unread input, and the hold says until when. enforcement.py decides
+# what becomes of a Produce request off the fast path.
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gateway.channel import API_REQUESTS
 from gateway.data import fetches
+from gateway.data.admin_requests import concerns_control
 from gateway.data.authentication import MAX_UNAUTHENTICATED
 from gateway.data.ends import Unauthenticated
 from gateway.data.enforcement import with_checksums
@@ -18,11 +20,14 @@ from gateway.data.steps import ANSWER, FORWARD, FORWARDED, HOLD, SKIP, SKIPPED, 
 from protocol import api, produce_request, rewrite
 from protocol.framing import MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head, largest, unspoken
 from protocol.identity import software
-from protocol.pending import CAP, FETCH, PASS, PRODUCE, REWRITE, SASL, STREAM, Entry
+from protocol.pending import CAP, FETCH, PASS, PRODUCE, REWRITE, STREAM, Entry
 from protocol.stream import has_endpoints
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.data import sums
     from gateway.data.admin_requests import AdminRequests
     from gateway.data.authentication import Authentication
     from gateway.data.enforcement import Enforcement
@@ -30,20 +35,34 @@ if TYPE_CHECKING:
     from gateway.data.gate import Gate
     from gateway.data.hold import Hold
     from gateway.data.in_flight import InFlight
+    from policies.limits.meter import Meter
+    from policies.quotas.lines import Lines
+    from policies.thresholds.topic_meter import TopicMeter
+    from protocol.produce_request import Partition
+else:
+    try:
+        from gateway.data import sums_compiled as sums  # the same, where a compiler was
+    except ImportError:
+        from gateway.data import sums
 
 _BY_ID = api.PRODUCE_TOPIC_IDS
 _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
 
 
+API_COUNTS = tuple(f"{API_REQUESTS}{key}" for key in range(MAX_API_KEY + 1))
+
+
 class Requests:
     """The requests of one connection.
 
-    `to_upstream`: what is to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes.
+    `to_upstream`: the bytes to be sent to the broker, in order: memoryviews of the caller's buffer, or bytes.
     """
 
     __slots__ = (
         "_admin",
         "_authentication",
+        "_client",
+        "_demand",
         "_enforcement",
         "_fetches",
         "_gate",
@@ -64,39 +83,51 @@ class Requests:
         admin: AdminRequests,
     ) -> None:
         self._gate = gate
+        self._client = gate.client
         self._in_flight = in_flight
         self._hold = hold
         self._authentication = authentication
+        self._demand = authentication.demand
         self._enforcement = enforcement
         self._fetches = fetches
         self._admin = admin
         self._has_skipped = False  # a request that will never be answered: nothing behind it may be
         self.to_upstream: list[Any] = []
 
+    @property
+    def max_bytes(self) -> int:
+        """That a request may have."""
+        return self._gate.world.settings.max_request_bytes
+
     def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        """Handle the whole requests in buf[pos:end]; return where the first unhandled byte is.
+        """Handle the whole requests in buf[pos:end]; return the position of the first unhandled byte.
 
         Raises:
             MalformedFrame: the connection must be closed. Requests before the broken one are handled, it isn't.
         """
-        gate, hold, in_flight = self._gate, self._hold, self._in_flight
+        gate, client, hold, in_flight = self._gate, self._client, self._hold, self._in_flight
         world, entries = gate.world, in_flight.entries
-        if world.wants_sasl and not self._authentication.is_done:
-            return self._handle_unauthenticated(buf, pos, end, now)
+        if self._demand.wants_sasl and not self._authentication.is_done:
+            pos = self.handle_unauthenticated(buf, pos, end, now)
+            if not self._authentication.is_done:
+                return pos
         if gate.epoch != world.ledger.epoch:
             gate.renew()
-        if gate.lines_version != world.quotas.version:
-            gate.find_lines(now)
+        if client.lines_version != world.quotas.version:
+            client.find_lines(now)
         hold.until = 0.0
         if in_flight.is_waiting:
             return pos
         muted = hold.mute_until > now and not hold.draining
         special = (
-            gate.limited or hold.client_gone or hold.draining or world.engine.guards_storage or bool(world.plugins)
+            client.limited or hold.client_gone or hold.draining or world.engine.guards_storage or bool(world.plugins)
         )
+        quota = client.quota
         max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
-        by_name, by_id, total, fence = gate.meters, gate.meters_by_id, gate.broker.total, gate.fence
-        asks = gate.rejected.asks
+        by_name, by_id, total, fence = gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.fence
+        accounts = gate.accounts
+        asks = accounts.rejected.asks
+        mask, arrived = world.ledger.latencies.mask, hold.arrived or now
         read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
         run = pos
         handled = 0
@@ -115,34 +146,52 @@ class Requests:
                     if not _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
                         raise unspoken(key, version)
                     _, acks, client_id, _, parts = skim(buf, pos + 4, stop, most)
-                    if client_id != gate.client_id:
-                        gate.identify(client_id)
-                        gate.find_lines(now)
-                        special = special or gate.limited
-                    # The fast way: one partition of a topic that is known here and within its limit.
-                    if len(parts) == 1 and acks and not fence.entries and not special:
-                        part = parts[0]
-                        meter = (by_id if version >= _BY_ID else by_name).get(part[0])
-                        if meter is not None and not meter.over:
-                            if asks and part[4] < 0 and gate.awaits(parts, version):
+                    if client_id != client.client_id:
+                        client.identify(client_id)
+                        client.find_lines(now)
+                        special, quota = special or client.limited, client.quota
+                    # The fast way: topics that are known here and within their limits.
+                    if acks and not fence.entries and not special:
+                        meters = by_id if version >= _BY_ID else by_name
+                        passes = False
+                        if len(parts) == 1:
+                            part = parts[0]
+                            meter = meters.get(part[0])
+                            if (
+                                meter is not None
+                                and meter.uncounted < meter.free_to
+                                and (quota is None or quota.passes(part[2], now))
+                            ):
+                                meter.uncounted += part[2]
+                                meter.messages += part[3]
+                                total.uncounted += part[2]
+                                passes = True
+                        elif _take_all(parts, meters, total, quota, now):
+                            in_flight.keep(parts)
+                            passes = True
+                        if passes:
+                            if asks and accounts.awaits(parts, version):
                                 parts = with_checksums(buf, pos + 4, stop, parts)
-                            meter.uncounted += part[2]
-                            meter.messages += part[3]
-                            total.uncounted += part[2]
-                            entries.append((correlation, PRODUCE, version, parts, None, 0))
+                            stamp = None if correlation & mask else (arrived, now)
+                            entries.append((correlation, PRODUCE, version, parts, None, 0, quota, stamp))
+                            gate.denied_since = 0.0
                             handled += 1
                             pos = stop
+                            if in_flight.is_waiting:
+                                break
                             continue
                     request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, parts)
                     step = self._enforcement.handle(request, now)
-                    if step.delays:  # what is behind a delayed request stays parked and undecided
+                    if step.delays:  # requests behind a delayed one stay parked and undecided
                         muted = hold.mute_until > now
                 elif self._fetches.mute_until > now and key in fetches.APIS and not hold.is_over:
                     hold.until = self._fetches.mute_until
                     break
                 else:
                     step = self._handle_other(Request(buf, pos + 4, stop, key, version, correlation), now)
-                    special = special or gate.limited  # a Fetch may have come under another client id
+                    special, quota = special or client.limited, client.quota  # it may have another client id
+                    if step.move != HOLD:
+                        world.ledger.count(API_COUNTS[key])
                 if step.move != FORWARD:
                     self._divert(step, buf, run, pos)
                     if step.move == HOLD:
@@ -161,7 +210,7 @@ class Requests:
                 world.ledger.count("requests", handled)
         return pos
 
-    def _handle_unauthenticated(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+    def handle_unauthenticated(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Requests of a client that the broker hasn't accepted yet: only the steps of SASL pass, one at a time.
 
         SaslServerAuthenticator does the same. None of these requests is metered, and none takes part in any limit.
@@ -170,8 +219,9 @@ class Requests:
         max_bytes = world.settings.max_request_bytes
         run = pos
         handled = 0
+        self._hold.until = 0.0
         try:
-            while not self._in_flight.is_waiting:
+            while not (self._in_flight.is_waiting or self._authentication.is_open(now)):
                 length = check_request_head(buf, pos, end, max_bytes)
                 if not length:
                     break
@@ -185,9 +235,13 @@ class Requests:
                 step = self._handle_other(Request(buf, pos + 4, stop, key, version, correlation), now)
                 if step.move != FORWARD:
                     self._divert(step, buf, run, pos)
+                    if step.move == HOLD:
+                        run = pos
+                        break
                     run = stop
                 pos = stop
                 handled += 1
+                world.ledger.count(API_COUNTS[key])
         finally:
             self._cut(buf, run, pos)
             if handled:
@@ -199,7 +253,7 @@ class Requests:
             self.to_upstream.append(memoryview(buf)[start:stop])
 
     def _divert(self, step: Step, buf: bytearray, run: int, pos: int) -> None:
-        """The request at `pos` doesn't pass as it is: end the run before it, and do what is to be done instead."""
+        """The request at `pos` doesn't pass as it is: end the run before it, and carry out the step."""
         self._cut(buf, run, pos)
         if step.move == ANSWER:
             self._in_flight.answer(step.frame)
@@ -212,7 +266,7 @@ class Requests:
             self._has_skipped = True
 
     def _handle_other(self, request: Request, now: float) -> Step:
-        """Note what a request other than Produce is owed, or say what becomes of it instead.
+        """Note the answer that a request other than Produce is owed, or return the step to take instead.
 
         Raises:
             MalformedFrame: it is none that the gateway lets pass.
@@ -229,7 +283,7 @@ class Requests:
         if key == api.API_VERSIONS:
             if cap is not None and version > cap:
                 return Step(ANSWER, rewrite.unsupported_api_versions(correlation))
-            self._gate.introduce(software(buf, start, stop))
+            self._client.introduce(software(buf, start, stop))
             entry = (correlation, CAP, version)
         elif cap is not None and version > cap:
             raise unspoken(key, version)
@@ -237,13 +291,14 @@ class Requests:
             entry = (correlation, REWRITE, version, key)
         elif has_endpoints(key, version):
             entry = (correlation, STREAM, version, key)
-        elif key in world.managed or self._admin.turn is not None:
-            return self._admin.take(request, now)
         elif key in (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE):
-            entry = (correlation, SASL, self._authentication.claim(request))
-            self._in_flight.is_waiting = True
+            return self._authentication.take(request, now)
+        elif self._admin.turn is not None or (key in world.questions.apis and concerns_control(request)):
+            return self._admin.take(request, now)
         if key in fetches.APIS:
-            charges = self._fetches.ask(request, self._hold.is_over, now)
+            charges = self._fetches.ask(request, now)
+            if charges is None and self._hold.is_over:  # forwarded at once, it would evade its wait
+                return SKIPPED
             if charges is None:
                 return Step(HOLD, until=self._fetches.mute_until)
             if charges:
@@ -251,9 +306,13 @@ class Requests:
         self._in_flight.entries.append(entry)
         return FORWARDED
 
+    def skip_rest(self) -> None:
+        """No request that comes from here on is answered: acks=0 passes, all else is discarded."""
+        self._has_skipped = True
+
     def discard(self, buf: bytearray, pos: int, end: int) -> None:
-        """What was read and will never be forwarded."""
-        gate, settings = self._gate, self._gate.world.settings
+        """Count the requests that were read and will never be forwarded."""
+        client, settings = self._client, self._client.world.settings
         max_bytes, most = settings.max_request_bytes, settings.max_partitions_per_request
         try:
             while (length := check_request_head(buf, pos, end, max_bytes)) and pos + length <= end:
@@ -261,10 +320,31 @@ class Requests:
                 stop = pos + length
                 if key == 0 and _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
                     _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, stop, most)
-                    if client_id != gate.client_id:
-                        gate.identify(client_id)
+                    if client_id != client.client_id:
+                        client.identify(client_id)
                     request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, parts)
                     self._enforcement.discard(request)
                 pos = stop
         except MalformedFrame:
             return  # never forwarded, and no Produce request: nothing to account for
+
+
+def _take_all(
+    parts: list[Partition], meters: Mapping[bytes, TopicMeter], total: Meter, quota: Lines | None, now: float
+) -> bool:
+    """Charge the meters of a request of several partitions, and its client's quota; False: nothing, since some topic
+    has to be looked at, or the quota asked.
+    """
+    charges = []
+    for topic, size, messages in sums.by_topic(parts):
+        meter = meters.get(topic)
+        if meter is None or meter.uncounted >= meter.free_to:
+            return False
+        charges.append((meter, size, messages))
+    if quota is not None and not quota.passes(sum([size for _, size, _ in charges]), now):
+        return False
+    for meter, size, messages in charges:
+        meter.uncounted += size
+        meter.messages += messages
+        total.uncounted += size
+    return True

@@ -1,10 +1,11 @@
 # The core of one client connection: bytes in, bytes out, no socket, no clock, no await. Here its parts are joined:
 #
-#   client ──► requests ──► to_upstream        authentication   the client's principal, by SASL
+#   client ──► requests ──► to_upstream        authentication   the client's principal, by SASL; termination
 #                 │                            enforcement      a Produce request that some limit concerns; lookup
 #              in flight, hold                 fetches          Fetch where some limit concerns it; dispatch
 #                 │                            admin            admin requests that control answers
-#   to_client ◄── answers ◄── broker           gate             what may pass, and how it is counted
+#                 │                            gate             what may pass; accounts, how it is counted
+#   to_client ◄── answers ◄── broker           client           who it is
 #
 # The link (links.py) feeds both ends with what it has read and sends what is left in `to_upstream` and `to_client`. A
 # session that has to wait stops before the request in question and says until when in `hold.until`; the link parks the
@@ -18,6 +19,7 @@ from gateway.data.admin_requests import AdminRequests
 from gateway.data.answers import Answers
 from gateway.data.authentication import Authentication
 from gateway.data.budget import Charge
+from gateway.data.client import Client
 from gateway.data.enforcement import Enforcement
 from gateway.data.fetches import Fetches
 from gateway.data.gate import Gate
@@ -25,23 +27,27 @@ from gateway.data.hold import Hold
 from gateway.data.in_flight import InFlight
 from gateway.data.lookup import Lookup
 from gateway.data.requests import Requests
+from gateway.data.termination import TerminatedRequests, Termination
+from gateway.listener_names import DEFAULT_LISTENER
+from policies.verdict import STORAGE_PAUSE
 from protocol.pending import PRODUCE
 
 if TYPE_CHECKING:
     from gateway.data.budget import Account
     from gateway.data.world import World
 
+FETCH_WAIT = "fetch"  # a client quota or a resource group that limits what consumers get
 FENCE_BYTES = 850  # of one entry of a fence, about
 
 
 class Session:
-    """One client connection, joined to one upstream connection of broker `node_id`.
+    """One client connection to `listener`, joined to one upstream connection of broker `node_id`.
 
     Attributes:
-        account: what memory is charged to.
-        to_upstream, to_client: what must be sent next, in order: memoryviews of the caller's buffer, or bytes. The link
-            empties them after every call.
-        on_client, on_upstream: handle what is in buf[pos:end] and return where the first unhandled byte is: see
+        account: the one that memory is charged to.
+        to_upstream, to_client: the bytes to be sent next, in order: memoryviews of the caller's buffer, or bytes. The
+            link empties them after every call.
+        on_client, on_upstream: handle the bytes in buf[pos:end] and return the position of the first unhandled one: see
             Requests.handle and Answers.handle.
     """
 
@@ -52,6 +58,7 @@ class Session:
         "account",
         "admin",
         "authentication",
+        "client",
         "fetches",
         "gate",
         "hold",
@@ -60,23 +67,32 @@ class Session:
         "on_upstream",
         "to_client",
         "to_upstream",
-        "world",
     )
 
-    def __init__(self, world: World, node_id: int, account: Account, now: float) -> None:
-        self.world = world
+    def __init__(
+        self, world: World, node_id: int, account: Account, now: float, listener: str = DEFAULT_LISTENER
+    ) -> None:
         self.account = account
-        self.gate = gate = Gate(world, node_id)
+        self.client = client = Client(world, node_id, listener)
+        self.gate = gate = Gate(client)
         self.hold = hold = Hold(now)
         self.in_flight = in_flight = InFlight(account)
-        self.authentication = authentication = Authentication(gate, account)
         lookup = Lookup(world.ledger)
-        self.fetches = fetches = Fetches(gate)
-        self.admin = admin = AdminRequests(gate, in_flight, account)
+        self.fetches = fetches = Fetches(client)
+        self.admin = admin = AdminRequests(client, in_flight, account)
+        own = world.own_sasl(listener)
+        authentication = (
+            Authentication(client, account, in_flight)
+            if own is None
+            else Termination(client, account, admin, in_flight, own)
+        )
+        self.authentication: Authentication = authentication
         enforcement = Enforcement(gate, in_flight, hold, lookup)
         self._requests = Requests(gate, in_flight, hold, authentication, enforcement, fetches, admin)
         self._answers = Answers(gate, in_flight, hold, authentication, lookup, fetches, admin)
         self.on_client, self.on_upstream = self._requests.handle, self._answers.handle  # no call for each request
+        if isinstance(authentication, Termination):
+            self.on_client = TerminatedRequests(self._requests, authentication, hold).handle
         self._fence_charge = Charge(account)
         self.to_upstream: list[Any] = self._requests.to_upstream
         self.to_client: list[Any] = in_flight.out
@@ -100,26 +116,42 @@ class Session:
             return self.admin.may_move(hold.until, now)
         return now >= hold.until if hold.until else self.in_flight.has_room
 
+    @property
+    def why_waiting(self) -> str:
+        """The reason of the limit for which the request at the head of the unread input waits; "" where it waits for
+        something else.
+        """
+        hold = self.hold
+        if hold.paused_since:
+            return STORAGE_PAUSE
+        if hold.until and hold.until == hold.mute_until:
+            return hold.why
+        return FETCH_WAIT if hold.until and hold.until == self.fetches.mute_until else ""
+
+    def say_goodbye(self) -> None:
+        """The client is told that nothing more comes: what it still sends is sent again elsewhere, but for acks=0."""
+        self._requests.skip_rest()
+
     def tidy(self, now: float) -> None:
-        """To be called every few seconds: let go of fences that are over, and charge what is left of them."""
+        """To be called every few seconds: let go of fences that are over, and charge the memory of those left."""
         fence = self.gate.fence
         fence.expire(now)
         self._fence_charge.set(len(fence.entries) * FENCE_BYTES)
 
     def close(self, parked: tuple[bytearray, int, int] | None = None, *, by_broker: bool = False) -> None:
-        """Settle the accounts: what was forwarded and not answered, and what was read and never forwarded."""
-        gate, in_flight = self.gate, self.in_flight
+        """Settle the accounts: requests forwarded and not answered, and requests read and never forwarded."""
+        gate, accounts, in_flight = self.gate, self.gate.accounts, self.in_flight
         self._fence_charge.set(0)
         if by_broker:
-            gate.retract_unacknowledged()
-        if gate.epoch != self.world.ledger.epoch:
+            accounts.retract_unacknowledged()
+        if gate.epoch != gate.world.ledger.epoch:
             gate.renew()
         for entry in in_flight.entries:
             if entry[1] == PRODUCE:
-                _, _, version, parts, _, _ = entry
+                _, _, version, parts, _, _, charged, _ = entry
                 in_flight.forget(parts)
-                gate.count(parts, version, "unanswered")
-                gate.retract(parts, version)
+                accounts.count(parts, version, "unanswered")
+                accounts.retract(parts, version, charged)
         in_flight.entries.clear()
         self.fetches.close()
         self.admin.end()

@@ -1,22 +1,22 @@
-# The worker's side of limits that several workers or gateways share: goes by the parts that control tells, and reports
-# what this worker takes of each limit and where it wants more.
+# The worker's side of limits that several gateways share: goes by the parts that control tells, and reports what this
+# worker takes of each limit and where it wants more.
 #
-# A worker that is alone reports nothing. When control has said nothing for too long, the worker goes by the fallback
-# that it was told. Where there are other gateways, that is next to nothing: they consider a silent gateway dead within
-# two cycles, and share what was its own. How parts are dealt out is policies/fleet/shares.py's.
+# Where this gateway is alone it reports nothing. When control has said nothing for too long, the worker goes by the
+# fallback that it was told. While other gateways can be heard, that is next to nothing: they consider a silent gateway
+# dead within two cycles, and share what was its own. How parts are dealt out is policies/fleet/shares.py's.
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
 
 from gateway.channel import Demand, Parts, Up
 from policies.fleet import demand
-from policies.fleet.keys import FleetKey, total_key
+from policies.fleet.keys import FleetKey, total_key, total_out_key
 from policies.fleet.shares import FLOORS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from policies.quotas.lines import QuotaLines
 
 MOST_AT_ONCE = 500  # usages told in one message: control has others to listen to
-LATE_S = 1.0  # control's own word on what holds comes a moment after the former one has expired
+LATE_S = 1.0  # control's new message comes a moment after the former one has expired
 
 
 class ShareReporter:
@@ -52,19 +52,19 @@ class ShareReporter:
 
     def take_parts(self, parts: Parts, now: float) -> None:
         fleet = self._engine.fleet
-        fleet.tell(parts.parts, parts.members, parts.settle_s, now)
+        fleet.tell(parts.parts, parts.gateways, parts.settle_s, now, whole=parts.whole)
         self._engine.retune(now)
         self._valid_until, self._lease_s, self._is_over = parts.valid_until, parts.lease_s, False
         self._told.set()
-        if fleet.members > 1:
+        if fleet.gateways > 1:
             self._joined.set()
 
     def begin(self) -> None:
-        """There is a new control, which knows nothing of us."""
+        """There is a new control, which knows nothing of this worker."""
         self._whole = True
 
     def end(self) -> None:
-        """Control is gone, and other gateways hear nothing of us from now on."""
+        """Control is gone, and other gateways hear nothing of this one from now on."""
         if self._lease_s is not None and not self._is_over:
             self._is_over = True
             until = time.monotonic() + self._lease_s
@@ -72,10 +72,10 @@ class ShareReporter:
             self._told.set()  # `watch` has to look again
 
     async def report(self, quotas: QuotaLines) -> None:
-        """Tell what is taken and wanted, while there is anybody to share with."""
+        """Tell control the demand for each limit, while there is another gateway to share with."""
         while True:
             self._joined = trio.Event()
-            if self._engine.fleet.members == 1:
+            if self._engine.fleet.gateways == 1:
                 self._whole = self._is_alone = True
                 await self._joined.wait()
             if self._is_heard():
@@ -83,58 +83,53 @@ class ShareReporter:
             await trio.sleep(demand.LOOK_S)
 
     def look(self, quotas: QuotaLines, now: float) -> None:
-        """See what was taken since the last look, and tell what is new."""
-        if self._is_alone:  # until now nobody looked
+        """Measure the demand since the last look, and tell control the changes."""
+        if self._is_alone:  # first look
             self._is_alone = False
             self._totals = {total_key(node_id): broker.taken for node_id, broker in self._engine.brokers.items()}
+            self._totals |= {total_out_key(node_id): fetched for node_id, fetched in quotas.fetched.items()}
             for line in list(self._engine.fleet.lines.values()):
                 line.noted = line.spent
-        for key, size, hungry, weight, topics in self._taken(quotas, now):
-            self._demand.note(key, size, hungry, now, weight=weight, topics=topics)
+        self._note_totals(quotas, now)
+        for key, line in list(self._engine.fleet.lines.items()):
+            if key not in self._totals:  # the line of all producers, while disks fill up
+                self._demand.note_line(line, now)
         if self._whole:
             self._demand.forget()
         uses = list(self._demand.uses(now).items())
         for at in range(0, len(uses), MOST_AT_ONCE) if uses else range(self._whole):
-            # What isn't listed in the first one is idle, until a further one says otherwise.
+            # A limit that the first one doesn't list is idle, until a further one says otherwise.
             if not self._post(Demand(dict(uses[at : at + MOST_AT_ONCE]), self._whole)):
                 self._whole = True
                 return
             self._whole = False
 
-    def _taken(self, quotas: QuotaLines, now: float) -> Iterator[tuple[FleetKey, float, bool, float, int]]:
-        """Of every limit that was used or waited for since the last look: how much, as if it were in force whole."""
+    def _note_totals(self, quotas: QuotaLines, now: float) -> None:
+        """Note the bytes that brokers got, or gave, whose total is shared: by requests that wait for it, or by shares
+        of it.
+        """
         before, self._totals = self._totals, {}
         claims = quotas.claims(now)
-        totals: set[FleetKey] = set()
         for node_id, broker in self._engine.brokers.items():
             weight, hungry = claims.get(node_id, (0.0, False))
-            if not (broker.delays or weight):
+            if not (broker.limits.delays or weight):
                 continue
             key = total_key(node_id)
-            totals.add(key)
             taken = self._totals[key] = broker.taken
             size = taken - before.get(key, taken)
-            hungry = broker.take_hunger(now) or hungry
-            if size or hungry:
-                yield key, max(0.0, size / broker.factor), hungry, weight or 1.0, 0
-        for key, line in list(self._engine.fleet.lines.items()):
-            if key in totals:  # the line of all producers, while disks fill up
-                continue
-            if line.spent == line.noted and not (line.hungry or line.bucket.in_debt):
-                continue
-            spent = line.spent - line.noted
-            hungry = line.hungry or line.bucket.wait(now) > 0.0
-            line.noted = line.spent
-            line.hungry = False
-            if spent or hungry:
-                yield key, max(0.0, spent / line.factor), hungry, 1.0, line.topics
+            hungry = broker.limits.is_hungry(now) or hungry
+            self._demand.note(key, max(0.0, size / broker.limits.effect.factor), hungry, now, weight=weight or 1.0)
+        for node_id, (weight, hungry) in quotas.claims(now, "consumer_byte_rate").items():
+            key = total_out_key(node_id)
+            fetched = self._totals[key] = quotas.fetched.get(node_id, 0)
+            self._demand.note(key, float(fetched - before.get(key, fetched)), hungry, now, weight=weight)
 
     async def watch(self) -> None:
         """Go by the fallback when control has said nothing for too long."""
         while True:
             told = self._told = trio.Event()
             timeout_s = math.inf
-            if self._valid_until is not None and self._engine.fleet.members > 1 and not self._engine.fleet.falls_back:
+            if self._valid_until is not None and self._engine.fleet.gateways > 1 and not self._engine.fleet.falls_back:
                 late_s = LATE_S if self._is_heard() and not self._is_over else 0.0
                 timeout_s = max(0.0, self._valid_until + late_s - time.monotonic())
             with trio.move_on_after(timeout_s) as waiting:
@@ -148,7 +143,7 @@ class ShareReporter:
             self._log("warning", "limits of the fleet: nothing new was heard in time: the fallback holds")
         else:
             self._engine.fleet.lose(now)
-            self._whole = True  # whoever speaks next has to tell all parts again
+            self._whole = True  # the next control has to send all parts again
             self._log(
                 "warning",
                 "limits of the fleet: nothing new was heard in time, and other gateways share what was ours: until"

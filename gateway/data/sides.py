@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from gateway.data.outbound import Outbound
     from gateway.data.reactor import Reactor
 
+_CLOSE_WAIT = 8  # of TCP_INFO's first byte
+
 
 class Side:
     """
     Attributes:
-        mask: what epoll tells of it.
+        mask: the events that epoll tells of it.
         is_over: its end was read: nothing more comes.
         is_shut: it was told that nothing more comes.
         is_gone: its peer has closed or reset, whether that was read or not; only an error or a reset is news.
@@ -36,8 +38,19 @@ class Side:
 
     @property
     def is_stuck(self) -> bool:
-        """It didn't take all that it was sent."""
+        """Whether it didn't take all the bytes sent to it."""
         return bool(self.outbound.pieces)
+
+    @property
+    def has_fin(self) -> bool:
+        """Whether the peer's FIN has arrived, read or not (Linux)."""
+        tcp_info = getattr(socket, "TCP_INFO", None)
+        if tcp_info is None:
+            return False
+        try:
+            return self.sock.getsockopt(socket.IPPROTO_TCP, tcp_info, 1)[0] == _CLOSE_WAIT
+        except OSError:
+            return False
 
     def open(self, reactor: Reactor[Any], handler: Callable[[int, float], None]) -> None:
         """Put it into the reactor.
@@ -51,7 +64,7 @@ class Side:
         reactor.register(self.sock, IN, handler)
 
     def wait_for(self, mask: int, reactor: Reactor[Any]) -> None:
-        """Have epoll tell of that; of nothing but an end where it is 0."""
+        """Have epoll tell of these events; of nothing but an end where it is 0."""
         mask = mask or (DEAF if self.is_gone else QUIET)
         if mask != self.mask:
             self.mask = mask
@@ -64,4 +77,4 @@ class Side:
             OSError: the connection is broken.
         """
         self.is_shut = True
-        self.sock.shutdown(socket.SHUT_WR)
+        self.outbound.shut(self.sock)

@@ -1,5 +1,5 @@
-# What the parts of a session tell each other about one request: what it is, and what becomes of it. Off the fast path
-# only: there a request is a few local variables (requests.py).
+# The words of the parts of a session about one request: what it is, and what becomes of it. Off the fast path only:
+# there a request is a few local variables (requests.py).
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from protocol.produce_request import Partition
 
-# What becomes of a request.
+# The fates of a request.
 FORWARD = 0  # it goes upstream as it is
 REPLACE = 1  # `frame` goes upstream in its place; b"": nothing does
 ANSWER = 2  # the client gets `frame`, in its turn
@@ -28,7 +28,9 @@ class Request(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """A whole Produce request in buf[start:stop], without its size prefix; `parts` are what skim says of it."""
+    """A whole Produce request in buf[start:stop], without its size prefix; `parts` are its partitions as skim gives
+    them.
+    """
 
     buf: bytearray
     start: int
@@ -40,7 +42,7 @@ class ProduceRequest(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What becomes of a request. `delays`: no Produce request behind it is decided before the mute is over."""
+    """The decision about a request. `delays`: no Produce request behind it is decided before the mute is over."""
 
     move: int
     frame: bytes = b""

@@ -16,13 +16,13 @@ from gateway.data.reactor import Reactor
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
 
-LATE_S = 1.0  # control's own word on what holds when an expiry is over comes a moment after it
-RESUME_SLICE_S = 0.002  # so long connections go on after a pause before others get a turn
+LATE_S = 1.0  # control's new message comes a moment after an expiry
+RESUME_SLICE_S = 0.002  # connections go on for this long after a pause before other tasks get a turn
 RESUME_PAUSE_S = 0.02
 
 
 class StorageFollower:
-    """`held`: what control said last. `lowest`: is told each factor that is enforced."""
+    """`held`: the last factor from control. `lowest`: is told each factor that is enforced."""
 
     def __init__(
         self, world: World, reactor: Reactor[Link], clockwork: Clockwork, uplink: Uplink, lowest: LowestFactor
@@ -33,7 +33,8 @@ class StorageFollower:
         self._clockwork = clockwork
         self._uplink = uplink
         self._lowest = lowest
-        self._shown = (1.0, "", "enforce")
+        self._shown: tuple[object, ...] = (1.0, "", "enforce", None)
+        self._is_news = False  # other requests may pass
         self._told = trio.Event()
 
     def take(self, storage: Storage) -> None:
@@ -46,24 +47,31 @@ class StorageFollower:
         world, engine, now = self._world, self._world.engine, trio.current_time()
         factor = storage.factor
         self._lowest.set(factor.value if storage.mode == "enforce" else None)
-        shown = (factor.value, factor.why, storage.mode)
+        affected = storage.affected
+        shown = (factor.value, factor.why, storage.mode, affected)
         if shown == self._shown:  # only its expiry moved
             return
         self._shown = shown
-        engine.set_storage(factor.value, factor.why, now, mode=storage.mode)
+        self._is_news = True
+        engine.set_affected(affected or (), now, mode=storage.mode)
+        if affected is None:
+            engine.set_storage(factor.value, factor.why, now, mode=storage.mode)
+        else:
+            engine.set_storage(1.0, "", now, mode=storage.mode)
         world.quotas.set_factor(engine.factor, now)
         self._clockwork.wake()
         world.ledger.renew()
         self._clockwork.tell_rates()
 
     async def run(self) -> None:
-        """Let what a pause held go on, in the order in which it waited; and when control has said nothing for too long,
-        go by what it said should hold then.
+        """Let requests that a pause held go on, in the order in which they waited; and when control has said nothing
+        for too long, go by the fallback that it named.
         """
         while True:
             self._told = trio.Event()
             storage = self.held
-            if self._world.engine.pause is None:
+            if self._is_news and self._world.engine.pause is None:
+                self._is_news = False
                 await self._resume_paused()
             timeout_s = math.inf
             if storage is not None and storage.valid_until is not None:
@@ -83,7 +91,7 @@ class StorageFollower:
         paused.sort(key=lambda link: link.session.hold.paused_since)
         since = trio.current_time()
         for link in paused:
-            if self._reactor.budget.is_used_up:  # each reads what its client has sent meanwhile: let brokers take it
+            if self._reactor.budget.is_used_up:  # each reads all that its client has sent: let brokers take it
                 await trio.sleep(RESUME_PAUSE_S)
                 since = trio.current_time()
             now = trio.current_time()

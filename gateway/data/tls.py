@@ -1,11 +1,10 @@
-# TLS on a client's connection, in memory (ssl.MemoryBIO) between its socket and the link: epoll goes on to tell of
+# TLS in memory (ssl.MemoryBIO) between a socket and its link, with a client or with a broker: epoll goes on to tell of
 # sockets and of nothing else.
 #
-# The handshake is a task's. From then on `Tls` stands where a link's read and write sides (inbound.py, outbound.py) see
-# the socket, and a link of its own class calls itself when bytes are left that no event will tell of: decrypted ones,
-# or whole records behind them. Writing never blocks: what the socket doesn't take is kept as ciphertext, as a plain
-# link keeps plaintext. (OpenSSL on the socket itself would have to be given the very same bytes again.) Plain
-# connections have nothing of all this. Knows no Kafka but to say what else came in place of a TLS handshake.
+# The handshake is a task's. From then on `Tls` stands where a link's read and write sides see the socket
+# (tls_links.py). Writing never blocks: what the socket doesn't take is kept as ciphertext, as a plain link keeps
+# plaintext. (OpenSSL on the socket itself would have to be given the very same bytes again.) Plain connections have
+# nothing of all this. Knows no Kafka but to say what else came in place of a TLS handshake.
 
 from __future__ import annotations
 
@@ -14,10 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from gateway.data.inbound import SHARED_BYTES, Inbound, Shared
-from gateway.data.links import Link
-from gateway.data.outbound import Outbound
-from gateway.data.reactor import IN
+from gateway.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS
+from gateway.server_names import UNKNOWN, ServerNames, UnknownName
 from protocol.describe import looks_like
 from protocol.framing import check_request_head
 from protocol.wire import MalformedFrame
@@ -26,26 +23,24 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from gateway.data.budget import Account, Large
-    from gateway.data.reactor import Reactor
-    from gateway.data.session import Session
-
 HANDSHAKE_TIMEOUT_S = 30.0  # clients give a connection up after as long (librdkafka, Java) or sooner
 PLAINTEXT = 16_384  # of one record
-# More than any record: so much is fed to OpenSSL at once, since its buffers never become smaller again.
-RECORD = 20 * 1024
-# Records without data that a client may send beyond one in a thousand: with a new key each (TLS 1.3) they cost a tenth
+# More than four of the largest records. So much is fed to OpenSSL at once: its buffers never become smaller again.
+RECORD = 68 * 1024
+WRITTEN = 4 * PLAINTEXT  # likewise what it encrypts at once
+SCRATCH_BYTES = 512 * 1024  # of ciphertext in one read, for large frames
+# Records without data that a peer may send beyond one in a thousand: with a new key each (TLS 1.3) they cost a tenth
 # of a millisecond, and a read has room for ten thousand. So many are handled before they are counted.
 BESIDE = 64
 _DATA_RECORD = 1.001  # what a record with data makes up for: itself, and a thousandth of one without
 _HEADER = 5  # bytes of a record: type, version, and the length of the rest
 PROBE = "probe"  # of HandshakeError: a connection without a word, as health checks make them
-_HANDSHAKE_RECORD = 0x16
+_HANDSHAKE_RECORD, _ALERT_RECORD = 0x16, 0x15
 _LARGEST = 2**31 - 1
 
 
 class HandshakeError(Exception):
-    """No TLS with this client; the text says why.
+    """No TLS with this peer; the text says why.
 
     Attributes:
         kind: the same in words of bounded variety, whatever clients send.
@@ -56,13 +51,52 @@ class HandshakeError(Exception):
         self.kind = kind or why
 
 
+class _Named(ssl.SSLObject):
+    """`wanted`, `refusal`: what came of the client's server name."""
+
+    wanted: int | None = None
+    refusal: UnknownName | None = None
+
+
+def go_by_name(context: ssl.SSLContext, names: ServerNames) -> None:
+    """Have that context take only clients that want a server name of these; the others are sent the alert
+    unrecognized_name (RFC 6066, 3).
+    """
+
+    def admit(connection: Any, name: str | None, _: ssl.SSLContext) -> int | None:
+        try:
+            connection.wanted = names.find(name)
+        except UnknownName as error:
+            connection.refusal = error
+            return cast("int", ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
+        return None
+
+    context.sslobject_class = _Named
+    context.sni_callback = admit
+
+
+class Bench:
+    """The state that the TLS of all connections of a worker shares.
+
+    Attributes:
+        scratch: ciphertext is received there.
+        turn: who holds it makes a step of a handshake.
+    """
+
+    __slots__ = ("scratch", "turn")
+
+    def __init__(self) -> None:
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.turn = trio.Lock()
+
+
 class Tls:
     """One connection's TLS. `scratch` is where ciphertext is received; all connections may share one.
 
     Attributes:
-        ready: there is more to be had by `recv_into`, though no event will tell so.
+        ready: `recv_into` has more to give, though no event will tell so.
         drained: the last read took all there was.
-        fault: what the peer did that TLS forbids, in words; "" while nothing.
+        fault: the peer's breach of TLS's rules, in words; "" while there is none.
     """
 
     __slots__ = (
@@ -70,6 +104,7 @@ class Tls:
         "_emptied",
         "_ended",
         "_error",
+        "_explain",
         "_header",
         "_incoming",
         "_object",
@@ -82,9 +117,24 @@ class Tls:
         "ready",
     )
 
-    def __init__(self, context: ssl.SSLContext, sock: socket.socket, scratch: memoryview) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        sock: socket.socket,
+        scratch: memoryview,
+        *,
+        host: str | None = None,
+        session: ssl.SSLSession | None = None,
+        explain: Callable[[ssl.SSLError], str] | None = None,
+    ) -> None:
+        """With a client; or, where `host` is given, with the broker of that name, going on with a `session` of the same
+        context and the same broker. `explain` puts errors into words.
+        """
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=host is None, server_hostname=host, session=session
+        )
+        self._explain = explain or explain_client
         self._sock = sock
         self._scratch = scratch
         self._ended = False  # the peer has said that nothing more comes, or closed
@@ -97,10 +147,25 @@ class Tls:
         self.drained = True
         self.fault = ""
 
+    @property
+    def session(self) -> ssl.SSLSession | None:
+        """One that a later connection to the same broker may go on with. A broker gives it behind the handshake, in TLS
+        1.3.
+        """
+        session = self._object.session
+        if session is None or not (session.has_ticket or (session.id and self._object.version() != "TLSv1.3")):
+            return None
+        return session
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the handshake went on with an earlier session."""
+        return bool(self._object.session_reused)
+
     # --- the handshake ------------------------------------------------------------------------------------------------
 
     def shake_hands(self, data: bytes) -> bool:
-        """Go on with what the client sent; whether that was the last of it. What must be sent is in `take`.
+        """Go on with the peer's bytes; whether the handshake is complete. `take` has the bytes to be sent.
 
         Raises:
             HandshakeError: there is still an alert to be sent.
@@ -114,9 +179,24 @@ class Tls:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise HandshakeError(_explain(error)) from error
-        self.ready = self._incoming.pending > 0  # a client may send its first requests behind its last word
+            refusal = getattr(self._object, "refusal", None)
+            if refusal is not None:
+                raise HandshakeError(str(refusal), refusal.reason) from error
+            if error.reason == "CALLBACK_FAILED":  # Python could not read the name, and called nobody
+                raise HandshakeError("the server name (SNI) is not ASCII", UNKNOWN) from error
+            raise HandshakeError(self._explain(error)) from error
+        self.ready = self._incoming.pending > 0  # its last word may have data behind it: a client's first requests
         return True
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The client's, verified, as X.509 in DER; None: it has sent none, or was asked for none."""
+        return self._object.getpeercert(binary_form=True)
+
+    @property
+    def wanted(self) -> int | None:
+        """The node id in the server name, behind the handshake on a listener that goes by names; None: any broker."""
+        return self._object.wanted if isinstance(self._object, _Named) else None
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -136,7 +216,7 @@ class Tls:
             self.drained = self._emptied and not self.ready
             if n or self._is_over():
                 return n
-        wanted = min(max(len(view), RECORD), SHARED_BYTES)
+        wanted = min(max(len(view), RECORD), len(self._scratch))
         try:
             got = self._sock.recv_into(self._scratch, wanted)
         except BlockingIOError:
@@ -158,7 +238,7 @@ class Tls:
         return bytes(buffer[: self.recv_into(memoryview(buffer))])
 
     def _feed(self, got: int, view: memoryview) -> int:
-        """Decrypt what was received; what finds no room in `view` is less than two records."""
+        """Decrypt the received bytes; those that find no room in `view` are less than two records."""
         scratch, write = self._scratch, self._incoming.write
         filled = at = 0
         while at < got and not (self._ended or self._error):
@@ -171,8 +251,12 @@ class Tls:
         return filled
 
     def _cut(self, data: bytes | memoryview, at: int, end: int) -> int:
-        """Count records in data[at:end], as many as OpenSSL may be given at once, and say where these end."""
-        stop = end if end - at <= RECORD else at + RECORD
+        """Count records in data[at:end], as many as OpenSSL may be given at once, and say where these end: behind a
+        whole one if more follows, for to ask OpenSSL for the rest of one that isn't there costs an exception.
+        """
+        follows = end - at > RECORD
+        stop = at + RECORD if follows else end
+        whole = at
         pos = at + self._skip
         records = 0
         if self._header:
@@ -184,10 +268,16 @@ class Tls:
             self._header = b""
             records = 1
         while pos + _HEADER <= stop:
+            whole = pos
             pos += _HEADER + (data[pos + 3] << 8 | data[pos + 4])
             records += 1
             if records == BESIDE:
                 stop = min(pos, stop)
+        if follows and stop < pos and at < whole:
+            stop = pos = whole
+            records -= 1
+        elif follows and at < pos < stop:
+            stop = pos
         self._beside += records
         self._skip = pos - stop
         if pos < stop:
@@ -230,7 +320,7 @@ class Tls:
             ssl.SSLError: it broke the rules.
         """
         if self._error is not None:
-            self.fault = self.fault or _explain(self._error)
+            self.fault = self.fault or self._explain(self._error)
             raise self._error
         return self._ended
 
@@ -242,7 +332,7 @@ class Tls:
         return self._outgoing.pending > 0
 
     def take(self) -> bytes:
-        """What is to be sent to the client."""
+        """The bytes to be sent to the peer."""
         return self._outgoing.read()
 
     def encrypt(self, parts: list[Any]) -> list[Any]:
@@ -253,18 +343,27 @@ class Tls:
         """
         write, read = self._object.write, self._outgoing.read
         data = parts[0] if len(parts) == 1 else b"".join(parts)
-        if len(data) <= PLAINTEXT:
+        if len(data) <= WRITTEN:
             write(data)
             return [read()]
         out = []
         view = memoryview(data)
-        for at in range(0, len(view), PLAINTEXT):
-            write(view[at : at + PLAINTEXT])
+        for at in range(0, len(view), WRITTEN):
+            write(view[at : at + WRITTEN])
             out.append(read())
         return out
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether nothing that came is left to be read."""
+        return not self._incoming.pending and not self._object.pending()
+
     def end(self) -> bytes:
-        """The last that is to be sent: that nothing more comes, or why."""
+        """The last bytes to be sent: the alert that closes, or the one that tells the fault.
+
+        Reading may go on after it if it `is_clear` before: OpenSSL looks for the peer's alert at once, and takes data
+        in its place for an error.
+        """
         try:
             self._object.unwrap()
         except ssl.SSLError:  # the peer has not said so yet, or the connection is broken
@@ -275,29 +374,64 @@ class Tls:
 async def shake_hands(tls: Tls, sock: socket.socket, turn: trio.Lock) -> None:
     """Be the server of a TLS handshake on a non-blocking socket. The caller sets the time limit.
 
-    Its cryptography takes a millisecond or two, in which no request of anybody passes. So only one step is made for
-    each time that trio goes through its tasks: whoever has `turn`. Then the reactor is among those that run.
+    Its cryptography takes a millisecond or two, in which no request passes. So each time that trio goes through its
+    tasks only one step is made, by the holder of `turn`. Then the reactor is among those that run.
 
     Raises:
         HandshakeError, OSError: with this client there is no connection.
     """
     data = await _first_bytes(sock)
-    while True:
-        refusal = None
-        async with turn:
-            try:
-                done = tls.shake_hands(data)
-            except HandshakeError as error:
-                refusal = error
-            await trio.lowlevel.checkpoint()
-        await _send_all(sock, tls.take())
-        if refusal is not None:
-            raise refusal
-        if done:
-            return
+    while not await _step(tls, sock, data, turn):
         data = await _receive(sock)
         if not data:
             raise HandshakeError("the client closed the connection in the middle of the handshake")
+
+
+async def greet(tls: Tls, sock: socket.socket, turn: trio.Lock, scope: trio.CancelScope) -> None:
+    """Be the client of such a handshake, with a broker. `scope` has its time limit; time that passes before it is this
+    connection's turn doesn't count: no broker is late because many connections begin at once.
+
+    Raises:
+        HandshakeError, OSError: with this broker there is no connection.
+    """
+    data = b""
+    heard = False
+    try:
+        while not await _step(tls, sock, data, turn, scope):
+            data = await _receive(sock)
+            if not data:
+                raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE)
+            if not heard and data[0] not in (_HANDSHAKE_RECORD, _ALERT_RECORD):
+                raise HandshakeError(f"{NO_TLS}: {looks_like(data[:64])} came")
+            heard = True
+    except ConnectionError as error:  # it closed with bytes of ours unread
+        raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE) from error
+
+
+async def _step(
+    tls: Tls, sock: socket.socket, data: bytes, turn: trio.Lock, scope: trio.CancelScope | None = None
+) -> bool:
+    refusal = None
+    done = False
+    left = 0.0
+    if scope is not None:
+        left, scope.deadline = scope.deadline - trio.current_time(), float("inf")
+    async with turn:
+        try:
+            done = tls.shake_hands(data)
+        except HandshakeError as error:
+            refusal = error
+        await trio.lowlevel.checkpoint()
+    if scope is not None:
+        scope.deadline = trio.current_time() + left
+    if refusal is None:
+        await _send_all(sock, tls.take())
+        return done
+    try:
+        await _send_all(sock, tls.take())
+    except OSError:  # the peer has gone, without waiting for the alert: the reason is told all the same
+        pass
+    raise refusal
 
 
 async def _first_bytes(sock: socket.socket) -> bytes:
@@ -335,8 +469,8 @@ def _name(data: bytes) -> str:
     return looks_like(data[:64])
 
 
-def _explain(error: ssl.SSLError) -> str:
-    """In words that an operator of Kafka understands, and of bounded variety."""
+def explain_client(error: ssl.SSLError) -> str:
+    """A client's fault, in words that an operator of Kafka understands, and of bounded variety."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
@@ -351,109 +485,3 @@ def _explain(error: ssl.SSLError) -> str:
             f"the client refuses: {alert} (it must trust the CA of the gateway's certificate, and find its name there)"
         )
     return text
-
-
-# --- in a link --------------------------------------------------------------------------------------------------------
-
-
-class TlsInbound(Inbound):
-    """The read side of a socket that speaks TLS."""
-
-    __slots__ = ("_tls",)
-
-    def __init__(self, tls: Tls, shared: Shared, account: Account, wake: Callable[[], None]) -> None:
-        super().__init__(shared, account, wake, is_client=True)
-        self._tls = tls
-
-    def receive(self, sock: socket.socket) -> int:
-        n = super().receive(cast("socket.socket", self._tls))
-        self.drained = self._tls.drained
-        return n
-
-    def recv(self, sock: socket.socket, size: int) -> bytes:
-        return self._tls.recv(size)
-
-
-class TlsOutbound(Outbound):
-    """What such a socket didn't take at once, encrypted."""
-
-    __slots__ = ("_tls",)
-
-    def __init__(self, tls: Tls, account: Account) -> None:
-        super().__init__(account)
-        self._tls = tls
-
-    def send(self, sock: socket.socket, parts: list[Any], large: Large | None) -> Large | None:
-        encrypted = self._tls.encrypt(parts)
-        parts.clear()
-        super().send(sock, encrypted, None)
-        return large
-
-    def speak(self, sock: socket.socket) -> None:
-        """Send what TLS itself has to say.
-
-        Raises:
-            OSError: the connection is broken.
-        """
-        super().send(sock, [self._tls.take()], None)
-
-
-class TlsLink(Link):
-    """A link whose client speaks TLS; the handshake is over."""
-
-    __slots__ = ("_outbound", "_tls")
-
-    def __init__(
-        self,
-        reactor: Reactor[Link],
-        session: Session,
-        client: socket.socket,
-        upstream: socket.socket,
-        peer: str,
-        tls: Tls,
-    ) -> None:
-        super().__init__(reactor, session, client, upstream, peer)
-        self._tls = tls
-        self.client.inbound = TlsInbound(tls, reactor.shared, session.account, self._wake)
-        self.client.outbound = self._outbound = TlsOutbound(tls, session.account)
-
-    def open(self) -> None:
-        super().open()
-        if self._tls.ready:
-            self.reactor.call_soon(self)
-
-    def on_ready(self, now: float) -> None:
-        if self._tls.ready and self.client.mask & IN and not self.closed:
-            self.on_client(IN, now)
-        else:
-            super().on_ready(now)
-
-    def _go_on(self, now: float) -> None:
-        super()._go_on(now)
-        tls = self._tls
-        if tls.owes and not self.closed:
-            self._speak()
-        if tls.ready and self.client.mask & IN and not self.closed:
-            self.reactor.call_soon(self)
-
-    def _speak(self) -> None:
-        try:
-            self._outbound.speak(self.client.sock)
-        except OSError:
-            self.close("disconnects_client")
-        else:
-            self._update()
-
-    def close(self, cause: str) -> None:
-        if self.closed:
-            return
-        if self._tls.fault:
-            self._log.malformed(f"TLS: {self._tls.fault}")
-            cause = "disconnects_malformed"
-        last = b"" if self.client.is_stuck else self._tls.end()  # behind half a record it would be no alert but damage
-        if last:
-            try:
-                self.client.sock.send(last)
-            except OSError:  # it is gone, or takes nothing
-                pass
-        super().close(cause)

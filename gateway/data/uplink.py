@@ -1,9 +1,10 @@
 # A worker's way up to control: messages, log lines, and what has to wait while there is no control or it doesn't read.
 #
-# Knows no policy and no socket but the channel. What control must not miss (intervals) is kept by who makes it.
+# Knows no policy and no socket but the channel. Intervals, which control must not miss, are kept by their maker.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from gateway.channel import Ask, Channel, Down, Log, Refresh, Up
-from gateway.data.complaints import Complaints
+from gateway.data.complaints import NO_FIELDS, Complaints, Fields
 from policies.text import one_line
 
 if TYPE_CHECKING:
@@ -38,35 +39,46 @@ class Uplink:
         """Whether there is a control."""
         return self.channel is not None
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether there is a control that reads."""
+        return self.channel is not None and self.channel.backlog < MAX_BACKLOG
+
     def post(self, message: Up) -> None:
-        """Unless there is no control."""
+        """Post a message, unless there is no control."""
         if self.channel is not None:
             self.channel.post(message)
 
     def post_if_heard(self, message: Up) -> bool:
-        """For what the next message makes obsolete: a control that doesn't read must not fill our memory. Whether it
-        was posted.
+        """For messages that the next one makes obsolete: a control that doesn't read must not fill our memory. Whether
+        it was posted.
         """
-        is_heard = self.channel is not None and self.channel.backlog < MAX_BACKLOG
+        is_heard = self.is_heard
         if is_heard:
             self.post(message)
         return is_heard
 
-    def log(self, level: str, text: str) -> None:
+    def log(self, level: str, text: str, fields: Fields = NO_FIELDS) -> None:
         """`level`: "info", "warning" or "error"; the line is kept while there is no control."""
-        line = Log(level, one_line(text, MAX_LINE))
+        shown = {name: one_line(each) if isinstance(each, str) else each for name, each in fields.items()}
+        line = Log(level, one_line(text, MAX_LINE), shown)
         if self.channel is None:
             self._lines.append(line)
         else:
             self.channel.post(line)
 
-    def complain(self, about: str, text: str) -> None:
-        """Log what is the same for all clients: not with every connection."""
-        self._complaints.say(about, text, trio.current_time(), burst=1)
+    def complain(self, about: str, text: str, fields: Fields = NO_FIELDS) -> None:
+        """Log a line that is the same for all clients: not with every connection."""
+        self._complaints.say(about, text, trio.current_time(), burst=1, fields=fields)
 
-    def complain_of_client(self, kind: str, text: str) -> None:
-        """Log what clients cause, which may be much (complaints.py)."""
-        self._complaints.say(kind, text, trio.current_time())
+    def complain_of_client(self, kind: str, text: str, fields: Fields = NO_FIELDS) -> None:
+        """Log a line that a client causes; there may be many (complaints.py)."""
+        self._complaints.say(kind, text, trio.current_time(), fields=fields)
+
+    def note_unraisable(self, found: sys.UnraisableHookArgs) -> None:
+        """As `sys.unraisablehook`: of errors that Python can tell nobody, such as a server name that is not ASCII."""
+        kind = found.exc_type.__name__
+        self.complain(f"unraisable {kind}", f"nobody could be told of {kind}: {found.exc_value}")
 
     def want_metadata(self) -> None:
         """A client has seen something newer than our snapshots."""
@@ -81,14 +93,26 @@ class Uplink:
         assert turn is not None
         until = time.monotonic() + turn.until - trio.current_time()
         if self.channel is not None and self.channel.backlog_bytes > MAX_BACKLOG_BYTES:
-            return  # its client is told after a while that nobody answered
-        self.post_if_heard(Ask(turn.token, until, asker.peer, asker.principal, turn.request, turn.memo, turn.answer))
+            return  # its client is told after a while that there was no answer
+        self.post_if_heard(
+            Ask(
+                turn.token,
+                until,
+                asker.peer,
+                asker.principal,
+                turn.request,
+                turn.memo,
+                turn.answer,
+                turn.mechanism,
+                asker.listener,
+            )
+        )
 
     def tell_complaints(self, now: float) -> None:
-        """How many lines were left out lately; now and then."""
+        """Log how many lines were left out lately; now and then."""
         self._complaints.tell(now)
 
     def post_lines(self) -> None:
-        """What was logged while there was no control."""
+        """Post the lines that were logged while there was no control."""
         while self._lines:
             self.post(self._lines.popleft())

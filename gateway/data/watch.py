@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.data.reactor import IN
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from gateway.data.outbound import Outbound
     from gateway.data.sides import Side
 
+AGE_SPREAD = 0.1  # of limits.max_connection_age, more or less
 PATIENCE_S = 2.0  # where memory is short, with connections that hold it and do nothing
 
 
@@ -25,34 +27,41 @@ class Late(NamedTuple):
 class Watch:
     """
     Attributes:
-        read_at, answered_at: when the client, and the broker, was last read.
+        opened_at: the time at which it began.
+        read_at, answered_at: the time at which the client, and the broker, was last read.
         frame_at: 0.0, or since when, while the client was being read, no frame of its came to its end.
-        ended_at: since when there is nothing left but to send what is kept, and nothing of it went.
+        ended_at: the time since which there is nothing left but to send the kept bytes, and none of them went.
     """
 
     __slots__ = (
         "_client",
         "_emptied",
+        "_lifetime",
         "_looked_at",
-        "_opened_at",
         "_stuck_at",
         "answered_at",
         "ended_at",
         "frame_at",
+        "opened_at",
         "read_at",
     )
 
     def __init__(self, client: Side, now: float) -> None:
         self._client = client
-        self.read_at = self._opened_at = self._looked_at = now
+        self.read_at = self.opened_at = self._looked_at = now
         self.answered_at = self.frame_at = self.ended_at = 0.0
         self._stuck_at = 0.0  # since when the client takes nothing, or too little, of what it is sent …
+        self._lifetime = 1.0 + random.uniform(-AGE_SPREAD, AGE_SPREAD)  # noqa: S311  no secret
         self._emptied = 0  # … namely while all of that had gone so many times
+
+    def overdue_s(self, max_age_s: float, now: float) -> float:
+        """Since when it should have ended; below 0: until it has to. Connections that began together don't end so."""
+        return now - self.opened_at - max_age_s * self._lifetime
 
     def check(
         self, settings: WorkerSettings, now: float, *, is_ending: bool, is_unknown: bool, is_parked: bool
     ) -> Late | None:
-        """Whether it is too long; to be asked every few seconds.
+        """The reason for which the connection has to end, if any; to be asked every few seconds.
 
         `is_ending`: nothing more is taken from a side. `is_unknown`: it has not authenticated, as it must. `is_parked`:
         its request waits here.
@@ -63,7 +72,7 @@ class Watch:
             return Late("timeout") if now - self.ended_at > settings.frame_timeout_s else None
         if is_unknown:
             most = settings.authentication_timeout_s
-            is_late = now - self._opened_at > most
+            is_late = now - self.opened_at > most
             return Late("unauthenticated", f"not authenticated within {most:g} s") if is_late else None
         if client.is_stuck:
             most = settings.idle_timeout_s
@@ -90,7 +99,7 @@ class Watch:
         return now - self._stuck_at
 
     def is_reading(self, now: float) -> bool:
-        """Whether the client takes what it is sent; False only where it has taken too little for a while."""
+        """Whether the client takes the bytes sent to it; False only where it has taken too little for a while."""
         return self._stuck_s(self._client.outbound, now) < PATIENCE_S
 
     def check_course(self, timeout_s: float, is_wanted: bool, now: float) -> Late | None:
@@ -100,7 +109,7 @@ class Watch:
         if large is None:
             return None
         if not self._client.mask & IN or not is_wanted:
-            large.since = 0.0  # what we don't read is not its client's fault
+            large.since = 0.0  # bytes that we don't read are not the client's fault
             return None
         large.since = large.since or now
         age = now - large.since

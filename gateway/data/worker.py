@@ -21,8 +21,10 @@ from gateway.channel import (
     ChannelClosed,
     Down,
     Drain,
+    FindConnections,
     Groups,
     Hello,
+    Orders,
     OtherRates,
     Parts,
     Policy,
@@ -31,12 +33,14 @@ from gateway.channel import (
     Storage,
     Topics,
     Up,
+    Verdict,
     WorkerSettings,
     decode_down,
 )
 from gateway.data.clockwork import Clockwork
 from gateway.data.connections import Connections
 from gateway.data.intervals import Intervals
+from gateway.data.listing import Listing
 from gateway.data.share_reporter import ShareReporter
 from gateway.data.storage_follower import StorageFollower
 from gateway.data.uplink import Uplink
@@ -45,6 +49,7 @@ from policies.engine import Engine
 
 if TYPE_CHECKING:
     from gateway.supervisor import ParentLink
+    from policies.fleet.page import Page
 
 DRAIN_SHARE = 0.8  # of the time to stop: connections; the rest is for handing the last counts over
 
@@ -52,15 +57,18 @@ DRAIN_SHARE = 0.8  # of the time to stop: connections; the rest is for handing t
 class Plane:
     """All that a worker consists of, from its first settings on."""
 
-    def __init__(self, settings: WorkerSettings, uplink: Uplink, boot: str, number: int) -> None:
-        engine = Engine(trio.current_time())
+    def __init__(
+        self, settings: WorkerSettings, uplink: Uplink, boot: str, number: int, page: Page | None = None
+    ) -> None:
+        engine = Engine(trio.current_time(), page=page)
         self.world = World(settings, engine, uplink.log, uplink.want_metadata, uplink.ask, uplink.complain_of_client)
         self.connections = Connections(self.world, uplink)
-        self.intervals = Intervals(boot, number, self.world.ledger, engine, uplink)
+        self.intervals = Intervals(boot, number, self.world.ledger, uplink)
         self.clockwork = Clockwork(self.world, self.connections, self.intervals, uplink)
         self.storage = StorageFollower(
             self.world, self.connections.reactor, self.clockwork, uplink, self.intervals.factor
         )
+        self.listing = Listing(lambda: iter(self.connections.reactor.links), uplink.post_if_heard)
         self.shares = ShareReporter(engine, uplink.post_if_heard, uplink.log, lambda: uplink.is_up)
 
     async def run(self) -> None:
@@ -70,21 +78,25 @@ class Plane:
             nursery.start_soon(self.connections.reactor.run_timers)
             nursery.start_soon(self.clockwork.run)
             nursery.start_soon(self.storage.run)
-            nursery.start_soon(self.intervals.run)
             nursery.start_soon(self.shares.report, self.world.quotas)
             nursery.start_soon(self.shares.watch)
+            nursery.start_soon(self.listing.run)
 
     def take(self, message: Down) -> None:
-        """What control says, but connections and the end."""
+        """Take a message from control, of any kind but connections and the end."""
         now = trio.current_time()
         match message:
+            case Orders(parts):
+                for part in parts:
+                    self.take(part)
             case WorkerSettings():
                 self.connections.configure(message)
                 self.world.configure(message)
+                self.world.ledger.max_names = message.max_client_keys
                 self.world.ledger.renew()  # which topics are protected, and who is internal, may have changed
-            case Brokers(bootstrap, brokers):
-                self.connections.bootstrap = bootstrap
-                self.world.set_brokers(brokers)
+            case Brokers(bootstrap):
+                self.connections.dialling.bootstrap = bootstrap
+                self.world.cluster.set_brokers(message)
             case Topics():
                 self.world.set_topics(message)
                 self.clockwork.tell_rates()
@@ -102,18 +114,22 @@ class Plane:
                 self.storage.take(message)
             case Parts():
                 self.shares.take_parts(message, now)
-            case OtherRates(brokers):
-                self.world.engine.set_others(brokers)
+            case OtherRates(brokers, processes):
+                self.world.engine.set_others(brokers, processes)
             case Answer(token):
-                asker = self.world.asked.pop(token, None)
+                asker = self.world.questions.open.pop(token, None)
                 if asker is not None:  # else its client has gone, or was told that control did not answer
                     asker.tell(message)
                     self.connections.reactor.settle(now)
+            case FindConnections():
+                self.listing.take(message)
+            case Verdict():
+                self.connections.arrivals.proxied.take(message)
             case Spooled(seq):
                 self.intervals.confirm(seq)
 
     async def stop(self, timeout_s: float) -> None:
-        """Answer what is in flight, close everything, hand the last counts over."""
+        """Answer the requests in flight, close everything, hand the last counts over."""
         now = trio.current_time()
         await self.connections.drain(now + timeout_s * DRAIN_SHARE)
         self.intervals.close(final=True)
@@ -122,13 +138,16 @@ class Plane:
 
 
 class Worker:
-    """One data-plane process. `plane`: None until control has told the settings."""
+    """One data-plane process. `plane`: None until control has told the settings. `page`: the limits' state that the
+    workers of this gateway share, None for the only one.
+    """
 
-    def __init__(self, parent: ParentLink, number: int) -> None:
+    def __init__(self, parent: ParentLink, number: int, page: Page | None = None) -> None:
         self.uplink = Uplink()
         self.plane: Plane | None = None
         self._parent = parent
         self._number = number
+        self._page = page
         self._boot = uuid.uuid4().hex
         self._is_configured = trio.Event()
 
@@ -181,12 +200,13 @@ class Worker:
             uplink.post_lines()
             return
         plane.shares.begin()
-        members, addresses = plane.world.engine.fleet.members, plane.connections.begin()
+        gateways, addresses = plane.world.engine.fleet.gateways, plane.connections.begin()
         uplink.post(
-            Hello(PROTOCOL, self._number, os.getpid(), self._boot, plane.storage.held, members, True, addresses)
+            Hello(PROTOCOL, self._number, os.getpid(), self._boot, plane.storage.held, gateways, True, addresses)
         )
-        for asker in plane.world.asked.values():
+        for asker in plane.world.questions.open.values():
             uplink.ask(asker)  # the former control took the question with it
+        plane.connections.arrivals.proxied.ask_again()
         plane.intervals.post_again()
         uplink.post_lines()
 
@@ -196,10 +216,10 @@ class Worker:
         return self.plane
 
     def obey(self, message: Down) -> None:
-        """Do what control says."""
+        """Obey a message from control."""
         match message:
             case WorkerSettings() if self.plane is None:
-                self.plane = Plane(message, self.uplink, self._boot, self._number)
+                self.plane = Plane(message, self.uplink, self._boot, self._number, self._page)
                 self._is_configured.set()
             case Drain(timeout_s):
                 self._parent.drain_timeout_s = timeout_s

@@ -38,7 +38,7 @@ PERF_TEST: Final = "ProducerPerformance"
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process offers: stages of (seconds, bytes/s over all brokers) to one topic."""
+    """One process's load: stages of (seconds, bytes/s over all brokers) to one topic."""
 
     topic: str
     client: str  # "librdkafka", "kafka-python" or PERF_TEST, which has one stage of a fixed number of records
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def records(self) -> int:
-        """How many records the stages come to."""
+        """The number of records in all stages."""
         return round(sum(seconds * rate for seconds, rate in self.stages) / self.record_bytes)
 
 
@@ -71,7 +71,7 @@ class Counts:
 
 
 class Producing:
-    """A running producer process; `counts` follows what it reports."""
+    """A running producer process; `counts` follows its reports."""
 
     def __init__(self, plan: Plan, bootstrap_servers: str, folder: Path) -> None:
         self.plan = plan
@@ -97,7 +97,7 @@ class Producing:
 
     @property
     def wanted_bytes(self) -> int:
-        """What the application would have sent without a limit, in bytes of its values."""
+        """The bytes of values that the application would have sent without a limit."""
         messages = self.plan.records if self.plan.client == PERF_TEST else self.counts.sent + self.counts.skipped
         return messages * self.plan.record_bytes
 
@@ -106,7 +106,7 @@ class Producing:
         return self._reader.is_alive()
 
     def last_words(self) -> str:
-        """The end of what it wrote to its log, in one line."""
+        """The end of its log, in one line."""
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return " | ".join(lines[-3:])[-500:]
 
@@ -151,7 +151,9 @@ def _perf_command(plan: Plan, bootstrap_servers: str, log: Path) -> list[str]:
 
 
 class Pace:
-    """How many records are due: a steady flow through stages of (seconds, bytes/s). `began` and `now` in seconds."""
+    """The number of records that are due: a steady flow through stages of (seconds, bytes/s). `began` and `now` in
+    seconds.
+    """
 
     def __init__(self, stages: Sequence[tuple[float, float]], record_bytes: int, began: float) -> None:
         self._stages = stages
@@ -169,7 +171,9 @@ class Pace:
         return None
 
     def due(self, now: float) -> int | None:
-        """Records to send since the last call; None when it is over. A call that comes late loses what is too old."""
+        """Records to send since the last call; None when it is over. A call that comes late loses the records that are
+        too old.
+        """
         rate = self.rate(now)
         if rate is None:
             return None
@@ -191,7 +195,7 @@ class _Flow:
     reported: float = 0.0
 
     def run(self, idle: Callable[[float], object]) -> None:
-        """Offer what the plan says; `idle` waits for so many seconds and lets the client's callbacks run."""
+        """Offer the plan's records; `idle` waits for so many seconds and lets the client's callbacks run."""
         pace = Pace(self.plan.stages, self.plan.record_bytes, time.monotonic())
         while (records := pace.due(now := time.monotonic())) is not None:
             self.offer(records)

@@ -30,7 +30,7 @@ from policies import usage
 AUDIT_TIMEOUT_S: Final = 300.0  # 12 to 20 s; the first time it fetches Spark's Kafka connector
 _READ_TIMEOUT_S: Final = 30.0
 
-# What the topics are created with, and are asked for again when it comes to the sums.
+# The topics' settings, which are asked for again when it comes to the sums.
 TOPIC_CONFIG: Final = {
     "compression.type": "producer",  # anything else: the broker compresses anew, and the log grows by another number
     "cleanup.policy": "delete",  # no compaction …
@@ -200,9 +200,9 @@ def _offsets(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
 def run_audit(
     bootstrap_servers: str, usage_topic: str, topics: Sequence[str], tell: Callable[[str], None]
 ) -> tuple[Count, bool]:
-    """What `produce-gateway audit` says of the usage topic, and whether it says that nothing is missing.
+    """The answer of `produce-gateway audit` for the usage topic, and whether it says that nothing is missing.
 
-    `tell` gets what it says on its way.
+    `tell` gets its progress lines.
     """
     command = [sys.executable, "-m", "gateway", "audit", "--bootstrap-servers", bootstrap_servers]
     command += ["--topic", usage_topic, "--by", "topic,outcome,reason", "--format", "json"]
@@ -293,7 +293,7 @@ class Brokers:
         )
 
     def preconditions(self) -> dict[str, bool]:
-        """What must hold for log growth to equal what was accepted; sentence -> whether it does."""
+        """The conditions for log growth to equal the accepted bytes; sentence -> whether it holds."""
         resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in self._topics]
         configs = self._admin.describe_configs(resources, config_filter="all")["topic"]
         right = all(configs[t][key]["value"] == value for t in self._topics for key, value in TOPIC_CONFIG.items())

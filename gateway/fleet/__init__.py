@@ -3,7 +3,8 @@
 #
 #   resource_usage_pb2.py  the message, generated from resource_usage.proto
 #   form.py                its bytes
-#   names.py               names that are remembered by number
 #   reports.py             what this gateway says
 #   peers.py               what it has heard
-#   exchange.py            the topic that carries it
+#   writer.py, reader.py   clients of the topic that carries it
+#   health.py              whether that works
+#   exchange.py            when what is said and heard; how the topic is made

@@ -1,63 +1,48 @@
-# What a gateway heard of its peers, and the only place where it is kept: policies/fleet/shares.py reads it here. Pure:
+# A gateway's knowledge of its peers, and the only place where it is kept: policies/fleet/shares.py reads it here. Pure:
 # no I/O, no clock; `now` is seconds on a monotonic clock, times of publishing are the cluster's (LogAppendTime, ms).
 #
 # A message counts by the time when the cluster took it, against the cluster's clock, which is learned from our own
-# messages as they come back: clocks of gateways don't matter. While ours don't come back nobody is forgotten. Whatever
-# a message says, nothing is raised: what can't be is dropped and counted. Ids are those of one boot of a peer; they are
-# followed for names that concern us only. How that can be enough: reports.py.
+# messages as they come back: clocks of gateways don't matter. While ours don't come back no peer is forgotten. No
+# message raises an error: what can't be is dropped and counted. A usage ends when a peer says so, or doesn't repeat it
+# in a whole round of which no message is missing. How that can be enough: reports.py.
 
 from __future__ import annotations
 
 import math
-from array import array
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from gateway.fleet.form import (
-    COLUMNS,
-    NOTHING,
-    Malformed,
-    Row,
-    Table,
-    UnknownVersion,
-    codes_of,
-    names_of,
-    rate_of,
-    tables_of,
-    unpack,
-    use_of,
-)
-from gateway.fleet.names import BROKER, GROUP, LIMIT, TOPIC, Rows, is_name, key_of, locate, place_of
-from gateway.fleet.reports import Reporter, Wants
-from gateway.fleet.resource_usage_pb2 import Range, ResourceUsage
+from gateway.fleet.form import VERSION, Malformed, Place, UnknownVersion, place_of, unpack, uses_in
+from gateway.fleet.reports import Reporter
+from gateway.fleet.resource_usage_pb2 import ResourceUsage
 from policies.fleet.keys import FleetKey
-from policies.fleet.shares import IDLE, Use
+from policies.fleet.shares import Use
+from policies.text import one_line
 
 SILENT_CYCLES: Final = 2.0  # without a message: the peer is gone
 MISSED_CYCLES: Final = 1.25
-FORGOTTEN_CYCLES: Final = 20.0  # and so are its ids: who was only late goes on where he was
+FORGOTTEN_CYCLES: Final = 20.0  # and so is what it used: a peer that was only late continues where it was
 STALE_CYCLES: Final = 3.0  # old messages: what a peer did then says nothing about now
-ASK_AGAIN_CYCLES: Final = 3
-CLASH_CYCLES: Final = 10.0  # so long a name that two have is complained about after it was seen
-JOINING_CYCLES: Final = 3  # from our first message on
-ROOM: Final = 4096  # names altogether up to which foreign ones are remembered
-ROOM_ENTRIES: Final = 20_000
-MAX_RATES: Final = 100_000  # names of brokers and topics
+CLASH_CYCLES: Final = 10.0  # a name that two gateways have is complained about for this long after it was seen
+ROOM: Final = 20_000  # usages altogether up to which those of limits that this gateway doesn't use are remembered
+MAX_RATES: Final = 100_000  # of brokers and topics, of all peers; for whole brokers there is as much room again
 MAX_PEERS: Final = 1000
 MIN_CYCLE_S: Final = 0.05
-MAX_CYCLE_S: Final = 3600.0
+MAX_CYCLE_S: Final = 60.0  # by which a peer can claim to live on; our own cycle may be longer
 
-DROPPED: Final = ("stale", "malformed", "version", "unknown-ids", "late", "too-many")
+DROPPED: Final = ("stale", "malformed", "version", "late", "too-many")
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Heard(NamedTuple):
-    """What one message said. `peer` names one boot of a gateway.
+    """The news of one message. `peer` names one boot of a gateway.
 
-    `keys`: limits of which it takes something else than before; what that is, `Peers.of` says. `left`: it says goodbye.
-    `rates`: whether `Peers.rates` changed.
+    `keys`: limits that this gateway uses, or did lately, of which the peer takes something else than before; `Peers.of`
+    tells how much. `left`: a leave message. `rates`: whether `Peers.rates` changed.
     """
 
     peer: str
@@ -67,31 +52,84 @@ class Heard(NamedTuple):
     rates: bool = False
 
 
+class Seen(NamedTuple):
+    """Another gateway as its messages show it. `since`, `heard`: seconds ago. `living`: it counts; else it was silent
+    for too long, and isn't forgotten yet.
+    """
+
+    gateway: str
+    workers: int
+    cycle_s: float
+    since: float
+    heard: float
+    living: bool
+
+
 class Clock:
     """The cluster's clock, as far as our own messages tell it when they come back."""
 
     def __init__(self) -> None:
         self.began: float | None = None  # when the first one came back
-        self.heard_at: float | None = None  # and the last one
+        self.heard_at: float | None = None  # and the last one that wasn't late
         self.round_trip_s = math.nan  # of that one
         self._ahead_ms: float | None = None
 
     def learn(self, publish_ms: int | None, sent: float, now: float, at_most: float) -> None:
-        """One came back, published then. If it took longer than `at_most`, we have read it late: it tells no time."""
-        self.heard_at = now
+        """One came back, published then. If it took longer than a cycle, `at_most`, we have read it late: it tells no
+        time. If it took so long that others' messages are stale by then, we can't hear them either.
+        """
         self.round_trip_s = now - sent
-        if self.began is None:
-            self.began = now
+        if self.round_trip_s <= STALE_CYCLES * at_most:
+            self.heard_at = now
+            if self.began is None:
+                self.began = now
         if publish_ms is None:
             self._ahead_ms = None
         elif self.round_trip_s <= at_most or self._ahead_ms is None:
             self._ahead_ms = publish_ms - now * 1000
 
+    def unix_s(self, now: float) -> float | None:
+        """Unix time by the cluster, late by the time that a message takes; None: not known."""
+        return None if self._ahead_ms is None else now + self._ahead_ms / 1000
+
     def age(self, publish_ms: int | None, now: float) -> float | None:
-        """How many seconds ago that was, or a little more; None: not known."""
+        """Its age in seconds, or a little more; None: not known."""
         if publish_ms is None or self._ahead_ms is None:
             return None
         return now + (self._ahead_ms - publish_ms) / 1000
+
+
+class _Latest(Generic[K, V]):
+    """The last news of each thing from a peer, in this round of its reports and in the one before."""
+
+    def __init__(self) -> None:
+        self._new: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._old)
+
+    def __iter__(self) -> Iterator[K]:
+        yield from self._new
+        yield from self._old
+
+    def get(self, what: K) -> V | None:
+        found = self._new.get(what)
+        return self._old.get(what) if found is None else found
+
+    def put(self, what: K, value: V) -> None:
+        self._old.pop(what, None)
+        self._new[what] = value
+
+    def next_round(self) -> dict[K, V]:
+        """A round is over: returns the things not named in it, which so have ended."""
+        ended, self._old, self._new = self._old, self._new, {}
+        return ended
+
+    def miss_round(self) -> None:
+        """A round is over of which some wasn't heard."""
+        self._old |= self._new
+        self._new = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -99,118 +137,98 @@ class _Peer:
     boot: bytes
     gateway: str
     label: str
-    index: int
     since: float
     heard: float
+    round: int
     workers: int = 1
     cycle_s: float = 1.0
-    ends: int = 0  # of its ids
     sequence: int = -1
-    named: int = 0
-    knows: bool = True  # all its names were heard, as far as they concern us
-    whole: bool = True  # likewise, usages
-    whole_to: int = 0  # while that isn't so: said anew up to this id
-    asked: float = -math.inf
+    has_gap: bool = False  # a message is missing that may have belonged to this round
     living: bool = False
-    ids: array[int] = field(default_factory=lambda: array("I"))  # of what concerns us, ascending …
-    entries: array[int] = field(default_factory=lambda: array("I"))  # … and where it is
+    uses: _Latest[int, Use] = field(default_factory=_Latest)  # by the limit's number
+    rates: _Latest[Place, float] = field(default_factory=_Latest)
 
 
 class Peers:
-    """What others said.
+    """The messages of others.
 
     Attributes:
         counts: messages dropped, by reason (DROPPED).
-        asks: somebody has to be asked (`wants`), for the first time.
         living: gateways beside this one.
         workers: of those, together.
     """
 
-    def __init__(self, reporter: Reporter, *, room: int = ROOM, room_entries: int = ROOM_ENTRIES) -> None:
+    def __init__(self, reporter: Reporter, *, room: int = ROOM) -> None:
         self.clock = Clock()
         self.counts = dict.fromkeys(DROPPED, 0)
-        self.asks = False
         self.living = self.workers = 0
         self._reporter = reporter
-        self._names = reporter.names
+        self._limits = reporter.limits
         self._room = room
-        self._room_entries = room_entries
         self._peers: dict[bytes, _Peer] = {}
-        self._by_index: list[_Peer | None] = []
-        self._rows = Rows()  # by entry; 0 is none
-        self._rows.grow(1)
-        self._name_of = array("I", [0])  # by entry, as are these two
-        self._peer_of = array("H", [0])
-        self._next = array("I", [0])  # another peer's entry of the same name
-        self._free = 0
-        self._heads = array("I")  # by name: its first entry
-        self._used = 0
         self._said: deque[tuple[int, float]] = deque(maxlen=64)  # the sequence behind our messages, and when they went
-        self._excused = 0.0  # nobody could be heard of before this
+        self._excused = 0.0  # no peer could be heard before this
         self._clashes: dict[str, float] = {}  # gateways of the same name, and when that was seen last
+        self._crowded: float | None = None  # when there was no room for a rate last
+        self._versions: dict[str, float] = {}  # of the form, that others write in, likewise
 
     # --- what is known ---
 
     @property
     def gateways(self) -> dict[str, str]:
-        """The living ones' names, by what `Heard.peer` calls them."""
+        """The living ones' names, by `Heard.peer`."""
         return {peer.label: peer.gateway for peer in self._peers.values() if peer.living}
+
+    def seen(self, now: float) -> list[Seen]:
+        """All that are remembered, by name."""
+        found = [
+            Seen(peer.gateway, peer.workers, peer.cycle_s, now - peer.since, now - peer.heard, peer.living)
+            for peer in self._peers.values()
+        ]
+        return sorted(found)
 
     @property
     def problem(self) -> str:
-        """Gateways of the same name, one line; "" for none."""
-        return "; ".join(
-            f"two gateways call themselves {name!r} and run at the same time: each counts by itself; give them names"
-            " of their own (`gateway`)"
+        """Gateways of the same name, or of a release that isn't understood, one line; "" for none."""
+        versions = [
+            f"messages of version {version} can't be read, only {VERSION}: what those gateways use isn't counted;"
+            " run one release"
+            for version in sorted(self._versions)
+        ]
+        names = [
+            f"two gateways call themselves {one_line(name)!r} and run at the same time: each counts by itself; give"
+            " them names of their own (`gateway`)"
             for name in sorted(self._clashes)
-        )
+        ]
+        crowd = [f"more than {MAX_RATES} rates of topics: some of what others bring to topics isn't counted"]
+        return "; ".join(versions + names + (crowd if self._crowded is not None else []))
 
-    def of(self, key: FleetKey) -> tuple[list[Use], list[int]]:
-        """What living peers take of a limit, and how many workers each of those has."""
-        name, column = locate(key)
-        uses: list[Use] = []
-        workers: list[int] = []
-        for peer, entry in self._entries(self._names.number(name)):
-            one = use_of(self._rows[entry], column)
-            if one is not IDLE:
-                uses.append(one)
-                workers.append(peer.workers)
-        return uses, workers
+    def of(self, key: FleetKey) -> list[Use]:
+        """The amounts that living peers take of a limit, where they take any."""
+        number = self._limits.number(key)
+        uses = [peer.uses.get(number) for peer in self._peers.values() if peer.living]
+        return [use for use in uses if use is not None and not use.is_idle]
 
     def told(self, key: FleetKey) -> Use:
-        """What those count this gateway with."""
+        """The amounts that those count for this gateway."""
         return self._reporter.told(key)
 
     def rates(self) -> dict[int, tuple[float, dict[str, float]]]:
-        """By broker: what all living peers together bring to it, and to topics there, bytes per second."""
+        """By broker: the rates of all living peers together to it, and to topics there, bytes per second."""
         totals: dict[int, float] = {}
         topics: dict[int, dict[str, float]] = {}
-        for number in range(len(self._heads)):
-            if not self._heads[number] or (name := self._names.text(number))[0] not in (BROKER, TOPIC):
-                continue
-            rate = sum(rate_of(self._rows[entry].rates) for _, entry in self._entries(number))
-            if rate:
-                node_id, topic = place_of(name)
-                if topic is None:
-                    totals[node_id] = rate
-                else:
-                    topics.setdefault(node_id, {})[topic] = rate
+        for peer in self._peers.values():
+            for place in peer.rates if peer.living else ():
+                if rate := peer.rates.get(place):
+                    node_id, topic = place
+                    if topic is None:
+                        totals[node_id] = totals.get(node_id, 0.0) + rate
+                    else:
+                        there = topics.setdefault(node_id, {})
+                        there[topic] = there.get(topic, 0.0) + rate
         return {
             node_id: (totals.get(node_id, 0.0), topics.get(node_id, {})) for node_id in totals.keys() | topics.keys()
         }
-
-    def wants(self, now: float) -> Wants:
-        """Whom to ask for what, in our next message."""
-        self.asks = False
-        self._tidy()
-        everything: list[bytes] = []
-        usages: list[bytes] = []
-        again = ASK_AGAIN_CYCLES * self._reporter.cycle_s
-        for peer in self._peers.values():
-            if peer.living and not (peer.knows and peer.whole) and now - peer.asked >= again:
-                peer.asked = now
-                (usages if peer.knows else everything).append(peer.boot)
-        return Wants(tuple(everything), tuple(usages))
 
     @property
     def round_trip_s(self) -> float:
@@ -218,7 +236,7 @@ class Peers:
         return self.clock.round_trip_s
 
     def is_heard(self, now: float) -> bool:
-        """Whether our own messages come back: only then somebody's silence means anything."""
+        """Whether our own messages come back: only then a peer's silence means anything."""
         return self.clock.heard_at is not None and now - self.clock.heard_at <= SILENT_CYCLES * self._reporter.cycle_s
 
     # --- what comes ---
@@ -231,14 +249,12 @@ class Peers:
         """One message. `publish_ms`: when the cluster took it; None: that isn't known.
 
         Returns:
-            What it said; None for our own, and for one that was dropped (`counts`).
+            Its news; None for our own, and for one that was dropped (`counts`).
         """
         try:
             message = unpack(data)
-            content = _Content(
-                names_of(message.names, message.ids), names_of(message.names_again, message.ids), tables_of(message)
-            )
-        except UnknownVersion:
+        except UnknownVersion as version:
+            self._versions[str(version)] = now
             self.counts["version"] += 1
             return None
         except Malformed:
@@ -265,37 +281,33 @@ class Peers:
         else:
             self._look_for_clash(peer, now)
         returns = not peer.living
-        peer.heard, peer.cycle_s = now, cycle_s
+        is_next = message.sequence == peer.sequence + 1
+        peer.heard, peer.cycle_s, peer.sequence = now, cycle_s, message.sequence
         self._count(peer, max(1, message.workers))
-        if self._reporter.boot in message.want:
-            self._reporter.ask(names=True)
-        elif self._reporter.boot in message.want_usage:
-            self._reporter.ask(names=False)
         if message.leaving:
             self._forget(peer)
             return Heard(peer.label, peer.gateway, left=True, rates=True)
-        told = _Update()
-        self._follow(peer, message, content, told)
-        self.asks = self.asks or (not (peer.knows and peer.whole) and peer.asked == -math.inf)
+        numbers, rates = self._end_round(peer, message.round, is_next=is_next)
+        numbers |= self._take_uses(peer, message)
+        rates |= self._take_rates(peer, message, now)
         if returns:
-            told.rates = True
-            for entry in peer.entries:
-                told.note(self._text(entry), NOTHING, self._rows[entry])
-        return Heard(peer.label, peer.gateway, told.keys, rates=told.rates)
+            numbers.update(peer.uses)
+        keys = frozenset(key for key in map(self._limits.key, numbers) if key is not None)
+        return Heard(peer.label, peer.gateway, keys, rates=rates or returns)
 
     def excuse(self, now: float) -> None:
-        """Nobody could be heard of until now."""
+        """No peer could be heard until now."""
         self._excused = now
 
     def expire(self, now: float) -> list[str]:
-        """Take out who was silent for too long; returns those peers. None while our own messages don't come back."""
+        """Take out peers that were silent for too long; returns them. None while our own messages don't come back."""
         if self.clock.heard_at is None:
             return []
         gone = []
         for peer in list(self._peers.values()):
             cycle_s = max(peer.cycle_s, self._reporter.cycle_s)
             since = max(peer.heard, self._excused)
-            # When the topic fails, who spoke before us is silent for longer than we are: he must have missed his turn
+            # When the topic fails, a peer that spoke before us is silent for longer than we are: it missed a turn
             # while ours still came through.
             if now - since > SILENT_CYCLES * cycle_s and self.clock.heard_at - since > MISSED_CYCLES * cycle_s:
                 if peer.living:
@@ -303,38 +315,22 @@ class Peers:
                     gone.append(peer.label)
                 if now - since > FORGOTTEN_CYCLES * cycle_s:
                     self._forget(peer)
-        for name, seen in list(self._clashes.items()):
-            if now - seen > CLASH_CYCLES * self._reporter.cycle_s:
-                del self._clashes[name]
+        if self._crowded is not None and now - self._crowded > CLASH_CYCLES * self._reporter.cycle_s:
+            self._crowded = None
+        for complaints in (self._clashes, self._versions):
+            for what, seen in list(complaints.items()):
+                if now - seen > CLASH_CYCLES * self._reporter.cycle_s:
+                    del complaints[what]
         return gone
 
     def _meet(self, message: ResourceUsage, now: float) -> _Peer:
-        """Somebody new. Where there is room for everything, he needs all of our names, if he is at his beginning, and
-        we need his, if he isn't. Where there is none, who uses the same as he who begins answers when he names it; so
-        we need somebody's names only if we have said ours long before.
-        """
-        if None in self._by_index:
-            index = self._by_index.index(None)
-        else:
-            index = len(self._by_index)
-            self._by_index.append(None)
-        names = message.ids + sum(known.ends for known in self._peers.values()) + self._names.own
         label = f"{message.broker}#{message.boot.hex()}"
-        peer = _Peer(message.boot, message.broker, label, index, now, now)
-        if message.sequence > 0:
-            began = self.clock.began
-            joining = began is None or now - began <= JOINING_CYCLES * self._reporter.cycle_s
-            if joining and names > self._room:
-                peer.named, peer.sequence = message.named - len(message.names.id), message.sequence - 1
-            else:
-                peer.knows = peer.whole = False
-        elif names <= self._room:
-            self._reporter.ask(names=True)
-        self._by_index[index] = self._peers[message.boot] = peer
+        peer = self._peers[message.boot] = _Peer(message.boot, message.broker, label, now, now, message.round)
+        self._reporter.repeat_all()
         return peer
 
     def _look_for_clash(self, peer: _Peer, now: float) -> None:
-        """Somebody who is known speaks, after another one of his name has begun: that is no restart."""
+        """A known peer speaks, after another one of its name has begun: that is no restart."""
         began = self.clock.began
         if peer.gateway == self._reporter.gateway and began is not None and began < now:
             self._clashes[peer.gateway] = now
@@ -342,135 +338,60 @@ class Peers:
             if other.gateway == peer.gateway and other is not peer and other.living and other.since >= peer.since:
                 self._clashes[peer.gateway] = now
 
-    def _follow(self, peer: _Peer, message: ResourceUsage, content: _Content, told: _Update) -> None:
-        """Take over what concerns us."""
-        peer.ends = message.ids
-        if message.sequence != peer.sequence + 1:
-            peer.whole, peer.whole_to = False, 0
-        peer.sequence = message.sequence
-        if peer.knows and message.named != peer.named + len(content.names):
-            peer.knows, peer.whole, peer.whole_to = False, False, 0
-        goes_on = message.HasField("complete") and message.complete.first <= peer.whole_to
-        if not peer.knows and not (goes_on and message.complete_names):
-            self.counts["unknown-ids"] += bool(content.tables)
-            return
-        if message.complete_names:
-            named = {number for number, _ in content.names}
-            for number in self._ids_in(peer, message.complete, named):
-                self._cut(peer, bisect_left(peer.ids, number), told)
-        for asks, names in ((True, content.names), (False, content.again)):
-            for number, text in names:
-                self._map(peer, number, text, told, asks=asks)
-        listed: set[int] = set()
-        for table in content.tables:
-            listed.update(table.ids)
-            self._put(peer, table, told)
-        if message.HasField("complete"):
-            for number in self._ids_in(peer, message.complete, listed):
-                self._set(peer.entries[bisect_left(peer.ids, number)], NOTHING, told)
-        if goes_on and not peer.whole:
-            peer.whole_to = message.complete.end
-            if peer.whole_to >= message.ids:
-                peer.whole = peer.knows = True
-                peer.asked = -math.inf
-        peer.named = message.named
+    def _end_round(self, peer: _Peer, number: int, *, is_next: bool) -> tuple[set[int], bool]:
+        """Take out the things that ended in the round before: limits' numbers, and whether any rate did. Nothing has
+        ended where a message is missing, lost or dropped as stale: it may have repeated that.
+        """
+        before, peer.round = peer.round, number
+        peer.has_gap |= not is_next
+        if number == before:
+            return set(), False
+        is_whole = number == before + 1 and not peer.has_gap
+        peer.has_gap = not is_next  # what is missing may belong to either round
+        if not is_whole:
+            peer.uses.miss_round()
+            peer.rates.miss_round()
+            return set(), False
+        ended = {number for number, use in peer.uses.next_round().items() if not use.is_idle}
+        return ended, any(peer.rates.next_round().values())
 
-    def _put(self, peer: _Peer, table: Table, told: _Update) -> None:
-        ids, known = table.ids, peer.ids
-        found: list[int] = []  # positions in the message …
-        entries: list[int] = []  # … and here; whichever side is shorter is gone through
-        if len(known) < len(ids):
-            for at, number in enumerate(known):
-                place = bisect_left(ids, number)
-                if place < len(ids) and ids[place] == number:
-                    found.append(place)
-                    entries.append(peer.entries[at])
-        else:
-            for place, number in enumerate(ids):
-                at = bisect_left(known, number)
-                if at < len(known) and known[at] == number:
-                    found.append(place)
-                    entries.append(peer.entries[at])
-        for entry, row in zip(entries, table.rows(found), strict=True):
-            if self._text(entry)[0] in table.kinds:
-                self._set(entry, row, told)
+    def _take_uses(self, peer: _Peer, message: ResourceUsage) -> set[int]:
+        """Take over usages that concern us, or that there is room for; numbers of limits where something changed."""
+        changed = set()
+        room = self._room - sum(len(other.uses) for other in self._peers.values())
+        for number, fields in uses_in(message.limits):
+            key, use = self._limits.key(number), peer.uses.get(number)
+            if use is None:
+                rate, hungry, *_ = fields
+                if not (rate or hungry) or (key is None and room <= 0):
+                    continue
+                room -= 1
+                if key is not None:
+                    self._reporter.repeat(number)
+            if use != fields:
+                use = Use(*fields)
+                changed.add(number)
+            # One object for all peers that name it.
+            peer.uses.put(number if key is None else self._limits.number(key), use)
+        return changed
 
-    def _ids_in(self, peer: _Peer, span: Range, but: set[int]) -> list[int]:
-        known = peer.ids[bisect_left(peer.ids, span.first) : bisect_left(peer.ids, span.end)]
-        return [number for number in known if number not in but]
-
-    # --- entries ---
-
-    def _text(self, entry: int) -> str:
-        return self._names.text(self._name_of[entry])
-
-    def _entries(self, number: int | None) -> Iterator[tuple[_Peer, int]]:
-        """Of living peers, what they use of that name."""
-        entry = self._heads[number] if number is not None and number < len(self._heads) else 0
-        while entry:
-            peer = self._by_index[self._peer_of[entry]]
-            if peer is not None and peer.living and self._rows.is_active(entry):
-                yield peer, entry
-            entry = self._next[entry]
-
-    def _set(self, entry: int, row: Row, told: _Update) -> None:
-        told.note(self._text(entry), self._rows[entry], row)
-        self._rows[entry] = row
-
-    def _map(self, peer: _Peer, number: int, text: str, told: _Update, *, asks: bool) -> None:
-        """The peer calls `text` that number."""
-        at = bisect_left(peer.ids, number)
-        if at < len(peer.ids) and peer.ids[at] == number:
-            if self._text(peer.entries[at]) == text:
-                return
-            self._cut(peer, at, told)
-        name = self._wanted(text)
-        if name is None:
-            return
-        self._heads.frombytes(bytes(4 * (self._names.end - len(self._heads))))
-        if self._free:
-            entry, self._free = self._free, self._next[self._free]
-        else:
-            entry = len(self._rows)
-            self._rows.grow(entry + 1)
-            for column in (self._name_of, self._peer_of, self._next):
-                column.append(0)
-        self._name_of[entry], self._peer_of[entry] = name, peer.index
-        self._next[entry], self._heads[name] = self._heads[name], entry
-        peer.ids.insert(at, number)
-        peer.entries.insert(at, entry)
-        self._used += 1
-        if asks:
-            self._reporter.ask_name(name)
-
-    def _wanted(self, text: str) -> int | None:
-        """The number of a name that concerns us, or that there is room for."""
-        if not text or (number := self._names.number(text)) is not None:
-            return number if text else None
-        names = self._names.own + self._names.foreign
-        if text[0] in (GROUP, LIMIT):
-            has_room = names < self._room and self._used < self._room_entries
-        else:
-            has_room = names < MAX_RATES
-        return self._names.add(text, own=False) if has_room and is_name(text) else None
-
-    def _cut(self, peer: _Peer, at: int, told: _Update | None = None) -> None:
-        """Take out one entry."""
-        entry = peer.entries.pop(at)
-        del peer.ids[at]
-        if told is not None:
-            self._set(entry, NOTHING, told)
-        self._rows[entry] = NOTHING
-        name = self._name_of[entry]
-        if self._heads[name] == entry:
-            self._heads[name] = self._next[entry]
-        else:
-            before = self._heads[name]
-            while self._next[before] != entry:
-                before = self._next[before]
-            self._next[before] = self._next[entry]
-        self._next[entry], self._free = self._free, entry
-        self._used -= 1
+    def _take_rates(self, peer: _Peer, message: ResourceUsage, now: float) -> bool:
+        """Whether any of them changed."""
+        changed = is_crowded = False
+        room = MAX_RATES - sum(len(other.rates) for other in self._peers.values()) if message.rates else 0
+        for rate in message.rates:
+            place = place_of(rate)
+            before = peer.rates.get(place)
+            if before is not None or room > (0 if place.topic is not None else -MAX_RATES):
+                room -= before is None
+                peer.rates.put(place, rate.rate)
+                changed |= rate.rate != (before or 0.0)
+            elif rate.rate:
+                is_crowded = True
+        if is_crowded:
+            self.counts["too-many"] += 1
+            self._crowded = now
+        return changed
 
     def _count(self, peer: _Peer, workers: int) -> None:
         """It lives and has so many; 0: it doesn't."""
@@ -482,49 +403,4 @@ class Peers:
 
     def _forget(self, peer: _Peer) -> None:
         self._count(peer, 0)
-        while peer.entries:
-            self._cut(peer, len(peer.entries) - 1)
-        self._by_index[peer.index] = None
         del self._peers[peer.boot]
-
-    def _tidy(self) -> None:
-        """Foreign names go when there is no room for them any more, or nobody uses them."""
-        if not self._names.foreign:
-            return
-        full = self._names.own + self._names.foreign > self._room
-        for number in self._names.strangers():
-            head = self._heads[number] if number < len(self._heads) else 0
-            while head and full and self._names.text(number)[0] in (GROUP, LIMIT):
-                peer = self._by_index[self._peer_of[head]]
-                assert peer is not None
-                self._cut(peer, peer.entries.index(head))
-                head = self._heads[number]
-            if not head:
-                self._names.remove(number)
-
-
-class _Content(NamedTuple):
-    """Of one message, found to be well-formed."""
-
-    names: list[tuple[int, str]]
-    again: list[tuple[int, str]]
-    tables: list[Table]
-
-
-class _Update:
-    """What one message changed."""
-
-    def __init__(self) -> None:
-        self.keys: set[FleetKey] = set()
-        self.rates = False
-
-    def note(self, name: str, before: Row, now: Row) -> None:
-        """Usages of a name."""
-        if before == now:
-            return
-        if name[0] in (BROKER, TOPIC):
-            self.rates = True
-            return
-        for column in range(len(COLUMNS) if name[0] == GROUP else 1):
-            if codes_of(before, column) != codes_of(now, column):
-                self.keys.add(key_of(name, column))

@@ -1,55 +1,33 @@
-# What a gateway says to its peers. Pure: no I/O, no clock; a cycle is one call of `report`. What is used is noted where
-# it changes, and a report looks only at what is new and at whose turn it is: there may be tens of thousands of usages.
+# A gateway's reports to its peers. Pure: no I/O, no clock; a cycle is one call of `report`. Use is noted where it
+# changes, and a report looks only at what is new and at whose turn it is: there may be tens of thousands of usages.
 #
-# Something is said every cycle, also when there is nothing to say: that is how others know that we live. A usage is in
-# it when it began, ended, turned hungry or content, changed by 10 % (or 2 % of its limit, where that is less), and in
-# turn every N cycles: with its numbers, or, where they are within 1 % of what was told, in a range of ids that are "as
-# told". A name is said once. Messages are numbered, so that who misses one notices with the next one, and asks for all
-# usages, and, if there were names in it, for those too.
+# Something is told every cycle, also when there is nothing to tell: so others know that this gateway lives. A report
+# has each usage that began, ended, turned hungry or content, changed by 10 % (or 2 % of its limit, where that is less),
+# and in turn, once in N cycles (a round), every usage. So what a peer has missed is right again after a round.
 #
-# Who begins to use something names it, and who uses the same answers at once with what it takes of it. So a gateway has
-# to remember only what it uses itself; foreign names are remembered while there is room, so that in a fleet of ordinary
-# size a gateway knows what others take of a limit before it takes of it. Knows no share: that is
-# policies/fleet/shares.py. What is heard: peers.py.
+# A peer needn't remember what it doesn't use. So everything is told to a new one, where that isn't too much, and a
+# usage again when a peer begins to use the same. Knows no share: that is policies/fleet/shares.py. The other direction:
+# peers.py.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gateway.fleet.form import (
-    COLUMNS,
-    MAX_NAME,
-    NOTHING,
-    Row,
-    Usage,
-    codes_of,
-    is_idle,
-    pack,
-    put_ids,
-    put_table,
-    rate_code,
-    rate_of,
-    use_of,
-)
-from gateway.fleet.names import BROKER, GROUP, LIMIT, Names, Noted, Rows, key_of, locate, rate_name
-from gateway.fleet.resource_usage_pb2 import Names as NamesMessage
-from gateway.fleet.resource_usage_pb2 import Range, ResourceUsage
+from gateway.fleet.form import MAX_ENTRIES, MAX_TOPIC, Place, limit_id, pack, put_limits, rate_at
+from gateway.fleet.resource_usage_pb2 import ResourceUsage
 from policies.fleet.keys import FleetKey
 from policies.fleet.shares import IDLE, Use
 
 EVERY: Final = 5  # cycles: PIP-82's N
-CHANGED_UP: Final = 19  # steps of the scale: 9.9 %, so that rounding hides no change of 10 %
-CHANGED_DOWN: Final = 21
+CHANGED: Final = 0.0999  # of the reported rate, so that rounding hides no change of 10 %
 CHANGED_OF_LIMIT: Final = 0.02  # shares are exact to 3 %
-DRIFTED: Final = 2  # steps, 1 %: then the turn that comes every N cycles tells the numbers again
-IDLE_S: Final = 600.0  # so long a name that isn't used stays known
-ANSWER_CYCLES: Final = 1  # not oftener are all names said
-MAX_ENTRIES: Final = 500  # of one message …
-MAX_NAME_BYTES: Final = 32 * 1024  # … so that it takes a few milliseconds to make and to take in; Kafka allows 1 MB
+DRIFTED: Final = 0.01  # of the reported rate: a smaller change isn't news, only repeated
+IDLE_S: Final = 600.0  # a limit that isn't used for this long is forgotten
+MAX_FOR_NEW: Final = 10_000  # usages: more aren't repeated because a peer is new
 STEP: Final = 500  # rates noted at once
-_SHIFTS: Final = tuple(16 * column for column in range(len(COLUMNS)))
+
+Entry = int | Place  # a limit's number, or where a rate is measured
 
 
 class Rate(NamedTuple):
@@ -58,16 +36,6 @@ class Rate(NamedTuple):
     node_id: int
     topic: str | None
     rate: float
-
-
-class Wants(NamedTuple):
-    """Boots of gateways: who shall say all names and usages, and who all usages."""
-
-    everything: tuple[bytes, ...] = ()
-    usages: tuple[bytes, ...] = ()
-
-
-NOBODY: Final = Wants()
 
 
 class Reporter:
@@ -95,291 +63,227 @@ class Reporter:
         self.gateway = gateway
         self.boot = boot
         self.cycle_s = cycle_s
-        self.names = Names()
-        self._every = max(1, every)
-        self._limit_of = limit_of
-        self._workers = 1
-        self._cycle = 0
+        self.limits = KnownLimits()
         self.sequence = 0
-        self._named = 0
-        self._now = Noted()
-        self._told = Rows()
-        self._news: set[int] = set()  # what has to be told at once
-        self._said: list[FleetKey] = []  # what was
-        self._rated: set[int] = set()  # names of V1's rates
-        self._idle_since = array("I")  # the cycle, by number
-        self._known = bytearray()  # whether peers know the name, by number
-        self._fresh: set[int] = set()  # to be named, or taken back where it isn't ours any more
-        self._again: set[int] = set()  # somebody else has just named these
-        self._unsure: set[int] = set()  # names in messages that may not have arrived …
-        self._unsure_named = 0  # … and how many entries that are
-        self._all_usages = False
-        self._all_names = False
-        self._all_named_at = -ANSWER_CYCLES
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether somebody waits to hear of something that we use."""
-        return bool(self._again)
+        self._limit_of = limit_of
+        self._cycle = 0
+        self._now: dict[Entry, Use] = {}  # neither here nor …
+        self._told: dict[Entry, Use] = {}  # … there is anything idle
+        self._turns: list[dict[Entry, int]] = [{} for _ in range(max(1, every))]  # when each was noted last
+        self._news: set[Entry] = set()  # has to be told at once
+        self._unsure: set[Entry] = set()  # was told, and may not have arrived
+        self._said: list[FleetKey] = []  # limits of which something else was told than before
+        self._answers = False  # a peer waits for something
+        self._all = False  # a new peer needs everything …
+        self._all_from = 0  # … which isn't told before this cycle
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits to hear of everything."""
-        return self._all_usages
+        """Whether a peer waits to hear of something."""
+        return self._answers or (self._all and self._cycle >= self._all_from)
 
-    def note(self, uses: Mapping[FleetKey, Usage]) -> None:
-        """What is used now of these limits; idle: not any more. Of others nothing has changed."""
-        for key, one in uses.items():
-            name, column = locate(key)
-            if is_idle(one):
-                number = self.names.number(name)
-                if number is None or not self.names.is_own(number):
-                    continue
-            elif len(name) > MAX_NAME:  # a client made it up; peers would drop the whole message
-                continue
-            else:
-                number = self._own(name)
-            self._now.put(number, column, one)
-            self._see(number, column, key)
+    def note(self, uses: Mapping[FleetKey, Use]) -> None:
+        """The present usage of these limits; idle: not used any more. Others have not changed."""
+        for key, use in uses.items():
+            if key in self.limits or not use.is_idle:
+                self._note(self.limits.add(key), use, None if self._limit_of is None else self._limit_of(key))
 
     def note_rates(self, rates: Iterable[Rate]) -> Iterator[None]:
         """All of V1's rates; those not given have ended. A generator, for there may be many: take all its steps, and
         there is time for something else between them.
         """
-        ended, self._rated = self._rated, set()
-        for at, rate in enumerate(rates):
-            name = rate_name(rate.node_id, rate.topic)
-            if len(name) <= MAX_NAME and (code := rate_code(rate.rate)):
-                number = self._own(name)
-                self._rated.add(number)
-                ended.discard(number)
-                self._now[number] = Row(code)
-                self._see(number, 0)
+        ended = {entry for entry in self._now if isinstance(entry, Place)}
+        for at, (node_id, topic, rate) in enumerate(rates):
+            if rate > 0.0 and len(topic or "") <= MAX_TOPIC:
+                place = Place(node_id, topic)
+                ended.discard(place)
+                self._note(place, Use(rate))
             if at % STEP == STEP - 1:
                 yield
-        for number in ended:
-            self._now[number] = NOTHING
-            self._see(number, 0)
+        for place in ended:
+            self._note(place, IDLE)
 
-    def report(self, *, workers: int = 1, wants: Wants = NOBODY, is_turn: bool = True) -> Iterator[bytes]:
+    def report(self, *, workers: int = 1, is_turn: bool = True) -> Iterator[bytes]:
         """A cycle's messages, in their order. Mostly one. A generator, for it may take some time to make one: take all
-        of them, and call nothing but `ask` and `ask_name` meanwhile; or `lost`, which has to be called again then.
+        of them, and call nothing but `repeat` and `repeat_all` meanwhile; or `lost`, which has to be called again then.
 
         `is_turn`: False between two cycles, where something can't wait.
         """
-        self._workers = workers
-        first, end = self._turn() if is_turn else (0, 0)
-        names = self._all_names and self._cycle - self._all_named_at >= ANSWER_CYCLES
         news, self._news = self._news, set()
-        if complete := names or self._all_usages:
-            listed = set(self._now.active())
-            for number in news - listed:
-                self._tell(number)
-            if names:
-                self._all_named_at = self._cycle
-                self._all_names = False
-            self._all_usages = False
-        else:
-            listed = {number for number in news if not self._told.is_same(number, self._now)}
-            listed |= {number for number in self._fresh if self._now.is_active(number)}
-            listed |= {number for number in self.names.owned(first, end) if self._drifted(number)}
-        yield from self._messages(listed, wants, unchanged=(first, end), complete=complete, with_names=names)
-        self._forget_idle(first, end)
+        listed = news | (self._turn() if is_turn else set())
+        if self._all and self._cycle >= self._all_from:
+            listed |= self._now.keys()
+            self._all, self._all_from = False, self._cycle + 1
+        self._answers = False
+        entries = list(listed)  # a set has numbers that are close to each other side by side: so groups' compress
+        for at in range(0, max(1, len(entries)), MAX_ENTRIES):
+            yield self._message(entries[at : at + MAX_ENTRIES], news, workers)
         self._cycle += is_turn
 
-    def answer(self) -> list[bytes]:
-        """What was asked for by naming it, before its turn: as last told."""
-        return list(self._messages(set(), NOBODY))
-
     def leave(self) -> list[bytes]:
-        """Goodbye."""
-        message = self._header()
+        """The last message."""
+        message = self._header(0)
         message.leaving = True
         return [pack(message)]
 
     def lost(self) -> None:
-        """What was said since the last `arrived` may not have reached anybody."""
-        self._fresh |= self._unsure
-        self._named -= self._unsure_named
+        """The news since the last `arrived` may not have reached any peer."""
+        self._news |= self._unsure
         self._unsure = set()
-        self._unsure_named = 0
-        self._all_usages = True
 
     def arrived(self) -> None:
-        """Everything said so far has reached the topic."""
+        """Everything told so far has reached the topic."""
         self._unsure.clear()
-        self._unsure_named = 0
 
-    def ask(self, *, names: bool) -> None:
-        """A peer wants to hear everything."""
-        self._all_usages = True
-        self._all_names = self._all_names or names
+    def repeat(self, number: int) -> None:
+        """A peer began to use this limit: it needs to know the other users."""
+        if number in self._told:
+            self._news.add(number)
+            self._answers = True
 
-    def ask_name(self, number: int) -> None:
-        """A peer began to use this: it needs to know who else does."""
-        if number < len(self._told) and self._told.is_active(number) and self._known[number]:
-            self._again.add(number)
+    def repeat_all(self) -> None:
+        """A peer is new. Done at most once per cycle: many may come at once."""
+        self._all = 0 < len(self._now) <= MAX_FOR_NEW
 
     def told(self, key: FleetKey) -> Use:
-        """What others count with: a limit's usage as last said."""
-        name, column = locate(key)
-        number = self.names.number(name)
-        return IDLE if number is None or number >= len(self._told) else use_of(self._told[number], column)
+        """The amount that others count with: a limit's usage as last told."""
+        return self._told.get(self.limits.number(key), IDLE)
 
     def take_said(self) -> list[FleetKey]:
-        """Limits of which something else was said than before, since the last call."""
+        """Limits of which something else was told than before, since the last call."""
         said, self._said = self._said, []
         return said
 
+    def salt(self, salt: bytes) -> None:
+        """Other numbers stand for limits from now on: those of this salt. Not while a report is being made."""
+        if salt == self.limits.salt:
+            return
+        numbers = self.limits.replace(salt)
+
+        def renamed(entry: Entry) -> Entry:
+            return entry if isinstance(entry, Place) else numbers[entry]
+
+        for uses in (self._now, self._told):
+            renewed = {renamed(entry): use for entry, use in uses.items()}
+            uses.clear()
+            uses.update(renewed)
+        noted = [item for turn in self._turns for item in turn.items()]
+        self._turns = [{} for _ in self._turns]
+        for entry, cycle in noted:
+            self._turns[self._turn_of(renamed(entry))][renamed(entry)] = cycle
+        self._unsure = set()
+        self._news = {*self._now, *self._told}
+
     # --- what is so ---
 
-    def _own(self, name: str) -> int:
-        number = self.names.number(name)
-        if number is None or not self.names.is_own(number):
-            number = self.names.add(name, own=True)
-            self._now.grow(self.names.end)
-            self._told.grow(self.names.end)
-            self._known.extend(bytes(self.names.end - len(self._known)))
-            self._idle_since.frombytes(bytes(4 * (self.names.end - len(self._idle_since))))
-            self._fresh.add(number)
-        self._idle_since[number] = self._cycle
-        return number
-
-    def _turn(self) -> tuple[int, int]:
-        """Whose turn it is in this cycle: each number once in `every` cycles."""
-        size = -(-self.names.end // self._every)
-        first = self._cycle % self._every * size
-        return min(first, self.names.end), min(first + size, self.names.end)
-
-    def _see(self, number: int, column: int, key: FleetKey | None = None) -> None:
-        """Whether a usage that was noted is so much another one that it has to be told at once."""
-        before, *heart = self._told.codes(number, column)
-        after, *mind = self._now.codes(number, column)
+    def _note(self, entry: Entry, use: Use, limit: float | None = None) -> None:
+        self._turns[self._turn_of(entry)][entry] = self._cycle
+        if use.is_idle:
+            self._now.pop(entry, None)
+        else:
+            self._now[entry] = use
+        told = self._told.get(entry, IDLE)
+        change = abs(use.rate - told.rate)
         if (
-            heart != mind
-            or (not before) != (not after)
-            or not -CHANGED_DOWN < after - before < CHANGED_UP
-            or (before != after and key is not None and self._is_much(key, rate_of(after) - rate_of(before)))
+            (told.hungry, told.weight, told.is_idle) != (use.hungry, use.weight, use.is_idle)
+            or change > CHANGED * told.rate
+            or (limit is not None and change > CHANGED_OF_LIMIT * limit)
         ):
-            self._news.add(number)
+            self._news.add(entry)
 
-    def _is_much(self, key: FleetKey, change: float) -> bool:
-        limit = None if self._limit_of is None else self._limit_of(key)
-        return limit is not None and abs(change) > CHANGED_OF_LIMIT * limit
+    def _turn_of(self, entry: Entry) -> int:
+        """In which cycle of a round it is repeated. A group's four limits belong together: so they compress."""
+        return (hash(entry) if isinstance(entry, Place) else entry >> 2) % len(self._turns)
 
-    def _drifted(self, number: int) -> bool:
-        if self._told.is_same(number, self._now):
-            return False
-        told, row = self._told[number], self._now[number]
-        return told.topics != row.topics or any(
-            abs((told.rates >> shift & 0xFFFF) - (row.rates >> shift & 0xFFFF)) >= DRIFTED for shift in _SHIFTS
-        )
-
-    def _tell(self, number: int) -> Row:
-        """What is so is said from here on."""
-        before, row = self._told[number], self._now[number]
-        if before != row:
-            self._told[number] = row
-            name = self.names.text(number)
-            if name[0] in (GROUP, LIMIT):
-                for column in range(len(COLUMNS) if name[0] == GROUP else 1):
-                    if codes_of(before, column) != codes_of(row, column):
-                        self._said.append(key_of(name, column))
-        return row
-
-    def _forget_idle(self, first: int, end: int) -> None:
+    def _turn(self) -> set[Entry]:
+        """The repeats of this cycle. Forgets limits unused for long."""
+        mine = self._turns[self._cycle % len(self._turns)]
         before = self._cycle - IDLE_S / self.cycle_s
-        for number in self.names.owned(first, end):
-            if self._now.is_active(number):
-                self._idle_since[number] = self._cycle
-            elif self._idle_since[number] < before:
-                self.names.disown(number)
-                self._fresh.add(number)
+        for entry in [entry for entry, noted in mine.items() if noted < before and entry not in self._now]:
+            del mine[entry]
+            if not isinstance(entry, Place):
+                self.limits.remove(entry)
+        return mine.keys() & self._now.keys()
 
     # --- messages ---
 
-    def _header(self) -> ResourceUsage:
+    def _header(self, workers: int) -> ResourceUsage:
         message = ResourceUsage(
             broker=self.gateway,
             boot=self.boot,
             sequence=self.sequence,
-            workers=self._workers,
+            round=self._cycle // len(self._turns),
+            workers=workers,
             cycle_ms=round(self.cycle_s * 1000),
-            ids=self.names.end,
-            named=self._named,
         )
         self.sequence += 1
         return message
 
-    def _messages(
-        self,
-        listed: set[int],
-        wants: Wants,
-        *,
-        unchanged: tuple[int, int] = (0, 0),
-        complete: bool = False,
-        with_names: bool = False,
-    ) -> Iterator[bytes]:
-        fresh = self._fresh | set(self.names.owned(0, self.names.end)) if with_names else set(self._fresh)
-        again = self._again - fresh
-        self._again = set()
-        done = 0
-        chunks = list(self._chunks(sorted(listed | fresh | again), fresh | again)) or [[]]
-        for at, chunk in enumerate(chunks):
-            names = [number for number in chunk if number in fresh]
-            self._named += len(names)
-            self._unsure_named += len(names)
-            message = self._header()
-            message.want.extend(wants.everything)
-            message.want_usage.extend(wants.usages)
-            wants = NOBODY
-            self._put_names(message.names, names)
-            self._put_names(message.names_again, [number for number in chunk if number in again])
-            rows = {number: self._tell(number) for number in chunk if number in listed}
-            rows |= {n: self._told[n] for n in chunk if n in again and n not in listed and self._told.is_active(n)}
-            self._put_rows(message, sorted(rows), rows)
-            if complete:
-                end = self.names.end if at == len(chunks) - 1 else chunk[-1] + 1
-                message.complete.CopyFrom(Range(first=done, end=end))
-                message.complete_names = with_names
-                done = end
-            elif at == 0 and unchanged[1] > unchanged[0]:
-                message.unchanged.CopyFrom(Range(first=unchanged[0], end=unchanged[1]))
-            for number in names:
-                self._known[number] = self.names.is_own(number)
-            yield pack(message)
-        self._unsure |= self._fresh & fresh
-        self._fresh = self._fresh - fresh  # another set: what is emptied keeps its memory
+    def _message(self, entries: list[Entry], news: set[Entry], workers: int) -> bytes:
+        message = self._header(workers)
+        limits = []
+        for entry in entries:
+            use = self._tell(entry, is_news=entry in news)
+            if isinstance(entry, Place):
+                message.rates.append(rate_at(entry, use.rate))
+            else:
+                limits.append((entry, use))
+        put_limits(message.limits, sorted(limits))
+        self._unsure.update(entries)
+        return pack(message)
 
-    def _chunks(self, numbers: list[int], named: set[int]) -> Iterator[list[int]]:
-        chunk: list[int] = []
-        size = 0
-        for number in numbers:
-            more = len(self._said_name(number)) if number in named else 0
-            if chunk and (len(chunk) == MAX_ENTRIES or size + more > MAX_NAME_BYTES):
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(number)
-            size += more
-        if chunk:
-            yield chunk
+    def _tell(self, entry: Entry, *, is_news: bool) -> Use:
+        told, use = self._told.get(entry, IDLE), self._now.get(entry, IDLE)
+        if told == use or (not is_news and _is_close(told, use)):
+            return told
+        if use.is_idle:
+            self._told.pop(entry, None)
+        else:
+            self._told[entry] = use
+        if not isinstance(entry, Place) and (key := self.limits.key(entry)) is not None:
+            self._said.append(key)
+        return use
 
-    def _said_name(self, number: int) -> str:
-        return self.names.text(number) if self.names.is_own(number) else ""
 
-    def _put_names(self, into: NamesMessage, numbers: Sequence[int]) -> None:
-        if numbers:
-            into.id.extend(put_ids(numbers))
-            into.name.extend([self._said_name(number) for number in numbers])
+class KnownLimits:
+    """Those that this gateway uses, or did lately, and the numbers that stand for them in messages (form.limit_id)."""
 
-    def _put_rows(self, message: ResourceUsage, numbers: Sequence[int], rows: Mapping[int, Row]) -> None:
-        kinds: dict[str, list[int]] = {GROUP: [], LIMIT: [], BROKER: []}
-        for number in numbers:
-            kinds.get(self.names.text(number)[0], kinds[BROKER]).append(number)
-        if found := kinds[GROUP]:
-            put_table(message.groups, found, [rows[number] for number in found])
-        if found := kinds[LIMIT]:
-            put_table(message.limits, found, [rows[number] for number in found])
-        if found := kinds[BROKER]:
-            message.rates.id.extend(put_ids(found))
-            message.rates.rate.extend([rows[number].rates for number in found])
+    def __init__(self) -> None:
+        self.salt = b""
+        self._numbers: dict[FleetKey, int] = {}
+        self._keys: dict[int, FleetKey] = {}
+
+    def __contains__(self, key: FleetKey) -> bool:
+        return key in self._numbers
+
+    def add(self, key: FleetKey) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = limit_id(key, self.salt)
+            self._keys[number] = key
+        return number
+
+    def replace(self, salt: bytes) -> dict[int, int]:
+        """Go by the numbers of this salt; gives them by the former ones."""
+        self.salt = salt
+        before = self._keys
+        self._numbers = {key: limit_id(key, salt) for key in self._numbers}
+        self._keys = {number: key for key, number in self._numbers.items()}
+        return {number: self._numbers[key] for number, key in before.items()}
+
+    def remove(self, number: int) -> None:
+        del self._numbers[self._keys.pop(number)]
+
+    def number(self, key: FleetKey) -> int:
+        """Of any limit."""
+        number = self._numbers.get(key)
+        return limit_id(key, self.salt) if number is None else number
+
+    def key(self, number: int) -> FleetKey | None:
+        """None: it is none of those."""
+        return self._keys.get(number)
+
+
+def _is_close(told: Use, use: Use) -> bool:
+    """Whether peers needn't know that it is something else."""
+    return told._replace(rate=0.0) == use._replace(rate=0.0) and abs(use.rate - told.rate) <= DRIFTED * told.rate

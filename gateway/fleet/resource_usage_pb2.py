@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/fleet/resource_usage.proto\x12\x15produce_gateway.fleet\"\xa1\x04\n\rResourceUsage\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0c\n\x04\x62oot\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\x10\n\x08\x63ycle_ms\x18\x05 \x01(\r\x12\x0b\n\x03ids\x18\x06 \x01(\r\x12\r\n\x05named\x18\x07 \x01(\r\x12\x0f\n\x07leaving\x18\x08 \x01(\x08\x12\x0c\n\x04want\x18\t \x03(\x0c\x12\x12\n\nwant_usage\x18\n \x03(\x0c\x12+\n\x05names\x18\x0b \x01(\x0b\x32\x1c.produce_gateway.fleet.Names\x12\x31\n\x0bnames_again\x18\x0c \x01(\x0b\x32\x1c.produce_gateway.fleet.Names\x12\x31\n\x06groups\x18\r \x01(\x0b\x32!.produce_gateway.fleet.GroupUsage\x12\x31\n\x06limits\x18\x0e \x01(\x0b\x32!.produce_gateway.fleet.LimitUsage\x12/\n\x05rates\x18\x0f \x01(\x0b\x32 .produce_gateway.fleet.RateUsage\x12.\n\x08\x63omplete\x18\x10 \x01(\x0b\x32\x1c.produce_gateway.fleet.Range\x12\x16\n\x0e\x63omplete_names\x18\x11 \x01(\x08\x12/\n\tunchanged\x18\x12 \x01(\x0b\x32\x1c.produce_gateway.fleet.Range\"#\n\x05Range\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\"!\n\x05Names\x12\n\n\x02id\x18\x01 \x03(\r\x12\x0c\n\x04name\x18\x02 \x03(\t\"&\n\x06\x43olumn\x12\x0c\n\x04rate\x18\x01 \x03(\r\x12\x0e\n\x06weight\x18\x02 \x03(\r\"\x96\x02\n\nGroupUsage\x12\n\n\x02id\x18\x01 \x03(\r\x12\x0e\n\x06topics\x18\x02 \x03(\r\x12\x0e\n\x06hungry\x18\x03 \x03(\r\x12\x34\n\rpublished_msg\x18\x04 \x01(\x0b\x32\x1d.produce_gateway.fleet.Column\x12\x36\n\x0fpublished_bytes\x18\x05 \x01(\x0b\x32\x1d.produce_gateway.fleet.Column\x12\x35\n\x0e\x64ispatched_msg\x18\x06 \x01(\x0b\x32\x1d.produce_gateway.fleet.Column\x12\x37\n\x10\x64ispatched_bytes\x18\x07 \x01(\x0b\x32\x1d.produce_gateway.fleet.Column\"d\n\nLimitUsage\x12\n\n\x02id\x18\x01 \x03(\r\x12\x0e\n\x06topics\x18\x02 \x03(\r\x12\x0e\n\x06hungry\x18\x03 \x03(\r\x12*\n\x03use\x18\x04 \x01(\x0b\x32\x1d.produce_gateway.fleet.Column\"%\n\tRateUsage\x12\n\n\x02id\x18\x01 \x03(\r\x12\x0c\n\x04rate\x18\x02 \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/fleet/resource_usage.proto\x12\x15produce_gateway.fleet\"\xe3\x01\n\rResourceUsage\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0c\n\x04\x62oot\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x10\n\x08\x63ycle_ms\x18\x06 \x01(\r\x12\x0f\n\x07leaving\x18\x07 \x01(\x08\x12-\n\x06limits\x18\x08 \x01(\x0b\x32\x1d.produce_gateway.fleet.Limits\x12\x30\n\x05rates\x18\t \x03(\x0b\x32!.produce_gateway.fleet.BrokerRate\"U\n\x06Limits\x12\r\n\x05limit\x18\x01 \x03(\x06\x12\x0c\n\x04rate\x18\x02 \x03(\x02\x12\x0e\n\x06hungry\x18\x03 \x03(\x08\x12\x0e\n\x06weight\x18\x04 \x03(\x02\x12\x0e\n\x06topics\x18\x05 \x03(\r\"9\n\nBrokerRate\x12\x0e\n\x06\x62roker\x18\x01 \x01(\x05\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04rate\x18\x03 \x01(\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,17 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.fleet.resource_usag
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESOURCEUSAGE']._serialized_start=62
-  _globals['_RESOURCEUSAGE']._serialized_end=607
-  _globals['_RANGE']._serialized_start=609
-  _globals['_RANGE']._serialized_end=644
-  _globals['_NAMES']._serialized_start=646
-  _globals['_NAMES']._serialized_end=679
-  _globals['_COLUMN']._serialized_start=681
-  _globals['_COLUMN']._serialized_end=719
-  _globals['_GROUPUSAGE']._serialized_start=722
-  _globals['_GROUPUSAGE']._serialized_end=1000
-  _globals['_LIMITUSAGE']._serialized_start=1002
-  _globals['_LIMITUSAGE']._serialized_end=1102
-  _globals['_RATEUSAGE']._serialized_start=1104
-  _globals['_RATEUSAGE']._serialized_end=1141
+  _globals['_RESOURCEUSAGE']._serialized_end=289
+  _globals['_LIMITS']._serialized_start=291
+  _globals['_LIMITS']._serialized_end=376
+  _globals['_BROKERRATE']._serialized_start=378
+  _globals['_BROKERRATE']._serialized_end=435
 # @@protoc_insertion_point(module_scope)

@@ -4,8 +4,10 @@
 #   internal_topic.py    one such topic: created where it is missing, looked up, judged, followed by its id
 #   describe.py          topics described by librdkafka, through the death of a controller
 #   access.py            librdkafka's properties -> how to reach and trust a broker
+#   oauthbearer.py       tokens for OAUTHBEARER: from an issuer, kept and renewed
 #   sasl.py              what a client says in each mechanism of SASL
 #   client.py            requests that librdkafka doesn't have, by connections of our own
+#   reach.py             whether brokers can be reached and trusted, and what is wrong where not
 #   java_properties.py   a Java client's properties file -> librdkafka's properties
 #
 # Knows no policy, no quota and no volume: who asks knows what the answer means.

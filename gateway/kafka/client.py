@@ -11,6 +11,7 @@ import errno
 import functools
 import os
 import random
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -19,8 +20,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
 
+from gateway.broker_tls import CLOSED_AT_ONCE, BrokerTls, explain
 from gateway.kafka import sasl
 from gateway.kafka.access import Access, Credentials, access_of
+from gateway.kafka.oauthbearer import MECHANISM, NoToken, Tokens, message
 from protocol import api as tables
 from protocol.admin import Api
 from protocol.describe import looks_like
@@ -45,7 +48,7 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """No broker answered, or not with what was asked: one line that names them."""
+    """No broker answered, or none with the right answer: one line that names them."""
 
 
 class UnknownApi(NoAnswer):
@@ -89,6 +92,10 @@ class Connection:
         if spoken < max(lowest, api.lowest):
             raise UnknownApi(f"has no {api.name} that can be asked here")
         return self._decoded(api, await self._exchange(api, body, spoken), spoken)
+
+    def speaks(self, api: Api[Any, Any], version: int) -> bool:
+        """Whether `ask` uses that version, or a newer one."""
+        return min(self._versions.get(api.key, (0, -1))[1], api.highest) >= version
 
     async def _learn_versions(self) -> None:
         ours = ApiVersionsRequest(SOFTWARE, _release())
@@ -173,24 +180,28 @@ class Client:
         self._servers = bootstrap_servers
         self._timeout_s = timeout_s
         self._max_answer_bytes = max_answer_bytes
+        self._tokens = Tokens()
         self._lock = threading.Lock()
         self._ends: set[Callable[[], None]] = set()  # of what is running
         self._closed = False
 
     def run(self, ask: Callable[[Round], Awaitable[T]]) -> T:
-        """What `ask` returns. Blocks for `timeout_s` at most; from any thread that runs no trio.
+        """The result of `ask`. Blocks for `timeout_s` at most; from any thread that runs no trio.
 
         Raises:
             NoAnswer: one line.
         """
         try:
-            access = access_of(self._properties)  # anew each time: certificates are renewed
-        except ValueError as error:
+            access = access_of(self._properties)  # loaded again each time: certificates are renewed
+            if access.bearer is not None:
+                said = message(self._tokens.get(access.bearer), access.bearer.extensions)
+                access = access._replace(credentials=Credentials(MECHANISM, "", said.decode()))
+        except (ValueError, NoToken) as error:
             raise NoAnswer(str(error)) from error
         return trio.run(self._run, access, ask)
 
     def close(self) -> None:
-        """End what other threads are at, and all that comes later, with NoAnswer."""
+        """End the calls of other threads, and all later ones, with NoAnswer."""
         with self._lock:
             self._closed = True
             for end in self._ends:
@@ -205,7 +216,7 @@ class Client:
                 self._ends.add(end)
             try:
                 until = trio.current_time() + self._timeout_s
-                return await ask(Round(access, _addresses(self._servers), until, self._max_answer_bytes))
+                return await ask(Round(access, addresses(self._servers), until, self._max_answer_bytes))
             finally:
                 with self._lock:
                     self._ends.discard(end)
@@ -269,8 +280,11 @@ class Round:
         except trio.TooSlowError:
             raise NoAnswer("no answer in time") from None
         except MalformedFrame as error:
-            raise NoAnswer(f"not what a broker answers: {error}") from error
+            raise NoAnswer(f"no answer of a broker: {error}") from error
         except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # UnicodeError: a name that no host can have
+            cause = error.__cause__
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):  # in TLS 1.3 a refusal
+                raise NoAnswer(explain(cause, address.host, self._access.trust or BrokerTls())) from error
             raise NoAnswer(_reason(error)) from error
 
     @asynccontextmanager
@@ -279,7 +293,7 @@ class Round:
         try:
             if self._access.tls is not None:
                 stream = tls = trio.SSLStream(stream, self._access.tls, server_hostname=address.host)
-                await _shake_hands(tls)
+                await _shake_hands(tls, address.host, self._access.trust)
             connection = Connection(stream, self._access.client_id, self._max_answer_bytes)
             await connection.begin(self._access.credentials)
             yield connection
@@ -292,7 +306,12 @@ def error_text(code: int) -> str:
     return f"error {code} ({tables.ERROR_NAMES.get(code, 'unknown')})"
 
 
-def _addresses(bootstrap_servers: str) -> list[Address]:
+def addresses(bootstrap_servers: str) -> list[Address]:
+    """The servers of a list `host:port,host:port`.
+
+    Raises:
+        NoAnswer: one is no such address.
+    """
     found = []
     for server in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
         host, _, port = server.rpartition(":")
@@ -304,10 +323,15 @@ def _addresses(bootstrap_servers: str) -> list[Address]:
     return found
 
 
-async def _shake_hands(tls: trio.SSLStream[trio.abc.Stream]) -> None:
+async def _shake_hands(tls: trio.SSLStream[trio.abc.Stream], host: str, trust: BrokerTls | None) -> None:
     try:
         await tls.do_handshake()
-    except (OSError, trio.BrokenResourceError) as error:
+    except trio.BrokenResourceError as error:
+        cause = error.__cause__
+        if isinstance(cause, ssl.SSLEOFError) or not isinstance(cause, ssl.SSLError):
+            raise NoAnswer(f"TLS handshake failed: {CLOSED_AT_ONCE}") from error
+        raise NoAnswer(f"TLS handshake failed: {explain(cause, host, trust or BrokerTls())}") from error
+    except OSError as error:
         raise NoAnswer(f"TLS handshake failed: {_reason(error)}") from error
 
 

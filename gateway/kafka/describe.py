@@ -54,7 +54,7 @@ def find_controller(admin: AdminClient, timeout_s: float) -> None:
 
 
 def describe_topic(admin: AdminClient, name: str, timeout_s: float) -> Any:
-    """One `TopicDescription`; raises as `describe_topics` does, and what this topic failed with."""
+    """One `TopicDescription`; raises as `describe_topics` does, and this topic's own error."""
     found = describe_topics(admin, [name], timeout_s)[name]
     if isinstance(found, KafkaException):
         raise found

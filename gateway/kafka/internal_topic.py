@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -52,7 +52,7 @@ class Essential(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What a topic is made like.
+    """The shape of a topic to make.
 
     Attributes:
         durable: with three copies or more, two of them must have a record (min.insync.replicas).
@@ -174,7 +174,7 @@ class InternalTopic:
         return found
 
     def ensure(self) -> str:
-        """Create it if there is none; blocks for up to 30 s. Returns what `judge` says.
+        """Create it if there is none; blocks for up to 30 s. Returns the result of `judge`.
 
         Raises:
             TopicError: there is no topic after this.
@@ -205,7 +205,7 @@ class InternalTopic:
         log.info("topic %s created: %d partitions, %d replicas, %s", self.name, self._spec.partitions, copies, settings)
 
     def judge(self) -> str:
-        """What is wrong with its configuration, one line with what would be right; "" also without the right."""
+        """The fault of its configuration, one line with the right value; "" also without the right to read it."""
         essential = self._spec.essential
         if essential is None and not self._spec.adopts:
             return ""
@@ -279,7 +279,7 @@ class Troubles:
 
 
 def reason(error: KafkaError) -> str:
-    """What librdkafka says, without how many milliseconds it took: that would be another complaint each time."""
+    """The text of librdkafka, without the milliseconds that it took: they would make another complaint each time."""
     return re.sub(r" \(after (?:[^()]|\(s\))*\)", "", error.str())
 
 

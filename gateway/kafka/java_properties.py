@@ -1,9 +1,9 @@
 # A Java client's properties file, as Kafka's own tools take it with --command-config, in librdkafka's names: the file
 # that works with kafka-configs.sh works with kafka-quotas.
 #
-# Read as Java reads it: ISO 8859-1 with \uXXXX. What decides who is reached or trusted is mapped or refused; what else
-# is in such a file (acks, group.id, buffers, retries) is left alone, as Java's admin client leaves it. Opens no
-# connection. Sources: java.util.Properties.load, org.apache.kafka.common.security.JaasConfig, KIP-651 (PEM).
+# Read as Java reads it: ISO 8859-1 with \uXXXX. A property that decides who is reached or trusted is mapped or refused;
+# what else is in such a file (acks, group.id, buffers, retries) is left alone, as Java's admin client leaves it. Opens
+# no connection. Sources: java.util.Properties.load, org.apache.kafka.common.security.JaasConfig, KIP-651 (PEM).
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class InvalidFile(ValueError):
-    """One line: the file, the key and what would be right; never a value that may be a secret."""
+    """One line: the file, the key and a right value; never a given value that may be a secret."""
 
 
 class ClientProperties(NamedTuple):
@@ -57,7 +57,7 @@ MODULES: Final = {"PLAIN": _PLAIN_MODULE, "SCRAM-SHA-256": _SCRAM_MODULE, "SCRAM
 
 
 def load(path: Path) -> ClientProperties:
-    """What a Java client's properties file says.
+    """The contents of a Java client's properties file.
 
     Raises:
         InvalidFile: it can't be read, or has something that can't be had here.

@@ -1,4 +1,4 @@
-# What a client says in an exchange of SASL, and how it knows the server: PLAIN and SCRAM. Each mechanism is a generator
+# The client's side of an exchange of SASL, and how it knows the server: PLAIN and SCRAM. Each mechanism is a generator
 # that gives the client's next message, takes the server's answer to it, and returns when the exchange is over.
 #
 # Specs: RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM), as Kafka has them: names and passwords are UTF-8, unprepared.
@@ -22,14 +22,25 @@ _NONCE_BYTES: Final = 24
 
 
 class ExchangeFailed(Exception):
-    """The server said what it may not say, or doesn't know the password itself: one line."""
+    """The server broke the protocol, or doesn't know the password itself: one line."""
 
 
-def exchange(mechanism: str, username: str, password: str) -> Exchange:
-    """The exchange of one of `MECHANISMS`."""
+def exchange(mechanism: str, username: str, password: str, nonce: bytes = b"") -> Exchange:
+    """The exchange of one of `MECHANISMS`, or of OAUTHBEARER, whose first message is `password`. `nonce`: SCRAM's; b"":
+    one is drawn.
+    """
     if mechanism == "PLAIN":
         return _plain(username, password)
-    return scram(_HASHES[mechanism], username, password, b64encode(secrets.token_bytes(_NONCE_BYTES)))
+    if mechanism == "OAUTHBEARER":
+        return _bearer(password)
+    return scram(_HASHES[mechanism], username, password, nonce or b64encode(secrets.token_bytes(_NONCE_BYTES)))
+
+
+def _bearer(message: str) -> Exchange:
+    verdict = yield message.encode()
+    if verdict:  # a refusal, in JSON: the server's error comes behind our acknowledgement (RFC 7628, 3.2.3)
+        yield b"\x01"
+        raise ExchangeFailed("OAUTHBEARER: the server refuses the token and says no error")
 
 
 def _plain(username: str, password: str) -> Exchange:

@@ -2,28 +2,36 @@
 # (AlterQuotas). They work with a gateway, with units of ours, and with a plain cluster, which knows the bare keys only.
 #
 # The first and the last are Kafka's own DescribeClientQuotas and AlterClientQuotas. The final KIP left the second one
-# out, and prefixes too: both are worked out here from one answer with everything, so they need nothing of a server.
+# out, and prefixes too: both are worked out here from one answer with everything. A gateway is asked to tell its own
+# values from those of the brokers behind it (protocol/quotas.py); a broker needs to know nothing new.
 # Knows no text but errors'.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from gateway.kafka.access import InvalidProperties
 from gateway.kafka.client import Client, Connection, NoAnswer, UnknownApi
 from policies.quotas.filter import Component, Filter, Match
-from policies.quotas.names import ENTITY_TYPES, Entity, QuotaError, QuotaKey, QuotaType
+from policies.quotas.names import ENTITY_TYPES, KEYS, Entity, QuotaError, QuotaKey, QuotaType
 from policies.quotas.store import Alteration, Effective, Op, QuotaStore, Values, paths
+from policies.rollout import EVERYBODY
 from protocol import quotas as wire
 from protocol.admin import Api
-from protocol.api import CLUSTER_AUTHORIZATION_FAILED, ERROR_NAMES
+from protocol.api import CLUSTER_AUTHORIZATION_FAILED, ERROR_CODES, ERROR_NAMES
 
 CLIENT_ID: Final = "kafka-quotas"
 TIMEOUT_S: Final = 30.0
 MAX_ANSWER_BYTES: Final = 100 * 2**20  # everything in one answer, 100 bytes an entity; brokers take no more than that
 _ALL_TYPES: Final = frozenset(get_args(QuotaType))
 _INVALID_REQUEST: Final = "INVALID_REQUEST"
+_NO_SUCH_TYPE: Final = frozenset({ERROR_CODES["UNSUPPORTED_VERSION"], ERROR_CODES["INVALID_REQUEST"]})
+MAX_CONCERNED: Final = 10_000
+NO_VALUES: Final[Values] = MappingProxyType({})
 _UNKNOWN_KEY: Final = "Invalid configuration key"  # a broker's words; a gateway knows the keys that are sent here
 
 Q = TypeVar("Q")
@@ -33,11 +41,11 @@ Pairs = tuple[tuple[str, str | None], ...]  # (entity type, name) as the Kafka p
 
 
 class QuotaClientError(Exception):
-    """Nobody answered, or with an error, or the properties can't be used: one line."""
+    """No broker answered, or one with an error, or the properties can't be used: one line."""
 
 
 class Refused(NamedTuple):
-    """Why a change was not made. `error`: Kafka's name of it."""
+    """The reason why a change was not made. `error`: Kafka's name of it."""
 
     error: str
     message: str
@@ -47,27 +55,82 @@ class Refused(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is set for one entity, as the Kafka protocol has it."""
+    """The values set for one entity, as the Kafka protocol has them."""
 
     pairs: Pairs
     values: Mapping[str, float]
 
 
+By = Literal["gateway", "brokers"]
+
+
 class Described(NamedTuple):
-    """What is set for one entity.
+    """The values set for one entity.
 
     `pairs`: user first, then client-id, then types that only brokers have. `others`: values by wire key that only
-    brokers have (controller_mutation_rate, connection_creation_rate).
+    brokers have (controller_mutation_rate, connection_creation_rate). `upstream`: the brokers' values where a gateway
+    tells them apart from its own. `ends`: Unix time in milliseconds, of the gateway's values that have an end.
+    `percent`: of the clients for whom the gateway enforces its values; 0: it only observes.
     """
 
     pairs: Pairs
     values: Values
     others: Mapping[str, float]
+    upstream: Values = NO_VALUES
+    ends: Values = NO_VALUES
+    percent: float = EVERYBODY
 
     @property
     def entity(self) -> Entity | None:
         """None if it has a type that only brokers have (ip)."""
         return Entity.of(self.pairs) if all(kind in ENTITY_TYPES for kind, _ in self.pairs) else None
+
+
+class Enforced(NamedTuple):
+    """The value in force for an entity, of one key, and its enforcer.
+
+    `also`: where gateway and brokers both do, the other one's, which is not less, or which is the gateway's and not
+    enforced for all clients. `percent`: of the clients, for whom the gateway enforces its value.
+    """
+
+    effective: Effective
+    by: By
+    also: Effective | None = None
+    percent: float = EVERYBODY
+
+
+class Other(NamedTuple):
+    """The value in force of a key that only brokers have, by its wire name, and less specific values."""
+
+    key: str
+    source: Entity
+    value: float
+    overridden: tuple[tuple[Entity, float], ...]
+
+
+class Move(NamedTuple):
+    """A quota of the brokers' that a gateway takes over. `ours`: the gateway's value for the same entity and key."""
+
+    entity: Entity
+    key: QuotaKey
+    theirs: float
+    ours: float | None
+
+    @property
+    def value(self) -> float:
+        """The gateway's value then: the one in force for this entity already."""
+        return self.theirs if self.ours is None else min(self.theirs, self.ours)
+
+
+class Takeover(NamedTuple):
+    """`changes`: the entities for which another value holds when all of it is moved, as two hierarchies become one:
+    entity, key, the value before and after it. `temporary`: the quotas that stay with the brokers, as the gateway's
+    value beside them has an end: moving them would make that one permanent, and lose the value that holds after it.
+    """
+
+    moves: tuple[Move, ...]
+    changes: tuple[tuple[Entity, QuotaKey, float, float], ...]
+    temporary: tuple[tuple[Entity, QuotaKey], ...] = ()
 
 
 class Endpoint(Protocol):
@@ -76,22 +139,34 @@ class Endpoint(Protocol):
     def describe(self, components: Sequence[Component], strict: bool) -> Sequence[Row]:
         """DescribeClientQuotas; never asked for Match.PREFIX."""
 
-    def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | None]:
-        """AlterClientQuotas, keys in wire spelling; one result per alteration, in their order."""
+    def describe_apart(self, components: Sequence[Component] = (), strict: bool = False) -> Sequence[Row] | None:
+        """The same, the brokers' values with UPSTREAM behind their keys; None: it is no gateway that could, and all
+        values are the brokers'.
+        """
+
+    def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | str | None]:
+        """AlterClientQuotas, keys in wire spelling; one result per alteration, in their order; a text: it was made, and
+        the text is a gateway's warning.
+        """
 
 
 class Quotas:
-    """The three calls, to any endpoint."""
+    """The three calls, to any endpoint. `warnings`: a gateway's about the last alterations."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self.warnings: tuple[str, ...] = ()
 
-    def describe(self, components: Sequence[Component] = (), strict: bool = False) -> tuple[Described, ...]:
-        """DescribeQuotas: entities that all components match and that have a value, with just what is set for them.
+    def describe(
+        self, components: Sequence[Component] = (), strict: bool = False, *, apart: bool = False
+    ) -> tuple[Described, ...]:
+        """DescribeQuotas: entities that all components match and that have a value, with just their own values.
 
         Args:
             components: at most one per entity type; none match everything. Prefixes (Match.PREFIX) as well.
             strict: leave out entities that have a type which no component names.
+            apart: where a gateway answers, all of the brokers' values are in `upstream`; else just those beside one of
+                the gateway's.
 
         Returns:
             By `Entity.order`, values by key; entities of types that only brokers have come last.
@@ -103,15 +178,17 @@ class Quotas:
         Filter(components, strict)  # refuses what can't be
         prefixes = [component for component in components if component.match_type == Match.PREFIX]
         sent = [Component(c.entity_type, Match.SPECIFIED) if c in prefixes else c for c in components]
+        rows = self._endpoint.describe_apart(sent, strict) if apart else None
         found = [
             _described(row)
-            for row in self._endpoint.describe(sent, strict)
+            for row in (self._endpoint.describe(sent, strict) if rows is None else rows)
             if all(_begins(dict(row.pairs).get(kind), prefix) for kind, _, prefix in prefixes)
         ]
         return tuple(sorted(found, key=_order))
 
     def describe_effective(self, entity: Entity, omit_overridden_values: bool = False) -> tuple[Effective, ...]:
-        """DescribeEffectiveQuotas: the value that holds per key, by key, where it is set, and what it overrides.
+        """DescribeEffectiveQuotas: the value that holds per key, by key, where it is set, and the values that it
+        overrides.
 
         Args:
             entity: see `QuotaStore.effective`.
@@ -121,18 +198,53 @@ class Quotas:
             QuotaError: quotas can't be set for such an entity.
             QuotaClientError: no answer, or an error.
         """
+        return tuple(each.effective for each in self.describe_enforced(entity, omit_overridden_values))
+
+    def describe_enforced(self, entity: Entity, omit_overridden_values: bool = False) -> tuple[Enforced, ...]:
+        """The same, with the enforcer. A gateway's quotas and those that the brokers behind it have are two sources:
+        both hold, so the lesser value does, if the gateway enforces its own for all clients; else the brokers' comes
+        first. Of request_percentage both are told, each by itself: one limits the time of the brokers' threads, the
+        other that of the gateway's worker.
+
+        Raises:
+            QuotaError, QuotaClientError: as above.
+        """
         wanted = paths(entity.checked())
-        rows = {described.entity: described.values for described in self.describe()}
-        store = QuotaStore.accepted({path: rows[path] for path in wanted if path in rows})
-        return store.effective(entity, omit_overridden_values)
+        apart = self._endpoint.describe_apart()
+        described = self.describe() if apart is None else [_described(row) for row in apart]
+        rows = {each.entity: each for each in described}
+        ours, theirs = (
+            {each.key: each for each in _store(values).effective(entity, omit_overridden_values)}
+            for values in (
+                {path: rows[path].values for path in wanted if path in rows},
+                {path: rows[path].upstream for path in wanted if path in rows},
+            )
+        )
+        by: By = "brokers" if apart is None else "gateway"
+        percent = min((each.percent for each in described), default=EVERYBODY)
+        return tuple(each for key in KEYS for each in _enforced(ours.get(key), theirs.get(key), by, percent))
+
+    def describe_others(self, entity: Entity) -> tuple[Other, ...]:
+        """The values in force of keys that only brokers have (controller_mutation_rate), which resolve like all others.
+
+        Raises:
+            QuotaError, QuotaClientError: as above.
+        """
+        rows = {each.entity: each.others for each in self.describe() if each.others}
+        found: dict[str, list[tuple[Entity, float]]] = {}
+        for path in paths(entity.checked()):
+            for key, value in rows.get(path, {}).items():
+                found.setdefault(key, []).append((path, value))
+        return tuple(Other(key, *first, tuple(others)) for key, (first, *others) in sorted(found.items()))
 
     def alter(self, alterations: Sequence[Alteration], validate_only: bool = False) -> tuple[Refused | None, ...]:
         """AlterQuotas: all changes of one entity are made, or none; entities don't depend on each other.
 
-        What can't be anywhere is refused here and not sent.
+        A value that is impossible everywhere is refused here and not sent.
 
         Args:
-            alterations: each entity once. Keys in any spelling that QuotaKey.parse takes; a value of None removes.
+            alterations: each entity once. Keys in any spelling that QuotaKey.parse takes; a value of None removes. Only
+                a gateway knows `until_ms`.
             validate_only: changes nothing, but says what would be refused.
 
         Returns:
@@ -146,12 +258,79 @@ class Quotas:
         sent = [at for at, error in enumerate(checked) if error is None]
         if sent:
             wire = [
-                Alteration(entity, [Op(QuotaKey.parse(op.key).wire, op.value) for op in ops])
-                for entity, ops in (alterations[at] for at in sent)
+                each._replace(ops=[Op(QuotaKey.parse(op.key).wire, op.value) for op in each.ops])
+                for each in (alterations[at] for at in sent)
             ]
-            for at, result in zip(sent, self._endpoint.alter(wire, validate_only), strict=True):
-                results[at] = result
+            results = self._merged(results, sent, self._endpoint.alter(wire, validate_only))
         return tuple(results)
+
+    def plan_takeover(self, components: Sequence[Component] = ()) -> Takeover:
+        """The quotas that `take_over` would move into a gateway: the brokers' of all entities that these components
+        match.
+
+        Raises:
+            QuotaError: a component that can't be.
+            QuotaClientError: no answer, or an error, or it is no gateway.
+        """
+        apart = self._endpoint.describe_apart()
+        if apart is None:
+            raise QuotaClientError("this is no gateway that keeps client quotas: there is nothing that could take over")
+        rows = {each.entity: each for each in map(_described, apart) if each.entity is not None}
+        ours, theirs = (
+            _store({entity: getattr(row, which) for entity, row in rows.items() if entity is not None})
+            for which in ("values", "upstream")
+        )
+        found = [
+            Move(entity, key, value, ours.entries.get(entity, NO_VALUES).get(key))
+            for entity, values in theirs.describe(components)
+            for key, value in values.items()
+            if key.type != "request_percentage"  # of the brokers' threads; the gateway's is of its worker's time
+        ]
+        temporary = tuple((move.entity, move.key) for move in found if move.key in rows[move.entity].ends)
+        moves = tuple(move for move in found if move.key not in rows[move.entity].ends)
+        after_ours, left = dict(ours.entries), dict(theirs.entries)
+        for move in moves:
+            after_ours[move.entity] = {**after_ours.get(move.entity, NO_VALUES), move.key: move.value}
+            left[move.entity] = {key: value for key, value in left[move.entity].items() if key != move.key}
+        before, after = (ours, theirs), (_store(after_ours), _store(left))
+        keys = {move.key for move in moves}
+        changes = [
+            (entity, key, was, now)
+            for entity in _concerned(rows)
+            for key in keys
+            if (was := _least(before, entity, key)) != (now := _least(after, entity, key))
+        ]
+        changes.sort(key=lambda change: (change[0].order, str(change[1])))
+        return Takeover(moves, tuple(changes), temporary)
+
+    def take_over(self, moves: Sequence[Move], validate_only: bool = False) -> dict[Entity, Refused | None]:
+        """Move them: all of one entity, or none. Each is set in the gateway before the brokers lose it; one that the
+        gateway has already, or less than it, the brokers only lose.
+
+        Args:
+            validate_only: changes nothing, but says what would be refused.
+
+        Raises:
+            QuotaClientError: see `alter`.
+        """
+        by_entity: dict[Entity, list[Op]] = {}
+        for move in moves:
+            wire_key = move.key.wire
+            ops = by_entity.setdefault(move.entity, [])
+            if move.ours != move.value:
+                ops.append(Op(wire_key, move.value))
+            ops.append(Op(wire_key + wire.UPSTREAM, None))
+        asked = [Alteration(entity.pairs, ops) for entity, ops in by_entity.items()]
+        said = self._endpoint.alter(asked, validate_only) if asked else ()
+        return dict(zip(by_entity, self._merged([None] * len(asked), range(len(asked)), said), strict=True))
+
+    def _merged(
+        self, results: list[Refused | None], sent: Sequence[int], said: Sequence[Refused | str | None]
+    ) -> list[Refused | None]:
+        self.warnings = tuple(each for each in said if isinstance(each, str))
+        for at, result in zip(sent, said, strict=True):
+            results[at] = None if isinstance(result, str) else result
+        return results
 
 
 class QuotaClient(Quotas):
@@ -180,14 +359,56 @@ class QuotaClient(Quotas):
 
 def _described(row: Row) -> Described:
     ours: dict[QuotaKey, float] = {}
+    upstream: dict[QuotaKey, float] = {}
+    ends: dict[QuotaKey, float] = {}
     others: dict[str, float] = {}
     for key, value in row.values.items():
+        if key == wire.ENFORCED:
+            continue
+        own, into = key, ours
+        for suffix, told in ((wire.UPSTREAM, upstream), (wire.ENDS, ends)):
+            if key.endswith(suffix):
+                own, into = key.removesuffix(suffix), told
         try:
-            ours[QuotaKey.parse(key)] = value
+            into[QuotaKey.parse(own)] = value
         except QuotaError:
             others[key] = value
-    by_key = sorted(ours.items(), key=lambda item: str(item[0]))
-    return Described(tuple(sorted(row.pairs, key=_rank)), dict(by_key), dict(sorted(others.items())))
+    pairs = tuple(sorted(row.pairs, key=_rank))
+    percent = row.values.get(wire.ENFORCED, EVERYBODY)
+    return Described(pairs, _by_key(ours), dict(sorted(others.items())), _by_key(upstream), _by_key(ends), percent)
+
+
+def _by_key(values: Values) -> Values:
+    return dict(sorted(values.items(), key=lambda item: str(item[0])))
+
+
+def _store(values: Mapping[Entity, Values]) -> QuotaStore:
+    return QuotaStore.accepted({entity: found for entity, found in values.items() if found})
+
+
+def _concerned(rows: Iterable[Entity]) -> list[Entity]:
+    """Those that are named, and the entities that are both of two named ones: as many as that."""
+    named = list(rows)
+    users = [entity.user for entity in named if entity.client_id is None]
+    clients = [entity.client_id for entity in named if entity.user is None]
+    both = (Entity(user, client_id) for user in users for client_id in clients)
+    return list(dict.fromkeys([*named, *itertools.islice(both, MAX_CONCERNED)]))
+
+
+def _least(stores: Sequence[QuotaStore], entity: Entity, key: QuotaKey) -> float:
+    """The value in force of two that are both enforced; infinite: no limit."""
+    found = (each for store in stores for each in store.effective(entity, True) if each.key == key)
+    return min((each.value for each in found), default=math.inf)
+
+
+def _enforced(ours: Effective | None, theirs: Effective | None, by: By, percent: float) -> list[Enforced]:
+    """`by`: the enforcer of `ours`, for `percent` of the clients; the other one is the brokers'."""
+    if ours is None or theirs is None or ours.key.type == "request_percentage":
+        found = [Enforced(ours, by, percent=percent)] if ours is not None else []
+        return found + ([Enforced(theirs, "brokers")] if theirs is not None else [])
+    if theirs.value < ours.value or percent < EVERYBODY:
+        return [Enforced(theirs, "brokers", ours, percent)]
+    return [Enforced(ours, by, theirs)]
 
 
 def _rank(pair: tuple[str, str | None]) -> tuple[int, str]:
@@ -221,32 +442,50 @@ class _Kafka:
             raise QuotaClientError(str(error)) from error
 
     def describe(self, components: Sequence[Component], strict: bool) -> list[Row]:
+        return self._rows(self._describe(components, strict))
+
+    def describe_apart(self, components: Sequence[Component] = (), strict: bool = False) -> list[Row] | None:
+        answer = self._describe(components, strict, wire.Component(wire.APART, wire.SPECIFIED, None))
+        return None if answer.error_code in _NO_SUCH_TYPE else self._rows(answer)
+
+    def _describe(
+        self, components: Sequence[Component], strict: bool, *more: wire.Component
+    ) -> wire.DescribeClientQuotasAnswer:
         fields = tuple(wire.Component(kind, int(match_type), match) for kind, match_type, match in components)
-        answer = self._ask(wire.DESCRIBE_CLIENT_QUOTAS, wire.DescribeClientQuotasRequest(fields, strict))
+        return self._ask(wire.DESCRIBE_CLIENT_QUOTAS, wire.DescribeClientQuotasRequest((*fields, *more), strict))
+
+    def _rows(self, answer: wire.DescribeClientQuotasAnswer) -> list[Row]:
         if answer.error_code:
             why = _refused(answer.error_code, answer.error_message, "DescribeConfigs")
             raise QuotaClientError(f"{self._servers}: {why}")
         return [Row(entry.entity, dict(entry.values)) for entry in answer.entries or ()]
 
-    def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> list[Refused | None]:
+    def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> list[Refused | str | None]:
         entries = tuple(
             wire.Alteration(
                 tuple(wire.EntityPart(*pair) for pair in entity),
-                tuple(wire.Operation(op.key, op.value or 0.0, op.value is None) for op in ops),
+                tuple(wire.QuotaOperation(op.key, op.value or 0.0, op.value is None) for op in ops)
+                + (() if until_ms is None else (wire.QuotaOperation(wire.UNTIL, float(until_ms), False),)),
             )
-            for entity, ops in alterations
+            for entity, ops, until_ms in alterations
         )
         answer = self._ask(wire.ALTER_CLIENT_QUOTAS, wire.AlterClientQuotasRequest(entries, validate_only))
         rows = {wire.entity_key(row.entity): row for row in answer.entries}
         return [self._result(alteration, rows.get(frozenset(alteration.entity))) for alteration in alterations]
 
-    def _result(self, alteration: Alteration, row: wire.AlterClientQuotasResult | None) -> Refused | None:
+    def _result(self, alteration: Alteration, row: wire.AlterClientQuotasResult | None) -> Refused | str | None:
         if row is None:
             return Refused("UNKNOWN_SERVER_ERROR", f"{self._servers} gave no result for this entity")
         if not row.error_code:
-            return None
+            return row.error_message or None
         refused = _refused(row.error_code, row.error_message, "AlterConfigs")
         if refused.error == _INVALID_REQUEST and refused.message.startswith(_UNKNOWN_KEY):
+            if alteration.until_ms is not None:
+                return Refused(
+                    _INVALID_REQUEST,
+                    f"{self._servers} is no gateway that keeps client quotas, and brokers have none with an end"
+                    f" ({refused.message})",
+                )
             units = sorted({str(QuotaKey.parse(op.key)) for op in alteration.ops if "." in op.key})
             if units:
                 return Refused(
@@ -270,7 +509,7 @@ class _Kafka:
 
 
 def _refused(code: int, message: str | None, right: str) -> Refused:
-    """`right`: on the cluster, what one needs for it."""
+    """`right`: the one on the cluster needed for it."""
     text = " ".join((message or "").split())
     if code == CLUSTER_AUTHORIZATION_FAILED:
         text = f"allow this principal {right} on the cluster"

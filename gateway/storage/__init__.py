@@ -1,8 +1,9 @@
-# Storage protection: where volumes are looked up, and what the sources say together. What control does with it is
-# control/storage.py's, the rules are policies/storage.py's.
+# Storage protection: where volumes are looked up, and what the sources say together. control/storage.py acts on it by
+# the rules of policies/storage/.
 #
 #   plugins.py     sources and limits by entry point
-#   views.py      what holds while a source is late or silent
+#   views.py       what holds while a source is late or silent; volumes from snapshots
+#   observed.py    volumes from a source that is asked
 #   log_dirs.py    volumes as the brokers describe them
 #   prometheus.py  volumes from Prometheus
 #   snapshot.py    one snapshot of a broker's volumes, as volume agents publish it

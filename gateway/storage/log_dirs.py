@@ -1,12 +1,14 @@
 # Volumes as the brokers themselves describe them: DescribeCluster says who is active, DescribeLogDirs (KIP-827) how
 # large and how full each log dir's volume is. Each observation has connections of its own (gateway/kafka/client.py).
 #
-# The two answers may be of different worlds (a broker left in between). Whatever is incomplete is a failed observation,
+# The two answers may be of different worlds (a broker left in between). An incomplete answer is a failed observation,
 # never a guess. Knows no limits and no gateway: addresses are the cluster's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from gateway.kafka.client import Address, Client, Connection, NoAnswer, Round, UnknownApi, error_text
 from policies.storage import Observation, ObservationFailed, Volume
@@ -48,10 +50,23 @@ class LogDirs:
             ObservationFailed: one line; also when only one active broker's volumes are not known.
         """
         try:
-            cluster, answers = self._client.run(_describe_all)
+            listing, answers = self._client.run(_describe_all)
         except NoAnswer as error:
             raise ObservationFailed(str(error)) from error
-        return observation(cluster, answers)
+        return observation(listing.cluster, answers, names_fenced=listing.names_fenced)
+
+    def place(self, brokers: Collection[int]) -> dict[tuple[int, str], frozenset[str]]:
+        """The topics with a partition on each volume of these brokers, by broker id and log dir; a partition that moves
+        between log dirs has one in either.
+
+        Raises:
+            ObservationFailed: one line; also when only one of them doesn't tell.
+        """
+        try:
+            answers = self._client.run(functools.partial(_describe_places, wanted=frozenset(brokers)))
+        except NoAnswer as error:
+            raise ObservationFailed(str(error)) from error
+        return placed(brokers, answers)
 
     def close(self) -> None:
         """End an observation that another thread is at, and all later ones, with ObservationFailed."""
@@ -63,32 +78,51 @@ def active_brokers(properties: Mapping[str, str], bootstrap_servers: str, timeou
 
     Raises:
         InvalidProperties: one line.
-        ObservationFailed: one line; nobody answered, or not what was asked.
+        ObservationFailed: one line; no broker answered, or none with the right answer.
     """
     client = Client(properties, bootstrap_servers, timeout_s)
     try:
-        return active(client.run(lambda asking: asking.ask_any(_describe_cluster)))
+        return active(client.run(lambda asking: asking.ask_any(_describe_cluster)).cluster)
     except NoAnswer as error:
         raise ObservationFailed(str(error)) from error
+
+
+class _Listing(NamedTuple):
+    """`names_fenced`: fenced brokers are in it, so that others don't belong to the cluster."""
+
+    cluster: DescribeClusterAnswer
+    names_fenced: bool
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-async def _describe_all(asking: Round) -> tuple[DescribeClusterAnswer, dict[int, DescribeLogDirsAnswer]]:
-    cluster = await asking.ask_any(_describe_cluster, more_follows=True)
-    wanted = active(cluster)
+async def _describe_all(asking: Round) -> tuple[_Listing, dict[int, DescribeLogDirsAnswer]]:
+    listing = await asking.ask_any(_describe_cluster, more_follows=True)
+    wanted, brokers = active(listing.cluster), listing.cluster.brokers
+    addresses = {row.broker_id: Address(row.host, row.port) for row in brokers if row.broker_id in wanted}
+    return listing, await asking.ask_all(addresses, _describe_log_dirs)
+
+
+async def _describe_places(asking: Round, wanted: frozenset[int]) -> dict[int, DescribeLogDirsAnswer]:
+    cluster = (await asking.ask_any(_describe_cluster, more_follows=True)).cluster
     addresses = {row.broker_id: Address(row.host, row.port) for row in cluster.brokers if row.broker_id in wanted}
-    return cluster, await asking.ask_all(addresses, _describe_log_dirs)
+    return await asking.ask_all(addresses, _describe_partitions)
 
 
-async def _describe_cluster(connection: Connection) -> DescribeClusterAnswer:
+async def _describe_partitions(connection: Connection) -> DescribeLogDirsAnswer:
+    return await connection.ask(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(None))
+
+
+async def _describe_cluster(connection: Connection) -> _Listing:
     try:
-        return await connection.ask(DESCRIBE_CLUSTER, DescribeClusterRequest(include_fenced_brokers=True))
+        answer = await connection.ask(DESCRIBE_CLUSTER, DescribeClusterRequest(include_fenced_brokers=True))
+        return _Listing(answer, connection.speaks(DESCRIBE_CLUSTER, 2))
     except UnknownApi:  # before Kafka 2.8; Metadata never names a fenced broker
         found = await connection.ask(METADATA, MetadataRequest(()))
         brokers = tuple(Broker(*row) for row in found.brokers)
-        return DescribeClusterAnswer(0, NONE, None, BROKERS, "", found.controller_id, brokers, 0)
+        answer = DescribeClusterAnswer(0, NONE, None, BROKERS, "", found.controller_id, brokers, 0)
+        return _Listing(answer, names_fenced=False)
 
 
 async def _describe_log_dirs(connection: Connection) -> DescribeLogDirsAnswer:
@@ -116,8 +150,11 @@ def active(cluster: DescribeClusterAnswer) -> frozenset[int]:
     return brokers
 
 
-def observation(cluster: DescribeClusterAnswer, answers: Mapping[int, DescribeLogDirsAnswer]) -> Observation:
-    """What one DescribeCluster answer and the DescribeLogDirs answers, by broker id, come to.
+def observation(
+    cluster: DescribeClusterAnswer, answers: Mapping[int, DescribeLogDirsAnswer], *, names_fenced: bool = False
+) -> Observation:
+    """The observation from one DescribeCluster answer, in which fenced brokers are named or not, and the
+    DescribeLogDirs answers, by broker id.
 
     An offline log dir (error 56, sizes -1) is left out and listed. Answers of other brokers than the active ones are
     ignored.
@@ -134,7 +171,7 @@ def observation(cluster: DescribeClusterAnswer, answers: Mapping[int, DescribeLo
         answer = answers[broker_id]
         if answer.error_code:
             raise ObservationFailed(f"broker {broker_id}: DescribeLogDirs: {_error(answer.error_code)}")
-        if not answer.results:  # also what versions before 3 say to those who may not ask
+        if not answer.results:  # versions before 3 say this, too, to clients that may not ask
             raise ObservationFailed(f"broker {broker_id} describes no log dir: is Describe on the cluster allowed?")
         for log_dir in answer.results:
             if log_dir.error_code == KAFKA_STORAGE_ERROR:
@@ -143,7 +180,29 @@ def observation(cluster: DescribeClusterAnswer, answers: Mapping[int, DescribeLo
                 raise ObservationFailed(f"broker {broker_id}: log dir {log_dir.log_dir}: {_error(log_dir.error_code)}")
             else:
                 volumes.append(_volume(broker_id, log_dir))
-    return Observation(brokers, tuple(volumes), tuple(offline))
+    registered = frozenset(row.broker_id for row in cluster.brokers) if names_fenced else None
+    return Observation(brokers, tuple(volumes), tuple(offline), registered)
+
+
+def placed(
+    brokers: Iterable[int], answers: Mapping[int, DescribeLogDirsAnswer]
+) -> dict[tuple[int, str], frozenset[str]]:
+    """The topics of each log dir that isn't offline, by broker id and log dir.
+
+    Raises:
+        ObservationFailed: a broker's answer is missing or is an error.
+    """
+    found = {}
+    for broker_id in brokers:
+        answer = answers.get(broker_id)
+        if answer is None or answer.error_code:
+            why = "no answer" if answer is None else _error(answer.error_code)
+            raise ObservationFailed(f"broker {broker_id}: DescribeLogDirs: {why}")
+        for log_dir in answer.results:
+            if not log_dir.error_code:
+                topics = frozenset(topic.name for topic in log_dir.topics if topic.partitions)
+                found[broker_id, log_dir.log_dir] = topics
+    return found
 
 
 def _volume(broker_id: int, log_dir: LogDir) -> Volume:

@@ -2,8 +2,8 @@
 # the extension point is the one we use ourselves. A name in the configuration is looked up here, its factory called
 # with the options from there.
 #
-# Knows no source and no policy, only which methods each kind must have (policies/storage.py). Whatever goes wrong in
-# somebody's package is one line that says whose it is: `check` and control show it, nobody dies of it.
+# Knows no source and no policy, only which methods each kind must have (policies/storage/). Any failure in a
+# package is one line that names the package: `check` and control show it, and no process dies of it.
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ METHODS: Final = {
     FACTOR_SOURCES: ("factor",),
     QUOTA_SOURCES: ("quotas",),
 }
-# What pyproject.toml registers. An installation older than the source tree may not list it yet.
+SNAPSHOTS: Final = "snapshots"  # a source that is no plugin: the volume topic
+# The entry points that pyproject.toml registers. An installation older than the source tree may not list it yet.
 OWN: Final = {VOLUME_SOURCES: ("log-dirs", "prometheus")}
 
 
 def load(group: str, name: str, options: Mapping[str, Any], offers: Mapping[str, Any] | None = None) -> Any:
-    """What the factory registered as `name` in `group` makes of `options`, its keyword arguments.
+    """The object that the factory registered as `name` in `group` makes of `options`, its keyword arguments.
 
-    `offers`: what the gateway has to give, such as `active_brokers`. A factory gets those that it has a parameter for,
-    where `options` don't say otherwise.
+    `offers`: objects that the gateway has to give, such as `active_brokers`. A factory gets those that it has a
+    parameter for, where `options` don't say otherwise.
 
     Raises:
         PluginError: nothing of that name, or two; it can't be imported or made; it doesn't know an option or needs one
-            that isn't there; what it makes lacks a method.
+            that isn't there; its product lacks a method.
     """
     what = f"{group} {name}"
     factory = _find(group, name)
@@ -49,7 +50,7 @@ def load(group: str, name: str, options: Mapping[str, Any], offers: Mapping[str,
         raise PluginError(f"{what}: {_one_line(error)}") from error
     missing = [method for method in METHODS[group] if not callable(getattr(made, method, None))]
     if missing:
-        raise PluginError(f"{what}: what it makes has no method {', '.join(missing)} (see policies/storage.py)")
+        raise PluginError(f"{what}: its product has no method {', '.join(missing)} (see policies/storage/)")
     return made
 
 
@@ -81,6 +82,8 @@ def _unknown(group: str, name: str) -> str:
         return f"{group} {name}: the installed produce-gateway does not list it: install it again (pip install …)"
     if not known:
         return f"{group} {name}: no installed package registers anything there (see docs/plugins.md)"
+    if group == VOLUME_SOURCES:
+        known = sorted([*known, SNAPSHOTS])
     near = nearest(name, known)
     meant = f"did you mean {near}? " if near else ""
     return f"{group} {name}: unknown; {meant}known: {', '.join(known)}"

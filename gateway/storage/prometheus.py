@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.http_client import Answer, AnswerTooLarge, HttpError, fetch
+from gateway.http_client import AnswerTooLarge, HttpAnswer, HttpError, fetch
 from policies.storage import Observation, ObservationFailed, Volume
 from policies.units import parse_duration
 
@@ -55,7 +55,7 @@ class _Answer(NamedTuple):
 
 
 class Prometheus:
-    """A volume source. Which brokers there must be: `expected_brokers`, else what `active_brokers` says, else those
+    """A volume source. The brokers that must be there: `expected_brokers`, else those of `active_brokers`, else those
     that have a volume: then a broker of which Prometheus knows nothing can't be missed.
 
     Args:
@@ -116,20 +116,16 @@ class Prometheus:
             raise ValueError(str(error)) from error
 
     def observe(self) -> Observation:
-        """Ask. Blocks for up to `timeout_s`, and for what `active_brokers` takes.
+        """Ask. Blocks for up to `timeout_s`, and for the time that `active_brokers` takes.
 
         Raises:
-            ObservationFailed: no answer, a partial, stale or ambiguous one, or a broker without a volume.
+            ObservationFailed: no answer, or a partial, stale or ambiguous one.
         """
         deadline = time.monotonic() + self._timeout_s
         available, size = self._ask(deadline)
         active = self._active_brokers()
-        seen = frozenset(broker_id for broker_id, _ in available)
         if active is None:
-            active = seen
-        elif active - seen:
-            missing = ", ".join(map(str, sorted(active - seen)))
-            raise ObservationFailed(f"Prometheus has no volume of broker {missing}, which should be there")
+            active = frozenset(broker_id for broker_id, _ in available)
         volumes = [_volume(key, available[key].value, size[key].value) for key in sorted(available) if key[0] in active]
         return Observation(brokers=active, volumes=tuple(volumes))
 
@@ -233,7 +229,7 @@ class Prometheus:
             raise ObservationFailed(self._refusal(answer))
         return self._parse(expression, answer.body)
 
-    def _refusal(self, answer: Answer) -> str:
+    def _refusal(self, answer: HttpAnswer) -> str:
         where = f"Prometheus at {self._url} answers {answer.status}"
         if 300 <= answer.status < 400:
             return f"{where}: it is at {answer.headers.get('Location', 'another address')}, write that as url"

@@ -1,22 +1,24 @@
 # One record of the volume topic: a broker's snapshot of its volumes, in the JSON schema of Strimzi's proposal 035, both
 # ways. Key: the broker id; value: the JSON here; no value: the broker's snapshot is taken back.
 #
-# Fields that the schema doesn't know are accepted everywhere. In a limit `type` and an integer `level` are required:
-# the proposal's schema means that but nests them in no `properties`. An integer is what JSON Schema calls one, 1.0 too.
+# Fields that the schema doesn't know are accepted everywhere. One of them is ours: `unreadableLogDirs`, a list of the
+# log dirs that the agent couldn't look into, so that their broker's state is unknown; without any it isn't written. In
+# a limit `type` and an integer `level` are required: the proposal's schema means that but nests them in no
+# `properties`. An integer is what JSON Schema calls one, 1.0 too.
 #
-# What the schema allows and still doesn't tell a broker's state is invalid as well, all volumes of it (the reader has
-# no fresh snapshot of that broker then, and its fail-safe acts): no volumes; a capacity of 0; the same volume name
-# twice; numbers beyond a long; a negative level, or more than 100 percent; a broker id that is no node id, or is not
-# the record's key, since whose volumes they are is unknown then. A timestamp needs an offset (RFC 3339, as the format
-# `date-time` says): without one it is the time of an unknown place; digits beyond microseconds are dropped. More
-# consumed than capacity is a full volume.
+# A snapshot that the schema allows and that still doesn't tell a broker's state is invalid as well, all volumes of it
+# (the reader has no fresh snapshot of that broker then, and its fail-safe acts): no volumes; a capacity of 0; the same
+# volume name twice; numbers beyond a long; a negative level, or more than 100 percent; a broker id that is no node id,
+# or is not the record's key, since whose volumes they are is unknown then. A timestamp needs an offset (RFC 3339, as
+# the format `date-time` says): without one it is the time of an unknown place; digits beyond microseconds are dropped.
+# More consumed than capacity is a full volume.
 #
 # Limits: a volume's own comes first, then the snapshot's, then the gateway's YAML. The snapshot's are required by the
 # schema, so "no opinion" has to be written: a level of 0 of MinFreeBytes (what `encode` writes) or MinFreePercentage.
 # For a reader that takes it literally it is a limit reached when not one byte is free; here it is no limit at all, or
 # it would be the volume's own and switch off the stricter one in the gateway's YAML. On a volume it takes the
 # snapshot's limit from that volume, and the YAML's stays. MinFreePercentage is a whole percentage in JSON, a share
-# 0..1 in Limit.
+# 0..1 in VolumeLimit.
 #
 # Knows no Kafka client, no clock and no policy.
 
@@ -31,7 +33,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from policies.storage import Limit, LimitType, Snapshot, Volume
+from policies.storage import LimitType, Snapshot, Volume, VolumeLimit
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONG: Final = 2**63 - 1
@@ -44,7 +46,9 @@ _SHOWN: Final = 60  # characters of a value in an error
 
 
 class InvalidSnapshot(ValueError):
-    """A record that is no snapshot; one line: where and what. `kind`: the same for all records with that fault."""
+    """A record that is no snapshot; one line: the place and the fault. `kind`: the same for all records with that
+    fault.
+    """
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{where}: {what}" if where else what)
@@ -81,12 +85,13 @@ class _Snapshot(_Object):
     hard_limit: _Limit
     soft_limit: _Limit
     volumes: list[_Volume]
+    unreadable_log_dirs: list[str] = []
 
 
-def encode(snapshot: Snapshot, soft: Limit | None = None, hard: Limit | None = None) -> bytes:
-    """The record's value. `soft`, `hard`: the snapshot's own limits; a volume writes down what differs from them.
+def encode(snapshot: Snapshot, soft: VolumeLimit | None = None, hard: VolumeLimit | None = None) -> bytes:
+    """The record's value. `soft`, `hard`: the snapshot's own limits; a volume writes down those that differ from them.
 
-    Bytes and percentages are whole: what lies between becomes the next stricter one. Time: milliseconds, UTC.
+    Bytes and percentages are whole: a value between becomes the next stricter one. Time: milliseconds, UTC.
     """
     moment = _EPOCH + timedelta(milliseconds=round(snapshot.at * 1000))
     record: dict[str, Any] = {
@@ -104,6 +109,8 @@ def encode(snapshot: Snapshot, soft: Limit | None = None, hard: Limit | None = N
         if volume.soft != soft:
             entry["softLimit"] = _written(volume.soft)
         record["volumes"].append(entry)
+    if snapshot.unreadable:
+        record["unreadableLogDirs"] = list(snapshot.unreadable)
     return json.dumps(record, separators=(",", ":")).encode()
 
 
@@ -131,7 +138,7 @@ def decode(value: bytes, key: bytes | None = None) -> Snapshot:
         if volume.volume_name in volumes:
             raise InvalidSnapshot(f"{where}.volumeName", f"{_shown(volume.volume_name)} is there twice")
         if volume.capacity == 0:
-            raise InvalidSnapshot(f"{where}.capacity", "is 0, so what is free of it can't be told")
+            raise InvalidSnapshot(f"{where}.capacity", "is 0, so its free part can't be told")
         volumes[volume.volume_name] = Volume(
             broker_id=broker_id,
             name=volume.volume_name,
@@ -140,7 +147,8 @@ def decode(value: bytes, key: bytes | None = None) -> Snapshot:
             soft=soft if volume.soft_limit is None else _limit(f"{where}.softLimit", volume.soft_limit),
             hard=hard if volume.hard_limit is None else _limit(f"{where}.hardLimit", volume.hard_limit),
         )
-    return Snapshot(broker_id, _seconds(found.snapshot_at), tuple(volumes.values()))
+    unreadable = tuple(found.unreadable_log_dirs)
+    return Snapshot(broker_id, _seconds(found.snapshot_at), tuple(volumes.values()), unreadable)
 
 
 def broker_of(key: bytes | None) -> int:
@@ -170,19 +178,19 @@ def _seconds(text: str) -> float:
         raise InvalidSnapshot("snapshotAt", f"{_shown(text)}: {error}") from None
 
 
-def _limit(where: str, limit: _Limit) -> Limit | None:
+def _limit(where: str, limit: _Limit) -> VolumeLimit | None:
     if limit.type == "ConsumedBytes":
-        return Limit(limit.type, float(limit.level))
+        return VolumeLimit(limit.type, float(limit.level))
     if limit.level == 0:
         return None
     if limit.type == "MinFreeBytes":
-        return Limit(limit.type, float(limit.level))
+        return VolumeLimit(limit.type, float(limit.level))
     if limit.level > 100:
         raise InvalidSnapshot(f"{where}.level", f"{limit.level} is more than 100 percent")
-    return Limit(limit.type, limit.level / 100)
+    return VolumeLimit(limit.type, limit.level / 100)
 
 
-def _written(limit: Limit | None) -> dict[str, str | int]:
+def _written(limit: VolumeLimit | None) -> dict[str, str | int]:
     if limit is None:
         return {"type": "MinFreeBytes", "level": 0}
     if limit.type == "MinFreePercentage":

@@ -8,7 +8,7 @@
 #
 # librdkafka has no consumer without a group id. This one is never joined nor committed to, but its coordinator is
 # looked up; where that is forbidden, reading goes on without it.
-# Knows no policy: whether a snapshot is fresh enough is policies/storage.py's.
+# Knows no policy: whether a snapshot is fresh enough is policies/storage/'s.
 
 from __future__ import annotations
 

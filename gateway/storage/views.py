@@ -1,13 +1,13 @@
 # The two ways in which control looks at the cluster's disks, each a sight that can be asked at any time what holds:
-# `Observed` runs a source at every check and keeps the last valid factor for a while [DISK]; `Snapshots` reads what
-# agents wrote beside the brokers and lists the active brokers at every check [035].
+# `Observed` (observed.py) runs a source at every check and keeps the last valid factor for a while [DISK]; `Snapshots`
+# reads what agents wrote beside the brokers and lists the active brokers at every check [035].
 #
-# Judging is policies/storage.py's; here is what it must not know: threads, two clocks, sources that hang or raise
+# Judging is policies/storage/'s; here is what it must not know: threads, two clocks, sources that hang or raise
 # whatever they like. Knows no worker, no metric and no log line: control.py's.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -16,44 +16,53 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import trio
 
 from policies.storage import (
+    Affected,
     Assessment,
     Factor,
-    FactorSource,
-    Keeper,
-    Limit,
+    Last,
     LimitPolicy,
     Observation,
     ObservationFailed,
     Snapshot,
     SnapshotView,
     Volume,
-    VolumeSource,
-    assess,
+    VolumeLimit,
     checked,
 )
 from policies.text import ERROR_CHARS, one_line
 
+log = logging.getLogger("gateway.storage")
+
 ANSWER_S: Final = 30.0  # a source that has not answered by then, or by the next check if that is later, has failed
-POLL_S: Final = 0.5  # of the snapshots' reader: it ends so much later than asked to
+POLL_S: Final = 0.5  # of the snapshots' reader: it ends up to this much later than asked to
 CLOSE_S: Final = 1.0
 READ_S: Final = 10.0  # after a start, for which unread snapshots are not yet news
 SHARE: Final = 0.1  # of the time, that judging all volumes may take while snapshots pour in
 LARGEST: Final = 2**63 - 1  # bytes: a long
-_NOTHING: Final = Assessment(1.0, (), None)
+NEW: Final = "new"  # of a broker that joined a moment ago and isn't described yet
+NOTHING: Final = Assessment(1.0, (), None)
 T = TypeVar("T")
 
 Clock = Callable[[], float]
 
 
 class StorageState(NamedTuple):
-    """What holds now. Times are monotonic. `brokers`: the active ones, each with what its snapshot lacks, or "".
+    """The factor in force. Times are monotonic. `brokers`: the active ones, each with the fault of its snapshot, or "".
 
-    `until`, `next`: when and into what this changes by itself. `begun`: more is behind it than a start.
-    `observed_at`: when all that is known was last known to be so; None: never.
+    `until`, `next`: the time when this changes by itself, and the next factor. `begun`: more is behind it than a start.
+    `observed_at`: the last time when all of this was known to be so; None: never.
+
+    `unknown`: active brokers of which nothing is known and that count as full, with the reason; None: so does every
+    broker. `dirs`: the topics on volumes, by broker and volume, of brokers where that matters and that told.
+    `affected`: the topics that the factor is about, of an inherited one; None: all, or to be found.
+
+    `holding`: the part of the assessment that the factor is about; None: all of it. `left`: brokers that aren't active
+    any more and count all the same, with the time until which they do. `lasts`: what has to be known of brokers so that
+    they count if they leave.
     """
 
     factor: Factor
-    assessment: Assessment = _NOTHING
+    assessment: Assessment = NOTHING
     until: float | None = None
     next: Factor | None = None
     brokers: Mapping[int, str] = MappingProxyType({})
@@ -62,17 +71,30 @@ class StorageState(NamedTuple):
     connected: bool = False
     lacks_data: bool = False
     begun: bool = False
+    unknown: Mapping[int, str] | None = None
+    dirs: Mapping[tuple[int, str], frozenset[str]] = MappingProxyType({})
+    affected: tuple[Affected, ...] | None = None
+    holding: Assessment | None = None
+    left: Mapping[int, float] = MappingProxyType({})
+    lasts: Mapping[int, Last] = MappingProxyType({})
 
 
 class Inherited(NamedTuple):
-    """What a worker still holds from before control was restarted."""
+    """The factor that a worker still holds from before control was restarted, the topics that it is about (None: all),
+    and the last known volumes of brokers with one at a limit.
+    """
 
     factor: Factor
     until: float | None
+    affected: tuple[Affected, ...] | None = None
+    lasts: Mapping[int, Last] = MappingProxyType({})
 
 
 class StorageView(Protocol):
     """One of the two."""
+
+    def begin(self, now: float) -> None:
+        """A check is about to begin: the factor in force may hold for as long as it takes."""
 
     async def check(self, began: float) -> None:
         """Look.
@@ -82,10 +104,10 @@ class StorageView(Protocol):
         """
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """What goes on between checks, until cancelled; `changed` when `see` may say something else."""
+        """The work between checks, until cancelled; `changed` when `see` may say something else."""
 
     def see(self, now: float) -> StorageState:
-        """What holds."""
+        """The factor in force."""
 
     def adopt(self, held: Inherited, now: float) -> None:
         """Go on with it until something has been seen."""
@@ -96,7 +118,7 @@ class StorageView(Protocol):
 
 
 class SnapshotSource(Protocol):
-    """What `Snapshots` needs of gateway.storage.snapshots.SnapshotReader."""
+    """The part of gateway.storage.snapshots.SnapshotReader that `Snapshots` needs."""
 
     connected: bool
     caught_up: bool
@@ -108,21 +130,21 @@ class SnapshotSource(Protocol):
 
 
 class BoundedCall:
-    """Calls of one source, one at a time, each in a thread and bounded in time; any error is a failed observation.
+    """Calls of one source, one at a time, each in a thread and over after `limit_s`; any error is a failed observation.
 
     A call that hangs can't be ended. Its thread is left behind, and the next ones fail until it comes back.
     """
 
     def __init__(self, interval_s: float) -> None:
-        self._limit_s = max(ANSWER_S, interval_s)
-        self._thread = trio.CapacityLimiter(1)  # its own: nobody else's threads can keep it waiting, nor it others
+        self.limit_s = max(ANSWER_S, interval_s)
+        self._thread = trio.CapacityLimiter(1)  # its own: no other threads can keep it waiting, nor it others
 
     async def call(self, source: Callable[[], T]) -> T:
         if self._thread.borrowed_tokens:
             raise ObservationFailed("the source has not come back from an earlier question")
-        with trio.move_on_after(self._limit_s):
+        with trio.move_on_after(self.limit_s):
             return await trio.to_thread.run_sync(self._run, source, abandon_on_cancel=True, limiter=self._thread)
-        raise ObservationFailed(f"no answer within {self._limit_s:g} s")
+        raise ObservationFailed(f"no answer within {self.limit_s:g} s")
 
     def _run(self, source: Callable[[], T]) -> T:
         try:
@@ -136,7 +158,7 @@ class BoundedCall:
 
 
 class Guarded(LimitPolicy):
-    """Somebody else's policy; whatever it raises is a failed observation."""
+    """A foreign policy; any exception of it is a failed observation."""
 
     def __init__(self, policy: LimitPolicy) -> None:
         self._policy = policy
@@ -166,7 +188,7 @@ class Guarded(LimitPolicy):
 
 
 def _finite(level: Any) -> float | None:
-    """A level of somebody else's.
+    """A level of a foreign policy.
 
     Raises:
         ValueError: it is no number of bytes.
@@ -178,7 +200,7 @@ def _finite(level: Any) -> float | None:
 
 
 def rebuilt(said: Observation) -> Observation:
-    """What a source said, of our own types, whatever it took for numbers and names. In the source's thread.
+    """A source's observation, of our own types, whatever types it uses for numbers and names. In the source's thread.
 
     Raises:
         ObservationFailed: a size that is none, or a volume that is there twice and not the same.
@@ -192,112 +214,23 @@ def rebuilt(said: Observation) -> Observation:
             _rebuilt_limit(each.soft, "soft"), _rebuilt_limit(each.hard, "hard"),
         )  # fmt: skip
         if max(abs(volume.total), abs(volume.available)) > LARGEST:
-            raise ObservationFailed(f"{volume}: its size or what is free of it is no number of bytes")
+            raise ObservationFailed(f"{volume}: its size or its free space is no number of bytes")
         if volumes.setdefault((volume.broker_id, volume.name), volume) != volume:
             raise ObservationFailed(f"{volume} is there twice, with different values")
     offline = tuple((int(broker_id), str(log_dir)) for broker_id, log_dir in said.offline)
-    return Observation(brokers, tuple(volumes.values()), offline)
+    told = getattr(said, "registered", None)  # a source's own type may be older
+    registered = None if told is None else frozenset(int(each) for each in told)
+    return Observation(brokers, tuple(volumes.values()), offline, registered)
 
 
-def _rebuilt_limit(limit: Limit | None, what: str) -> Limit | None:
-    return None if limit is None else checked(Limit(limit.type, float(limit.level)), what)
-
-
-class Observed:
-    """A VolumeSource judged by a policy, or a FactorSource that has judged already."""
-
-    invalid = 0
-
-    def __init__(
-        self,
-        source: VolumeSource | FactorSource,
-        policy: LimitPolicy | None,
-        keeper: Keeper,
-        clock: Clock,
-    ) -> None:
-        """`policy` None: `source` is a FactorSource."""
-        self._source: Any = source
-        self._policy = policy
-        self._keeper = keeper
-        self._clock = clock
-        self._asked = BoundedCall(keeper.interval_s)
-        self._assessment = _NOTHING
-        self._paused = False
-        self._brokers: Mapping[int, str] = {}
-        self._offline: tuple[tuple[int, str], ...] = ()
-        self._connected = False
-        self._begun = False
-
-    async def check(self, began: float) -> None:
-        try:
-            factor, why = await (self._ask_factor() if self._policy is None else self._observe(self._policy))
-            self._keeper.observed(factor, why, began)
-        except ObservationFailed as error:
-            self._connected = False
-            self._keeper.failed(str(error), self._clock())
-            raise
-        else:
-            self._connected = True
-        finally:
-            self._begun = True
-
-    async def follow(self, changed: Callable[[], None]) -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            with contextlib.suppress(Exception, SystemExit):
-                if callable(close := getattr(self._source, "close", None)):
-                    close()
-
-    def see(self, now: float) -> StorageState:
-        factor, until = self._keeper.current(now), self._keeper.until(now)
-        return StorageState(
-            factor,
-            self._assessment,
-            until,
-            None if until is None else self._keeper.next(now),
-            self._brokers,
-            self._offline,
-            factor.observed_at,
-            self._connected,
-            factor.origin == "fallback" and factor.value < 1,
-            self._begun,
-        )
-
-    def adopt(self, held: Inherited, now: float) -> None:
-        before = self._keeper.current(now)
-        self._keeper.adopt(held.factor, held.until, now)
-        adopted = self._keeper.current(now)
-        if adopted != before:
-            self._paused = adopted.state == "PAUSE"
-            self._begun = True
-
-    async def _observe(self, policy: LimitPolicy) -> tuple[float, str]:
-        def look() -> tuple[Assessment, str, list[int], list[tuple[int, str]]]:
-            observation = rebuilt(self._source.observe())
-            if not observation.brokers:
-                raise ObservationFailed("no broker is active")
-            if observation.missing:
-                ids = ", ".join(map(str, sorted(observation.missing)))
-                raise ObservationFailed(f"active broker {ids} did not describe a single log dir")
-            volumes = [volume for volume in observation.volumes if volume.broker_id in observation.brokers]
-            judged = assess(volumes, policy, self._paused)
-            return judged, judged.why, sorted(observation.brokers), sorted(observation.offline)
-
-        assessment, why, brokers, offline = await self._asked.call(look)
-        self._assessment, self._paused = assessment, assessment.paused
-        self._brokers, self._offline = dict.fromkeys(brokers, ""), tuple(offline)
-        return assessment.factor, why
-
-    async def _ask_factor(self) -> tuple[float, str]:
-        factor = await self._asked.call(lambda: float(self._source.factor()))
-        return factor, "" if factor >= 1 else f"the factor source says {factor:g}"
+def _rebuilt_limit(limit: VolumeLimit | None, what: str) -> VolumeLimit | None:
+    return None if limit is None else checked(VolumeLimit(limit.type, float(limit.level)), what)
 
 
 class Snapshots:
     """The volume topic and the list of active brokers, by 035's rules.
 
-    A restarted control has read neither at first. Until it has, and as long as what workers hold is valid, that holds.
+    A restarted control has read neither at first. Until it has, the workers' factor holds as long as it is valid.
     """
 
     def __init__(
@@ -330,6 +263,9 @@ class Snapshots:
     @property
     def invalid(self) -> int:
         return self._reader.invalid
+
+    def begin(self, now: float) -> None:
+        pass  # the list of brokers holds for two intervals or more
 
     async def check(self, began: float) -> None:
         try:
@@ -384,32 +320,39 @@ class Snapshots:
         known = self._listed and self._reader.caught_up
         if not known and self._held is not None and (self._held.until is None or now < self._held.until):
             return StorageState(
-                self._held.factor, until=self._held.until, next=view.factor, connected=self._reader.connected
+                self._held.factor,
+                until=self._held.until,
+                next=view.factor,
+                connected=self._reader.connected,
+                affected=self._held.affected,
             )
         self._held = None
         valid = view.factor.origin == "valid"
         self._begun |= valid or (self._tried and (self._reader.caught_up or now - self._began >= READ_S))
         if valid:
-            self._observed_at = now - max(0.0, wall - min((self._at[b] for b in self._active), default=wall))
+            at = (self._at[broker_id] for broker_id in self._active if broker_id not in view.fresh)
+            self._observed_at = now - max(0.0, wall - min(at, default=wall))
         return StorageState(
             view.factor._replace(observed_at=self._observed_at),
             view.assessment,
             self._view.until(wall, now),
             self._view.next(wall, now),
-            {broker_id: view.reasons.get(broker_id, "") for broker_id in self._active},
+            {b: NEW if b in view.fresh else view.reasons.get(b, "") for b in self._active},
             (),
             self._observed_at,
             self._reader.connected,
             view.lacks_data,
             self._begun,
+            view.unknown,
+            left={broker_id: now + until - wall for broker_id, until in view.left.items()},
         )
 
     def adopt(self, held: Inherited, now: float) -> None:
-        """The lowest of what workers hold; a fail-safe only as long as nothing else is known."""
+        """The lowest of the workers' factors; a fail-safe only as long as nothing else is known."""
         if held.until is not None and now >= held.until:
             return
         if held.factor.origin in ("valid", "kept"):
-            held = Inherited(held.factor._replace(origin="kept"), held.until)
+            held = held._replace(factor=held.factor._replace(origin="kept"))
             self._view.paused |= held.factor.value == 0
         if self._held is None or held.factor.value < self._held.factor.value:
             self._held = held

@@ -1,6 +1,8 @@
 # Limits that hold over several processes.
 #
-# keys.py    names of such limits
-# demand.py  what this process takes of them, and tells
-# shares.py  how limits are dealt out to gateways and workers
-# lines.py   our part of each limit, and lines that go by it
+# keys.py           names of such limits
+# page.py           what the workers of one gateway took of each, in memory that they share
+# shared_bucket.py  one bucket of all of these workers
+# demand.py         what this process takes of limits of several gateways, and tells
+# shares.py         how such limits are dealt out to gateways
+# lines.py          this gateway's part of each limit, and lines that go by it

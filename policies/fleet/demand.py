@@ -1,7 +1,7 @@
-# What this process takes of limits that hold over a fleet, and of which it wants more: what whoever deals parts out
-# (shares.py) goes by. Rates are smoothed over about a second and told only when they changed.
+# How much this process takes of limits that hold over a fleet, and of which it wants more: the basis on which shares.py
+# deals parts out. Rates are smoothed over about a second and told only when they changed.
 #
-# Knows no line and no clock: whoever looks calls `note` for everything that was used since the last look, and `uses`.
+# Knows no line and no clock: the caller calls `note` for everything that was used since the last look, and `uses`.
 
 from __future__ import annotations
 
@@ -9,79 +9,114 @@ import math
 from typing import Final
 
 from policies.fleet.keys import FleetKey
+from policies.fleet.lines import FleetLine
 from policies.fleet.shares import IDLE, Use
 
-LOOK_S: Final = 0.25  # how often to look
-SMOOTH_S: Final = 0.5  # forgets as fast as a second's window; at 1.0 who takes less was too much for three cycles
-CHANGE: Final = 0.1  # of what was told: less is no news at once …
+LOOK_S: Final = 0.1  # how often to look
+SMOOTH_S: Final = 0.5  # forgets as fast as a window of a second; at 1.0 falling demand was overstated for 3 cycles …
+SMOOTH_GAPS: Final = 4.0  # … but over some requests, where these are large and seldom
+# … and at most this many seconds. A request after a pause is counted over the whole pause until the next one comes:
+# over the time since the last look a single large request would be more than the limit, and be left to it by all.
+MOST_SMOOTH_S: Final = 10.0
+# Times the interval between the last two takings: a member that is later than this takes less by now …
+LATE: Final = 1.5
+GONE: Final = 2.5  # … and nothing any more, in a straight line
+CHANGE: Final = 0.1  # of the reported rate: a decrease is not reported at once …
 # … but is told a second later, or others would be dealt too much or too little by as much for as long as it lasts.
 RETELL_S: Final = 1.0
 RETELL: Final = 0.01
-IDLE_S: Final = 2.0  # without traffic for so long: idle
-HUNGER_S: Final = 0.5  # who waited so short a time ago wants more: those who wait come in turns
+FORGET_S: Final = 30.0
+IDLE_S: Final = 0.25  # without traffic for so long, and for GONE: idle
 
 
 class _Seen:
-    __slots__ = ("hungry_at", "last", "rate", "since", "size", "told", "told_at", "topics", "weight")
+    __slots__ = ("begins", "gap", "hungry", "last", "size", "span", "sum", "told", "told_at", "topics", "used",
+                 "weight")  # fmt: skip
 
-    def __init__(self, since: float) -> None:
-        self.since = self.last = since
+    def __init__(self, now: float) -> None:
+        self.last = now  # when something was taken, or a request waited
+        self.used = now - MOST_SMOOTH_S  # when something was taken
+        self.begins = 2  # so often something is taken before the time between two takings is known
         self.size = 0.0  # since the last look
-        self.rate = 0.0  # smoothed from 0 on
-        self.hungry_at = -math.inf
+        self.gap = 0.0  # seconds between two takings
+        self.sum = self.span = 0.0  # the amount taken and the seconds it took, weighted down with age
+        self.hungry = False
         self.weight, self.topics = 1.0, 0
         self.told: Use | None = None
-        self.told_at = since
+        self.told_at = now
+
+    def measure(self, now: float) -> float:
+        """Bytes per second, as of now."""
+        gap = now - self.used
+        if self.size and gap > 0.0:
+            if self.begins:
+                self.begins -= 1
+                if not self.begins:
+                    self.sum = self.span = self.gap = 0.0
+            self.gap = gap if gap > self.gap else (self.gap + gap) / 2
+            keep = math.exp(-gap / min(max(SMOOTH_S, SMOOTH_GAPS * self.gap), MOST_SMOOTH_S))
+            self.sum, self.span = keep * self.sum + self.size, keep * self.span + gap
+            self.used, self.size = now, 0.0
+        rate = max(0.0, self.sum / self.span) if self.span else 0.0
+        late = (now - self.used) / max(self.gap, LOOK_S)
+        return rate * min(1.0, max(0.0, (GONE - late) / (GONE - LATE)))
+
+    def is_idle(self, now: float) -> bool:
+        return now - self.last > max(IDLE_S, min(GONE * self.gap, MOST_SMOOTH_S))
 
 
 class Demand:
-    """What was told about every key that is not idle."""
+    """The last report about every key that is not idle."""
 
     def __init__(self) -> None:
         self._seen: dict[FleetKey, _Seen] = {}
-        self._before = -math.inf
 
     def note(
         self, key: FleetKey, size: float, hungry: bool, now: float, *, weight: float = 1.0, topics: int = 0
     ) -> None:
-        """So much was taken of that limit since the last look; to be left out where it was nothing."""
+        """That much was taken of that limit since the last look; may be left out where it was nothing, as before."""
         seen = self._seen.get(key)
         if seen is None:
-            seen = self._seen[key] = _Seen(max(self._before, now - LOOK_S))
+            if not (size or hungry):
+                return
+            seen = self._seen[key] = _Seen(now)
+        if size and seen.is_idle(now):  # it starts again
+            seen.sum = seen.span = 0.0
+            if now - seen.used > MOST_SMOOTH_S:
+                seen.used = now - MOST_SMOOTH_S
+                seen.begins = 2
         seen.size += size
-        seen.last = now
-        if hungry:
-            seen.hungry_at = now
+        if size or hungry:
+            seen.last = now
+        seen.hungry = hungry
         seen.weight, seen.topics = weight, topics
 
+    def note_line(self, line: FleetLine, now: float) -> None:
+        """Note the bytes taken of it, as if it were in force whole."""
+        spent, hungry = line.spent - line.noted, now < line.hungry_until
+        if spent or hungry or (line.key in self._seen and self._seen[line.key].hungry):
+            line.noted = line.spent
+            self.note(line.key, max(0.0, spent / line.factor), hungry, now, topics=line.topics)
+
     def uses(self, now: float) -> dict[FleetKey, Use]:
-        """What is new since the last look."""
-        elapsed = min(now - self._before, 10 * LOOK_S)
-        self._before = now
-        if elapsed <= 0.0:
-            return {}
+        """The changes since the last look."""
         news: dict[FleetKey, Use] = {}
         for key, seen in list(self._seen.items()):
-            if now - seen.last > IDLE_S:
-                del self._seen[key]
-                if seen.told is not None:
-                    news[key] = IDLE
+            if seen.is_idle(now):
+                if seen.told not in (None, IDLE):
+                    seen.told = news[key] = IDLE
+                if now - seen.last > FORGET_S:
+                    del self._seen[key]
                 continue
-            span = min(elapsed, now - seen.since) or elapsed
-            keep = math.exp(-span / SMOOTH_S)
-            seen.rate = keep * seen.rate + (1.0 - keep) * seen.size / span
-            seen.size = 0.0
-            # A mean that began at 0 is too low by what is missing of its weights.
-            rate = max(0.0, seen.rate / -math.expm1(-max(now - seen.since, span) / SMOOTH_S))
-            use = Use(rate, now - seen.hungry_at < HUNGER_S, seen.weight, seen.topics)
+            use = Use(seen.measure(now), seen.hungry, seen.weight, seen.topics)
             change = RETELL if now - seen.told_at >= RETELL_S else CHANGE
-            if seen.told is None or _differs(use, seen.told, change):
+            if seen.told in (None, IDLE) or _differs(use, seen.told, change):
                 seen.told = news[key] = use
                 seen.told_at = now
         return news
 
     def forget(self) -> None:
-        """Nobody knows what was told: everything is news."""
+        """Control has no report of ours: everything is news."""
         for seen in self._seen.values():
             seen.told = None
 

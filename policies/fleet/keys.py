@@ -15,6 +15,7 @@ Unit = Literal["bytes", "msgs"]
 GROUP: Final = "g"
 QUOTA: Final = "q"
 TOTAL: Final = "t"
+CONSUMER_SHARES: Final = "consumer_byte_rate.shares"
 
 
 class GroupName(NamedTuple):
@@ -26,7 +27,9 @@ class GroupName(NamedTuple):
 
 
 class QuotaName(NamedTuple):
-    """One bucket of a client quota (KIP-546): `key` as the wire spells it; None: not by that, or not by broker."""
+    """One bucket of a client quota (KIP-546): `key` as the wire spells it; None: not by that, or not by broker. Of
+    CONSUMER_SHARES: the total that all of them share.
+    """
 
     key: str
     user: str | None
@@ -53,6 +56,11 @@ def quota_key(key: str, user: str | None, client_id: str | None, node_id: int | 
 
 def total_key(node_id: int) -> FleetKey:
     return _text([TOTAL, node_id])
+
+
+def total_out_key(node_id: int) -> FleetKey:
+    """The key of a broker's `total.bytes.out.per.sec.threshold`, which all consumers with shares share."""
+    return quota_key(CONSUMER_SHARES, None, None, node_id)
 
 
 def parse(key: FleetKey) -> Name:

@@ -1,14 +1,15 @@
-# Limits that hold over more than this process: what part of each is ours, and lines (line.py) that go by it. Who deals
-# parts out knows everybody's demand; here they are only kept, and multiplied by what makes a limit smaller just now
-# (the storage factor). A limit without a part yet begins with an even share of it.
+# Limits that hold over more than this process. Over all workers of this gateway, one bucket does (shared_bucket.py),
+# in memory that they share (page.py). Over all gateways, each of them goes by its part of a limit: control knows
+# the demand of all and deals parts out; this module only keeps them, and multiplies them by what makes a limit smaller
+# at the moment (the storage factor). A limit without a part yet begins with an even share of it.
 #
-# Alone (`members` 1) every limit is whole, parts are not looked at, and lines are what they were without a fleet.
+# Alone (`gateways` 1) every limit is whole and parts are not looked at.
 #
-# Where nobody deals parts out any more, lines go by what they were told for that case: an even share; or, where others
-# have given away what was ours, by a floor, and all parts are forgotten: they are somebody else's.
+# When control no longer deals parts out, lines use the fallback that they were given for that case: an even share; or,
+# if the other gateways have taken over our part, a floor, and all parts are forgotten: they belong to others by then.
 #
-# Who was idle has next to no part, and its true one a cycle or two later. So whoever has to wait for a line that has
-# just become busy waits no longer than that, whatever it owes; the debt stays.
+# An idle gateway has next to no part, and gets its true one a cycle or two after its traffic begins. So a client waits
+# no longer than that for a line that has just become busy, whatever the line owes; the debt stays.
 #
 # Knows no traffic, no clock and no other member.
 
@@ -16,57 +17,136 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from policies.fleet.keys import FleetKey
+from policies.fleet.shared_bucket import SharedBucket
 from policies.fleet.shares import FLOORS, Part
-from policies.limits.line import AT_ONCE, BURST_S, Answer, Line
+from policies.limits.bucket import Bucket
+from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, MAX_WAIT_S, MIN_WAIT_S, Answer, Line
+
+if TYPE_CHECKING:
+    from policies.fleet.keys import FleetKey
+    from policies.fleet.page import Page, Row
 
 LOWEST: Final = 1.0  # per second: a line needs a rate, also where nothing is left
-# Seconds that are saved of a part: less than of a whole limit, as what all have saved may come in one second; and
-# when our part becomes smaller, what was saved of it is somebody else's by then.
+# Seconds of a part that can be saved: fewer than of a whole limit, since all members may spend their savings in the
+# same second; and when our part becomes smaller, another member has what we had saved of it.
 SHARED_BURST_S: Final = 0.25
+USED_UP_S: Final = 0.05  # a line that has saved less than this is used up
+HUNGER_S: Final = 0.1  # a client that waited may take this long after its wait to send again
+SLICE_S: Final = 2.0  # a worker that has reported nothing for this long takes nothing
 
 
 class OurParts:
-    """What is ours of every limit. `members`: processes that share. `settle_s`: 0 while we are alone."""
+    """This gateway's part of every limit, and the page that its workers share.
 
-    def __init__(self) -> None:
-        self.members = 1
+    `gateways`: that share, this one included; `processes`: workers of all of them. `settle_s`: 0 while it is alone.
+    `lines`: by key, those that are for all gateways. `page`: None where this worker is the only one.
+    """
+
+    def __init__(self, page: Page | None = None) -> None:
+        self.gateways = self.processes = 1
         self.settle_s = 0.0
+        self.page = page
         self.lines: WeakValueDictionary[FleetKey, FleetLine] = WeakValueDictionary()
         self._parts: dict[FleetKey, Part] = {}
+        self._slices: dict[str, Row] = {}
+        self._said: dict[str, tuple[float, float, float]] = {}  # by this worker, of its slices, and when
         self._falls_back = False
         self._is_lost = False
 
+    @property
+    def workers(self) -> int:
+        """Of this gateway, which share its buckets."""
+        return 1 if self.page is None else self.page.workers
+
+    @property
+    def burst_s(self) -> float:
+        """Seconds of its rate that a bucket may save."""
+        return SHARED_BURST_S if self.gateways > 1 else BURST_S
+
     def share(self, key: FleetKey, limit: float) -> float:
         """Ours of `limit`, the whole one as configured; never more than that."""
-        if self.members == 1:
+        if self.gateways == 1:
             return limit
         if self._is_lost:
-            return FLOORS * limit / self.members
+            return FLOORS * limit / self.gateways
         part = self._parts.get(key)
         if part is None:
-            return limit / self.members
+            return limit / self.gateways
         return min(limit, part.fallback if self._falls_back else part.rate)
 
     def fraction(self, key: FleetKey, limit: float) -> float:
         """Ours of that limit, 0..1."""
-        return 1.0 if self.members == 1 or limit <= 0.0 else self.share(key, limit) / limit
+        return 1.0 if self.gateways == 1 or limit <= 0.0 else self.share(key, limit) / limit
 
-    def tell(self, parts: Mapping[FleetKey, Part], members: int, settle_s: float, now: float) -> None:
-        """Parts that are new; those not mentioned stay. A rate below 0 takes one away."""
+    def bucket(
+        self, key: FleetKey, rate: float, burst_s: float, debt_s: float, now: float = math.inf, *, limit: float
+    ) -> tuple[Bucket, int]:
+        """A bucket of all workers of this gateway, and how many of such there are: 1; where the page has no room for
+        it, each worker has its own. `rate` to `now`: see Bucket; `limit`: see SharedBucket.
+        """
+        if self.page is None:
+            return Bucket(rate, burst_s, debt_s, now), 1
+        row = self.page.row(key)
+        if row is None:
+            return Bucket(rate / self.page.workers, burst_s, debt_s, now), self.page.workers
+        return SharedBucket(rate, burst_s, debt_s, now, row, self.page.ahead_s, limit), 1
+
+    def sliced(self, name: str, now: float) -> tuple[float, float]:
+        """The last word of this gateway's other workers on a limit that they share: the rate that they take in any
+        case, and the weight of the clients there that want more.
+        """
+        page, row = self.page, self._slices.get(name)
+        if page is None or row is None:
+            return 0.0, 0.0
+        oldest = now + page.ahead_s - SLICE_S
+        said = [(rate, of) for rate, at, of, _ in row.written() if at >= oldest]
+        rate, weight, at = self._said[name]
+        own = (rate, weight) if at + page.ahead_s >= oldest else (0.0, 0.0)
+        return max(0.0, sum([rate for rate, _ in said]) - own[0]), max(0.0, sum([of for _, of in said]) - own[1])
+
+    def slice(self, name: str, limit: float, taken: float, weight: float, wants: bool, now: float) -> float:
+        """The rate, per second, that this worker may take of `limit`, which it shares with the others of this gateway:
+        the rate that it takes in any case, and of the rest a part by the weight of its clients that want more, or an
+        even part where no worker has such.
+
+        `taken`, `weight`: its own; not `wants`: it begins with as much as if it did, which the others don't count.
+        """
+        page = self.page
+        if page is None:
+            return limit
+        row = self._slices.get(name) or page.row(f"slice {name}")
+        if row is None:
+            return limit / page.workers
+        self._slices[name] = row
+        row.write(taken, now + page.ahead_s, weight if wants else 0.0, 0.0)
+        self._said[name] = taken, weight if wants else 0.0, now
+        oldest = now + page.ahead_s - SLICE_S
+        said = [(rate, of) for rate, at, of, _ in row.written() if at >= oldest]
+        left = max(0.0, limit - sum([rate for rate, _ in said]))
+        weights = sum([of for _, of in said])
+        if not weights:
+            return taken + left / page.workers
+        return taken + left * weight / (weights if wants else weights + weight)
+
+    def tell(
+        self, parts: Mapping[FleetKey, Part], gateways: int, settle_s: float, now: float, *, whole: bool = False
+    ) -> None:
+        """Parts that are new; those not mentioned stay, or go (`whole`). A rate below 0 takes one away."""
+        if whole:
+            self._parts.clear()
         for key, part in parts.items():
             if part.rate < 0.0:
                 self._parts.pop(key, None)
             else:
                 self._parts[key] = part
-        others_came = members != self.members
-        everything = others_came or self._falls_back
+        others_came = gateways != self.gateways
+        everything = others_came or self._falls_back or whole
         self._falls_back = self._is_lost = False
-        self.members = max(1, members)
-        self.settle_s = settle_s if self.members > 1 else 0.0
+        self.gateways = max(1, gateways)
+        self.settle_s = settle_s if self.gateways > 1 else 0.0
         if everything:
             for line in list(self.lines.values()):
                 if others_came:
@@ -79,15 +159,16 @@ class OurParts:
                 changed.retune(now)
 
     def fall_back(self, now: float) -> None:
-        """Nobody has said anything for too long."""
+        """Control has said nothing for too long."""
         if not self._falls_back:
             self._falls_back = True
             for line in list(self.lines.values()):
                 line.retune(now)
 
     def lose(self, now: float) -> None:
-        """Nobody has, and others have what was ours: until we are told something new, a floor is left, as for somebody
-        who is idle. It may be over soon, so whoever has to wait waits for no longer than `settle_s` at first.
+        """Control has said nothing, and other gateways have our part: until we are told a new one, a floor is left, as
+        for an idle gateway. It may be over soon, so a connection that has to wait waits for no longer than `settle_s`
+        at first.
         """
         if not self._is_lost:
             self._falls_back = self._is_lost = True
@@ -98,23 +179,26 @@ class OurParts:
 
     @property
     def falls_back(self) -> bool:
-        """Whether nobody has said anything for too long."""
+        """Whether control has said nothing for too long."""
         return self._falls_back
 
 
 class FleetLine(Line):
-    """Our part of one limit.
+    """One limit that holds over more than this process.
 
-    `limit`: the whole one, as configured; times `factor` it is in force. `spent`: of it since ever, in the unit of
-    `bucket`. `hungry`: somebody had to wait for it or was turned away since somebody set this to False. `key` "": its
-    rate is not a fleet's. `topics`: with traffic. `noted`: for whoever looks at `spent`.
+    `limit`: the whole one, as configured; times `factor` it is in force. `spent`: of it by this worker since ever, in
+    the unit of `bucket`. `hungry_until`: a connection waits for it that long, or was turned away then. `key` "": the
+    caller sets its rate. `is_here`: it holds over this gateway's workers alone. `topics`: with traffic. `noted`: the
+    mark of the reader of `spent`. `name`: of its bucket, where several lines go by the part of one key: the caller
+    tells it of other parts (`retune`) and reports its demand.
 
-    Debts are bytes: our part and the factor change, what is owed doesn't. A limit that is cut takes effect at once: a
-    debt of some seconds is one of as many at the new rate, not of a multiple.
+    Debts are bytes: our part and the factor change, debts don't. A limit that is cut takes effect at once. Waiting
+    connections come back at the old pace, so the debt stays as it is here, too; but only for as long as any connection
+    waits, or as it would have taken to pay before, since nothing passes meanwhile.
     """
 
-    __slots__ = ("__weakref__", "_least", "_settled", "_used", "factor", "fleet", "hungry", "key", "limit", "noted",
-                 "spent", "topics")  # fmt: skip
+    __slots__ = ("__weakref__", "_buckets", "_least", "_settled", "_used", "_was_used_up", "factor", "fleet",
+                 "hungry_until", "is_here", "key", "limit", "noted", "spent", "topics")  # fmt: skip
 
     def __init__(
         self,
@@ -126,31 +210,61 @@ class FleetLine(Line):
         least: float = LOWEST,
         *,
         own: bool = False,
+        is_here: bool = False,
+        name: str = "",
     ) -> None:
-        super().__init__(max(least, limit * factor), now, own=own)
+        rate, debt_s = max(least, limit * factor), math.inf if own else DEBT_S
+        if key:
+            burst_s = BURST_S if is_here else fleet.burst_s
+            bucket, self._buckets = fleet.bucket(name or key, rate, burst_s, debt_s, now, limit=limit)
+        else:
+            bucket, self._buckets = Bucket(rate, BURST_S, debt_s, now), 1
+        super().__init__(rate, now, own=own, bucket=bucket)
         self.fleet = fleet
         self.key = key
         self.limit = limit
         self.factor = factor
         self.spent = self.noted = 0.0
-        self.hungry = False
+        self.hungry_until = -math.inf
         self.topics = 0
+        self.is_here = is_here
         self._least = least
         self._used = -math.inf  # when something was taken
         self._settled = -math.inf  # until then its rate is provisional
-        if key:
-            fleet.lines[key] = self
+        self._was_used_up = False  # when something was taken last
+        if key and not is_here:
+            if not name:
+                fleet.lines[key] = self
             self.retune(now)
 
     def ask(self, size: float, now: float, may_wait: bool, denied_s: float) -> Answer:
         answer = super().ask(size, now, may_wait, denied_s)
         if answer is AT_ONCE:
             return answer
-        self.hungry = True
         longest = self.longest_wait(now)
-        return answer if answer.wait <= longest else answer._replace(wait=longest)
+        answer = answer if answer.wait <= longest else answer._replace(wait=longest)
+        if self._is_used_up(now):
+            self._want(answer.wait, now)
+        return answer
+
+    def hold(self, now: float) -> float:
+        """Seconds that the last taker has to wait; 0.0 for none."""
+        wait = self.wait(now)
+        if wait < MIN_WAIT_S:
+            return 0.0
+        if self._was_used_up:
+            self._want(wait, now)
+        return wait
+
+    def _is_used_up(self, now: float) -> bool:
+        """A request that is large for its line waits for itself; one that finds the line used up, for others."""
+        return self.bucket.level(now) < USED_UP_S * self.bucket.rate
+
+    def _want(self, wait: float, now: float) -> None:
+        self.hungry_until = max(self.hungry_until, now + min(wait, MAX_WAIT_S) + HUNGER_S)
 
     def take(self, size: float, now: float) -> None:
+        self._was_used_up = self._is_used_up(now)
         self.bucket.take(size, now)
         self.note_use(size, now)
 
@@ -159,7 +273,7 @@ class FleetLine(Line):
         self.spent -= size
 
     def note_use(self, size: float, now: float) -> None:
-        """So much was taken from the bucket."""
+        """That much was taken from the bucket."""
         self.spent += size
         settle_s = self.fleet.settle_s
         if now - self._used > settle_s:
@@ -167,15 +281,20 @@ class FleetLine(Line):
         self._used = now
 
     def wait(self, now: float) -> float:
-        """Seconds until the debt is paid, and then what one has to wait for it; 0.0 without one."""
+        """Seconds until the debt is paid, but no more than `longest_wait`; 0.0 without one."""
         wait = self.bucket.wait(now)
         return min(wait, self.longest_wait(now)) if wait else 0.0
 
     def longest_wait(self, now: float) -> float:
-        """Seconds that anybody may have to wait: without an end unless its rate is provisional."""
-        settle_s = self.fleet.settle_s
+        """The most seconds that a connection may have to wait: without an end unless its rate is provisional."""
+        settle_s = 0.0 if self.is_here else self.fleet.settle_s
         provisional = settle_s > 0.0 and (now < self._settled or now - self._used > settle_s)
         return settle_s if provisional else math.inf
+
+    @property
+    def in_force(self) -> float:
+        """The rate, per second, that all workers of this gateway may take."""
+        return self.bucket.rate * self._buckets
 
     def unsettle(self, now: float) -> None:
         """Its rate is provisional from now on."""
@@ -183,15 +302,17 @@ class FleetLine(Line):
 
     def set_limit(self, limit: float, factor: float, now: float) -> None:
         """Another limit, or another factor."""
-        if limit < self.limit:
-            self.bucket.forgive(max(0.0, -self.bucket.level(now)) * limit / self.limit)
+        owed_s, before = self.bucket.wait(now), self.limit
         self.limit = limit
         self.factor = factor
         self.retune(now)
+        self.bucket.follow(before, limit, max(owed_s, MAX_WAIT_S) * self.bucket.rate)
 
     def retune(self, now: float) -> None:
         """Go by our part as it is now."""
-        self.bucket.set_burst(SHARED_BURST_S if self.fleet.members > 1 else BURST_S, now)
-        rate = max(self._least, self.fleet.share(self.key, self.limit) * self.factor)
-        # The bound of an entity's debt goes by the whole limit, since a part goes when it isn't used.
-        self.bucket.set_rate(rate, now, max(self._least, self.limit) if self.own else rate)
+        if self.is_here:
+            self.bucket.set_rate(max(self._least, self.limit * self.factor / self._buckets), now)
+            return
+        self.bucket.set_burst(self.fleet.burst_s, now)
+        rate = self.fleet.share(self.key, self.limit) * self.factor / self._buckets
+        self.bucket.set_rate(max(self._least, rate), now)

@@ -1,6 +1,6 @@
-# Which resource group a topic and principal belong to (PIP-82). A group is attached to tenants and to namespaces; Kafka
-# has neither, so a pattern reads them out of the topic's name or, where that says nothing, out of the principal. A
-# namespace's group replaces its tenant's: there is no hierarchy.
+# The resource group that a topic and principal belong to (PIP-82). A group is attached to tenants and to namespaces;
+# Kafka has neither, so a pattern reads them out of the topic's name or, where that says nothing, out of the principal.
+# A namespace's group replaces its tenant's: there is no hierarchy.
 #
 # Patterns are the operator's, names are any client's. So a regular expression is RE2's, which takes time in proportion
 # to the name whatever the pattern. A template becomes one of Python's, since it needs a look-ahead, which RE2 lacks;
@@ -23,7 +23,7 @@ DEFAULT_PATTERN: Final = "{tenant}.{namespace}.{topic}"
 MAX_PATTERN: Final = 1000  # characters
 MAX_NAME: Final = 255  # of what is matched: a topic has at most 249; a longer principal has no place
 
-# What RE2 says of what Python knows and it doesn't, and what would be right.
+# RE2's messages for syntax that Python has and RE2 lacks, and what to write instead.
 _UNKNOWN: Final = (
     (r"invalid escape sequence: \\\d|.*\(\?P$", "it has no back-references: say what a part may hold, as [^.]+"),
     (
@@ -36,7 +36,7 @@ _FIELD: Final = re.compile(r"\{(\w*)\}")
 
 
 class PatternError(ValueError):
-    """A pattern that can't be used: what is wrong with it, and what would be right."""
+    """A pattern that can't be used: the text names the fault and a right form."""
 
 
 class Place(NamedTuple):
@@ -50,7 +50,7 @@ _Find = Callable[[str], Any]  # to a match of the whole name, or None
 
 
 class Finder:
-    """What is attached to whom. Immutable; keeps no answers.
+    """The groups that are attached to tenants and namespaces. Immutable; keeps no answers.
 
     Attributes:
         by_principal: whether the answer may depend on the principal.
@@ -133,7 +133,7 @@ def _finder(pattern: str) -> _Find | None:
 
 
 def _of_template(pattern: str) -> _Find:
-    """Tenant and namespace end at the text that stands beside them; the topic takes what is left."""
+    """Tenant and namespace end at the text that stands beside them; the topic takes the rest."""
     parts = _FIELD.split(pattern)  # text, field, text, field, …, text
     texts, fields = parts[::2], parts[1::2]
     for field in fields:

@@ -1,18 +1,19 @@
 # Resource groups at work in one worker (PIP-82): of each group one line (fleet/lines.py) for bytes and one for
 # messages, in each direction, shared by all topics of the group on all brokers.
 #
-# Produce: the hot path asks `over` of a topic's meter and adds to `uncounted` and `messages`, as without groups. What
-# topics that needn't ask took, `pace` moves into the lines of their groups; while a group has little credit its topics
-# ask about every request, and what they take is charged at once. A topic that was quiet asks as well, since nobody
-# knows how much comes; its first request makes it known to its group. So only groups and topics in use cost anything.
+# Produce: the hot path asks `over` of a topic's meter and adds to `uncounted` and `messages`, as without groups. `pace`
+# moves into the lines of their groups what topics that needn't ask took; while a group has little credit its topics ask
+# about every request, and what they take is charged at once. A topic that was quiet asks as well, since nobody knows
+# how much comes; its first request makes it known to its group. So only groups and topics in use cost anything.
 #
 # Fetch: what an answer holds is charged when it passes (`take`), and `wait` says for how long.
 #
-# Which group a topic is in is looked up when it is used, as its name says; where only the principal says it, each
+# The group of a topic is looked up when it is used, by the topic's name; where only the principal says it, each
 # connection has its own answer. Knows no request and no clock.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -20,17 +21,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from policies.decision import Limit, Patience
 from policies.fleet.keys import Direction, Unit, group_key
 from policies.fleet.lines import LOWEST, FleetLine, OurParts
-from policies.limits.line import ENTER_S, LEAVE_S, MAX_WAIT_S, MIN_WAIT_S, ask_all
+from policies.limits.line import ENTER_S, LEAVE_S, MAX_WAIT_S, ask_all
 from policies.limits.meter import Meter
 from policies.verdict import Verdict, resource_group
 
 if TYPE_CHECKING:
-    from policies.thresholds.broker_meters import TopicMeter
+    from policies.thresholds.topic_meter import TopicMeter
 
-IDLE_S: Final = 2.0  # a topic that was quiet for so long asks again
+IDLE_S: Final = 2.0  # a topic that was quiet for this long asks again
 MAX_LOOKS: Final = 1000  # at groups and topics in one `pace`; with more of them in use each is looked at less often
 LEAST_MSGS: Final = 0.01  # per second: a part of a few messages is less than one
-QUIET: Final = 1.0  # bytes per second: what is below it is no traffic
+QUIET: Final = 1.0  # bytes per second: a rate below this is no traffic
 MAX_NAMES: Final = 100_000  # of topics whose group is remembered
 
 
@@ -45,7 +46,7 @@ class GroupLimits(NamedTuple):
 
 class GroupRate(NamedTuple):
     """One resource group in one worker, or in all of a gateway's, per second. `topics`: with traffic. `bytes_rate`,
-    `msgs_rate`: one-minute EWMAs; limits: the part of the group's that is in force here, None = no limit.
+    `msgs_rate`: one-minute EWMAs; limits: the gateway's part of the group's, None = no limit.
     """
 
     group: str
@@ -58,7 +59,7 @@ class GroupRate(NamedTuple):
     waiting: bool
 
 
-class Finder(Protocol):
+class GroupFinder(Protocol):
     """policies.groups.finder.Finder."""
 
     by_principal: bool
@@ -83,14 +84,14 @@ class _NoGroups:
 class GroupSide(Limit):
     """One group in one direction.
 
-    `bytes`, `msgs`: lines, None where there is no limit. `bytes_meter`, `msgs_meter`: what was taken. `asks`: whether
-    its topics have to ask about every request. `topics`: with traffic since the last tick; `topic_count`: how many
-    these were at the last tick. `promised`: seconds of its rates that may come in the first answers of connections
+    `bytes`, `msgs`: lines, None where there is no limit. `bytes_meter`, `msgs_meter`: the amounts taken. `asks`:
+    whether its topics have to ask about every request. `topics`: with traffic since the last tick; `topic_count`: how
+    many these were at the last tick. `promised`: seconds of its rates that may come in the first answers of connections
     that are new to it.
     """
 
     __slots__ = ("__weakref__", "asks", "bytes", "bytes_meter", "direction", "group", "in_use", "is_queued", "is_stale",
-                 "msgs", "msgs_meter", "observes", "owed_bytes", "owed_msgs", "promised", "topic_count",
+                 "message_size", "msgs", "msgs_meter", "observes", "owed_bytes", "owed_msgs", "promised", "topic_count",
                  "topics")  # fmt: skip
 
     def __init__(self, group: str, direction: Direction) -> None:
@@ -105,6 +106,7 @@ class GroupSide(Limit):
         self.topics: set[bytes] = set()
         self.topic_count = 0
         self.promised = 0.0
+        self.message_size = 0.0  # bytes, of what was charged last
         self.in_use: dict[TopicMeter, float] = {}  # since when quiet, if it is
         self.is_queued = False  # for `pace`
         self.is_stale = False  # topics came whose `over` is not as `asks` says
@@ -120,15 +122,15 @@ class GroupSide(Limit):
         return any(line.bucket.in_debt for line in self.lines)
 
     def measured(self) -> GroupRate:
-        """What is taken, and what may be."""
+        """The rates taken, and the limits in force."""
         return GroupRate(
             self.group,
             self.direction,
             self.topic_count,
             self.bytes_meter.rate,
             self.msgs_meter.rate,
-            None if self.bytes is None else self.bytes.bucket.rate,
-            None if self.msgs is None else self.msgs.bucket.rate,
+            None if self.bytes is None else self.bytes.in_force,
+            None if self.msgs is None else self.msgs.in_force,
             self.is_waiting,
         )
 
@@ -148,45 +150,55 @@ class GroupSide(Limit):
         size -= self.owed_bytes
         messages -= self.owed_msgs
         self.owed_bytes = self.owed_msgs = 0
+        self._note_size(size, messages)
         if self.bytes is not None:
             self.bytes.take(size, now)
         if self.msgs is not None:
             self.msgs.take(messages, now)
 
+    def spare(self, size: int, messages: int) -> None:
+        self.bytes_meter.uncounted += size
+        self.msgs_meter.uncounted += messages
+
     def give_back(self, size: int, messages: int) -> None:
-        """These were taken and didn't get into the log."""
         self.bytes_meter.uncounted -= size
         self.msgs_meter.uncounted -= messages
         self.owed_bytes += size
         self.owed_msgs += messages
 
     def wait(self, now: float) -> float:
-        """Seconds that whoever took last has to wait, at most MAX_WAIT_S; 0.0 for none."""
-        longest = 0.0
-        for line in self.lines:
-            wait = line.wait(now)
-            if wait >= MIN_WAIT_S:
-                line.hungry = True
-                longest = max(longest, wait)
-        return min(longest, MAX_WAIT_S)
+        """Seconds that the last taker has to wait, at most MAX_WAIT_S; 0.0 for none."""
+        return min(max((line.hold(now) for line in self.lines), default=0.0), MAX_WAIT_S)
 
     def absorb(self, size: int, messages: int, now: float) -> None:
-        """Take what came in since the last look without asking."""
+        """Take the bytes and messages that came in since the last look without asking."""
         self.bytes_meter.uncounted += size
         self.msgs_meter.uncounted += messages
         size -= self.owed_bytes
         messages -= self.owed_msgs
         self.owed_bytes = self.owed_msgs = 0
+        self._note_size(size, messages)
         for line, count in ((self.bytes, size), (self.msgs, messages)):
             if line is not None and count:
                 line.bucket.absorb(count, now)
                 line.note_use(count, now)
 
+    def _note_size(self, size: int, messages: int) -> None:
+        if messages > 0:
+            self.message_size = max(0.0, size / messages)
+
+    def credit(self, now: float) -> float:
+        """Bytes that its topics may take, at the size of messages that they have on average."""
+        left = math.inf if self.bytes is None else max(0.0, self.bytes.bucket.level(now))
+        if self.msgs is not None:
+            left = min(left, max(0.0, self.msgs.bucket.level(now)) * self.message_size)
+        return left
+
     def is_short(self, now: float) -> bool:
         """Whether a limit may be reached before the next look; once it was, until there is a little more credit."""
         bound = LEAVE_S if self.asks else ENTER_S
         for line in (self.bytes, self.msgs):
-            if line is not None and line.bucket.level(now) < bound * line.bucket.rate:
+            if line is not None and line.bucket.level(now) < bound * line.bucket.burst:
                 return True
         return False
 
@@ -209,7 +221,7 @@ class GroupLines:
         self._internal = internal
         self._limits: Mapping[str, GroupLimits] = {}
         self.wake: Callable[[], None] = _nothing
-        self._finder: Finder = _NoGroups()
+        self._finder: GroupFinder = _NoGroups()
         self._factor = 1.0
         self._sides: dict[tuple[str, Direction], GroupSide] = {}  # of groups that were used
         self._names: dict[bytes, tuple[str | None, bool]] = {}  # topic: its group; whether the principal says which
@@ -223,7 +235,7 @@ class GroupLines:
     # --- what holds ---------------------------------------------------------------------------------------------------
 
     def set_groups(
-        self, limits: Mapping[str, GroupLimits], finder: Finder, now: float, *, observes: bool = False
+        self, limits: Mapping[str, GroupLimits], finder: GroupFinder, now: float, *, observes: bool = False
     ) -> None:
         """Replace all groups. Debts of those that stay, stay. Topics have to ask again: see `Engine.set_groups`."""
         for side in self._queue:
@@ -277,6 +289,8 @@ class GroupLines:
             meter.settled, meter.messages = meter.uncounted, 0
             side.is_stale = True
             side.topics.add(name)
+        elif not side.asks and self._has_more(side, meter, now):
+            return None
         side.in_use[meter] = now
         if not side.is_queued:
             side.is_queued = True
@@ -290,7 +304,7 @@ class GroupLines:
         return self._group_of(topic)[0]
 
     def paid_by(self, topic: bytes) -> GroupSide | None:
-        """Whom that topic's bytes were charged to, as its name says."""
+        """The group that the topic's bytes were charged to, as its name says."""
         group = self.named_by(topic)
         return None if group is None else self._sides.get((group, "publish"))
 
@@ -304,7 +318,7 @@ class GroupLines:
         return None if group is None or group not in self._limits else self._side(group, "publish", now)
 
     def dispatch(self, topic: bytes, principal: str, now: float) -> GroupSide | None:
-        """The group of what is fetched from a topic, if it is in one."""
+        """The group of fetches from a topic, if it is in one."""
         group, by_principal = self._group_of(topic)
         if by_principal:
             group = self._finder.group_of("", principal)
@@ -362,7 +376,7 @@ class GroupLines:
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def pace(self, now: float) -> None:
-        """Move what was taken without asking into the lines, and find the groups whose topics have to ask."""
+        """Move the bytes taken without asking into the lines, and find the groups whose topics have to ask."""
         looks = MAX_LOOKS
         for _ in range(len(self._queue)):
             side = self._queue.popleft()
@@ -400,9 +414,30 @@ class GroupLines:
             line.topics = len(side.in_use)
         asks = side.is_short(now)
         if asks != side.asks or side.is_stale:
-            side.asks, side.is_stale = asks, False
-            for meter in side.in_use:
-                meter.ask_group(asks)
+            self._ask(side, asks, now)
+
+    def _ask(self, side: GroupSide, asks: bool, now: float) -> None:
+        """All topics of a group have to ask from now on, or need not."""
+        side.asks, side.is_stale = asks, False
+        credit = 0.0 if asks else side.credit(now) / self.fleet.workers
+        for meter in side.in_use:
+            meter.ask_group(asks, credit / len(side.in_use))
+
+    def _has_more(self, side: GroupSide, meter: TopicMeter, now: float) -> bool:
+        """A topic has used up the bytes that it might take without asking: whether the group has more for it. It may
+        have twice as much then, as long as there is that much.
+        """
+        size, messages = meter.uncounted - meter.settled, meter.messages
+        meter.settled, meter.messages = meter.uncounted, 0
+        if size or messages:
+            side.in_use[meter] = now
+            side.absorb(size, messages, now)
+        if side.is_short(now):
+            self._ask(side, True, now)
+            return False
+        credit = side.credit(now) / self.fleet.workers
+        meter.ask_group(False, min(credit, max(2.0 * size, credit / len(side.in_use))))
+        return True
 
     def _settle(self, side: GroupSide, now: float) -> None:
         size = messages = 0
@@ -418,4 +453,4 @@ class GroupLines:
 
 
 def _nothing() -> None:
-    """Nobody paces."""
+    """There is no pacer to wake."""

@@ -41,11 +41,11 @@ _BY_LOWER: Final = {
 
 
 class GroupNameError(ValueError):
-    """A name or a rate that can't be: what is wrong with it, and what would be right."""
+    """A name or a rate that can't be: the text names the fault and a right form."""
 
 
 def rate_key(name: str) -> str | None:
-    """Which of GROUP_KEYS is meant by any of its spellings; None: none of them."""
+    """The one of GROUP_KEYS that has this spelling; None: none of them."""
     return _BY_LOWER.get(name.lower())
 
 

@@ -1,10 +1,12 @@
-# A token bucket that lets its owner go into debt: who takes is served at once and told how long the debt lasts. So a
+# A token bucket that lets its owner go into debt: a taker is served at once and told how long the debt lasts. So a
 # request larger than the burst passes, once; what comes behind it pays. Those who wait come in the order in which they
 # took, without a queue: each later one finds a deeper debt and is told a later time.
 #
-# Knows neither what it counts nor a clock: `now` is seconds on a monotonic clock. Debt is bounded, or one burst would
-# stall everybody for minutes (apache/pulsar#24001); what exceeds the bound is forgiven. A bucket starts empty, or the
-# first second would see twice the rate (apache/pulsar#24012).
+# Debt may be bounded, or one burst would stall all clients for minutes (apache/pulsar#24001). No client waits for what
+# exceeds the bound; it is paid from what would otherwise be lost because no more can be saved. A bucket starts empty,
+# or the first second would see twice the rate (apache/pulsar#24012).
+#
+# Knows neither what it counts nor a clock: `now` is seconds on a monotonic clock.
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ _UNSTARTED: Final = math.inf  # no clock is later: the first call finds that no 
 
 
 class Bucket:
-    """One limit, shared by all who are under it.
+    """One limit, shared by all clients under it.
 
-    `rate`: bytes per second. `burst`: bytes that idle time may save up. `max_debt`: bytes that can be owed
-    at most. Both grow with the rate: they are `burst_s` and `debt_s` seconds of it; `max_debt` of the whole rate, where
-    this is told to be a part of one.
+    `rate`: bytes per second. `burst`: bytes that idle time may save up. `max_debt`: bytes of debt that a client waits
+    for at most. Both grow with the rate: they are `burst_s` and `debt_s` seconds of it. `beyond`: bytes that are owed
+    and that no client waits for.
     """
 
-    __slots__ = ("_burst_s", "_debt_s", "_level", "_then", "burst", "max_debt", "rate")
+    __slots__ = ("_burst_s", "_debt_s", "_level", "_then", "beyond", "burst", "max_debt", "rate")
 
     def __init__(self, rate: float, burst_s: float, debt_s: float, now: float = _UNSTARTED) -> None:
         """Empty at `now`, or at the first call.
@@ -36,26 +38,27 @@ class Bucket:
         self._debt_s = debt_s
         self._level = 0.0
         self._then = now
+        self.beyond = 0.0
         self.rate = self.burst = self.max_debt = 0.0
-        self._rerate(rate, rate)
+        self._rerate(rate)
 
     def take(self, size: float, now: float) -> float:
-        """Take `size` bytes at once, whatever is left; return for how many seconds the taker has to wait, 0.0 for none.
+        """Take `size` bytes at once, whatever is left; return how many seconds the taker has to wait, 0.0 for none.
 
         Bytes below 0 are given back.
         """
         self._refill(now)
-        self._clip(self._level - size)
+        self._charge(size, self._level)
         return -self._level / self.rate if self._level < 0.0 else 0.0
 
     def absorb(self, size: float, now: float) -> None:
         """Take `size` bytes that came in evenly since the last call.
 
-        Unlike `take` after a pause, where nothing but the burst is left of what came in unused meanwhile.
+        Unlike `take` after a pause, where nothing but the burst is left of the unused rate.
         """
         elapsed = now - self._then
         self._then = now
-        self._clip(self._level - size + (self.rate * elapsed if elapsed > 0.0 else 0.0))
+        self._charge(size, self._level + (self.rate * elapsed if elapsed > 0.0 else 0.0))
 
     @property
     def in_debt(self) -> bool:
@@ -73,52 +76,79 @@ class Bucket:
         return -self._level / self.rate if self._level < 0.0 else 0.0
 
     def wait_after(self, size: float, now: float) -> float:
-        """What `take` would return. Takes nothing."""
+        """The wait that `take` would return. Takes nothing."""
         level = max(self.level(now) - size, -self.max_debt)
         return -level / self.rate if level < 0.0 else 0.0
 
+    def is_full(self, now: float) -> bool:
+        """Whether nothing is owed and no more can be saved."""
+        return self.level(now) >= self.burst and not self.beyond
+
     def give_back(self, size: float) -> None:
         """These bytes were taken, and then not used."""
-        self._clip(self._level + size)
+        unpaid = min(size, self.beyond)
+        self.beyond -= unpaid
+        self._clip(self._level + size - unpaid)
 
     def forgive(self, debt: float) -> None:
         """Leave at most `debt` bytes of the debt."""
         self._level = max(self._level, -debt)
+        self.beyond = max(0.0, min(self.beyond, debt + min(self._level, 0.0)))
 
-    def set_rate(self, rate: float, now: float, whole: float | None = None) -> None:
-        """Go on with another rate. The debt stays the same number of bytes, within the new rate's bound.
+    def follow(self, before: float, limit: float, most: float) -> None:
+        """The limit that it stands for is another one; where that is less, leave at most `most` of the debt."""
+        if limit < before:
+            self.forgive(most)
 
-        `whole`: what the bound goes by, where `rate` is the part of it that is ours just now. A part comes and goes
-        with its use, and would take the debt along.
+    def set_rate(self, rate: float, now: float) -> None:
+        """Go on with another rate. The debt stays the same number of bytes.
 
         Raises:
             ValueError: a rate that never pays a debt.
         """
         self._refill(now)
-        self._rerate(rate, rate if whole is None else whole)
+        self._rerate(rate)
 
     def set_burst(self, burst_s: float, now: float) -> None:
-        """From now on save up at most so many seconds of the rate."""
+        """From now on save up at most that many seconds of the rate."""
         if burst_s != self._burst_s:
             self._refill(now)
             self._burst_s = burst_s
             self.burst = self.rate * burst_s
             self._clip(self._level)
 
-    def _rerate(self, rate: float, whole: float) -> None:
+    def _rerate(self, rate: float) -> None:
         if not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"a bucket with a rate of {rate} bytes/s")
         self.rate = rate
         self.burst = rate * self._burst_s
-        self.max_debt = whole * self._debt_s
+        self.max_debt = rate * self._debt_s
         self._clip(self._level)
+        # A larger rate puts back what a smaller one took out of the debt: parts come and go with their use.
+        back = min(self.beyond, self._level + self.max_debt)
+        if back > 0.0:
+            self.beyond -= back
+            self._level -= back
 
     def _refill(self, now: float) -> None:
         elapsed = now - self._then
         self._then = now  # also backwards, or a clock that was once ahead would stop it for as long
         if elapsed > 0.0:
             level = self._level + self.rate * elapsed
-            self._level = level if level < self.burst else self.burst
+            if level < self.burst:
+                self._level = level
+            else:
+                self._clip(level)
+
+    def _charge(self, size: float, level: float) -> None:
+        """Take `size` bytes of `level`."""
+        self._clip(level - size)
 
     def _clip(self, level: float) -> None:
-        self._level = min(max(level, -self.max_debt), self.burst)
+        if level < -self.max_debt:
+            self.beyond -= level + self.max_debt
+            level = -self.max_debt
+        elif level > self.burst:
+            self.beyond = max(0.0, self.beyond - (level - self.burst))
+            level = self.burst
+        self._level = level

@@ -1,12 +1,12 @@
-# A limit that makes those under it wait in one line: a token bucket that lets who comes pass at once and tells how long
+# A limit that makes those under it wait in one line: a token bucket that lets a request pass at once and tells how long
 # to wait afterwards, and that turns away whom it has no room for. The bucket's debt is the line; there is no queue.
 #
 # `ask` takes nothing, so that a request under several limits can ask all of them first and is charged by none where one
 # turns it away; `take` charges. Knows no request and no clock: `now` is seconds on a monotonic clock.
 #
-# What is taken is paid back to the byte, or a limit could be exceeded by requests large enough. Only how long that may
-# take is bounded: where strangers share a line by DEBT_S, since they would wait for what one of them took; where all
-# under it are one entity by OWN_DEBT_S, since they wait for themselves. What is beyond is forgiven.
+# Every byte taken is paid back, or a limit could be exceeded by requests large enough. Where all under it are one
+# entity, they wait for all of it: they wait for themselves. Strangers would wait for what one of them took, so they
+# wait for DEBT_S of it at most. The rest is paid from what they leave, and until then no request as large passes.
 
 from __future__ import annotations
 
@@ -24,11 +24,8 @@ MAX_WAIT_S: Final = MAX_THROTTLE_MS / 1000
 MIN_WAIT_S: Final = 0.01  # shorter waits are not worth a timer: the debt stays and the next request waits for both
 BURST_S: Final = 1.0  # limits are bytes per second: an idle second's worth may come at once
 DEBT_S: Final = 3 * MAX_WAIT_S
-ENTER_S: Final = 0.5  # seconds of credit below which traffic has to ask about each request …
+ENTER_S: Final = 0.5  # seconds of credit, of BURST_S, below which traffic has to ask about each request …
 LEAVE_S: Final = 0.75  # … until there is as much again
-# Not without a bound, or a limit of a few bytes by mistake and one request under it would be a ban for days. So of
-# requests larger than this, one passes in this time.
-OWN_DEBT_S: Final = 600.0
 # Where more connections want to send than MAX_WAIT_S has room for, the same ones would always come just in time. So
 # a connection may join a longer line the longer it was turned away: by half of this after so many seconds, never more …
 MAX_PATIENCE_S: Final = 5.0
@@ -52,7 +49,7 @@ class Answer(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """What happens, in the words of a verdict."""
+        """The outcome, in the words of a verdict."""
         return DELAYED if self.admitted else WAITED_LONG if self.late else LINE_FULL
 
 
@@ -60,7 +57,7 @@ AT_ONCE: Final = Answer(True, 0.0)
 
 
 class Admission:
-    """Who may join a line, and when the others may try again."""
+    """Decides which request may join a line, and when the others may try again."""
 
     __slots__ = ("_spread",)
 
@@ -68,18 +65,25 @@ class Admission:
         self._spread = 0.0
 
     def turn_away(
-        self, ahead: float, after: float, may_wait: bool, denied_s: float, longest: float = DEBT_S
+        self,
+        ahead: float,
+        after: float,
+        may_wait: bool,
+        denied_s: float,
+        longest: float = DEBT_S,
+        owes_more: bool = False,
     ) -> Answer | None:
         """None: it may join. `ahead`: seconds of debt before it, `after`: with its own size.
 
         `may_wait` False: the connection has waited as long as it may. `denied_s`: seconds since it was turned away
-        first. `longest`: seconds of debt that are kept.
+        first. `longest`: seconds of debt that a client waits for at most. `owes_more`: there is more than that.
 
-        A request's own size doesn't count for the room, or large ones would never find any among small ones; unless it
-        is such that it could not be paid for. That one passes when nobody is before it.
+        A request's own size doesn't count for the room, or large ones would never find any among small ones; unless no
+        client would wait for all of it. Such a request passes when none is before it, and nothing is owed for others
+        like it.
         """
         room = MAX_WAIT_S + MAX_PATIENCE_S * denied_s / (denied_s + HALF_PATIENCE_S)
-        if ahead > room or (after > longest and ahead >= MIN_WAIT_S):
+        if ahead > room or (after > longest and (ahead >= MIN_WAIT_S or owes_more)):
             self._spread = (self._spread + _GOLDEN) % 1.0
             return Answer(False, MAX_WAIT_S * (_EARLIEST + (1.0 - _EARLIEST) * self._spread))
         if not may_wait and ahead >= MIN_WAIT_S:
@@ -88,27 +92,30 @@ class Admission:
 
 
 class Line:
-    """One limit of `rate` bytes per second for everybody under it.
+    """One limit of `rate` bytes per second for all clients under it.
 
-    `own`: all of them are one entity, which keeps its debt; else they are strangers to each other.
+    `own`: all of them are one entity, which waits for all of its debt; else they are strangers to each other.
     """
 
-    __slots__ = ("_door", "bucket", "own")
+    __slots__ = ("_admission", "bucket", "own")
 
-    def __init__(self, rate: float, now: float, *, own: bool = False) -> None:
+    def __init__(self, rate: float, now: float, *, own: bool = False, bucket: Bucket | None = None) -> None:
         """
         Raises:
             ValueError: a rate that never pays a debt.
         """
         self.own = own
-        self.bucket = Bucket(rate, BURST_S, OWN_DEBT_S if own else DEBT_S, now)
-        self._door = Admission()
+        self.bucket = bucket or Bucket(rate, BURST_S, math.inf if own else DEBT_S, now)
+        self._admission = Admission()
 
     def ask(self, size: float, now: float, may_wait: bool, denied_s: float) -> Answer:
         """Whether `size` bytes may pass, and how long their connection then waits. Nothing is taken."""
-        level, rate = self.bucket.level(now), self.bucket.rate
-        after, longest = max(0.0, (size - level) / rate), self.bucket.max_debt / rate
-        refusal = self._door.turn_away(max(0.0, -level / rate), after, may_wait, denied_s, longest)
+        bucket = self.bucket
+        level, rate = bucket.level(now), bucket.rate
+        after, longest = max(0.0, (size - level) / rate), bucket.max_debt / rate
+        refusal = self._admission.turn_away(
+            max(0.0, -level / rate), after, may_wait, denied_s, longest, bucket.beyond > 0.0
+        )
         if refusal is not None:
             return refusal
         return Answer(True, min(after, longest)) if after >= MIN_WAIT_S else AT_ONCE
@@ -126,8 +133,8 @@ L = TypeVar("L", bound=Line)
 
 
 def ask_all(asked: Iterable[tuple[L, float]], patience: Patience, now: float) -> tuple[Answer, L | None]:
-    """What several lines say together, each asked about an amount of its own, and which of them decides: a refusal,
-    else the longest wait; None where none of them says anything. Takes nothing.
+    """The answer of several lines together, each asked about an amount of its own, and the line that decides: a
+    refusal, else the longest wait; None where none of them says anything. Takes nothing.
     """
     worst, whose = AT_ONCE, None
     for line, amount in asked:

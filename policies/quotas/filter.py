@@ -1,7 +1,7 @@
-# Which entities DescribeClientQuotas means: one component per entity type, all of which must match. Kafka's three ways
-# of matching, and the prefix rule of KIP-546's draft for our own command.
+# The entities that DescribeClientQuotas means: one component per entity type, all of which must match. Kafka's three
+# ways of matching, and the prefix rule of KIP-546's draft for our own command.
 #
-# Knows no values. What is refused, and by which error, is what Kafka 4.3 refuses (ClientQuotasImage).
+# Knows no values. It refuses what Kafka 4.3 refuses, with the same errors (ClientQuotasImage).
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from policies.quotas.names import DEFAULT, ENTITY_TYPES, IP, Entity, QuotaError,
 
 
 class Match(IntEnum):
-    """How a component finds names. The first three are DescribeClientQuotas' own numbers."""
+    """The way in which a component finds names. The first three are DescribeClientQuotas' own numbers."""
 
     EXACT = 0
     DEFAULT = 1

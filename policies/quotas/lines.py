@@ -1,29 +1,30 @@
 # Client quotas at work in one worker: a line (line.py) for each bucket that a connection is under, shared by all
 # connections of that bucket. A request waits for the longest of its lines; whichever limit is hit first.
 #
-# Rates: `bps` holds over all brokers, `broker_bps` and `percent` on each, and `shares` are parts of
-# what the broker's total leaves to those who have some, dealt out anew a few times a second by who wants how much
-# (max-min fair, weighted). Produce limits are multiplied by the storage factor. A line lives as long as a connection
-# uses it or it is not full again: who reconnects finds his debt. It is one entity's own, so the debt is kept (line.py);
-# but for the line that strangers share where there are too many of them.
+# Rates: `bps` holds over all brokers, `broker_bps` and `percent` on each, and `shares` are parts of what the broker's
+# total leaves to the users that have shares, dealt out a few times a second by demand (max-min fair,
+# weighted); producers and consumers have a total each. Produce limits are multiplied by the storage factor. A line
+# lives as long as a connection uses it or it is not full again: reconnecting clears no debt. It is one entity's own
+# (line.py), but for the line that strangers share where there are too many of them.
 #
-# All of them hold over the whole fleet, so a line goes by our part (fleet/lines.py), and shares are parts of our part
-# of the total. Knows no session and no clock. Source: KIP-546.
+# All of them hold over the whole fleet, so a line goes by our part (fleet/lines.py), and shares are parts of this
+# worker's slice of our part of the total. Knows no session and no clock. Source: KIP-546.
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from policies.decision import Limit, Patience
-from policies.fleet.keys import FleetKey, quota_key
+from policies.fleet.keys import FleetKey, quota_key, total_out_key
 from policies.fleet.lines import LOWEST, FleetLine, OurParts
 from policies.fleet.shares import fair
-from policies.limits.line import BURST_S, MAX_WAIT_S, MIN_WAIT_S, ask_all
+from policies.limits.line import BURST_S, MAX_WAIT_S, Answer, ask_all
 from policies.limits.meter import Meter
-from policies.quotas.names import Default
+from policies.quotas.names import STRANGERS, Default, QuotaType
 from policies.quotas.store import BucketKey, QuotaStore
 from policies.quotas.text import entity_text, limit_text
 from policies.verdict import Verdict, client_quota
@@ -32,19 +33,21 @@ if TYPE_CHECKING:
     from policies.quotas.store import Limit as Quota
 
 DEAL_S: Final = 0.25  # how often `deal` is called while there are shares
-IDLE_S: Final = 2.0  # who took nothing for so long leaves his shares to the others
-SMOOTH: Final = 0.3  # of a deal's demand that is new: one large batch must not take everybody's rate along
+IDLE_S: Final = 2.0  # a member that took nothing for this long leaves its shares to the others
+SMOOTH: Final = 0.3  # weight of the newest demand in a deal: one large batch must not move all rates
 # Shares of the whole total would never pay back what was taken beyond it, and the total's own line, where who comes
 # first is served first, would decide instead of them. So less is dealt out, at least half, until it is paid back.
 PAYBACK_S: Final = 2.0
-HELD_FREE: Final = 0.5  # of his part: what somebody who wants less may take at least until the next deal
-UNDEALT: Final = 1e12  # bytes per second: a share of what nobody knows yet; the first deal is DEAL_S away
+HELD_FREE: Final = 0.5  # of a member's part: the least that one that wants less may take until the next deal
+UNDEALT: Final = 1e12  # bytes per second: of a share that isn't known yet; the first deal is DEAL_S away
+# Of what can be owed before anybody waits for longer than MAX_WAIT_S, what one Fetch may ask for: whoever comes behind
+# others may ask for less and waits longer, and comes at a better time then. Nobody has to ask for less than these
+# seconds, or consumers whose Fetches wait for data would leave nothing to the others.
+FETCH_PART: Final = 1 / 3
+FETCH_S: Final = 0.1
 LEAST_TIME: Final = 1e-6  # seconds per second
 MAX_LINES: Final = 10_000
-OTHER: Final = "other"
-STRANGERS: Final = frozenset(
-    {"", "ANONYMOUS"}
-)  # users who may be anybody: their names are not known, or there are none
+OTHER: Final = "\0other"  # no client authenticates by such a name; one that takes it has itself to blame
 ALL_BROKERS: Final = -2  # in place of a node id; -1 is a broker that isn't known yet
 
 
@@ -69,24 +72,32 @@ class QuotaRate(NamedTuple):
 class QuotaLine(FleetLine):
     """The line of one bucket. `rate` in bytes per second, or seconds per second for `percent`.
 
-    `node_id`: of the broker it is for, ALL_BROKERS for all. `quota`: what was configured. `meter`: what was taken.
-    `kept`: where it is from when something is taken until it is found full again.
+    `node_id`: of the broker it is for, ALL_BROKERS for all. `quota`: the configured one. `meter`: of the amount taken.
+    `promised`: bytes that may come in answers to Fetches that are under way. `kept`: the collection that it is in from
+    the first take until it is found full again.
     """
 
-    __slots__ = ("_kept", "demand", "last", "meter", "node_id", "quota", "taken")
+    __slots__ = ("_kept", "demand", "last", "meter", "node_id", "promised", "quota", "taken")
 
     def __init__(
         self, fleet: OurParts, now: float, node_id: int, quota: Quota, factor: float, kept: set[QuotaLine], *, own: bool
     ) -> None:
         least = LEAST_TIME if quota.unit == "percent" else LOWEST
-        super().__init__(fleet, _key(quota, node_id), _rate(quota), factor, now, least, own=own)
+        # A share of a thread's time is one of this machine's.
+        here = quota.unit == "percent"
+        super().__init__(fleet, _key(quota, node_id), _rate(quota), factor, now, least, own=own, is_here=here)
         self._kept = kept
         self.node_id = node_id
         self.quota = quota
         self.meter = Meter()
+        self.promised = 0
         self.taken = 0.0  # since the last deal
         self.demand = 0.0  # bytes per second, smoothed
         self.last = now  # when something was taken
+
+    def is_active(self, now: float) -> bool:
+        """Whether a client uses it, or waits for its debt, which may be worth many seconds."""
+        return now - self.last < IDLE_S or now < self.hungry_until
 
     @property
     def utilization(self) -> float:
@@ -94,51 +105,76 @@ class QuotaLine(FleetLine):
         return self.meter.rate / self.bucket.rate
 
     def measured(self) -> QuotaRate:
-        """What is taken, and what may be."""
+        """The rate taken, and the limit in force."""
         shared = self.quota.bucket
-        user, client_id = (None if isinstance(name, Default) else name for name in (shared.user, shared.client_id))
+        user, client_id = (
+            None if isinstance(name, Default) else name and name.lstrip("\0")
+            for name in (shared.user, shared.client_id)
+        )
         broker = None if self.node_id == ALL_BROKERS else self.node_id
-        source, bucket = entity_text(self.quota.source), self.bucket
-        return QuotaRate(str(shared.key), source, user, client_id, broker, self.meter.rate, bucket.rate, bucket.in_debt)
+        source = entity_text(self.quota.source)
+        in_debt = self.bucket.in_debt
+        return QuotaRate(str(shared.key), source, user, client_id, broker, self.meter.rate, self.in_force, in_debt)
 
     @property
     def text(self) -> str:
-        """What it is and who shares it, for messages."""
+        """The quota and the clients that share it, for messages."""
         return limit_text(self.quota)
 
     def take(self, size: float, now: float) -> None:
-        self.bucket.take(size, now)
-        self.meter.uncounted += size  # type: ignore[assignment]  # seconds are fractions
-        self.note_use(size, now)
+        super().take(size, now)
+        self.spare(size)
         self.taken += size
         self.last = now
         self._kept.add(self)
 
+    def spare(self, size: float) -> None:
+        """These pass, and are only measured."""
+        self.meter.uncounted += size  # type: ignore[assignment]  # seconds are fractions
+
     def give_back(self, size: float) -> None:
         super().give_back(size)
-        self.meter.uncounted -= size  # type: ignore[assignment]
+        self.spare(-size)
         self.taken -= size
 
 
-class Lines(Limit):
-    """All lines of one connection. Those of Fetch (`consume`) take no part in what is decided about Produce requests,
-    and the thread's time (`request`) is taken when it was spent.
+class Spared:
+    """Bytes of one broker that passed and were only measured, since the last deal: clients that are only observed must
+    not use up the total whose shares are dealt to the others.
     """
 
-    __slots__ = ("consume", "observes", "produce", "request")
+    __slots__ = ("fetched", "produced")
+
+    def __init__(self) -> None:
+        self.produced = self.fetched = 0
+
+    def take(self, kind: QuotaType) -> int:
+        """Those of one kind, which are none any more."""
+        if kind == "producer_byte_rate":
+            found, self.produced = self.produced, 0
+        else:
+            found, self.fetched = self.fetched, 0
+        return found
+
+
+class Lines(Limit):
+    """All lines of one connection. Those of Fetch (`consume`) take no part in decisions about Produce requests, and the
+    thread's time (`request`) is taken when it was spent. `spared`: of their broker.
+    """
+
+    __slots__ = ("consume", "produce", "request", "spared")
 
     def __init__(
         self,
         produce: tuple[QuotaLine, ...] = (),
         consume: tuple[QuotaLine, ...] = (),
         request: tuple[QuotaLine, ...] = (),
-        *,
-        observes: bool = False,
+        spared: Spared | None = None,
     ) -> None:
         self.produce = produce
         self.consume = consume
         self.request = request
-        self.observes = observes
+        self.spared = spared or Spared()
 
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
         asked = [*((line, size) for line in self.produce), *((line, 0) for line in self.request)]
@@ -152,15 +188,91 @@ class Lines(Limit):
         for line in self.produce:
             line.take(size, now)
 
+    def passes(self, size: int, now: float) -> bool:
+        """Take `size` bytes where each line has saved as much, so that `judge` would say nothing; else take nothing."""
+        for line in self.produce:
+            if line.bucket.level(now) < size:
+                return False
+        for line in self.produce:
+            line.take(size, now)
+        return True
+
+    def spare(self, size: int, messages: int) -> None:
+        self.spared.produced += size
+        for line in self.produce:
+            line.spare(size)
+
+    def give_back(self, size: int, messages: int) -> None:
+        for line in self.produce:
+            line.give_back(size)
+
+    def ask_fetch(self, size: int, patience: Patience, now: float) -> Answer:
+        """Whether a Fetch may be sent; its answer may bring as much as the last one, `size` bytes. An entity has to pay
+        for all that it gets; strangers don't wait for all of it.
+        """
+        asked = [*((line, 0 if line.own else size) for line in self.consume), *((line, 0) for line in self.request)]
+        return ask_all(asked, patience, now)[0]
+
+    def promise(self, now: float) -> int:
+        """Bytes that a Fetch may ask for, 0: any number. They count as owed until `release`; else all consumers that
+        start at once would be told that nothing is owed.
+        """
+        most = math.inf
+        for line in self.consume:
+            rate = line.bucket.rate
+            left = MAX_WAIT_S * rate + line.bucket.level(now) - line.promised
+            most = min(most, max(left * FETCH_PART, FETCH_S * rate))
+        if most == math.inf:
+            return 0
+        size = max(1, int(most))
+        for line in self.consume:
+            line.promised += size
+        return size
+
+    def charge_fetch(self, size: int, now: float) -> float:
+        """A Fetch answer of `size` bytes passes: seconds until the next one may be asked for, at most MAX_WAIT_S; or,
+        where quotas are only observed, for how long it would have had to wait.
+        """
+        for line in self.consume:
+            line.take(size, now)
+        longest = 0.0
+        for line in (*self.consume, *self.request):
+            longest = max(longest, line.hold(now))
+        return min(longest, MAX_WAIT_S)
+
+    def spare_fetch(self, size: int) -> None:
+        """A Fetch answer passes that would not have been asked for yet if quotas were enforced."""
+        self.spared.fetched += size
+        for line in self.consume:
+            line.spare(size)
+
+    def release(self, size: int) -> None:
+        """The answer for which that much was promised is here, or will never come."""
+        for line in self.consume:
+            line.promised -= size
+
 
 NONE: Final = Lines()
+
+
+class _Dealt:
+    """The shares dealt out, of the total for producers or that for consumers; all but the time by broker."""
+
+    __slots__ = ("ahead", "at", "left", "others")
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.others: dict[int, float] = {}  # rate of the clients without shares, smoothed
+        self.ahead: dict[int, float] = {}  # bytes that all have taken beyond the total; below 0: saved
+        self.left: dict[int, float] = {}  # to those with shares
 
 
 class QuotaLines:
     """All lines of one worker.
 
     `version` changes whenever connections have to look up their lines again. `has_shares`: whether `deal` is needed.
-    `has_fetch_limits`: whether any quota concerns Fetch.
+    `has_fetch_limits`: whether any quota concerns Fetch. `counts_fetches`: whether `fetched` is counted.
+    `fetched`: bytes that consumers got from each broker while that was needed.
     """
 
     def __init__(self, fleet: OurParts | None = None) -> None:
@@ -169,15 +281,17 @@ class QuotaLines:
         self.version = 0
         self.observes = False
         self.has_shares = False
-        self.has_fetch_limits = False
+        self.has_fetch_limits = self.counts_fetches = False
+        self.fetched: dict[int, int] = {}
+        self._spared: dict[int, Spared] = {}
+        self._counted: dict[int, int] = {}  # of `fetched` at the last deal
+        self._total_out: float | None = None
+        self._totals_out: Mapping[int, float] = {}
         self.max_lines = MAX_LINES
         self._factor = 1.0
         self._lines: WeakValueDictionary[tuple[BucketKey, int], QuotaLine] = WeakValueDictionary()
         self._kept: set[QuotaLine] = set()  # not full: they must not be forgotten
-        self._dealt = 0.0
-        self._others: dict[int, float] = {}  # what those without shares take of each broker, smoothed
-        self._ahead: dict[int, float] = {}  # bytes that all have taken of each broker beyond its total; below 0: saved
-        self._left: dict[int, float] = {}  # what was dealt out last
+        self._dealt: dict[QuotaType, _Dealt] = {"producer_byte_rate": _Dealt(), "consumer_byte_rate": _Dealt()}
 
     def set_store(self, store: QuotaStore, now: float, *, observes: bool = False) -> None:
         """Go by these quotas from now on."""
@@ -186,10 +300,21 @@ class QuotaLines:
         keys = {key for values in store.entries.values() for key in values}
         self.has_shares = any(key.unit == "shares" for key in keys)
         self.has_fetch_limits = any(key.type != "producer_byte_rate" for key in keys)
+        self.counts_fetches = any((key.type, key.unit) == ("consumer_byte_rate", "shares") for key in keys)
         self.version += 1
 
+    def set_totals_out(self, total: float | None, totals: Mapping[int, float]) -> None:
+        """Take the totals that consumers have shares of, in bytes per second of each broker; `totals`: of those with
+        their own.
+        """
+        self._total_out, self._totals_out = total, totals
+
+    def note_fetched(self, node_id: int, size: int) -> None:
+        """That many bytes go to a consumer."""
+        self.fetched[node_id] = self.fetched.get(node_id, 0) + size
+
     def renew(self) -> None:
-        """Connections have to look up their lines, and whatever else holds for who they are."""
+        """Connections have to look up their lines again, and all else that holds for their names."""
         self.version += 1
 
     def set_factor(self, factor: float, now: float) -> None:
@@ -205,58 +330,86 @@ class QuotaLines:
         limits = self.store.limits(user, client_id)
         if not (limits.produce or limits.consume or limits.request):
             return NONE
-        lines = (tuple(self._line(limit, node_id, now) for limit in kind) for kind in limits)
-        return Lines(*lines, observes=self.observes)
-
-    def charge_fetch(self, lines: Lines, size: int, now: float) -> float:
-        """A Fetch answer of `size` bytes passes: seconds until the next one may be asked for, at most MAX_WAIT_S; or,
-        where quotas are only observed, for how long it would have had to wait.
-        """
-        for line in lines.consume:
-            line.take(size, now)
-        longest = 0.0
-        for line in (*lines.consume, *lines.request):
-            wait = line.wait(now)
-            if wait >= MIN_WAIT_S:
-                line.hungry = True
-                longest = max(longest, wait)
-        return min(longest, MAX_WAIT_S)
+        spared = self._spared.setdefault(node_id, Spared())
+        produce, consume, request = (tuple(self._line(limit, node_id, now) for limit in kind) for kind in limits)
+        return Lines(produce, consume, request, spared)
 
     def tick(self, ticks: int, now: float) -> None:
-        """Close the meters' tick, and forget lines that nobody uses and nobody owes."""
+        """Close the meters' tick, and forget lines without users and without debt."""
         for line in list(self._lines.values()):
             line.meter.tick(ticks)
-            if line.bucket.level(now) >= line.bucket.burst:
+            if line.bucket.is_full(now):
                 self._kept.discard(line)
 
-    def deal(self, totals: Mapping[int, tuple[float | None, float]], now: float) -> None:
-        """Deal shares out. `totals`: by broker, its limit in bytes per second (storage factor included), and what all
-        producers took since the last deal. In a fleet the limit is our part of it."""
-        elapsed = now - self._dealt
-        self._dealt = now
+    def deal_out(self, now: float) -> None:
+        """Deal out shares of the bytes that consumers may take."""
+        totals: dict[int, tuple[float | None, float]] = {}
+        for node_id, fetched in self.fetched.items():
+            total = self._totals_out.get(node_id, self._total_out)
+            if total is not None:
+                total = self.fleet.share(total_out_key(node_id), total)
+            totals[node_id] = total, float(fetched - self._counted.get(node_id, 0))
+            self._counted[node_id] = fetched
+        self.deal(totals, now, "consumer_byte_rate")
+
+    def deal(
+        self, totals: Mapping[int, tuple[float | None, float]], now: float, kind: QuotaType = "producer_byte_rate"
+    ) -> None:
+        """Deal shares out. `totals`: by broker, its limit in bytes per second (storage factor included), and the bytes
+        that all clients took since the last deal. In a fleet the limit is our part of it.
+        """
+        dealt = self._dealt[kind]
+        elapsed = now - dealt.at
+        dealt.at = now
         if elapsed <= 0.0:
             return
         pools: dict[int, list[QuotaLine]] = {}
+        if self.fleet.page is not None:  # the part that others take here can't be shared elsewhere
+            pools = {node_id: [] for node_id in totals}
         for line in self._lines.values():
-            if line.quota.unit == "shares" and line.quota.bucket.key.type == "producer_byte_rate":
+            if line.quota.unit == "shares" and line.quota.bucket.key.type == kind:
                 pools.setdefault(line.node_id, []).append(line)
         for node_id, lines in pools.items():
             total, taken = totals.get(node_id, (None, 0.0))
+            if node_id in self._spared:
+                taken = max(0.0, taken - self._spared[node_id].take(kind))
             if total is None:  # shares of nothing are no limit: they were refused or warned about when they were set
-                self._left.pop(node_id, None)
+                dealt.left.pop(node_id, None)
                 for line in lines:
                     line.bucket.set_rate(UNDEALT, now)
                     line.taken = 0.0
                 continue
             others = max(0.0, taken - sum(line.taken for line in lines)) / elapsed
-            before = self._others.get(node_id, others)
-            self._others[node_id] = others = before + SMOOTH * (others - before)
-            ahead = self._ahead.get(node_id, 0.0) + taken - total * elapsed
-            self._ahead[node_id] = ahead = min(max(ahead, -BURST_S * total), PAYBACK_S * total)
+            before = dealt.others.get(node_id, others)
+            dealt.others[node_id] = others = before + SMOOTH * (others - before)
+            total = self._slice(f"{kind} {node_id}", lines, total, others, now)
             left = total - others
-            left = max(LOWEST, left - min(max(0.0, ahead) / PAYBACK_S, left / 2))
-            self._left[node_id] = left
+            if kind == "producer_byte_rate":  # nothing but shares decides about consumers
+                ahead = dealt.ahead.get(node_id, 0.0) + taken - total * elapsed
+                dealt.ahead[node_id] = ahead = min(max(ahead, -BURST_S * total), PAYBACK_S * total)
+                left -= min(max(0.0, ahead) / PAYBACK_S, left / 2)
+            dealt.left[node_id] = left = max(LOWEST, left)
             _deal(lines, left, elapsed, now)
+
+    def _slice(self, name: str, lines: Sequence[QuotaLine], total: float, others: float, now: float) -> float:
+        """This worker's part of a broker's total, `name`: the more, the more shares the clients have that want more
+        here. A client that has all that it wants only because others have less for each of their shares is one of
+        those.
+        """
+        hungry = [line for line in lines if line.bucket.in_debt or now < line.hungry_until]
+        content = [line for line in lines if line.is_active(now) and line not in hungry]
+        taken, weights = self.fleet.sliced(name, now)
+        weights += sum([line.quota.rate for line in hungry])
+        left = total - others - taken - sum([line.demand for line in content])
+        for line in sorted(content, key=lambda line: -line.demand / line.quota.rate):
+            if not weights or line.demand * weights <= max(0.0, left) * line.quota.rate:
+                break
+            content.remove(line)
+            hungry.append(line)
+            weights += line.quota.rate
+            left += line.demand
+        weight = sum([line.quota.rate for line in hungry or lines])
+        return self.fleet.slice(name, total, others + sum([line.demand for line in content]), weight, bool(hungry), now)
 
     def rates(self, most: int) -> list[QuotaRate]:
         """The lines that take most of their limits, that one first."""
@@ -282,7 +435,7 @@ class QuotaLines:
                 self.fleet, now, node_id, limit, self._factor_of(limit), self._kept, own=own
             )
             if not line.key:
-                line.bucket.set_rate(self._left.get(node_id, UNDEALT), now)
+                line.bucket.set_rate(self._dealt[limit.bucket.key.type].left.get(node_id, UNDEALT), now)
             self._kept.add(line)
         elif line.quota is not limit and line.quota != limit:
             line.quota = limit
@@ -294,17 +447,13 @@ class QuotaLines:
         """Times which the configured limit is in force."""
         return self._factor if limit.bucket.key.type == "producer_byte_rate" else 1.0
 
-    def claims(self, now: float) -> dict[int, tuple[float, bool]]:
-        """By broker, of those who have shares and use them: how many, and whether one of them had to wait since the
-        last call.
-        """
+    def claims(self, now: float, kind: QuotaType = "producer_byte_rate") -> dict[int, tuple[float, bool]]:
+        """By broker, of the clients that have shares and use them: how many, and whether one of them has to wait."""
         found: dict[int, tuple[float, bool]] = {}
         for line in self._lines.values():
-            if not line.key and now - line.last < IDLE_S:
+            if not line.key and line.quota.bucket.key.type == kind and line.is_active(now):
                 weight, hungry = found.get(line.node_id, (0.0, False))
-                hungry = hungry or line.hungry or line.bucket.wait(now) > 0.0
-                line.hungry = False
-                found[line.node_id] = weight + line.quota.rate, hungry
+                found[line.node_id] = weight + line.quota.rate, hungry or now < line.hungry_until
         return found
 
 
@@ -325,18 +474,18 @@ def _deal(lines: list[QuotaLine], left: float, elapsed: float, now: float) -> No
         rate = line.taken / elapsed
         line.demand += SMOOTH * (rate - line.demand)
         line.taken = 0.0
-    active = [line for line in lines if now - line.last < IDLE_S]
+    active = [line for line in lines if line.is_active(now)]
     weight = sum(line.quota.rate for line in active)
     wants = [(line.quota.rate, _wanted(line, left)) for line in active]
     for line, rate in zip(active, fair(wants, left), strict=True):
-        # Who wants next to nothing is not held to that: wanting more all of a sudden he would be told to wait for
-        # seconds, and has his part with the next deal. Not to all of it, or too much is dealt out for too long.
+        # A client that wants next to nothing is not held to that: wanting more all of a sudden he would be told to wait
+        # for seconds, and has his part with the next deal. Not to all of it, or too much is dealt out for too long.
         line.bucket.set_rate(max(LOWEST, rate, HELD_FREE * left * line.quota.rate / weight), now)
-    for line in lines:  # who comes back begins with what would be his: the next deal takes it from the others
-        if now - line.last >= IDLE_S:
+    for line in lines:  # a member that comes back begins with its own share: the next deal takes it from the others
+        if not line.is_active(now):
             line.bucket.set_rate(max(LOWEST, left * line.quota.rate / (weight + line.quota.rate)), now)
 
 
 def _wanted(line: QuotaLine, left: float) -> float:
-    """Who waits wants more than he got; others a little more than they took, so that they can grow."""
+    """A line with waiting clients wants more than it got; others a bit more than they took, so that they can grow."""
     return left if line.bucket.in_debt else min(left, 1.25 * line.demand)

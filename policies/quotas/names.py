@@ -38,7 +38,7 @@ _ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class QuotaError(ValueError):
-    """What is asked for can't be: what is wrong, where, and what would be right. `error`: Kafka's name of it."""
+    """An impossible request: the text names the fault, its place and a right form. `error`: Kafka's name of it."""
 
     def __init__(self, message: str, error: ErrorName = "INVALID_REQUEST") -> None:
         super().__init__(message)
@@ -52,6 +52,8 @@ class Default(Enum):
 
 
 DEFAULT: Final = Default.DEFAULT
+# Users whose names are not known, or who have none.
+STRANGERS: Final = frozenset({"", "ANONYMOUS"})
 Name = str | Default | None  # None: quotas of this entity have nothing to do with that type
 
 _USERS: Final = "users"
@@ -59,7 +61,9 @@ _CLIENTS: Final = "clients"
 
 
 class Entity(NamedTuple):
-    """Who a quota is for, by user, by client id, or by both. A value of a quota is for exactly one of these."""
+    """The clients that a quota is for, by user, by client id, or by both. A value of a quota is for exactly one of
+    these.
+    """
 
     user: Name = None
     client_id: Name = None
@@ -102,7 +106,7 @@ class Entity(NamedTuple):
 
     @property
     def pairs(self) -> tuple[tuple[str, str | None], ...]:
-        """What `of` takes."""
+        """The pairs that `of` takes."""
         return tuple((entity_type, None if name is DEFAULT else name) for entity_type, name in self.names)
 
     @property
@@ -127,7 +131,7 @@ class Entity(NamedTuple):
 
     @classmethod
     def of_path(cls, path: str) -> Entity:
-        """What `path` wrote.
+        """The entity that `path` wrote.
 
         Raises:
             QuotaError: it is no such path.
@@ -153,7 +157,7 @@ def unknown_entity_type(entity_type: str, error: ErrorName = "INVALID_REQUEST") 
 
 
 class QuotaKey(NamedTuple):
-    """What a quota limits, and in which unit. str() is the spelling of kafka-quotas."""
+    """The quantity that a quota limits, and its unit. str() is the spelling of kafka-quotas."""
 
     type: QuotaType
     unit: Unit
@@ -214,7 +218,7 @@ def spelled(name: str | Default) -> str:
 
 
 def named(text: str) -> str | Default:
-    """What `spelled` wrote.
+    """The name that `spelled` wrote.
 
     Raises:
         QuotaError: see `desanitize`.

@@ -25,9 +25,12 @@ from policies.quotas.names import (
     QuotaType,
     Unit,
 )
+from policies.thresholds.values import OUT_KEY, TOTAL_KEY
 
 Values = Mapping[QuotaKey, float]
 NO_TOTALS: Final[frozenset[QuotaType]] = frozenset()
+# The totals that shares are parts of.
+_SHARED: Final = {"producer_byte_rate": TOTAL_KEY, "consumer_byte_rate": OUT_KEY}
 _LARGEST: Final = 2.0**63  # Kafka's byte rates are a Java long
 LEAST_PERCENT: Final = 0.001  # 10 µs of a second; beyond these it is a mistake, and floats get out of hand
 MOST_PERCENT: Final = 100_000.0  # a thousand threads
@@ -42,16 +45,20 @@ class Op(NamedTuple):
 
 
 class Alteration(NamedTuple):
-    """Changes of one entity, given as `Entity.of` takes it: all of them are made, or none."""
+    """Changes of one entity, given as `Entity.of` takes it: all of them are made, or none.
+
+    `until_ms`: Unix time at which values that are set end, see policy_values.End; None: never.
+    """
 
     entity: Sequence[tuple[str, str | None]]
     ops: Sequence[Op]
+    until_ms: int | None = None
 
 
 class Altered(NamedTuple):
     """`errors`: one per alteration, in their order, None = fine. `changed`: entities that have other values now.
 
-    With validate_only `store` is the former one, and `changed` what would have.
+    With validate_only `store` is the former one, and `changed` the entities that would have.
     """
 
     store: QuotaStore
@@ -67,9 +74,9 @@ class Entry(NamedTuple):
 
 
 class BucketKey(NamedTuple):
-    """Who shares one limit: same key, and same actual names of the types that the limit's entity has.
+    """The clients that share one limit: same key, and same actual names of the types that the limit's entity has.
 
-    Under <default> everybody has his own. `user`, `client_id`: actual names, "" for one that isn't known; None where
+    Under <default> each name has its own. `user`, `client_id`: actual names, "" for one that isn't known; None where
     the entity doesn't have the type. For `broker_bps` and `percent` there is one bucket of it per broker.
     """
 
@@ -89,7 +96,7 @@ class Effective(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What the data path needs of an effective value. `rate`: in `unit`; for `shares` the number of them."""
+    """An effective value as the data path needs it. `rate`: in `unit`; for `shares` the number of them."""
 
     bucket: BucketKey
     unit: Unit
@@ -98,7 +105,7 @@ class Limit(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """All limits of one user and client id, by what they limit: all of them hold."""
+    """All limits of one user and client id, by the limited quantity: all of them hold."""
 
     produce: tuple[Limit, ...]
     consume: tuple[Limit, ...]
@@ -123,11 +130,22 @@ class QuotaStore:
 
     @classmethod
     def accepted(cls, entries: Mapping[Entity, Values]) -> QuotaStore:
-        """What a broker has accepted, which takes values that are refused here. For looking, not for limiting."""
+        """A store of quotas that a broker has accepted, which takes values that are refused here. For looking, not for
+        limiting.
+        """
         made = cls()
         for entity, values in entries.items():
             made._put(entity, values)
         return made
+
+    def lesser(self, entity: Entity, key: QuotaKey, value: float) -> Effective | None:
+        """The value that holds here for that entity, if it is less than `value`, which another source has for it. None
+        for times: the brokers' threads and the gateway's worker have nothing to do with each other.
+        """
+        if key.type == "request_percentage":
+            return None
+        found = next((each for each in self.effective(entity, omit_overridden_values=True) if each.key == key), None)
+        return found if found is not None and found.value < value else None
 
     @property
     def entries(self) -> Mapping[Entity, Values]:
@@ -216,7 +234,7 @@ class QuotaStore:
         return tuple((entity, self._entries[entity]) for entity in found)
 
     def warnings(self, totals: Set[QuotaType]) -> tuple[str, ...]:
-        """Shares that are no limit, as the total that they were parts of is gone."""
+        """Warnings of shares that are no limit, as the total that they were parts of is gone."""
         idle = sum(
             1 for values in self._entries.values() for key in values if key.unit == "shares" and key.type not in totals
         )
@@ -225,10 +243,10 @@ class QuotaStore:
     # --- what holds ---------------------------------------------------------------------------------------------------
 
     def effective(self, entity: Entity, omit_overridden_values: bool = False) -> tuple[Effective, ...]:
-        """DescribeEffectiveQuotas: the value that holds per key, by key, for who is of that user and client id.
+        """DescribeEffectiveQuotas: the value that holds per key, by key, for clients of that user and client id.
 
-        A default asks for what holds for those who have nothing of their own; a type that the entity lacks, for what
-        doesn't depend on it.
+        A default asks for the values of names that have none of their own; a type that the entity lacks, for values
+        that don't depend on it.
         """
         found: dict[QuotaKey, list[Entry]] = {}
         for source in paths(entity):
@@ -248,11 +266,13 @@ class QuotaStore:
         )
 
     def resolve(self, user: str | None, client_id: str | None) -> tuple[Effective, ...]:
-        """What holds for a connection. None and "", as clients without a client id send it, match the default only."""
+        """The values that hold for a connection. None and "", as clients without a client id send it, match the default
+        only.
+        """
         return self.effective(Entity(user or "", client_id or ""))
 
     def limits(self, user: str | None, client_id: str | None) -> Limits:
-        """`resolve`, as the data path wants it: called once per identity, kept as long as `version` stays."""
+        """`resolve`, as the data path needs it: called once per identity, kept as long as `version` stays."""
         found = self.effective(Entity(user or "", client_id or ""), omit_overridden_values=True)
         if not found:
             return NO_LIMITS
@@ -291,8 +311,8 @@ def checked(key: QuotaKey, value: float, totals: Set[QuotaType] | None = None) -
     if value > _LARGEST:
         raise QuotaError(f"{key}={value}: the largest value is {int(_LARGEST) - 1}; remove the quota for no limit")
     if key.unit == "shares" and totals is not None and key.type not in totals:
-        first = "set one first, or " if key.type == "producer_byte_rate" else ""
-        raise QuotaError(f"{key}: brokers have no total for {key.type} to share; {first}use bps or broker_bps")
+        total = _SHARED[key.type]
+        raise QuotaError(f"{key}: brokers have no {total} to share: set one first, or use bps or broker_bps")
     return value
 
 
@@ -312,7 +332,7 @@ def _applied(values: Values, ops: Sequence[Op], totals: Set[QuotaType]) -> Value
 
 
 def _candidates(name: Name) -> tuple[Name, ...]:
-    """What a quota may be set for so that it holds for this name."""
+    """The names that a quota may be set for so that it holds for this one."""
     if name is None:
         return ()
     return (name, DEFAULT) if name and name is not DEFAULT else (DEFAULT,)

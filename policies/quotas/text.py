@@ -1,5 +1,6 @@
-# What `kafka-quotas` reads and prints: entities, quotas and flags as text, word for word as in KIP-546's draft, its
-# slips apart (the names of its two users are swapped between --list and --describe; --describe takes no --add).
+# The texts that `kafka-quotas` reads and prints: entities, quotas and flags as text, word for word as in KIP-546's
+# draft, its slips apart (the names of its two users are swapped between --list and --describe; --describe takes no
+# --add).
 #
 # Names are printed sanitized and read so: what was printed can be pasted, and a comma in a name is `%2C`. Knows neither
 # the store nor how text gets in or out.
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 
 # Flags that only one operation has; all have --names and --defaults.
 OPERATIONS: Final[Mapping[str, Set[str]]] = {
-    "list": frozenset({"prefix"}),
-    "describe": frozenset({"include-overrides"}),
-    "alter": frozenset({"add", "delete", "validate-only"}),
+    "list": frozenset({"prefix", "output"}),
+    "describe": frozenset({"include-overrides", "output"}),
+    "alter": frozenset({"add", "delete", "until", "validate-only"}),
+    "take-over": frozenset({"prefix", "yes"}),
+    "import": frozenset({"yes"}),
 }
 _COMMON: Final = frozenset({"names", "defaults"})
 _LARGEST_LONG: Final = 2**63 - 1
@@ -66,17 +69,39 @@ def list_text(entries: Iterable[tuple[Entity, Values]]) -> str:
 
 
 def describe_text(effective: Iterable[Effective]) -> str:
-    """--describe: what holds and where it is set; what it overrides, if that was asked for, behind a star."""
+    """--describe: the values that hold and their places; the overridden ones, if they were asked for, behind a star."""
     return "\n".join(line for each in effective for line in _lines(each))
 
 
+def enforced_text(enforced: Iterable[tuple[Effective, str, Effective | None, str]]) -> str:
+    """--describe of the values that two sources enforce: (the value that holds, its source, the other source's value,
+    and that source). A plus sign is before the latter value; source "": not worth a word.
+    """
+    lines: list[str] = []
+    for effective, by, also, also_by in enforced:
+        lines += _lines(effective, by)
+        if also is not None:
+            first, *overridden = _lines(also, also_by)
+            lines += [f"+{first}", *overridden]
+    return "\n".join(lines)
+
+
+def lesser_text(entity: Entity, key: QuotaKey, value: float, theirs: Effective) -> str:
+    """The reason why a value that is set doesn't hold: brokers have a lesser one."""
+    return (
+        f"{quota_text(key, value)} of {entity_text(entity)} does not hold: brokers enforce"
+        f" {quota_text(key, theirs.value)} {entity_text(theirs.source)} of their own, which is less"
+    )
+
+
 def limit_text(limit: Limit) -> str:
-    """One limit and where it is set, as --describe has it: for messages to clients and explanations."""
+    """One limit and the place where it is set, as --describe has it: for messages to clients and explanations."""
     return f"{quota_text(limit.bucket.key, limit.rate)} {entity_text(limit.source)}"
 
 
-def _lines(effective: Effective) -> Iterator[str]:
-    yield f"{quota_text(effective.key, effective.value)} {entity_text(effective.source)}"
+def _lines(effective: Effective, by: str = "") -> Iterator[str]:
+    first = f"{quota_text(effective.key, effective.value)} {entity_text(effective.source)}"
+    yield f"{first} ({by})" if by else first
     for source, value in effective.overridden or ():
         yield f"*{quota_text(effective.key, value)} {entity_text(source)}"
 
@@ -88,22 +113,27 @@ def check_flags(flags: Iterable[str]) -> str:
     """The operation that these flags, without their dashes, ask for.
 
     Raises:
-        QuotaError: none or several operations, one with another's flag, or without what it needs.
+        QuotaError: none or several operations, one with another's flag, or without a flag that it needs.
     """
     given = set(flags)
     operations = [operation for operation in OPERATIONS if operation in given]
     if len(operations) != 1:
         said = " and ".join(f"--{operation}" for operation in operations)
-        raise QuotaError(f"{said} exclude each other" if said else "one of --list, --describe and --alter is needed")
+        needed = "one of --list, --describe, --alter, --take-over and --import is needed"
+        raise QuotaError(f"{said} exclude each other" if said else needed)
     (operation,) = operations
     for other, its_flags in OPERATIONS.items():
-        wrong = sorted(given & its_flags) if other != operation else ()
+        wrong = sorted(given & its_flags - OPERATIONS[operation])
         if wrong:
             raise QuotaError(f"--{operation} has no --{wrong[0]}: did you mean --{other}?")
-    if operation != "list" and not given & _COMMON:
+    if operation == "import" and given & _COMMON:
+        raise QuotaError("--import takes its entities from the file: leave --names and --defaults out")
+    if operation in ("describe", "alter") and not given & _COMMON:
         raise QuotaError(f"--{operation} needs an entity: --names=user=NAME,client-id=NAME, --defaults=user, or both")
     if operation == "alter" and not given & {"add", "delete"}:
         raise QuotaError("--alter needs --add, --delete or both")
+    if "until" in given and "add" not in given:
+        raise QuotaError("--until is the end of the values that --add sets: give both")
     return operation
 
 

@@ -7,7 +7,7 @@
 # The hot path asks `over` and adds to `uncounted`, as with rejections; here `thresholds_ask`, which is part of it,
 # means: ask `judge` about every request, and tell `take` what passes. So steady demand is paced request by request.
 # It is set where a limit may be reached before the next `pace`: for a topic that was quiet, as nobody knows how much
-# comes, and where there is little credit left. What was counted without asking, `pace` moves into the buckets.
+# comes, and where there is little credit left. `pace` moves into the buckets what was counted without asking.
 #
 # Strangers share both, so what one of them takes at once is forgiven beyond DEBT_S (line.py).
 #
@@ -19,19 +19,23 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from policies.fleet.keys import total_key
+from policies.fleet.lines import HUNGER_S, USED_UP_S
 from policies.limits.bucket import Bucket
-from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, ENTER_S, LEAVE_S, MIN_WAIT_S, Admission, Answer
-from policies.thresholds.values import ThresholdStrategy
+from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, ENTER_S, LEAVE_S, MAX_WAIT_S, MIN_WAIT_S, Admission, Answer
+from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
 
 if TYPE_CHECKING:
     from policies.decision import Patience
     from policies.fleet.lines import OurParts
-    from policies.thresholds.broker_meters import BrokerMeters, TopicMeter
+    from policies.thresholds.broker_limits import BrokerLimits
+    from policies.thresholds.topic_meter import TopicMeter
 
-PACE_S: Final = 0.05  # how often `pace` is called: for so long a topic that is not asked about can exceed its threshold
-SLACK_DEBT_S: Final = 1.0  # what a topic may owe, beyond what the total does, for having used what others left
-FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: all that such a topic gets is what others leave
+PACE_S: Final = 0.05  # how often `pace` is called: a topic not asked about can exceed its threshold for this long
+SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
+FREE_PART: Final = 0.05  # of what the total has saved, for a topic that has no rate yet
+FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
 
 
 class Pacer(ThresholdStrategy):
@@ -39,40 +43,53 @@ class Pacer(ThresholdStrategy):
     (`TopicMeter.bucket`).
     """
 
-    __slots__ = ("_asked", "_broker", "_door", "_fleet", "_hungry", "_seen", "_settled", "_since", "_total", "_used",
-                 "bucket")  # fmt: skip
+    __slots__ = ("_admission", "_asked", "_buckets", "_configured", "_fleet", "_free", "_hungry_until", "_limits",
+                 "_seen", "_settled", "_since", "_topics", "_total", "_used", "bucket")  # fmt: skip
     delays = True
 
-    def __init__(self, broker: BrokerMeters, fleet: OurParts) -> None:
-        assert broker.own_threshold is not None
-        self.bucket = Bucket(broker.own_threshold, BURST_S, DEBT_S)
-        self._broker = broker
-        self._total = broker.total
-        self._seen = broker.total.uncounted  # of `total.uncounted`: what is in the bucket already
+    def __init__(self, limits: BrokerLimits, fleet: OurParts) -> None:
+        total = limits.own_total
+        assert total is not None
+        # Not the line's of storage (BrokerLimits.storage), which both are of the same total.
+        self._configured = limits.configured_total or total
+        self.bucket, self._buckets = fleet.bucket(
+            f"{total_key(limits.meters.node_id)} delays", total, BURST_S, DEBT_S, limit=self._configured
+        )
+        self._limits = limits
+        self._topics = limits.meters.topics
+        self._total = limits.meters.total
+        self._seen = self._total.uncounted  # of `total.uncounted`: what is in the bucket already
         self._since = math.inf  # what a topic without a bucket has not `seen` came in since then
         # Topics whose `over` is set and that are in use: whether `judge` was asked about them since the last `pace`.
         self._asked: dict[TopicMeter, bool] = {}
-        self._door = Admission()
+        self._admission = Admission()
         self._fleet = fleet
+        self._free: dict[TopicMeter, float] = {}  # bytes that topics may take of the total before they have to ask
         self._used = -math.inf  # when something was taken
         self._settled = -math.inf  # until then our part of the total is provisional (fleet/lines.py)
-        self._hungry = False  # a request had to wait for the total, or was turned away
-        for meter in broker.topics.values():
+        self._hungry_until = -math.inf  # a client waits for the total that long, or was turned away then
+        for meter in self._topics.values():
             meter.seen = meter.uncounted
             meter.bucket = None
             meter.ask_thresholds(True)
 
     def join(self, meter: TopicMeter) -> None:
-        meter.ask_thresholds(True)  # nobody knows how much comes
+        meter.ask_thresholds(True)  # how much comes is unknown
 
     def retune(self, now: float) -> None:
-        rate = self._broker.own_threshold  # the topics' are looked up whenever they are used
+        rate = self._limits.own_total  # the topics' are looked up whenever they are used
         assert rate is not None
+        rate /= self._buckets
+        configured = self._limits.configured_total or rate
         if rate != self.bucket.rate:
+            owed_s = self.bucket.wait(now)
             self.bucket.set_rate(rate, now)
+            # As any limit that is cut (fleet/lines.py).
+            self.bucket.follow(self._configured, configured, max(owed_s, MAX_WAIT_S) * rate)
+        self._configured = configured
 
     def pace(self, now: float) -> None:
-        """Move what was counted since the last call into the buckets, and find the topics that have to be asked about.
+        """Move the bytes counted since the last call into the buckets, and find the topics that have to ask.
 
         While the total has credit, only topics that were asked about cost anything; else each topic costs a comparison,
         and those that had traffic an update.
@@ -80,7 +97,7 @@ class Pacer(ThresholdStrategy):
         owed = self._settle_total(now)
         total = self.bucket
         if total.level(now) < ENTER_S * total.rate:
-            for meter in self._broker.topics.values():
+            for meter in self._topics.values():
                 if meter.uncounted != meter.seen:
                     bucket = self._settle(meter, owed, now)
                     if bucket is None or meter.thresholds_ask:
@@ -95,18 +112,17 @@ class Pacer(ThresholdStrategy):
         answer = self._ask(meter, size, patience, now)
         if answer is AT_ONCE:
             return None
-        broker = self._broker
-        limit, total_limit = meter.threshold, broker.threshold
+        limit, total_limit = meter.threshold, self._limits.total
         assert limit is not None, "a topic without a threshold never waits"
         assert total_limit is not None
         return used_up_threshold(
             topic.decode(errors="replace"),
-            broker.node_id,
+            self._limits.meters.node_id,
             answer.throttle_ms,
             (meter.fleet_rate, limit),
-            (broker.fleet_rate, total_limit),
+            (self._total.fleet_rate, total_limit),
             answer.outcome,
-            broker.note,
+            self._limits.effect.note,
         )
 
     def take(self, meter: TopicMeter, size: int, now: float) -> None:
@@ -127,40 +143,47 @@ class Pacer(ThresholdStrategy):
         total_wait = self._settle_total(now)
         bucket = self._settle(meter, total_wait, now)
         self._asked[meter] = True
+        self._free.pop(meter, None)
         if bucket is None:
             return AT_ONCE
         total, topic_wait = self.bucket, bucket.wait(now)
         ahead = min(total_wait, topic_wait)
         after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
-        refusal = self._door.turn_away(ahead, after, patience.may_delay, patience.denied_s)
+        refusal = self._admission.turn_away(ahead, after, patience.may_delay, patience.denied_s)
         if refusal is not None:
-            self._hungry = True
+            self._want(refusal.wait, now)
             return refusal._replace(wait=min(refusal.wait, self._longest_wait(now)))
         wait = min(total.wait_after(size, now), bucket.wait_after(size, now))
         if wait < MIN_WAIT_S:
             return AT_ONCE
-        self._hungry = True
+        self._want(wait, now)
         return Answer(True, min(wait, self._longest_wait(now)))
 
-    def take_hunger(self, now: float) -> bool:
-        hungry, self._hungry = self._hungry or self.bucket.wait(now) > 0.0, False
-        return hungry
+    def is_hungry(self, now: float) -> bool:
+        return now < self._hungry_until
+
+    def _want(self, wait: float, now: float) -> None:
+        if self.bucket.level(now) < USED_UP_S * self.bucket.rate:  # else it is large, and waits for itself
+            wait = min(wait, self._longest_wait(now), MAX_WAIT_S)
+            self._hungry_until = max(self._hungry_until, now + wait + HUNGER_S)
 
     def close_tick(self, now: float) -> None:
         owed = self._settle_total(now)
         self._seen = 0
-        for meter in self._broker.topics.values():
+        for meter in self._topics.values():
             if meter.uncounted != meter.seen:
                 self._settle(meter, owed, now)
             if not (meter.uncounted or meter.thresholds_ask):
-                meter.ask_thresholds(True)  # quiet for a whole tick: how much comes next, nobody knows
+                meter.ask_thresholds(True)  # quiet for a whole tick: how much comes next is unknown
+                self._free.pop(meter, None)
             meter.seen = 0
         self._since = now
 
     def release(self) -> None:
-        for meter in self._broker.topics.values():
+        for meter in self._topics.values():
             meter.ask_thresholds(False)
         self._asked = {}
+        self._free = {}
 
     def is_limiting(self, meter: TopicMeter) -> bool:
         bucket = meter.bucket
@@ -192,10 +215,10 @@ class Pacer(ThresholdStrategy):
         size = counted - meter.seen
         meter.seen = counted
         limit = meter.threshold
-        if limit is not None:
-            limit *= meter.portion
         if limit is None:
             return None
+        if self._fleet.processes > 1:
+            limit *= self._limits.portion_of(meter)
         rate = limit if limit > FLOOR else FLOOR
         bucket = meter.bucket
         if bucket is None:
@@ -209,11 +232,22 @@ class Pacer(ThresholdStrategy):
 
     def _leave(self, owed: float, now: float) -> None:
         """Ask no more about topics that have credit and are in use. Those that aren't may come back with any amount."""
-        has_credit = self.bucket.level(now) >= LEAVE_S * self.bucket.rate
+        level = self.bucket.level(now)
+        has_credit = level >= LEAVE_S * self.bucket.rate
+        left = level / self._fleet.workers - sum(self._free.values())  # they may all take theirs before the next look
         for meter, recently in list(self._asked.items()):
             bucket = None if has_credit else self._settle(meter, owed, now)
-            if bucket is None or bucket.level(now) >= LEAVE_S * bucket.rate:
-                meter.ask_thresholds(not recently)
+            if has_credit or bucket is None or bucket.level(now) >= LEAVE_S * bucket.rate:
+                if meter.threshold is None:
+                    own = math.inf
+                elif bucket is not None:
+                    own = bucket.level(now)
+                else:  # a second of its own rate, or a little of what is left
+                    own = max(0.0, min(left, max(meter.rate, FREE_PART * level)))
+                    left -= own
+                    if recently:
+                        self._free[meter] = own
+                meter.ask_thresholds(not recently, own)
                 del self._asked[meter]
             else:
                 self._asked[meter] = False

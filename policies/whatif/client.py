@@ -3,7 +3,7 @@
 # requests in flight, wait as long as the answer told, send these again, and give up delivery.timeout.ms after the first
 # time; what they could not send yet stays in their queue.
 #
-# Bytes are a fluid here: nobody knows which batch a recorded repeat was of, so all that is pending has the same share
+# Bytes are a fluid here: the record doesn't say which batch a repeat was of, so all that is pending has the same share
 # in it. Knows no policy and no clock.
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ IN_FLIGHT: Final = 5  # requests: max.in.flight.requests.per.connection
 
 
 class Stream:
-    """
-    `pending`: bytes that were rejected in the record and have not come again. `gone`: those of them that got in here,
-    so that their repeats fall away. `held`: bytes that it wants in here, and that are not. `muted_until`: seconds; it
-    sends nothing before. `request`: bytes of one of its requests; `messages` in a byte. `outcome`: what its requests
-    end in when they pass. `exempt`: nothing limits it. `limited`: limits that delay do.
+    """`pending`: bytes that were rejected in the record and have not come again. `gone`: those of them that got in
+    here, so that their repeats fall away. `held`: bytes that it wants in here, and that are not. `muted_until`:
+    seconds; it sends nothing before. `request`: bytes of one of its requests; `messages` in a byte. `outcome`: that of
+    its requests when they pass. `exempt`: nothing limits it. `limited`: limits that delay do.
     """
 
     __slots__ = ("_queue", "_tried", "denied_since", "exempt", "gone", "held", "key", "limited", "messages",
@@ -43,16 +42,16 @@ class Stream:
 
     @property
     def gone_share(self) -> float:
-        """Of a recorded repeat, what has got in here already."""
+        """The share of a recorded repeat that has got in here already."""
         return min(1.0, self.gone / self.pending) if self.pending > 0 else 0.0
 
     def note(self, owed: float) -> None:
-        """What the record says: so much more was rejected than came again (whatever became of it then)."""
+        """Note that in the record `owed` more bytes were rejected than came again (whatever their outcome then)."""
         self.pending = max(0.0, self.pending + owed)
         self.gone = max(0.0, min(self.gone, self.pending))
 
     def learn(self, rows: Sequence[Row]) -> None:
-        """What its requests are like."""
+        """Learn the size and outcome of its requests."""
         for row in rows:
             if row.requests and row.bytes:
                 self.request = row.bytes / row.requests
@@ -72,14 +71,14 @@ class Stream:
         self._tried += tried
 
     def attempt(self, most: float) -> tuple[float, float]:
-        """What it sends in vain: bytes, and how many of them not for the first time."""
+        """Bytes that it sends in vain, and how many of them not for the first time."""
         size = min(self.held, most)
         again = min(size, self._tried)
         self._tried = max(self._tried, size)
         return size, again
 
     def release(self, most: float) -> tuple[float, float]:
-        """What it gets in of `most`: bytes, and how many of them had been rejected before."""
+        """Bytes of `most` that it gets in, and how many of them had been rejected before."""
         size = min(self.held, most)
         self._drop(size)
         again = min(size, self._tried)
@@ -87,7 +86,7 @@ class Stream:
         return size, again
 
     def expire(self, before: float) -> float:
-        """Give up what it has since before that; returns those bytes that were never sent at all."""
+        """Give up the bytes that it has held since before that time; returns those that were never sent at all."""
         old = 0.0
         while self._queue and self._queue[0][0] < before:
             old += self._queue[0][1]
@@ -98,7 +97,7 @@ class Stream:
 
     @property
     def untried(self) -> float:
-        """What it holds and has never sent."""
+        """The bytes that it holds and has never sent."""
         return max(0.0, self.held - self._tried)
 
     def _drop(self, size: float) -> None:

@@ -1,5 +1,5 @@
-# Limits that delay, in a replay: thresholds with on_exceed delay, client quotas and resource groups. Whoever is under
-# one sends piece by piece: a piece passes, and the client waits as long as it is told before it sends the next. So what
+# Limits that delay, in a replay: thresholds with on_exceed delay, client quotas and resource groups. A client under one
+# sends piece by piece: a piece passes, and the client waits as long as it is told before it sends the next. So what
 # does not fit into a second of the record moves into later ones, at the pace of the limit.
 #
 # One client of the record may have been many connections; here it has one, which waits for all of them. Bytes come out
@@ -21,17 +21,20 @@ from policies.groups.names import PUBLISH_BYTES, PUBLISH_MSGS
 from policies.policy_set import PolicySet
 from policies.quotas.lines import DEAL_S, NONE, QuotaLines
 from policies.quotas.lines import Lines as OwnLines
-from policies.thresholds.broker_meters import OTHER, BrokerMeters, TopicMeter, TopicThreshold
+from policies.thresholds.broker_limits import TopicThreshold
+from policies.thresholds.broker_meters import OTHER, BrokerMeters
+from policies.thresholds.topic_meter import TopicMeter
 from policies.whatif.client import Stream
 from policies.whatif.rows import Rules
 
-PIECE_S: Final = 0.25  # of a limit's rate: what passes at once, if requests are not larger
+PIECE_S: Final = 0.25  # of a limit's rate: this much passes at once, unless requests are larger
 
 
 @dataclass(slots=True)
 class Offer:
-    """What a client wants to get in within a slot: all that it holds. `rejects`: its topic's threshold does so with all
-    of it; `was`: so it did in the record. `passed`, and `again` of that not for the first time, is what became of it.
+    """The bytes that a client wants to get in within a slot: all that it holds. `rejects`: its topic's threshold does
+    so with all of it; `was`: so it did in the record. `passed`: the bytes that got in, `again` of them not for the
+    first time.
     """
 
     stream: Stream
@@ -80,7 +83,7 @@ class Lines:
         self._taken: dict[int, float] = {}
 
     def join(self, stream: Stream, now: float) -> None:
-        """Find out what this client is under."""
+        """Find the limits of this client."""
         broker, topic, principal, client_id = stream.key
         quotas = self._quotas.of(broker, principal.partition(":")[2], client_id, now)
         side = self._side(topic, principal, now)
@@ -91,7 +94,7 @@ class Lines:
             stream.limited = True
 
     def flow(self, wants: Iterable[Offer], now: float, until: float) -> None:
-        """Let pass between `now` and `until` what may."""
+        """Let the bytes pass that may between `now` and `until`."""
         turns = [(max(now, want.stream.muted_until), number, want) for number, want in enumerate(wants)]
         heapq.heapify(turns)
         while turns:
@@ -147,7 +150,7 @@ class Lines:
     def _limits(self, want: Offer) -> Limits:
         lines, side = self._own.get(want.stream, _NOTHING)
         asks = self.paces and want.meter.thresholds_ask
-        threshold = TopicThreshold(want.broker, want.meter, want.meter.name) if asks else None
+        threshold = TopicThreshold(want.broker.limits, want.meter, want.meter.name) if asks else None
         return Limits(quota=lines, group=side, threshold=threshold)
 
     def _pace_of(self, want: Offer) -> float:

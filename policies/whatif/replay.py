@@ -10,8 +10,8 @@
 # So differences are all that is told (`Shift`); where both decide alike there are none.
 #
 # Thresholds that reject are decided in each worker, as they were: at its own ticks, knowing the others' rates. All
-# other limits hold over the fleet as if one worker had all connections (whatif/lines.py). What storage, fences and the
-# operator's own policies rejected stays rejected. Knows no file, no frame and no clock.
+# other limits hold over the fleet as if one worker had all connections (whatif/lines.py). Bytes that storage, fences
+# and the operator's own policies rejected stay rejected. Knows no file, no frame and no clock.
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from policies.decision import Patience
 from policies.engine import Engine
 from policies.limits.meter import TICK_S
 from policies.policy_set import PolicySet
-from policies.thresholds.broker_meters import BrokerMeters, Others, TopicMeter
+from policies.thresholds.broker_meters import BrokerMeters, Others
+from policies.thresholds.topic_meter import TopicMeter
 from policies.usage import DELAYED, NOTES
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, TOPIC_THRESHOLD
 from policies.whatif.client import IN_FLIGHT, Stream
@@ -33,13 +34,13 @@ from policies.whatif.lines import Lines, Offer
 from policies.whatif.rows import Life, Row, Rules, Shift, StreamKey
 from policies.whatif.tick_phase import Phase
 
-# Rejections that are decided anew.
+# Rejections that the replay decides again.
 DECIDED: Final = frozenset({TOPIC_THRESHOLD, CLIENT_QUOTA, RESOURCE_GROUP})
-# What passed the policies; meters count what got into the log, or may have.
+# Outcomes that passed the policies; meters count bytes that got into the log, or may have.
 METERED: Final = frozenset({"accepted", "unacknowledged", "unanswered"})
 ADMITTED: Final = METERED | {"errored", "duplicate"}
-# Which bytes of a second were before a tick, and which after, is not always known, so rates are known to about a
-# hundredth. Where one is as near to its limit as that, the decision is the one that was made then.
+# The order of a second's bytes and a tick is not always known, so rates are known to about a hundredth. Where one is as
+# near to its limit as that, the decision is the one that was made then.
 BAND: Final = 0.01
 SNAP_S: Final = 0.1  # workers end an interval at each tick: one that seems to be so near to an edge is there
 NEWS_S: Final = 2.0  # until then a worker may not have heard of the others' newest rates
@@ -47,9 +48,8 @@ NEWS_S: Final = 2.0  # until then a worker may not have heard of the others' new
 # second, as often as gateways tell each other.
 FEW: Final = 8
 TELL_S: Final = 1.0
-SILENT_S: Final = 15.0  # others forget a worker that has told nothing for so long
 FORGET_S: Final = 600.0
-WARM_UP_S: Final = 300.0  # rates that begin unknown are right to a hundredth after so long
+WARM_UP_S: Final = 300.0  # rates that begin unknown are right to a hundredth after this long
 WAITING: Final = "waiting"  # outcome: held back at the end, and never sent
 GIVEN_UP: Final = "delivery-timeout"  # reason: held back for too long, and never sent
 
@@ -61,10 +61,10 @@ def replay(
 
     Args:
         rows: in the order of start_ms, those of one interval together.
-        phases: when each life's ticks were; of one that isn't there nobody knows, and it doesn't matter much unless it
-            rejected something.
+        phases: the times of each life's ticks; those of a life that isn't there are not known, and don't matter much
+            unless it rejected batches.
         window_ms: length of windows, aligned to Unix time; None for a single one, called 0.
-        from_ms: what began before that is only there to warm up (WARM_UP_S).
+        from_ms: earlier intervals are only there to warm up (WARM_UP_S).
     """
     run = _Replay(rules, phases, window_ms, from_ms)
     for _, interval in groupby(rows, lambda row: (row.start_ms, row.life)):
@@ -81,7 +81,7 @@ class _Worker:
                  "ticks_at_edges", "told")  # fmt: skip
 
     def __init__(self, engine: Engine, is_first: bool, ticks_at_edges: bool) -> None:
-        """`is_first`: it produced nothing just before what is seen of it. `ticks_at_edges`: intervals end at ticks."""
+        """`is_first`: it produced nothing just before its first record. `ticks_at_edges`: intervals end at ticks."""
         self.engine = engine
         self.ticks_at_edges = ticks_at_edges
         self._is_first = is_first
@@ -95,9 +95,15 @@ class _Worker:
 
     def broker(self, node_id: int) -> BrokerMeters:
         broker = self.engine.broker(node_id)
-        if self._is_first:
-            broker.total.started = True  # it ticks from its worker's start on: at 0 until the first bytes
+        if self._is_first and not broker.total.started:
+            broker.start_at_zero()  # it ticks from its worker's start on, until now without any bytes
         return broker
+
+    @property
+    def due(self) -> float:
+        """The time at which its engine has something to do next."""
+        engine = self.engine
+        return min(engine.due, engine.second) if engine.has_begun else engine.due
 
     def unforce(self) -> None:
         """Before the engine decides anew."""
@@ -107,8 +113,8 @@ class _Worker:
 
 
 class _Part:
-    """What a client had for a topic within a slot, where `shares` of three kinds of rows are in that slot: those that
-    were admitted, those that were rejected by what is decided anew, and the rest.
+    """A client's data for a topic within a slot, where `shares` of three kinds of rows are in that slot: those that
+    were admitted, those that were rejected by limits that are decided anew, and the rest.
 
     `accepted`, `over`: bytes that tell whether the topic's threshold rejected just then. `metered`: bytes that meters
     count. `owed`: of each kind, bytes that were rejected less bytes that came again.
@@ -144,13 +150,13 @@ class _Part:
             self.owed[2] += (size if outcome == "rejected" else 0) - repeats
 
     def part(self, shares: tuple[float, float, float]) -> _Part:
-        """So much of it."""
+        """A part of it."""
         made = copy(self)
         made.shares = shares
         return made
 
     def settle(self) -> float:
-        """Tell its stream what was rejected and came again; returns the bytes that meters count."""
+        """Tell its stream the bytes that were rejected and that came again; returns the bytes that meters count."""
         a, x, r = self.shares
         admitted, rejected, rest = self.owed
         if admitted or rejected or rest:
@@ -186,6 +192,7 @@ class _Replay:
         start, end = head.start_ms / 1000, max(head.end_ms, head.start_ms + 1) / 1000
         worker = self._worker(head, start)
         self._catch_up(start, end)
+        _look(worker.engine, start)
         if self._is_behind and start - self._told_at >= TELL_S:
             self._tell_others(start)
         self._at(head.start_ms)
@@ -193,8 +200,8 @@ class _Replay:
         if self._lines.has_shares:
             self._lines.deal(self._taken(), start)
         now = start
-        while not worker.ticks_at_edges and (due := worker.engine.due) < end - SNAP_S:
-            if due + TICK_S < end:  # of what lies between two ticks of one interval nothing is known
+        while not worker.ticks_at_edges and (due := worker.due) < end - SNAP_S:
+            if due + TICK_S < end:  # nothing is known about the time between two ticks of one interval
                 self._tick(worker, due)
                 continue
             before, slot = self._cut(worker, slot, (due - start) / (end - start))
@@ -202,8 +209,8 @@ class _Replay:
             self._tick(worker, due)
             now = due
         self._step(worker, slot, now, end)
-        while worker.engine.due < end:
-            self._tick(worker, worker.engine.due)  # as late as this interval ended
+        while worker.due < end:
+            self._tick(worker, worker.due)  # as late as this interval ended
         worker.seen = end
 
     def end(self) -> None:
@@ -214,26 +221,26 @@ class _Replay:
         self._flush()
 
     def take(self) -> list[Shift]:
-        """What was found and will not change any more."""
+        """The differences that will not change any more."""
         done, self._done = self._done, []
         return done
 
     def _at(self, at_ms: int) -> None:
-        """What happens from now on belongs to the window in which that is."""
+        """The window of that time is the present one from now on."""
         if self._window_ms is not None and at_ms // self._window_ms != self._at_ms // self._window_ms:
             self._flush()
         self._at_ms = at_ms
 
     def _catch_up(self, start: float, end: float) -> None:
-        """All ticks until `start`, and until `end` those of workers of which all is known so far; and what clients try
-        again where nothing was sent for so long.
+        """All ticks until `start`, and until `end` those of workers of which all is known so far; and the clients'
+        further attempts where nothing was sent for so long.
         """
         while True:
-            worker = min(self._workers.values(), key=lambda worker: worker.engine.due)
-            due = worker.engine.due
+            worker = min(self._workers.values(), key=lambda worker: worker.due)
+            due = worker.due
             if due > start + SNAP_S and due > min(end, worker.seen + SNAP_S):
                 return
-            holds = any(each.holding for each in self._workers.values())
+            holds = worker.engine.has_begun or any(each.holding for each in self._workers.values())
             self._tick(worker, due if holds else max(due, start))  # many at once after a long silence
             for each in self._workers.values() if self._shared is not None else (worker,):
                 if each.holding and each.seen <= due < start:
@@ -245,7 +252,7 @@ class _Replay:
         if worker is None:
             self._forget(start)
             phase = self._phases.get(head.life, Phase(start))
-            engine = self._shared or self._engine(start - (start - phase.at) % TICK_S)
+            engine = self._shared or self._engine(start - (start - phase.at) % TICK_S, start)
             is_first = head.seq == 0 or head.life in self._forgotten
             worker = self._workers[head.life] = _Worker(engine, is_first, phase.at_edges)
         return worker
@@ -257,13 +264,13 @@ class _Replay:
                 del self._workers[life]
                 self._forgotten.add(life)
 
-    def _engine(self, began: float) -> Engine:
+    def _engine(self, began: float, start: float) -> Engine:
+        """With ticks since `began`; its meters begin at `start`, from which on something is known."""
         engine = Engine(began)
+        _look(engine, start)
         policies = self._policies
         on_exceed = self._rules.on_exceed
-        engine.set_policy(
-            policies.total(), policies.topics(), totals=policies.totals(), on_exceed=on_exceed, accepted=True
-        )
+        engine.set_policy(policies.total(), policies.topics(), totals=policies.totals(), on_exceed=on_exceed)
         for node_id, names in self._rules.topics.items():
             engine.set_topics(node_id, names)
         if self._lines.paces:
@@ -281,18 +288,15 @@ class _Replay:
 
     def _tell_others(self, now: float) -> None:
         self._told_at, self._is_behind = now, False
-        alive = [worker for worker in self._workers.values() if now - worker.seen < SILENT_S]
-        if len(alive) < 2:
-            return
         rates: dict[int, float] = {}
         topics: dict[int, dict[bytes, float]] = {}
-        for worker in alive:
+        for worker in self._workers.values():
             for node_id, broker in worker.engine.brokers.items():
                 rates[node_id] = rates.get(node_id, 0.0) + broker.total.rate
                 sums = topics.setdefault(node_id, {})
                 for name, meter in broker.topics.items():
                     sums[name] = sums.get(name, 0.0) + meter.rate
-        for worker in alive:
+        for worker in self._workers.values():
             others = {}
             before = set()
             for node_id, broker in worker.engine.brokers.items():
@@ -323,7 +327,7 @@ class _Replay:
         for row in rows:
             key = row.stream
             if row.outcome in NOTES:
-                if row.outcome == DELAYED and row.reason in DECIDED:  # who delays here says so itself
+                if row.outcome == DELAYED and row.reason in DECIDED:  # a limit that delays says so itself
                     stream = streams.get(key) or self._stream(streams, key, now)
                     self._add(stream, DELAYED, row.reason, -row.bytes, -row.requests, delay_ms=-row.delay_ms)
                 continue
@@ -343,8 +347,8 @@ class _Replay:
         return stream
 
     def _cut(self, worker: _Worker, slot: _Slot, share: float) -> tuple[_Slot, _Slot]:
-        """What was before a tick (`share` of the time), and after. Where it changed what happens to a topic, all that
-        was admitted is on one side of it, and all that was rejected on the other.
+        """The parts before a tick (`share` of the time), and after. Where it changed the decision about a topic, all
+        admitted bytes are on one side of it, and all rejected ones on the other.
         """
         before: _Slot = {}
         after: _Slot = {}
@@ -363,7 +367,9 @@ class _Replay:
     # --- between two ticks --------------------------------------------------------------------------------------------
 
     def _step(self, worker: _Worker, slot: _Slot, now: float, until: float) -> None:
-        """What happened between `now` and `until`, and what clients try of that which they hold."""
+        """Replay the time from `now` to `until`: the recorded traffic, and the clients' attempts with bytes that they
+        hold.
+        """
         wants: list[Offer] = []
         silent = [stream for stream in worker.holding if stream.key not in slot.get(stream.key[:2], ())]
         for key, parts in slot.items():
@@ -398,7 +404,7 @@ class _Replay:
     def _decision(
         self, worker: _Worker, key: tuple[int, str], parts: dict[StreamKey, _Part], now: float
     ) -> tuple[BrokerMeters, TopicMeter, bool, bool]:
-        """Where a topic is metered; whether its threshold rejects here, and whether it did in the record."""
+        """The meters of a topic; whether its threshold rejects here, and whether it did in the record."""
         broker = worker.broker(key[0])
         meter = _meter(broker, key[1])
         if self._lines.paces:
@@ -420,7 +426,7 @@ class _Replay:
         return broker, meter, rejects, was
 
     def _divert(self, want: Offer, part: _Part, now: float) -> None:
-        """Let what a client sent go the way that it goes here."""
+        """Let the bytes that a client sent go the way that they go here."""
         stream = part.stream
         stream.learn(part.admitted or part.rejected)
         a, x, r = part.shares
@@ -454,7 +460,7 @@ class _Replay:
             _count(want.meter, want.broker, metered)
 
     def _fall_away(self, stream: Stream, row: Row, share: float, gone: float) -> tuple[float, float]:
-        """Leave out repeats of what is in already; returns what is left of a row's share: bytes, and its repeats."""
+        """Leave out repeats of bytes that are in already; returns the rest of a row's share: bytes, and its repeats."""
         repeats = (row.repeats or 0) * share
         fallen = repeats * gone
         if fallen:
@@ -469,7 +475,7 @@ class _Replay:
             stream.hold(size, again, now)
 
     def _try(self, want: Offer, now: float) -> None:
-        """What the client does about what it holds."""
+        """The client's attempts with the bytes that it holds."""
         stream = want.stream
         if not stream.held or stream.muted_until > now:
             return
@@ -477,7 +483,7 @@ class _Replay:
         if want.rejects:
             if not want.was:  # else what the record has it try stands for what it has in flight
                 self._reject(stream, TOPIC_THRESHOLD, *stream.attempt(IN_FLIGHT * stream.request))
-            why = want.broker.strategy.judge(want.meter, want.meter.name, 0, Patience(), now)
+            why = want.broker.limits.strategy.judge(want.meter, want.meter.name, 0, Patience(), now)
             assert why is not None
             stream.muted_until = now + why.throttle_ms / 1000
         elif not stream.limited:
@@ -523,8 +529,14 @@ class _Replay:
         self._shifts = {}
 
 
+def _look(engine: Engine, now: float) -> None:
+    """Seconds that are over by now, or nearly."""
+    while engine.second <= now + SNAP_S:
+        engine.look(max(now, engine.second))
+
+
 def _sums(parts: dict[StreamKey, _Part]) -> tuple[float, float]:
-    """What tells whether a topic is over: bytes that were accepted, and that its threshold rejected."""
+    """The sums that tell whether a topic is over: bytes that were accepted, and that its threshold rejected."""
     accepted = over = 0.0
     for part in parts.values():
         if not part.stream.exempt:
@@ -535,7 +547,7 @@ def _sums(parts: dict[StreamKey, _Part]) -> tuple[float, float]:
 
 def _meter(broker: BrokerMeters, topic: str) -> TopicMeter:
     name = topic.encode()
-    broker.vouch(name)  # nobody made it up: it is in the accounts
+    broker.vouch(name)  # no client made it up: it is in the accounts
     return broker.topics.get(name) or broker.add_topic(name)
 
 
@@ -546,7 +558,7 @@ def _count(meter: TopicMeter, broker: BrokerMeters, size: float) -> None:
 
 def _is_close(broker: BrokerMeters, meter: TopicMeter) -> bool:
     """Whether the records are too coarse to say which side of its limit a rate was on."""
-    total, limit = broker.threshold, meter.threshold
+    total, limit = broker.limits.total, meter.threshold
     if not total or not limit:
         return False
-    return abs(min(broker.fleet_rate / total, meter.fleet_rate / limit) - 1.0) < BAND
+    return abs(min(broker.total.fleet_rate / total, meter.fleet_rate / limit) - 1.0) < BAND

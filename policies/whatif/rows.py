@@ -1,5 +1,5 @@
-# What a replay takes and gives: rows of usage records, the policies to decide by, and differences. Plain values, which
-# travel between processes.
+# The rows that a replay takes and gives: rows of usage records, the policies to decide by, and differences. Plain
+# values, which travel between processes.
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from policies.engine import OnExceed
-from policies.policy_set import PolicyKey, PolicySet, Value
+from policies.policy_set import PolicySet
+from policies.policy_values import PolicyKey, Value
 
 Life = tuple[str, str, int]  # gateway, boot, worker
 StreamKey = tuple[int, str, str, str]  # broker, topic, principal, client id
@@ -32,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """What would have been more (below 0: less) in the window that begins at `window_ms`."""
+    """The difference (below 0: less) in the window that begins at `window_ms`."""
 
     window_ms: int
     stream: StreamKey
@@ -48,8 +49,9 @@ class Shift(NamedTuple):
 class Rules:
     """The policies to decide by. All are enforced, also those that are only observed.
 
-    `values`: of policy_set. `topics`: of each broker, by node id, those that share what explicit thresholds leave of
-    its total. `exempt_*`: metered, never limited. `delivery_s`: after so many seconds a client gives up what it holds.
+    `values`: of policy_values. `topics`: of each broker, by node id, those that share the rest of its total behind
+    explicit thresholds. `exempt_*`: metered, never limited. `delivery_s`: after that many seconds a client gives up the
+    bytes that it holds.
     """
 
     values: Mapping[PolicyKey, Value]

@@ -26,7 +26,8 @@ _GRID_BINS: Final = 4
 
 
 def vote(start_ms: int, end_ms: int, wait_ms: float) -> tuple[int, int]:
-    """What rejections within [start_ms, end_ms) that were told to wait `wait_ms` say: the first bin, and how many bins.
+    """The vote of rejections within [start_ms, end_ms) that were told to wait `wait_ms`: the first bin, and the number
+    of bins.
 
     Of use where wait_ms is above 0 and below TOLD_MS.
     """
@@ -35,14 +36,14 @@ def vote(start_ms: int, end_ms: int, wait_ms: float) -> tuple[int, int]:
 
 
 class Phase(NamedTuple):
-    """When ticks are: `at` seconds behind a multiple of TICK_S of Unix time. `at_edges`: intervals end there."""
+    """The times of ticks: `at` seconds behind a multiple of TICK_S of Unix time. `at_edges`: intervals end there."""
 
     at: float
     at_edges: bool = False
 
 
 def phase(votes: Iterable[tuple[int, int, int]], edges: Mapping[int, int]) -> Phase | None:
-    """When ticks are; None where nothing says so.
+    """The times of ticks; None where the votes don't tell them.
 
     Args:
         votes: as `vote` gives them, each with how many times it was given.
@@ -86,7 +87,7 @@ def _plateau(votes: Iterable[tuple[int, int, int]]) -> tuple[int, int] | None:
 
 
 def _grid(edges: Mapping[int, int]) -> float | None:
-    """In bins of a second, when intervals begin; None where they drift."""
+    """The beginning of intervals, in bins of a second; None where they drift."""
     total = sum(edges.values())
     best = max(
         range(BINS_A_SECOND),

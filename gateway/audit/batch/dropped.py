@@ -1,6 +1,6 @@
 # Rejected attempts and bytes that were dropped in the end are not the same: a client sends again what was rejected, so
-# one batch may be rejected many times, and nothing is lost if its last attempt got in. Which bytes had been sent before
-# the gateway tells (`repeats`); here that becomes one number, and whether it is exact. Pure: sums in, numbers out.
+# one batch may be rejected many times, and nothing is lost if its last attempt got in. The gateway tells the bytes that
+# had been sent before (`repeats`); here that becomes one number, and whether it is exact. Pure: sums in, numbers out.
 #
 # Attempts of one batch share topic and client, but neither reason, outcome, time, broker nor worker: sums by one of
 # these tear them apart. There each refusal is charged where it came first, whatever became of it later: an upper bound.
@@ -14,7 +14,7 @@ BYTES: Final = "finally_dropped_bytes"
 LEAST: Final = "finally_dropped_least_bytes"
 UPPER_BOUND: Final = "finally_dropped_upper_bound"
 
-# What all attempts of a batch have in common. Any other dimension, and a window, may tear them apart.
+# The dimensions that all attempts of a batch have in common. Any other dimension, and a window, may tear them apart.
 _SHARED: Final = frozenset({"topic", "principal", "client_id", "software", "group"})
 
 
@@ -36,9 +36,9 @@ def tears(by: Collection[str], window_ms: int | None = None) -> bool:
 
 
 def finally_dropped(sums: Mapping[str, int], torn: bool = False) -> Dropped:
-    """Rejected less what was sent again, and what was dropped or discarded before anybody could send it again.
+    """Rejected bytes less those sent again, and bytes dropped or discarded before a client could send them again.
 
-    `sums`: a row of transforms.totals; `torn`: what `tears` says of its grouping.
+    `sums`: a row of transforms.totals; `torn`: the answer of `tears` for its grouping.
     """
     gone = sums["dropped_bytes"] + sums["discarded_bytes"]
     rejected = sums["rejected_bytes"]

@@ -38,7 +38,7 @@ _POLL_TIMEOUT_MS: Final = 60_000  # how long a task waits for records that exist
 _STOP_TIMEOUT_S: Final = 10.0
 _SMALL: Final = 10_000  # records below which splitting a partition costs more than it gives
 _RECORDS_PER_TASK: Final = 100_000  # a few seconds of work: often enough to see how far it is, and what fits in memory
-# What stands in the line that says why a JVM did not come up, the most telling first.
+# Marks of the line that says why a JVM did not come up, the most telling first.
 _SAYS_WHY: Final = (
     "unresolved dependency:",
     "Could not reserve enough space",
@@ -77,7 +77,7 @@ _DELTA: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
+    """The question: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms)."""
 
     by: tuple[str, ...] = ()
     window_ms: int | None = None
@@ -87,7 +87,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Text to audit (schema.RAW), what it is (for the report), and how many records it holds where that is known."""
+    """Text to audit (schema.RAW), its kind (for the report), and the number of its records where that is known."""
 
     raw: DataFrame
     about: dict[str, Any]
@@ -96,7 +96,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """Whether the sums can be trusted: everything that was read and did not count, or was not there to be read."""
+    """Whether the sums can be trusted: all records that were read and not counted, or were not there to be read."""
 
     records: int  # read in all
     duplicates: int  # copies of a record that was counted already
@@ -128,7 +128,7 @@ class Report:
 
 
 def no_progress(_: str) -> None:
-    """For callers who don't want to be told."""
+    """For callers that want no progress."""
 
 
 def under_spark_submit() -> bool:
@@ -157,7 +157,7 @@ def session(
         AuditError: Spark did not start.
     """
     if under_spark_submit():
-        # What spark-submit was told stays: only what it was not told gets a value of ours.
+        # Settings of spark-submit stay; only those that it was not given get a value of ours.
         told = SparkConf()
         own = {name: value for name, value in _ALWAYS.items() if not told.contains(name)} | (_DELTA if delta else {})
         builder = SparkSession.builder.appName(APP_NAME)
@@ -241,7 +241,7 @@ def read_spool(spark: SparkSession, path: str) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What was read, each record once: `rows` to sum up, `intervals` to look for gaps in. Both are lazy."""
+    """The records that were read, each once: `rows` to sum up, `intervals` to look for gaps in. Both are lazy."""
 
     rows: DataFrame  # transforms.usage_rows, or the table `usage`
     intervals: DataFrame  # unique records, or the table of that name, which hasn't their rows
@@ -250,13 +250,13 @@ class Records:
 
     @property
     def total(self) -> int:
-        """How many records were read, copies and malformed ones included."""
+        """The number of records read, copies and malformed ones included."""
         return int(self.trust["records"])
 
 
 @contextmanager
 def read(sources: Sequence[Source], tell: Callable[[str], None] = no_progress) -> Iterator[Records]:
-    """The records of these sources together: what is in several of them counts once. Decoded once, until the exit.
+    """The records of these sources together: a record in several of them counts once. Decoded once, until the exit.
 
     Raises:
         AuditError: a source can't be read to its end (also from within).
@@ -310,7 +310,7 @@ def run(
     question: Question,
     tell: Callable[[str], None] = no_progress,
 ) -> Report:
-    """Audit the sources together: what is in several of them counts once.
+    """Audit the sources together: a record in several of them counts once.
 
     Raises:
         AuditError: a source can't be read to its end.
@@ -382,7 +382,7 @@ def _sum_rows(rows_of_usage: DataFrame, question: Question) -> list[dict[str, An
 
 
 def find_gaps(records: Records, question: Question, tell: Callable[[str], None] = no_progress) -> Integrity:
-    """What is missing from the records, or may be, between the question's bounds."""
+    """The certain and possible gaps in the records between the question's bounds."""
     tell("looking for gaps")
     # Kept, because each of the parts of `gaps` and then `boots` would sort all records again to find the unique ones.
     numbering = transforms.numbering(records.intervals).persist()

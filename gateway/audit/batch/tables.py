@@ -44,7 +44,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def integrity_json(trust: Integrity) -> dict[str, Any]:
-    """What docs/audit.md calls `integrity`."""
+    """The object that docs/audit.md calls `integrity`."""
     return {
         "complete": trust.complete,
         "records": trust.records,
@@ -67,7 +67,7 @@ def dumps(answer: Mapping[str, Any]) -> str:
 
 
 def as_text(report: Report, measures: Sequence[str] = usage.MEASURES) -> str:
-    """Tables for a terminal: one per measure, then what was not right with the records."""
+    """Tables for a terminal: one per measure, then the faults of the records."""
     blocks = []
     if "outcome" in report.question.by:  # each row is one outcome: its columns would be a diagonal
         blocks.append(_flat_table(report, measures))
@@ -87,7 +87,7 @@ def total(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def nested(row: Mapping[str, Any], torn: bool = False) -> dict[str, Any]:
-    """A row's sums as docs/audit.md has them; `torn`: what dropped.tears says of its grouping."""
+    """A row's sums as docs/audit.md has them; `torn`: the answer of dropped.tears for its grouping."""
     gone = dropped.finally_dropped(row, torn)
     sums: dict[str, Any] = {
         name: {measure: row[schema.column(name, measure)] for measure in usage.MEASURES} for name in schema.SUMS
@@ -139,12 +139,12 @@ def dropped_text(row: Mapping[str, Any], torn: bool) -> str:
 
 
 def with_note(table: str) -> str:
-    """The table, with what the mark of an upper bound means, if it occurs."""
+    """The table, with an explanation of the mark of an upper bound, if it occurs."""
     return f"{table}\n{_NOTE}" if AT_MOST in table else table
 
 
 def _either(row: Mapping[str, Any], measure: str) -> int:
-    """A row of one outcome holds offered bytes or what a policy would have done, never both."""
+    """A row of one outcome holds offered bytes or a policy's would-be effect, never both."""
     return sum(row[schema.column(name, measure)] for name in (schema.OFFERED, *usage.NOTES))
 
 
@@ -154,7 +154,7 @@ def title(key: str) -> str:
 
 
 def labels(row: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
-    """What a row is about, fit to be shown; `NAMELESS` for an empty name, which would look like a fault."""
+    """A row's subject, fit to be shown; `NAMELESS` for an empty name, which would look like a fault."""
     return [time_text(row[key]) if key == schema.WINDOW else safe(str(row[key])) or NAMELESS for key in keys]
 
 
@@ -179,7 +179,7 @@ def _pad(cell: str, width: int, column: int, left: int) -> str:
 
 
 def integrity_text(trust: Integrity, sources: Sequence[Mapping[str, Any]] = (), from_ms: int | None = None) -> str:
-    """What was not right with the records, a line each, and the verdict as the last one."""
+    """The faults of the records, a line each, and the verdict as the last one."""
     lines = [
         f"records {trust.records:,}, duplicates {trust.duplicates:,}, malformed {trust.malformed:,},"
         f" gaps {trust.gaps_total:,}, workers' lives {trust.boots:,}, without an end {trust.incomplete_total:,}"
@@ -199,7 +199,7 @@ def integrity_text(trust: Integrity, sources: Sequence[Mapping[str, Any]] = (), 
 
 def _verdict(trust: Integrity) -> str:
     if not trust.complete:
-        return "NOT COMPLETE: the sums above leave out what is named here"
+        return "NOT COMPLETE: the sums above leave out the items named here"
     return "complete" if trust.records else "no records were found: nothing to sum up"
 
 
@@ -225,7 +225,7 @@ def _gap_line(gap: Mapping[str, Any]) -> str:
 def _boot_line(boot: Mapping[str, Any]) -> str:
     last = "nothing" if boot["last_seq"] is None else f"interval {boot['last_seq']} ({time_text(boot['end_ms'])})"
     if boot["state"] == "lost":
-        return f"LOST  {_life(boot)}: died; seen up to {last}, what it did after that is not known"
+        return f"LOST  {_life(boot)}: died; seen up to {last}, its later work is not known"
     return f"OPEN  {_life(boot)}: no final interval; seen up to {last}; it still runs, or died unnoticed"
 
 
@@ -244,5 +244,5 @@ def time_text(ms: int) -> str:
 
 
 def safe(text: str) -> str:
-    """Somebody else's text with everything escaped that is not meant to be seen."""
+    """Foreign text with all invisible characters escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

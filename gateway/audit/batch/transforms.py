@@ -43,6 +43,7 @@ def decode(raw: DataFrame) -> DataFrame:
     return parsed.withColumn("problem", _problem()).select(
         *(F.col("record")[name].alias(name) for name in usage.HEADER_FIELDS),
         *(F.when(_newer(), F.col("record")[name]).alias(name) for name in usage.OPTIONAL_HEADER_FIELDS),
+        *(F.when(_newer(), F.col("record")[name]).alias(name) for name in schema.DISKS),
         _completed_rows().alias("rows"),
         "origin",
         "problem",
@@ -54,8 +55,8 @@ def decode(raw: DataFrame) -> DataFrame:
 def mark_copies(decoded: DataFrame) -> DataFrame:
     """The good records, with `copy` (1 for the one that counts, 2 … for its copies) and `conflict`.
 
-    `conflict` is true for a copy that says something else than the one that counts. Which one counts depends on the
-    contents only, so that the topic and the spool give the same sums in any order of arrival.
+    `conflict` is true for a copy that differs from the one that counts. The choice depends on the contents only, so
+    that the topic and the spool give the same sums in any order of arrival.
     """
     same = Window.partitionBy(*schema.IDENTITY).orderBy("digest")
     return (
@@ -133,7 +134,7 @@ def finally_dropped(torn: bool) -> Column:
 def condensed(rows: DataFrame, window_ms: int, *columns: str) -> DataFrame:
     """Fewer rows that say the same: one for each window, outcome, reason and `columns`, to ask several questions of.
 
-    Takes and gives what totals_of_rows takes, with the window's start as `start_ms`.
+    Takes and gives the columns that totals_of_rows takes, with the window's start as `start_ms`.
     """
     start = (F.col("start_ms") - F.col("start_ms") % window_ms).alias("start_ms")
     known = F.col("repeats").isNotNull().alias("_known")  # sums leave nulls out: what can't be told stays apart
@@ -150,7 +151,7 @@ def numbering(records: DataFrame) -> DataFrame:
 
 
 def gaps(records: DataFrame) -> DataFrame:
-    """What is missing from each worker's numbering, of unique records.
+    """The gaps in each worker's numbering, of unique records.
 
     Columns: gateway, boot, worker, `gap` ("seq": the intervals first_seq … last_seq are missing; "parts": some parts
     of one interval are), first_seq, last_seq, `missing` (how many), and between which times it lies: after_ms (null:
@@ -163,9 +164,9 @@ def gaps(records: DataFrame) -> DataFrame:
 def boots(records: DataFrame) -> DataFrame:
     """One row for each worker's life, of unique records.
 
-    Columns: gateway, boot, worker, `state` ("final": ended and all accounted for; "lost": died, what it did after
-    last_seq is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq,
-    start_ms and end_ms of what was seen, lost_seq and lost_ms (null unless there is a note of its loss).
+    Columns: gateway, boot, worker, `state` ("final": ended and all accounted for; "lost": died, its work after last_seq
+    is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq, start_ms and
+    end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss).
     """
     interval = F.col("kind") == usage.INTERVAL
     lost = F.col("kind") == usage.LOST
@@ -203,6 +204,7 @@ def _problem() -> Column:
         (_bad_numbering(record), "numbering is out of range"),
         (_bad_times(record), "time is out of range"),
         (_bad_factor(record), "storage factor is out of range"),
+        (_bad_disks(record), "a volume or its topics are incomplete or out of range"),
         (_bad_shape(record), "rows do not fit the kind"),
         (F.exists(record["rows"], _bad_row), "a row is incomplete or out of range"),
     ]
@@ -259,6 +261,21 @@ def _bad_factor(record: Column) -> Column:
     return F.coalesce(_newer() & ((factor < 0) | (factor > usage.PPM)), F.lit(False))
 
 
+def _bad_disks(record: Column) -> Column:
+    def bad(each: Column, fields: dict[str, str], optional: dict[str, str]) -> Column:
+        missing = [each[name].isNull() for name in fields]
+        low = [
+            F.coalesce(each[name] < (-1 if name == "broker" else 0), F.lit(False))
+            for name, kind in (fields | optional).items()
+            if kind == "int"
+        ]
+        return each.isNull() | reduce(or_, [*missing, *low])
+
+    volumes = F.exists(record[usage.VOLUMES], lambda each: bad(each, usage.VOLUME_FIELDS, usage.OPTIONAL_VOLUME_FIELDS))
+    spread = F.exists(record[usage.SPREAD], lambda each: bad(each, usage.SPREAD_FIELDS, {}))
+    return _newer() & (F.coalesce(volumes, F.lit(False)) | F.coalesce(spread, F.lit(False)))
+
+
 def _bad_shape(record: Column) -> Column:
     size = F.size(record["rows"])
     lost = record["kind"] == usage.LOST
@@ -293,7 +310,7 @@ def _belongs(name: str) -> Column:
 
 
 def _offered() -> Column:
-    """Whether these are bytes of their own: what a policy would have done is told of bytes that also had an outcome."""
+    """Whether these are bytes of their own: a policy's would-be effect concerns bytes that also had an outcome."""
     return ~F.col("_outcome").isin(*usage.NOTES)
 
 

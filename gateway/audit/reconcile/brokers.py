@@ -1,4 +1,4 @@
-# What the audit asks the brokers itself: offsets, a topic's id, and how large logs are (reconcile.py says what for).
+# The audit's own questions to the brokers: offsets, a topic's id, and how large logs are (reconcile.py says what for).
 #
 # All with the Java client that Spark's connector brings along, so that every kafka.* property means the same in these
 # questions as in the job that reads the topic. The client is driven from Python, a call into the JVM at a time (some
@@ -243,7 +243,7 @@ def _kafka_error(error: Py4JJavaError, topic: str | None, properties: Mapping[st
     if "UnknownTopicOrPartitionException" in names:
         return f"topic {topic} does not exist at {bootstrap_servers}" if topic else f"{explain(error)}: try again"
     if "SaslAuthenticationException" in names:
-        return f"{bootstrap_servers} refuses who we say we are ({names['SaslAuthenticationException']})"
+        return f"{bootstrap_servers} refuses our credentials ({names['SaslAuthenticationException']})"
     if "SslAuthenticationException" in names:
         return (
             f"no TLS with {bootstrap_servers} ({explain(error)}): ssl.truststore.location has to hold the authority"

@@ -1,5 +1,5 @@
 # `produce-gateway audit reconcile`: its options, and where its two sides come from: the brokers (brokers.py) and the
-# usage log, added up here. What they have to do with each other is reconcile.py's. The same manners as cli.py.
+# usage log, added up here. reconcile.py compares the two. The same manners as cli.py.
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _snapshot_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway"
     )
-    parser.add_argument("--out", required=True, metavar="FILE", help="where it is written to; - is stdout")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the file to write; - is stdout")
     _add_common(parser)
     return parser
 
@@ -62,7 +62,7 @@ def _snapshot_parser() -> argparse.ArgumentParser:
 def _parser() -> argparse.ArgumentParser:
     parser = cli.new_parser(
         "reconcile",
-        "Compares what the usage log says was accepted with the growth of the brokers' logs, topic by topic.",
+        "Compares the accepted bytes of the usage log with the growth of the brokers' logs, topic by topic.",
         _EPILOG,
     )
     add = parser.add_argument
@@ -115,7 +115,7 @@ def _snapshot(options: argparse.Namespace) -> Callable[[], int]:
 
 def _reconcile(options: argparse.Namespace) -> Callable[[], int]:
     if options.bootstrap_servers is None and not options.until:
-        cli.refuse("nobody to ask: give --bootstrap-servers, or --until FILE")
+        cli.refuse("no broker to ask: give --bootstrap-servers, or --until FILE")
     if options.bootstrap_servers is None and not options.spool and not options.tables:
         cli.refuse("nothing to compare with: give --bootstrap-servers for the usage topic, or --spool, or --tables")
     if options.tables and options.spool:
@@ -141,7 +141,7 @@ def _reconcile(options: argparse.Namespace) -> Callable[[], int]:
             if end is None:
                 tell("asking the brokers")
                 end = brokers.snapshot(spark, properties, wanted)
-                # What was acknowledged before is in the usage log after an interval and a round trip to Kafka.
+                # Bytes acknowledged before are in the usage log after an interval and a round trip to Kafka.
                 time.sleep(settle_ms / 1000)
             began_ms = None if since is None else since.began_ms
             with _usage(spark, options, properties, (began_ms, end.ended_ms), tell) as (rows, complete):
@@ -187,7 +187,7 @@ def _usage(
 
 
 def count(rows: DataFrame, since: Snapshot | None, until: Snapshot, margin_ms: int) -> dict[str, Counted]:
-    """What rows of usage (with start_ms, end_ms) say was added to logs from one snapshot to the other, by topic.
+    """The additions to logs from one snapshot to the other, by topic, according to rows of usage (start_ms, end_ms).
 
     An interval within `margin_ms` of a snapshot may have been counted on either side of it: an append comes before its
     acknowledgement, and clocks of two hosts differ.

@@ -1,11 +1,11 @@
 # Whether the audit's sums agree with what the brokers' logs really hold: bytes with the growth of log dirs, messages
 # with the growth of end offsets, between two moments or since topics exist. Pure: snapshots and sums in, verdicts out;
-# brokers.py takes snapshots, reconcile_command.py adds up the usage log.
+# brokers.py takes snapshots, command.py adds up the usage log.
 #
-# What must hold for each topic is
+# For each topic this must hold:
 #     accepted <= growth <= accepted + what may have been appended though nobody was told so (usage.may_be_appended)
-# and exactly so: these are no estimates. Whatever else makes a log grow or shrink is either taken into account or makes
-# the verdict rest on less, and is named:
+# and exactly so: these are no estimates. Other causes that make a log grow or shrink are either taken into account or
+# make the verdict rest on less, and are named:
 #   - Intervals of about a second around a snapshot may count bytes on either side of it: they widen the range.
 #   - A transaction's end writes a marker into each partition it wrote to: 78 bytes and one offset (KIP-98).
 #   - Retention, compaction, DeleteRecords and tiered storage take bytes away, the broker's own compression changes
@@ -69,7 +69,7 @@ class TopicLog:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Logs of a cluster, looked at between two moments (Unix milliseconds) on the clock of who asked."""
+    """Logs of a cluster, looked at between two moments (Unix milliseconds) on the clock of the asking process."""
 
     cluster: str
     began_ms: int
@@ -79,9 +79,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What was added to a topic's logs.
+    """The additions to a topic's logs.
 
-    Of `messages` and `bytes` None says that it can't be told. `least_bytes` were added at least.
+    `messages` and `bytes` are None where they can't be told. `least_bytes` were added at least.
     """
 
     messages: int | None
@@ -94,7 +94,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the usage log says of a topic: sums over the intervals that lie surely between the two snapshots, and over
+    """A topic in the usage log: sums over the intervals that lie surely between the two snapshots, and over
     those that touch one of them."""
 
     accepted: Sum = NOTHING
@@ -103,7 +103,7 @@ class Counted:
 
     @property
     def most(self) -> Sum:
-        """What the log can have grown by at most."""
+        """The most that the log can have grown by."""
         return self.accepted.plus(self.maybe).plus(self.in_flight)
 
 
@@ -128,9 +128,9 @@ class Verdict:
 
 
 def growth(since: TopicLog | None, until: TopicLog | None) -> Growth:
-    """How a topic's logs grew from one look to the other; `since` None: from when it was made."""
+    """The growth of a topic's logs from one look to the other; `since` None: from when it was made."""
     if until is None:
-        return Growth(None, None, again=True, reasons=("the topic is deleted: what its log held is not known",))
+        return Growth(None, None, again=True, reasons=("the topic is deleted: its log's contents are not known",))
     if since is not None and since.id != until.id:
         whole = growth(None, until)
         return Growth(
@@ -242,7 +242,7 @@ def _span(markers: tuple[int, int]) -> str:
 
 
 def _past(over: Sum, complete: bool) -> str:
-    also = "" if complete else ", or are in what is missing from the usage log"
+    also = "" if complete else ", or are in the gaps of the usage log"
     return f"{_words(over)} were not produced through the gateway{also}"
 
 
@@ -351,7 +351,7 @@ def as_json(since: Snapshot | None, until: Snapshot, verdicts: list[Verdict], co
 
 
 def as_text(verdicts: list[Verdict], complete: bool) -> str:
-    """A table for a terminal, a line for each reason, and what it comes to in all."""
+    """A table for a terminal, a line for each reason, and the verdict."""
     shown = [each for each in verdicts if not each.quiet]
     head = [
         *("topic", "accepted bytes", "maybe appended bytes", "in-flight bytes", "growth bytes"),
@@ -367,7 +367,7 @@ def as_text(verdicts: list[Verdict], complete: bool) -> str:
         lines += [f"    {reason}" for reason in reasons]
     counts = {name: sum(each.verdict == name for each in verdicts) for name in (AGREES, DIFFERS, UNKNOWN)}
     if not complete:
-        lines.append("the usage log is NOT COMPLETE: `produce-gateway audit` says what is missing")
+        lines.append("the usage log is NOT COMPLETE: `produce-gateway audit` names the gaps")
     lines.append(f"{len(verdicts):,} topics: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
     return "\n".join(lines)
 

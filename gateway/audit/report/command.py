@@ -57,17 +57,17 @@ def _report(reading: Reading, output: Path, generated_ms: int | None) -> int:
     except OSError as error:
         return cli.fail(f"--output: {output}: {error.strerror}")
     complete = facts.integrity.complete
-    verdict = "complete" if complete else "NOT COMPLETE, it says what is missing"
+    verdict = "complete" if complete else "NOT COMPLETE, it names the gaps"
     return cli.put(
         f"{output}: {size:,} bytes, {verdict}", cli.INCOMPLETE if options.strict and not complete else cli.OK
     )
 
 
 def write(path: Path, text: str) -> int:
-    """Put the whole file in its place at once, so that nobody ever sees half of it; gives its size in bytes.
+    """Put the whole file in its place at once, so that no reader ever sees half of it; gives its size in bytes.
 
     Raises:
-        OSError: it can't be written; what was there before is still there.
+        OSError: it can't be written; the earlier file is still there.
     """
     data = text.encode()
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -85,7 +85,7 @@ def write(path: Path, text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = cli.new_parser(
         "report",
-        "Writes one HTML file with plots: who sent what, what was refused and why, and whether it adds up.",
+        "Writes one HTML file with plots: traffic by client and topic, refusals with reasons, and whether it adds up.",
         _EPILOG,
     )
     add = parser.add_argument

@@ -29,7 +29,7 @@ _UNITS: Final = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e
 
 
 class Group(NamedTuple):
-    """What somebody comes to: a row of transforms.totals. Without `names`: all others, `members` of them."""
+    """The sums of one name: a row of transforms.totals. Without `names`: all others, `members` of them."""
 
     names: tuple[str, ...]
     sums: Mapping[str, int]
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic (or all others: name None) with what was offered, accepted and rejected per window, in bytes."""
+    """A topic (or all others: name None) with its offered, accepted and rejected bytes per window."""
 
     group: Group
     offered: Sequence[int]
@@ -59,7 +59,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the report says. Topics and clients come with the largest first, and the others together at the end."""
+    """The report's contents. Topics and clients come with the largest first, and the others together at the end."""
 
     sources: Sequence[Mapping[str, Any]]
     first_ms: int  # when the first interval begins and the last one ends, Unix ms
@@ -199,7 +199,7 @@ def _rejected_heat(facts: Facts) -> Figure:
 
 
 def _held(facts: Facts) -> list[Line]:
-    """What storage protection delayed and rejected."""
+    """The bytes that storage protection delayed and rejected."""
     names = {"delayed": "delayed by storage protection", "rejected": "rejected by storage protection"}
     found = []
     for outcome, name in names.items():
@@ -293,7 +293,7 @@ def _duration(ms: int) -> str:
 
 
 def _name(text: str) -> str:
-    """Somebody's name of itself: visible, and no longer than a line or two."""
+    """A client's own name: visible, and no longer than a line or two."""
     shown = tables.safe(text)
     return (shown if len(shown) <= 120 else f"{shown[:80]}…{shown[-39:]}") or "(none)"
 

@@ -50,7 +50,7 @@ _MANY_TIMES: Final = 100  # from there on a linear scale shows the largest only
 # By years, months, days, hours, minutes, seconds; and where one of them begins.
 _TICKS: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _ROUND_TICKS: Final = ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M"]
-_STYLE: Final[Any] = {
+STYLE: Final[Any] = {
     "svg.hashsalt": "produce-gateway",
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",  # matplotlib brings it along
@@ -84,7 +84,7 @@ class Times(NamedTuple):
     windows: int
 
     def edges(self) -> list[float]:
-        """Where windows begin and end, in matplotlib's days."""
+        """The bounds of windows, in matplotlib's days."""
         return [_day(self.start_ms + i * self.step_ms) for i in range(self.windows + 1)]
 
     def per_second(self, amounts: Sequence[int]) -> Any:
@@ -111,7 +111,7 @@ Span = tuple[int, int]  # from, to in Unix ms: records of that time are missing
 
 
 def offered_and_accepted(times: Times, pairs: Sequence[Pair], gaps: Sequence[Span] = ()) -> str:
-    """A panel for each topic: the accepted bytes as an area, what was offered beyond them on top of it."""
+    """A panel for each topic: the accepted bytes as an area, the other offered bytes on top of it."""
     columns = 2 if len(pairs) > 1 else 1
     rows = math.ceil(len(pairs) / columns)
     with _figure(0.55 + 1.55 * rows) as (figure, out):
@@ -154,7 +154,7 @@ def stacked(times: Times, lines: Sequence[Line], gaps: Sequence[Span] = ()) -> s
 
 
 def storage(times: Times, factor: Sequence[float | None], held: Sequence[Line], gaps: Sequence[Span] = ()) -> str:
-    """The storage factor (None: not known), and beneath it what storage protection held back, if there is any."""
+    """The storage factor (None: not known), and beneath it the bytes that storage protection held back, if any."""
     known = any(each is not None for each in factor)
     heights = [*([1.3] if known else []), *([1.0] if held else [])]
     with _figure(0.6 + 1.55 * sum(heights)) as (figure, out):
@@ -218,7 +218,7 @@ def heat(times: Times, rows: Sequence[Line], of: Sequence[Line] | None = None) -
 def _figure(height: float) -> Iterator[tuple[Figure, list[str]]]:
     """A figure, and a list that has its SVG in the end."""
     out: list[str] = []
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(_WIDTH, height))
         yield figure, out
         text = io.StringIO()

@@ -1,4 +1,4 @@
-# What the report says, asked of the records: page.Facts. Spark sums up; here come only as many rows as the page shows,
+# The report's contents, asked of the records: page.Facts. Spark sums up; here come only as many rows as the page shows,
 # however many topics and clients there are. Knows neither argv nor how it is shown.
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _series(
 def _largest(
     cells: DataFrame, by: Sequence[str], value: Column, limit: int, totals: Mapping[str, int] | None = None
 ) -> list[Group]:
-    """The groups with most of `value`, and where the totals are given, what all the others come to."""
+    """The groups with most of `value`, and where the totals are given, the sum of all the others."""
     sums = transforms.totals_of_rows(cells, by).withColumn("_value", value)
     some = sums if totals is not None else sums.where(F.col("_value") > 0)
     rows = _sums(some.orderBy(F.col("_value").desc(), *by).limit(limit).drop("_value"))

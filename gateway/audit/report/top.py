@@ -1,5 +1,5 @@
-# Who had most of something: the groups with the largest sums, found where the data is, so that a million client ids
-# cost no more memory here than the few that are shown. Gives a Ranking, and shows it as text or JSON; knows no argv.
+# The largest of something: the groups with the largest sums, found where the data is, so that a million client ids cost
+# no more memory here than the few that are shown. Gives a Ranking, and shows it as text or JSON; knows no argv.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON_VERSION: Final = 1
 DROPPED: Final = "dropped"
 _VALUE: Final = "_value"
 _RANK: Final = "_rank"
-# What is shown beside the sum that ranks, in this order.
+# The sums shown beside the one that ranks, in this order.
 _BESIDE: Final = (DROPPED, "rejected", "delayed", "errored", schema.OFFERED, "accepted")
 
 
@@ -26,7 +26,7 @@ _BESIDE: Final = (DROPPED, "rejected", "delayed", "errored", schema.OFFERED, "ac
 class Wish:
     """The `limit` groups of `question.by` with the largest sum of `what`, in each window if there is one.
 
-    `what`: "dropped" (what never got in), or any of schema.SUMS, in bytes.
+    `what`: "dropped" (bytes that never got in), or any of schema.SUMS, in bytes.
     """
 
     question: Question
@@ -102,7 +102,7 @@ def as_json(ranking: Ranking) -> dict[str, Any]:
 
 
 def as_text(ranking: Ranking) -> str:
-    """A table for a terminal, the sum that ranks first, then what was not right with the records."""
+    """A table for a terminal, the sum that ranks first, then the faults of the records."""
     what = ranking.wish.what
     shown = [what, *(name for name in _BESIDE if name != what)]
     keys = _keys(ranking)

@@ -17,7 +17,7 @@ what:
   rejected   bytes of rejected attempts; a client that sends again counts again
   delayed    bytes that had to wait for a limit
   errored    bytes that brokers refused
-  offered    all that was sent; accepted: what brokers took
+  offered    all sent bytes; accepted: bytes that brokers took
 
 exit codes: those of `produce-gateway audit`
 
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         reading = cli.checked_sources(options, cli.now_ms())
         by = cli.choice("--by", options.by, usage.DIMENSIONS)
         if not by:
-            cli.refuse("--by: who is to be ranked?")
+            cli.refuse("--by: name the dimensions to rank")
         if options.limit < 1:
             cli.refuse(f"--limit: {options.limit} is no number of rows")
         window = cli.duration("--window", options.window) if options.window is not None else None
@@ -56,11 +56,11 @@ def _top(reading: Reading, by: tuple[str, ...], window_ms: int | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = cli.new_parser("top", "Who had most dropped, rejected, delayed … bytes.", _EPILOG)
+    parser = cli.new_parser("top", "The clients with most dropped, rejected, delayed … bytes.", _EPILOG)
     add = parser.add_argument
     add("--by", default="client_id", metavar="A,B", help=f"any of {', '.join(usage.DIMENSIONS)} (%(default)s)")
-    add("--what", choices=WHAT, default="dropped", help="what they are ranked by (%(default)s)")
-    add("--limit", type=int, default=10, metavar="N", help="how many to show, of each window (%(default)s)")
+    add("--what", choices=WHAT, default="dropped", help="the sum to rank by (%(default)s)")
+    add("--limit", type=int, default=10, metavar="N", help="number of rows to show, of each window (%(default)s)")
     add("--window", metavar="DURATION", help="the top of each 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
     cli.add_sources(parser)

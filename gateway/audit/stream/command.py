@@ -44,12 +44,17 @@ def _stream_parser() -> argparse.ArgumentParser:
     add("--bootstrap-servers", required=True, metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
     add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
     add("--output", required=True, metavar="DIR", help="the tables: a directory, or s3a://…, hdfs://…")
-    add("--checkpoint", metavar="DIR", help="how far it has come (OUTPUT/_checkpoint)")
+    add("--checkpoint", metavar="DIR", help="the stream's progress (OUTPUT/_checkpoint)")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="what is in the topic now, then end (the default)")
+    how.add_argument("--once", action="store_true", help="read the topic's present records, then end (the default)")
     how.add_argument("--interval", metavar="DURATION", help="go on, with a batch every 30s, 5m …")
     add("--max-records", type=int, default=50_000, metavar="N", help="of one batch at most (%(default)s)")
-    add("--derive-every", default="5m", metavar="DURATION", help="how often gaps and lives are told (%(default)s)")
+    add(
+        "--derive-every",
+        default="5m",
+        metavar="DURATION",
+        help="how often the stream updates gaps and lives (%(default)s)",
+    )
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
     cli.add_spark_options(parser)

@@ -36,7 +36,7 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be read, and how."""
+    """The topic to read, and how."""
 
     bootstrap_servers: str
     topic: str
@@ -50,7 +50,7 @@ class Plan:
 def run(
     spark: SparkSession, tables: Tables, plan: Plan, tell: Callable[[str], None] = job.no_progress
 ) -> dict[str, int]:
-    """Run the stream to its end, or until SIGTERM or SIGINT; gives what it has added, by table.
+    """Run the stream to its end, or until SIGTERM or SIGINT; gives the number of added rows, by table.
 
     Raises:
         AuditError: the topic can't be read on, the checkpoint belongs to something else, another stream took over.
@@ -111,7 +111,7 @@ def _check_checkpoint(spark: SparkSession, tables: Tables, plan: Plan, topic_id:
     if theirs["tables"] != tables.id or theirs["topic"] != plan.topic:
         raise AuditError(
             f"the checkpoint {plan.checkpoint} belongs to other tables or another topic ({theirs['topic']}): give"
-            " another --checkpoint; what these tables have counted is not counted again"
+            " another --checkpoint; records that these tables have counted are not counted again"
         )
     if theirs["topic_id"] != topic_id:
         raise AuditError(_made_again(plan))
@@ -119,8 +119,8 @@ def _check_checkpoint(spark: SparkSession, tables: Tables, plan: Plan, topic_id:
 
 def _made_again(plan: Plan) -> str:
     return (
-        f"topic {plan.topic} was deleted and made again since {plan.checkpoint} was begun: what was read before is in"
-        " the tables; go on with another --checkpoint (nothing is counted twice, what is missing shows in `gaps`)"
+        f"topic {plan.topic} was deleted and made again since {plan.checkpoint} was begun: the records read before are"
+        " in the tables; go on with another --checkpoint (nothing is counted twice, missing records show in `gaps`)"
     )
 
 
@@ -129,8 +129,8 @@ def _explain(error: BaseException, plan: Plan) -> str:
     if "records that were there at the start are gone" in said or "data may have been missed" in str(error):
         return (
             f"records of {plan.topic} are gone that had not been read yet (retention, or the topic was made again):"
-            " what was read before is in the tables; give the topic a longer retention and go on with another"
-            " --checkpoint (nothing is counted twice, what is missing shows in `gaps`)"
+            " the records read before are in the tables; give the topic a longer retention and go on with another"
+            " --checkpoint (nothing is counted twice, missing records show in `gaps`)"
         )
     return said
 
@@ -186,7 +186,7 @@ class _Sink:
         return writer.trigger(processingTime=f"{self._plan.interval_s * 1000:.0f} milliseconds").start()
 
     def _take(self, frame: DataFrame, number: int) -> None:
-        # What goes wrong in here reaches the query's caller only as the text of a Python traceback.
+        # A failure in here reaches the query's caller only as the text of a Python traceback.
         try:
             self._tables.spark = frame.sparkSession
             added = add(self._writer, frame, self._topic_id, self._check_topic)
@@ -217,7 +217,8 @@ class _Sink:
 
 
 def add(writer: Writer, frame: DataFrame, topic_id: str, check: Callable[[], None] = lambda: None) -> dict[str, int]:
-    """One batch of the topic (as Spark's Kafka source gives it) into the tables; gives what was added, by table.
+    """One batch of the topic (as Spark's Kafka source gives it) into the tables; gives the number of added rows, by
+    table.
 
     `check` is called when everything has been read, before anything counts.
     """
@@ -257,7 +258,7 @@ def decode(frame: DataFrame, topic_id: str) -> DataFrame:
     names = ("origin_topic", *layout.ORIGIN, "timestamp_ms")
     good = F.col("problem").isNull()
     return decoded.select(
-        *(*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "rows", "digest", "problem"),
+        *(*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, *schema.DISKS, "rows", "digest", "problem"),
         *(F.col("origin")[name].alias(name) for name in names),
         F.when(~good, F.col("origin")["text"]).alias("value"),
     ).withColumn("date", F.when(good, store.day("start_ms")).otherwise(store.day("timestamp_ms")))
@@ -301,6 +302,7 @@ def _columns() -> list[Column]:
         "rows": F.when(counts, F.col("rows")),
         "row_count": F.when(counts, F.size("rows").cast("long")),
         **{name: F.when(~bad, F.col(name)) for name in (*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "digest")},
+        **{name: F.when(counts, F.col(name)) for name in schema.DISKS},
     }
     return [told.get(name, F.col(name)).alias(name) for name in layout.RECORDS_SCHEMA.names]
 

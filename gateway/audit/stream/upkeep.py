@@ -25,7 +25,7 @@ GRACE_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an upkeep has done."""
+    """An upkeep's results."""
 
     files_before: int  # of the table `records`
     files_after: int

@@ -14,6 +14,7 @@ from gateway import config
 from gateway import policy_document as document
 from gateway.audit import cli
 from policies.policy_set import PolicySet
+from policies.rollout import EVERYBODY
 from policies.whatif.replay import WARM_UP_S
 from policies.whatif.rows import Rules
 
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 BY: Final = ("broker", "topic", "principal", "client_id")
 _DESCRIPTION: Final = (
-    "What a policy would have done to the recorded usage: who would have been rejected or delayed, by how much."
+    "A policy's would-be effect on the recorded usage: the clients rejected or delayed, and the bytes."
 )
 _EPILOG: Final = """\
-POLICY is a gateway's configuration file: its thresholds, client_quotas and resource_groups are replayed, and enforced
-whatever mode they are in. With --apply a document of `produce-gateway policies` stands over it.
+POLICY is a gateway's configuration file: its thresholds, client_quotas and resource_groups are replayed, and
+enforced in any mode. With --apply a document of `produce-gateway policies` stands over it.
 
 exit codes: 0 done; 1 it could not be done, or POLICY is wrong; 2 wrong options; 3 with --strict, when something is
 missing.
@@ -100,7 +101,7 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
 
 
 def rules_of(settings: config.Settings, changes: dict[Any, Any], delivery_s: float) -> tuple[Rules, list[str]]:
-    """What of a configuration, and of changes at run time, can be replayed; and what to know about the rest."""
+    """The parts of a configuration, and of changes at run time, that can be replayed; and notes on the rest."""
     values = dict(PolicySet(settings.policy_values(), changes).effective())
     groups = settings.resource_groups
     rules = Rules(
@@ -115,11 +116,16 @@ def rules_of(settings: config.Settings, changes: dict[Any, Any], delivery_s: flo
     found = []
     modes = {settings.mode, settings.thresholds.mode, settings.client_quotas_mode, groups.mode}
     if "observe" in modes:
-        found.append("mode observe: this is what the policies would do if they were enforced")
+        found.append("mode observe: this is the policies' effect if they were enforced")
+    elif min(settings.rollout) < EVERYBODY:
+        found.append(
+            "enforce_percent: this is what the policies would do if they were enforced for all clients; each client's"
+            " part of it holds as soon as it is among those for whom they are (place in --format json)"
+        )
     if settings.thresholds.source:
-        found.append(f"thresholds.source {settings.thresholds.source}: what it would say is not known here")
+        found.append(f"thresholds.source {settings.thresholds.source}: its decisions are not known here")
     if settings.policies:
-        found.append("policies of your own are not replayed: what they rejected stays rejected")
+        found.append("policies of your own are not replayed: the bytes that they rejected stay rejected")
     if any(key.kind == "quota" and key.quota.type == "request_percentage" for key in values):
         found.append("request_percentage is not replayed: records don't say how long requests took")
     if settings.acks0 == "drop":
@@ -137,11 +143,11 @@ def _changes(path: Path | None) -> dict[Any, Any]:
 
 
 def _unsure(answer: Any, rules: Rules, topics: int | None) -> list[str]:
-    """What the records leave open."""
+    """The questions that the records leave open."""
     found = []
     if answer.unknown:
         found.append(
-            "of some rejected bytes nobody can tell whether they came again: what was dropped is an upper bound"
+            "some rejected bytes may have come again, which no record tells: the dropped bytes are an upper bound"
         )
     policies = PolicySet(rules.values)
     implicit = any(
@@ -149,9 +155,7 @@ def _unsure(answer: Any, rules: Rules, topics: int | None) -> list[str]:
     )
     if topics is None and implicit:
         shares = ", ".join(f"{count} on broker {broker}" for broker, count in sorted(answer.shares.items())[:5])
-        found.append(
-            f"topics without a threshold share what is left; counted are those with traffic ({shares}): --topics"
-        )
+        found.append(f"topics without a threshold share the rest; counted are those with traffic ({shares}): --topics")
     return found
 
 

@@ -3,12 +3,14 @@
 # `produce-gateway policies apply` takes, with the reasons beside it.
 #
 # A rate is what was offered for the first time: an attempt that repeats a rejected one asks for nothing more. It is
-# taken per broker, since thresholds hold on each, and the busiest broker counts. Knows neither argv nor a gateway.
+# taken per broker, since thresholds hold on each, and the busiest broker counts. A topic makes room for others only on
+# brokers where it had traffic. Knows neither argv nor a gateway.
 
 from __future__ import annotations
 
 import math
 import textwrap
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -20,7 +22,6 @@ from gateway import policy_document as document
 from gateway.audit import schema
 from policies import usage
 from policies.engine import INTERNAL_TOPICS
-from policies.fleet.shares import fair
 from policies.units import exact_size, format_rate
 
 _DIGITS: Final = 2  # of a threshold: more would say more than is known
@@ -28,7 +29,7 @@ _DIGITS: Final = 2  # of a threshold: more would say more than is known
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for, in bytes per second. `percentile` of windows of `window_ms`; `headroom`, `reserve`: shares.
+    """The wish, in bytes per second. `percentile` of windows of `window_ms`; `headroom`, `reserve`: shares.
 
     `total`: of each broker. `least`: of each topic. `reserve`: of the total, for topics that have no threshold.
     """
@@ -43,7 +44,8 @@ class Wish:
 
 class Busiest(NamedTuple):
     """A topic on the broker where it wants most. `rate`: the percentile, bytes per second, of `windows` with traffic;
-    `most`: the highest. `unknown`: whether some of it may be repeats that nobody can tell.
+    `most`: the highest. `unknown`: whether some of it may be repeats that the records can't tell. `brokers`: all on
+    which it had traffic.
     """
 
     topic: str
@@ -52,10 +54,11 @@ class Busiest(NamedTuple):
     most: float
     windows: int
     unknown: bool
+    brokers: tuple[int, ...]
 
 
 class Advice(NamedTuple):
-    """`wanted`: with head-room, and at least the least; `threshold`: what there is for it. Bytes per second."""
+    """`wanted`: with head-room, and at least the least; `threshold`: its part. Bytes per second."""
 
     busiest: Busiest
     wanted: float
@@ -68,7 +71,7 @@ class Advice(NamedTuple):
 
 
 class CannotAdvise(ValueError):
-    """What is wished can't be; the text says why and what would be possible."""
+    """The wish can't be met; the text gives the reason and a possible wish."""
 
 
 def busiest(rows: DataFrame, wish: Wish) -> list[Busiest]:
@@ -86,6 +89,7 @@ def busiest(rows: DataFrame, wish: Wish) -> list[Busiest]:
         )
     )
     found: dict[str, Busiest] = {}
+    brokers: dict[str, list[int]] = defaultdict(list)
     seconds = wish.window_ms / 1000
     sums = per_window.where("bytes > 0").groupBy("broker", "topic")
     for row in sums.agg(
@@ -94,37 +98,70 @@ def busiest(rows: DataFrame, wish: Wish) -> list[Busiest]:
         F.count(F.lit(1)).alias("windows"),
         (F.sum("unknown") > 0).alias("unknown"),
     ).collect():
+        brokers[row["topic"]].append(row["broker"])
         each = Busiest(
-            row["topic"], row["broker"], row["usual"] / seconds, row["most"] / seconds, row["windows"], row["unknown"]
-        )
+            row["topic"], row["broker"], row["usual"] / seconds, row["most"] / seconds, row["windows"], row["unknown"],
+            (),
+        )  # fmt: skip
         if each.topic not in found or (each.rate, -each.broker) > (found[each.topic].rate, -found[each.topic].broker):
             found[each.topic] = each
-    return [found[topic] for topic in sorted(found)]
+    return [found[topic]._replace(brokers=tuple(sorted(brokers[topic]))) for topic in sorted(found)]
 
 
 def advise(topics: Sequence[Busiest], wish: Wish) -> list[Advice]:
-    """A threshold for each topic. All together never exceed the total less the reserve; where they would, the least
-    demanding get what they want, and the others alike (max-min fair).
+    """A threshold for each topic. Those of no broker's topics together ever exceed its total less the reserve; where
+    they would, the least demanding get what they want, and the others alike (max-min fair).
 
     Raises:
         CannotAdvise: not even the least for each fits.
     """
     room = wish.total * (1.0 - wish.reserve)
-    if wish.least * len(topics) > room:
+    broker, most = max(_topics_of(topics).items(), key=lambda found: len(found[1]), default=(0, []))
+    if wish.least * len(most) > room:
         raise CannotAdvise(
-            f"{len(topics)} topics with at least {format_rate(wish.least)} each need"
-            f" {format_rate(wish.least * len(topics))}, and there are {format_rate(room)} (the total less the reserve):"
-            f" lower --min to {math.floor(room / len(topics))}, or raise the total"
+            f"{len(most)} topics of broker {broker} with at least {format_rate(wish.least)} each need"
+            f" {format_rate(wish.least * len(most))}, and there are {format_rate(room)} (the total less the reserve):"
+            f" lower --min to {math.floor(room / len(most))}, or raise the total"
         )
     wanted = [max(wish.least, _up(each.rate * (1.0 + wish.headroom))) for each in topics]
-    granted = wanted
-    if math.fsum(wanted) > room:
-        more = fair([(1.0, want - wish.least) for want in wanted], room - wish.least * len(wanted))
-        rates = [wish.least + each for each in more]
-        granted = [
-            want if rate >= want else max(wish.least, _down(rate)) for want, rate in zip(wanted, rates, strict=True)
-        ]
+    rates = _fill(topics, wanted, room, wish.least)
+    granted = [want if rate >= want else max(wish.least, _down(rate)) for want, rate in zip(wanted, rates, strict=True)]
     return [Advice(*each) for each in zip(topics, wanted, granted, strict=True)]
+
+
+def _topics_of(topics: Sequence[Busiest]) -> dict[int, list[int]]:
+    """By broker, which of them it has."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for number, each in enumerate(topics):
+        for broker in each.brokers:
+            found[broker].append(number)
+    return found
+
+
+def _fill(topics: Sequence[Busiest], wanted: Sequence[float], room: float, least: float) -> list[float]:
+    """Rates that rise together from `least`, each until it is the wanted one or until one of its brokers is full."""
+    members = _topics_of(topics)
+    left = {broker: room - least * len(numbers) for broker, numbers in members.items()}
+    risers = {broker: len(numbers) for broker, numbers in members.items()}
+    order = deque(sorted(range(len(topics)), key=wanted.__getitem__))
+    rates, rising, level = list(wanted), set(order), least
+    while rising:
+        if order[0] not in rising:
+            order.popleft()
+            continue
+        step, ends = wanted[order[0]] - level, [order[0]]
+        for broker, count in risers.items():
+            if count and left[broker] / count < step:
+                step, ends = max(0.0, left[broker] / count), [number for number in members[broker] if number in rising]
+        level += step
+        for broker, count in risers.items():
+            left[broker] -= step * count
+        for number in ends:
+            rising.remove(number)
+            rates[number] = level
+            for broker in topics[number].brokers:
+                risers[broker] -= 1
+    return rates
 
 
 def _up(rate: float) -> float:
@@ -151,7 +188,7 @@ def policy_document(advice: Sequence[Advice], wish: Wish) -> dict[str, Any]:
 
 
 def reasons(advice: Sequence[Advice], wish: Wish) -> dict[str, str]:
-    """Why each topic has its threshold."""
+    """The reason for each topic's threshold."""
     span = _span(wish.window_ms)
     found = {}
     for each in advice:
@@ -176,10 +213,12 @@ def as_yaml(advice: Sequence[Advice], wish: Wish, complete: bool = True) -> str:
 
     `complete`: whether nothing is missing from the records.
     """
-    used = math.fsum(each.threshold for each in advice)
+    on = _topics_of([each.busiest for each in advice]).values()
+    used = max((math.fsum(advice[number].threshold for number in numbers) for numbers in on), default=0.0)
     lines = [
         "# Thresholds from recorded usage, for `produce-gateway policies apply`; they hold on each broker.",
-        f"# Topics' own take {format_rate(used)} of the total of {format_rate(wish.total)}; all others share the rest.",
+        f"# A broker's topics take at most {format_rate(used)} of the total of {format_rate(wish.total)} together; all"
+        " others share the rest.",
         "# A topic beyond its threshold is held back only while its broker is beyond the total.",
     ]
     if not complete:

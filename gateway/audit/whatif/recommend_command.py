@@ -12,7 +12,7 @@ from gateway.audit import cli
 from policies.units import parse_size
 
 _EPILOG: Final = """\
-What is printed is what `produce-gateway policies apply` takes, with the reasons as comments:
+The command prints a document that `produce-gateway policies apply` takes, with the reasons as comments:
   produce-gateway audit recommend --total 20MB --tables ./audit --from 7d > wish.yaml
   produce-gateway audit what-if gateway.yaml --apply wish.yaml --tables ./audit --from 7d
   produce-gateway policies apply wish.yaml

@@ -10,6 +10,7 @@ from gateway.audit import schema
 from gateway.audit.batch import dropped
 from gateway.audit.batch.tables import AT_MOST, align, labels, safe, title, with_note
 from gateway.audit.whatif.whatif import ACTUAL, CHANGE, MEASURES, Answer, Effect
+from policies.rollout import place
 from policies.units import format_rate
 from policies.usage import DELAYED
 from policies.whatif.replay import WAITING
@@ -27,7 +28,7 @@ _MOST: Final = 1000  # clients in JSON
 
 
 def as_json(answer: Answer, about: Mapping[str, Any]) -> dict[str, Any]:
-    """In the shape that docs/what-if.md describes. `about`: what stands beside the numbers."""
+    """In the shape that docs/what-if.md describes. `about`: the fields beside the numbers."""
     question = answer.question
     return {
         "version": JSON_VERSION,
@@ -56,7 +57,7 @@ def as_text(answer: Answer, name: str) -> str:
 
 
 def in_words(answer: Answer, name: str) -> str:
-    """Who would be hit: "with clicks at 8 MB/s you would have dropped 1.2 GB of these three clients"."""
+    """The clients that would be hit: "with clicks at 8 MB/s you would have dropped 1.2 GB of these three clients"."""
     lines = []
     for what, verb in _VERBS.items():
 
@@ -98,7 +99,7 @@ def _table(answer: Answer) -> str:
 
 
 def _dropped_table(answer: Answer) -> str:
-    """Beside the attempts that were rejected: what never got in. Nothing, if that is nothing."""
+    """Beside the rejected attempts: the bytes that never got in. Nothing, if there are none."""
     keys = _keys(answer)
     body = []
     for names, actual, change, bound in _dropped(answer):
@@ -152,6 +153,7 @@ def _client(effect: Effect) -> dict[str, Any]:
     actual, change = sums(ACTUAL), sums(CHANGE)
     return {
         **effect.keys,
+        "place": round(place(effect.keys["principal"], effect.keys["client_id"]), 2),
         "actual": actual,
         "what_if": {name: actual[name] + change[name] for name in actual},
         "difference": change,

@@ -1,6 +1,6 @@
-# What a policy would have done to recorded usage: the replay of policies/whatif/replay.py, over Spark. Rows go to
-# Python in Arrow batches, in the order of time, those of one broker to one process; where limits hold over all brokers,
-# all rows go to one. What comes back is differences, a few rows even for many millions.
+# The effect that a policy would have had on recorded usage: the replay of policies/whatif/replay.py, over Spark. Rows
+# go to Python in Arrow batches, in the order of time, those of one broker to one process; where limits hold over all
+# brokers, all rows go to one. Only differences come back, a few rows even for many millions.
 #
 # Knows neither argv nor how an answer is shown; decides nothing itself.
 
@@ -52,7 +52,7 @@ _SHIFT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What became of something, really (`actual`) and by the policy (`actual` and `change`): MEASURES by outcome.
+    """The fate of one group's bytes, really (`actual`) and by the policy (`actual` and `change`): MEASURES by outcome.
 
     `keys`: the values that it was asked by; `outcomes`: (outcome, reason) -> (actual, change).
     """
@@ -66,8 +66,8 @@ class Effect:
         return sum(found[at]["bytes"] for (name, _), found in self.outcomes.items() if name == outcome)
 
     def dropped(self, which: str, torn: bool = False) -> int:
-        """Bytes that never got in because nobody sent them again; `which`: ACTUAL, or CHANGE. An upper bound where the
-        records can't tell what was sent again, or where `torn`: what dropped.tears says of `keys`.
+        """Bytes that never got in because no client sent them again; `which`: ACTUAL, or CHANGE. An upper bound where
+        the records can't tell which bytes were sent again, or where `torn`: the answer of dropped.tears for `keys`.
         """
         really = self._dropped(lambda actual, change: actual, torn)
         if which == ACTUAL:
@@ -88,8 +88,8 @@ class Effect:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`rows`: as asked, by window and keys. `clients`: over the whole time, by CLIENT, the hardest hit first.
-    `unknown`: whether there are rejected bytes of which nobody can tell whether they came again. `shares`: by broker,
-    how many topics were taken to share what explicit thresholds leave.
+    `unknown`: whether there are rejected bytes that may have come again, which the records can't tell. `shares`: by
+    broker, the number of topics taken to share the rest that explicit thresholds leave.
     """
 
     question: job.Question
@@ -111,7 +111,7 @@ def what_if(
 
     Args:
         question: `by` some of BY.
-        topics: how many topics each broker leads; None: those that the records name.
+        topics: the number of topics that each broker leads; None: those that the records name.
     """
     rows = _rows(records)
     start = None if question.from_ms is None else question.from_ms - _WARM_UP_MS
@@ -142,7 +142,7 @@ def _rows(records: job.Records) -> DataFrame:
 
 
 def _phases(rows: DataFrame, intervals: DataFrame) -> dict[Life, Phase]:
-    """When each worker ticked, as far as its rejections tell (tick_phase.py)."""
+    """The moments when each worker ticked, as far as its rejections tell (tick_phase.py)."""
     wait = F.col("delay_ms") / F.col("requests")
     first = F.floor((F.col("start_ms") + wait) % tick_phase.TICK_MS / tick_phase.BIN_MS)
     width = F.greatest(F.lit(1), F.floor((F.col("end_ms") - F.col("start_ms")) / tick_phase.BIN_MS))
@@ -241,7 +241,7 @@ def _packed(shifts: Iterable[Shift]) -> Iterator[RecordBatch]:
 
 
 def _beside(rows: DataFrame, window_ms: int | None) -> DataFrame:
-    """What really happened, in the columns of differences. Delays are those of notes: a row of another outcome repeats
+    """The real outcomes, in the columns of differences. Delays are those of notes: a row of another outcome repeats
     them.
     """
     window = F.lit(0) if window_ms is None else F.col("start_ms") - F.col("start_ms") % window_ms

@@ -1,6 +1,6 @@
 # Thresholds from a source of the operator's own (produce_gateway.quota_sources): asked on a fixed schedule, in a
-# thread, with the time limit of storage's sources. What it says replaces those of the configuration file, as a whole
-# and only if it can be; what was valid last stays.
+# thread, with the time limit of storage's sources. Its answer replaces those of the configuration file, as a whole and
+# only if it is valid; what was valid last stays.
 #
 # Knows neither workers nor what was changed at run time: `take` gets what it says when that is something else. Source:
 # the quota source of [DISK] and [035].
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from gateway.storage.views import BoundedCall
-from policies.policy_set import PolicyError
+from policies.policy_values import PolicyError
 from policies.storage import ObservationFailed, QuotaSource
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.values import ThresholdError, check
@@ -29,7 +29,7 @@ class QuotaFeed:
     """Keeps thresholds in step with a source."""
 
     def __init__(self, source: QuotaSource, interval_s: float, take: Take) -> None:
-        """`take(total, topics)` may raise PolicyError: what the source says can't be."""
+        """`take(total, topics)` may raise PolicyError: the source's values can't be."""
         self._source = source
         self._interval_s = interval_s
         self._take = take

@@ -2,51 +2,88 @@
 # it. A change is judged, kept, read again, audited, and only then answered.
 #
 # Changes wait for each other here and are made one after another, in a thread; between them the store is polled for
-# those of other gateways. Who asks for one may give up, the change is made all the same. Knows no door and no worker:
+# those of other gateways. A client may give up waiting; its change is made nevertheless. Knows no door and no worker:
 # `changed` is told what holds.
+#
+# A change with an end is taken back here: by each gateway that finds it over, also one that was down at that time. The
+# first one makes the change, and for all others there is nothing left to be done. So it goes by the brokers' time where
+# that is known (brokers_time.py): a machine whose clock is ahead would end it for all.
 
 from __future__ import annotations
 
+import heapq
 import logging
+import math
+import random
+import time
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import trio
 
 from gateway import policy_document as document
 from gateway.control.policies.store import Store, StoreError, Written
-from policies.policy_set import Change, Op, PolicyError, PolicySet, Source, Values, value_text
-from policies.quotas.names import QuotaError
-from policies.quotas.store import Alteration
+from gateway.control.policies.topic_log import MAX_HISTORY
+from policies.fitting import fitting
+from policies.policy_records import BY_ITSELF, Past, Source, time_text
+from policies.policy_set import PolicySet
+from policies.policy_values import (
+    Change,
+    Held,
+    Op,
+    PolicyError,
+    PolicyKey,
+    Value,
+    Values,
+    as_number,
+    order,
+    value_text,
+)
+from policies.quotas.names import Entity, QuotaError, QuotaKey
+from policies.quotas.store import Alteration, QuotaStore
+from policies.quotas.text import lesser_text
 from policies.text import ERROR_CHARS, one_line
+from policies.thresholds.sums import Committed, Places, is_unplaced, overcommitted
+from policies.thresholds.values import TOPIC_KEY
 
 log = logging.getLogger("gateway.policy")
 audit_log = logging.getLogger("gateway.audit")
 
 POLL_S: Final = 0.2  # how long a change may have to wait for a poll
+AGAIN_S: Final = 5.0  # after something that is over could not be taken back
+LAG_S: Final = 1.0  # gateways take back one after the other, or they would fence each other off
+LOOK_S: Final = 60.0  # the clock may be set
+UNSURE_S: Final = 1.0  # until it is looked at again whether the time is known
 OUTCOMES: Final = ("accepted", "unchanged", "refused", "failed")
 
 
 class PolicyMetrics(Protocol):
-    """What is told to whoever shows metrics."""
+    """The receiver of metrics about policies."""
 
     def show_policy_version(self, version: int) -> None: ...
 
     def show_policy_store(self, up: bool) -> None:
         """Whether everything was read and changes can be made."""
 
+    def show_committed(self, committed: Mapping[str, Committed]) -> None:
+        """By broker, its total threshold and the sum that topics take of it."""
+
     def count_policy_change(self, outcome: str) -> None:
         """One request to change something, by OUTCOMES; those that only validate don't count."""
 
 
 class Altered:
-    """What a request came to, or, if it was only to be validated, would.
+    """A request's result, or, if it was only to be validated, its would-be result.
 
-    `version`: in force. `errors`: of client quotas, one per entity, None = fine. `warnings`: about what then holds.
+    `version`: in force. `errors`: of client quotas, one per entity, None = fine. `warnings`: about the values that hold
+    then; `notes`: those about an entity's quotas, one per entity, "" = none. `committed`: by broker, its total and the
+    sum that topics take of it then.
     """
 
-    __slots__ = ("changes", "errors", "version", "warnings")
+    __slots__ = ("changes", "committed", "errors", "notes", "version", "warnings")
 
     def __init__(
         self,
@@ -54,21 +91,51 @@ class Altered:
         changes: tuple[Change, ...],
         warnings: tuple[str, ...],
         errors: tuple[QuotaError | None, ...] = (),
+        committed: Mapping[str, Committed] = MappingProxyType({}),
     ) -> None:
         self.version = version
         self.changes = changes
         self.warnings = warnings
         self.errors = errors
+        self.committed = committed
+        self.notes: tuple[str, ...] = ("",) * len(errors)
+
+
+Around = Callable[[], AbstractContextManager[None]]
 
 
 class _Request:
-    """Work for the store's thread, and what came of it."""
+    """Work for the store's thread, and its result. What it changes is told within `around`."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], around: Around = nullcontext) -> None:
         self.work = work
+        self.around = around
         self.done = trio.Event()
         self.result: Any = None
         self.error: Exception | None = StoreError("the gateway is stopping; if the change was made, it will show")
+
+
+Planned = Mapping[str, Collection[int] | None]
+NO_PLANS: Final[Planned] = {}
+
+
+def _planned(places: Places | None, planned: Planned) -> Places | None:
+    """`places` as they may be when these topics are there."""
+    if places is None or not planned:
+        return places
+    found: dict[int, set[str]] = {broker_id: set(names) for broker_id, names in places.items()}
+    for topic, brokers in planned.items():
+        for broker_id in found.keys() if brokers is None else brokers:
+            found.setdefault(broker_id, set()).add(topic)
+    return found
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _unknown() -> QuotaStore | None:
+    return None
 
 
 class PolicyService:
@@ -82,29 +149,50 @@ class PolicyService:
         store: Store,
         metrics: PolicyMetrics,
         changed: Callable[[PolicySet], None],
-        gone: Callable[[], Set[str]] = frozenset,
+        places: Callable[[], Places | None] = lambda: None,
+        refresh: Callable[[], Awaitable[None]] = _nothing,
+        upstream: Callable[[], Awaitable[QuotaStore | None]] = _unknown,
+        clock: Callable[[], float] = time.time,
+        is_sure: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`changed` is called with what holds whenever it is something else than `policies` was; never by the
-        constructor. `gone`: names of deleted topics.
+        """`changed` is called with the policies in force whenever they differ from `policies`; never by the
+        constructor. `places`: where topics have partitions, None while that is unknown; `refresh` brings it up to date.
+        `upstream`: the brokers' own quotas, None: unknown. `clock`: Unix time; nothing is taken back before it
+        `is_sure`.
         """
         self._store = store
         self._metrics = metrics
         self._changed = changed
-        self._gone = gone
+        self._places = places
+        self._refresh = refresh
+        self._upstream = upstream
+        self._clock = clock
+        self._is_sure = is_sure
+        self._lag_s = random.uniform(0, LAG_S) if store.follows else 0.0  # noqa: S311  (no secret)
+        self._take_back_at = -math.inf  # not before, trio's clock
+        self._not_taken_back = ""  # why
         self._queue: deque[_Request] = deque()
+        self._of_base: deque[Past] = deque(maxlen=MAX_HISTORY)  # changes by another base, the oldest first
         self._wake = trio.Event()
         self._told = store.policies
         self._warned: frozenset[str] = frozenset()
+        self._overcommitted: Mapping[str, Committed] = {}
         self.loaded = trio.Event()
 
     @property
     def policies(self) -> PolicySet:
-        """What holds, as far as `changed` was told."""
+        """The policies in force, as far as `changed` was told."""
         return self._told
 
     @property
+    def history(self) -> Sequence[Past]:
+        """Changes of single values, see Store; and those of the base since the start, which no store keeps."""
+        kept = self._store.history
+        return tuple(heapq.merge(kept, self._of_base, key=lambda past: past.at_ms)) if self._of_base else kept
+
+    @property
     def problem(self) -> str:
-        """Why nothing can be changed just now, one line; "" where it can."""
+        """The reason why nothing can be changed just now, one line; "" where it can."""
         return self._store.problem
 
     async def run(self) -> None:
@@ -114,46 +202,105 @@ class PolicyService:
                 self._note()
                 while self._queue:
                     await self._serve(self._queue.popleft())
-                if self._store.follows:
+                left_s = self._left_s()
+                if left_s <= 0:
+                    await self._take_back()
+                elif self._store.follows:
                     # Abandoned at the end: a cluster that doesn't answer must not hold up a stop.
                     await trio.to_thread.run_sync(self._store.poll, POLL_S, abandon_on_cancel=True)
                 else:
                     self._wake = trio.Event()
-                    await self._wake.wait()
+                    with trio.move_on_after(min(left_s, LOOK_S)):
+                        await self._wake.wait()
         finally:
             for request in self._queue:
                 request.done.set()
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._store.close)
 
-    async def alter(self, ops: Sequence[Op], source: Source, *, validate_only: bool = False) -> Altered:
+    def _left_s(self) -> float:
+        """Seconds until something has to be taken back."""
+        until_ms = self._store.policies.next_end_ms if self._store.loaded else None
+        if until_ms is None:
+            return math.inf
+        left_s = max(until_ms / 1000 + self._lag_s - self._clock(), self._take_back_at - trio.current_time())
+        return left_s if self._is_sure() else max(left_s, UNSURE_S)
+
+    async def _take_back(self) -> None:
+        now_ms = self._now_ms()
+        request = _Request(lambda: self._write(lambda policies: policies.taken_back(now_ms), BY_ITSELF))
+        await self._serve(request)
+        error = request.error
+        why = "" if error is None else one_line(str(error) or repr(error), ERROR_CHARS)
+        if error is not None:
+            self._take_back_at = trio.current_time() + AGAIN_S
+        if why and why != self._not_taken_back:
+            log.warning("policies: ended values can't be taken back: %s", why)
+        self._not_taken_back = why
+
+    def _now_ms(self) -> int:
+        return round(self._clock() * 1000)
+
+    async def alter(
+        self, ops: Sequence[Op], source: Source, *, validate_only: bool = False, planned: Planned = NO_PLANS
+    ) -> Altered:
         """All of these, or nothing.
+
+        Args:
+            planned: topics that are about to be created, and the brokers that may have a partition of each; None: any.
 
         Raises:
             PolicyError: what is wrong, by key.
             StoreError: it can't be kept just now.
         """
-        gone = frozenset(self._gone())
-        return await self._change(lambda policies: policies.alter(ops, gone=gone), source, validate_only)
+        places = _planned(await self._find(op.key for op in ops if op.value is not None), planned)
+        now_ms = self._now_ms()
+        return await self._change(
+            lambda policies: policies.alter(ops, places=places, now_ms=now_ms), source, validate_only
+        )
 
-    async def fitting(self, ops: Sequence[Op]) -> list[str | None]:
-        """Which of these thresholds go together, see PolicySet.fitting; changes nothing."""
-        gone = frozenset(self._gone())
-        return await trio.to_thread.run_sync(lambda: self.policies.fitting(ops, gone=gone))
+    async def fitting(self, ops: Sequence[Op], *, planned: Planned = NO_PLANS) -> list[str | None]:
+        """The thresholds of these that go together, see policies.fitting; changes nothing. `planned`: see `alter`."""
+        places = _planned(await self._find(op.key for op in ops if op.value is not None), planned)
+        return await trio.to_thread.run_sync(lambda: fitting(self.policies, ops, places=places))
+
+    async def take_back(self, before: Mapping[PolicyKey, Held], made: Sequence[Op], source: Source) -> Altered:
+        """Undo the effect of `made`, so that the keys are as `before`, except those that were changed since.
+
+        Raises:
+            PolicyError, StoreError: see `alter`.
+        """
+        made_values = {op.key: Held(op.value) for op in made}
+
+        def decide(policies: PolicySet) -> PolicySet:
+            changes, ends = policies.changes, policies.ends
+            own = {key for key, held in made_values.items() if Held(changes.get(key), ends.get(key)) == held}
+            return policies.restored({key: held for key, held in before.items() if key in own})
+
+        return await self._change(decide, source, validate_only=False)
 
     async def alter_quotas(
-        self, alterations: Sequence[Alteration], source: Source, *, validate_only: bool = False
+        self,
+        alterations: Sequence[Alteration],
+        source: Source,
+        *,
+        validate_only: bool = False,
+        lost: Sequence[Sequence[QuotaKey]] = (),
     ) -> Altered:
         """AlterClientQuotas: an entity that is refused, see `errors`, leaves the others alone.
+
+        Args:
+            lost: by alteration, quotas that brokers lose by the same request; none: nothing is lost.
 
         Raises:
             StoreError: it can't be kept just now.
         """
         errors: tuple[QuotaError | None, ...] = ()
+        now_ms = self._now_ms()
 
         def decide(policies: PolicySet) -> PolicySet:
             nonlocal errors
-            new, errors = policies.alter_quotas(alterations)
+            new, errors = policies.alter_quotas(alterations, now_ms=now_ms)
             if errors and None not in errors and not validate_only:
                 raise _AllRefused
             return new
@@ -163,13 +310,58 @@ class PolicyService:
         except _AllRefused:
             return Altered(self.policies.version, (), (), errors)
         altered.errors = errors
+        set_here = [
+            [(Entity.of(entity), QuotaKey.parse(op.key), op.value) for op in ops if op.value is not None]
+            if error is None
+            else []
+            for (entity, ops, _), error in zip(alterations, errors, strict=True)
+        ]
+        gone = [
+            (Entity.of(alteration.entity), key)
+            for alteration, error, keys in zip(alterations, errors, lost, strict=False)
+            if error is None
+            for key in keys
+        ]
+        altered.notes = await self._lesser(set_here, gone)
+        altered.warnings += tuple(filter(None, altered.notes))
         return altered
 
+    async def _lesser(
+        self,
+        set_here: Sequence[Sequence[tuple[Entity, QuotaKey, float]]],
+        gone: Sequence[tuple[Entity, QuotaKey]] = (),
+    ) -> tuple[str, ...]:
+        """Of each of these, where brokers have less, without what is gone there then."""
+        upstream = await self._upstream() if any(set_here) else None
+        if upstream is None or not upstream.entries:
+            return ("",) * len(set_here)
+        if gone:
+            left = {entity: dict(values) for entity, values in upstream.entries.items()}
+            for entity, key in gone:
+                left.get(entity, {}).pop(key, None)
+            upstream = QuotaStore.accepted(left)
+        found = (
+            [(entity, key, value, upstream.lesser(entity, key, value)) for entity, key, value in each]
+            for each in set_here
+        )
+        return tuple(
+            "; ".join(lesser_text(entity, key, value, less) for entity, key, value, less in each if less)
+            for each in found
+        )
+
     async def apply(
-        self, data: object, source: Source, *, dry_run: bool = False, prune: bool = False, groups: bool = True
+        self,
+        data: object,
+        source: Source,
+        *,
+        dry_run: bool = False,
+        prune: bool = False,
+        until_ms: int | None = None,
+        groups: bool = True,
     ) -> Altered:
-        """Make a document hold; where it does, nothing is changed. `prune`: remove what else was set at run time.
-        `groups`: whether resource groups, and what they are attached to, may change by it.
+        """Make a document hold; where it does, nothing is changed. `prune`: remove other values set at run time.
+        `until_ms`: the end of the changed values. `groups`: whether resource groups, and their attachments, may change
+        by it.
 
         Raises:
             DocumentError: it can't be read.
@@ -177,23 +369,57 @@ class PolicyService:
             StoreError: it can't be kept just now.
         """
         wanted = await trio.to_thread.run_sync(document.of_data, data)
-        gone = frozenset(self._gone())
-        return await self._change(
-            lambda policies: policies.apply(wanted, prune=prune, groups=groups, gone=gone), source, dry_run
-        )
+        places, now_ms = await self._find(wanted), self._now_ms()
 
-    async def rebase(self, base: Values) -> None:
-        """Keep the changes over another base."""
-        await self._ask(lambda: self._store.rebase(base))
+        def decide(policies: PolicySet) -> PolicySet:
+            return policies.apply(wanted, prune=prune, until_ms=until_ms, groups=groups, places=places, now_ms=now_ms)
+
+        altered = await self._change(decide, source, dry_run)
+        quotas = [each for each in altered.changes if each.key.kind == "quota"]
+        set_here = [(each.key.entity, each.key.quota, as_number(each.new)) for each in quotas if each.new is not None]
+        altered.warnings += tuple(filter(None, await self._lesser([[each] for each in set_here])))
+        return altered
+
+    async def rebase(self, base: Values, source: Source | None = None, around: Around = nullcontext) -> None:
+        """Keep the changes over another base. `source`: its author, for the history; None: it has no place there.
+        `around`: what else changes along with it: it is entered before the new values are told, and left behind that.
+        """
+        before, after = await self._ask(lambda: self._rebase(base), around)
+        if source is not None:
+            self._note_base(before, after, source)
+
+    def _rebase(self, base: Values) -> tuple[PolicySet, PolicySet]:
+        before = self._store.policies
+        self._store.rebase(base)
+        return before, self._store.policies
+
+    def _note_base(self, before: PolicySet, after: PolicySet, source: Source) -> None:
+        """In the history, and in the log: the values in force that are others by another base."""
+        old, new = before.effective(), after.effective()
+        at_ms = self._now_ms()
+        for key in sorted({**old, **new}, key=order):
+            if old.get(key) != new.get(key):
+                past = Past(after.version, at_ms, source, key, old.get(key), new.get(key), None)
+                self._of_base.append(past)
+                fields = {"kind": "policy-changed", **_fields(key, past.old, past.new), "by": _by(source)}
+                audit_log.info("configuration: %s, %s", _described(key, past.old, past.new), _by(source), extra=fields)
 
     def overview(self) -> dict[str, Any]:
-        """Version, the document of what holds, and where each value comes from."""
+        """Version, the document of the values in force, and the origin of each."""
         policies = self.policies
         return {
             "version": policies.version,
             "document": document.export(policies),
             "origins": document.origins(policies.settings()),
         }
+
+    async def _find(self, keys: Iterable[PolicyKey]) -> Places | None:
+        """The brokers where topics have partitions. A topic that was made a moment ago is known after another look."""
+        places = self._places()
+        if any(key.kind == "topic" and is_unplaced(key.name, places) for key in keys):
+            await self._refresh()
+            places = self._places()
+        return places
 
     # --- one after another --------------------------------------------------------------------------------------------
 
@@ -202,7 +428,7 @@ class PolicyService:
             if not self._store.loaded or (validate_only and self._store.problem):
                 raise StoreError(self._store.problem)
             if validate_only:
-                return await trio.to_thread.run_sync(self._try, decide, frozenset(self._gone()))
+                return await trio.to_thread.run_sync(self._try, decide, self._places())
             written: Written = await self._ask(lambda: self._write(decide, source))
         except (PolicyError, _AllRefused):
             self._count("refused", validate_only)
@@ -211,29 +437,36 @@ class PolicyService:
             self._count("failed", validate_only)
             raise
         self._count("accepted" if written.changes else "unchanged", validate_only)
-        return Altered(written.after.version, written.changes, written.after.warnings(self._gone()))
+        return self._altered(written.after.version, written.changes, written.after, self._places())
+
+    @staticmethod
+    def _altered(version: int, changes: tuple[Change, ...], after: PolicySet, places: Places | None) -> Altered:
+        return Altered(version, changes, after.warnings(places), committed=after.committed(places))
 
     def _count(self, outcome: str, validate_only: bool) -> None:
         if not validate_only:
             self._metrics.count_policy_change(outcome)
 
-    def _try(self, decide: Callable[[PolicySet], PolicySet], gone: Set[str]) -> Altered:
+    def _try(self, decide: Callable[[PolicySet], PolicySet], places: Places | None) -> Altered:
         before = self.policies
         after = decide(before)
-        return Altered(before.version, after.changes_since(before), after.warnings(gone))
+        return self._altered(before.version, after.changes_since(before), after, places)
 
     def _write(self, decide: Callable[[PolicySet], PolicySet], source: Source) -> Written:
         written = self._store.write(decide, source)
         if written.changes:
             by = _by(source)
             for change in written.changes:
-                old, new = value_text(change.key, change.old), value_text(change.key, change.new)
-                key = one_line(str(change.key), ERROR_CHARS)
-                audit_log.info("policy version %d: %s: %s -> %s, %s", written.after.version, key, old, new, by)
+                what = _described(change.key, change.old, change.new)
+                end = f" until {time_text(change.end)}" if change.end is not None else ""
+                fields = {"kind": "policy-changed", **_fields(change.key, change.old, change.new), "by": by}
+                fields |= {"version": str(written.after.version), "until": end.removeprefix(" until ")}
+                version = written.after.version
+                audit_log.info("policy version %d: %s%s, %s", version, what, end, by, extra=fields)
         return written
 
-    async def _ask(self, work: Callable[[], Any]) -> Any:
-        request = _Request(work)
+    async def _ask(self, work: Callable[[], Any], around: Around = nullcontext) -> Any:
+        request = _Request(work, around)
         self._queue.append(request)
         self._wake.set()
         await request.done.wait()
@@ -248,11 +481,13 @@ class PolicyService:
         except Exception as error:  # the asker's, also if it is a bug
             request.error = error
         finally:
-            self._note()  # before the answer: who has it finds his change in force
+            # Before the answer: a client that has it finds its change in force.
+            with request.around() if request.error is None else nullcontext():
+                self._note()
             request.done.set()
 
     def _note(self) -> None:
-        """Tell what is new."""
+        """Tell the news."""
         store, told = self._store, self._told
         self._told = store.policies
         if store.loaded and not self.loaded.is_set():
@@ -264,15 +499,38 @@ class PolicyService:
             self._warn()
             self._changed(self._told)
 
+    def look(self) -> None:
+        """Topics may have partitions elsewhere by now."""
+        if self.loaded.is_set():
+            self._warn()
+
     def _warn(self) -> None:
-        warnings = frozenset(self._told.warnings(self._gone()))
+        places = self._places()
+        warnings = frozenset(self._told.warnings(places))
         for warning in sorted(warnings - self._warned):
             log.warning("policies: %s", one_line(warning, 2 * ERROR_CHARS))
         self._warned = warnings
+        now = self._told.committed(places) if places is not None else {}
+        over = overcommitted(now)
+        for broker in self._overcommitted.keys() - over.keys():
+            log.info("policies: broker %s: the topics' %s do not exceed its total any more", broker, TOPIC_KEY)
+        self._overcommitted = over
+        self._metrics.show_committed(now)
 
 
 class _AllRefused(Exception):
     """Of an AlterClientQuotas nothing is left to be done."""
+
+
+def _described(key: PolicyKey, old: Value | None, new: Value | None) -> str:
+    return f"{one_line(str(key), ERROR_CHARS)}: {value_text(key, old)} -> {value_text(key, new)}"
+
+
+def _fields(key: PolicyKey, old: Value | None, new: Value | None) -> dict[str, str]:
+    """The same for the log."""
+    return {
+        "key": one_line(str(key), ERROR_CHARS), "old": value_text(key, old), "new": value_text(key, new),
+    }  # fmt: skip
 
 
 def _by(source: Source) -> str:

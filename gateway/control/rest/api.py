@@ -1,12 +1,12 @@
 # The REST API of the admin server: policies as they are and how to change them, what holds for whom and why, topics by
-# traffic. FastAPI describes and validates; the way of a change is the policy service's, as through any other door. Who
-# may ask is guard.py's, what is said and taken rest_shapes.py's, errors are problems.py's.
+# traffic. FastAPI describes and validates; the way of a change is the policy service's, as through any other door. The
+# gate (access/) says who may ask, models.py has the shapes of requests and answers, problems.py those of errors.
 #
 # Every endpoint is async: it runs on trio's own loop, and what takes its time goes to a thread from there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -15,51 +15,63 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from gateway import channel
+from gateway.control.access.gate import gate_of
 from gateway.control.admin import Application
+from gateway.control.rest import configuration, problems, session, state, storage
 from gateway.control.rest import groups as rest_groups
 from gateway.control.rest import models as shapes
-from gateway.control.rest import problems
-from gateway.control.rest.context import Gateway, Policies, source_of
+from gateway.control.rest.asker import check_lasting, source_of
+from gateway.control.rest.context import Gateway
 from gateway.control.rest.guard import guarded
-from gateway.control.rest.rights import MISSING, Rights
+from gateway.roles import Role
 from policies import explain
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey
 from policies.groups.finder import Finder
-from policies.policy_set import EVERY_BROKER, Op, PolicyError, PolicyKey, PolicySet
-from policies.quotas.store import Alteration
+from policies.policy_set import PolicySet
+from policies.policy_values import Op, PolicyError, PolicyKey
+from policies.quotas.names import KEYS, Entity
+from policies.quotas.store import Alteration, QuotaStore, Values
 from policies.quotas.store import Op as QuotaOp
+from policies.rollout import EVERYBODY
+from policies.thresholds.sums import EVERY_BROKER
+from policies.thresholds.values import OUT_KEY, TOTAL_KEY
 
+_NONE: Final = QuotaStore()
 _NOTHING: Final[Mapping[FleetKey, FleetUse]] = {}
 
 
 # --- the application --------------------------------------------------------------------------------------------------
 
 
-def make_api(gateway: Gateway, *, hosts: Collection[str] = (), rights: Rights | None = None) -> Application:
-    """The API as an ASGI application, for `admin.make_application`.
+def make_api(gateway: Gateway) -> Application:
+    """The API as an ASGI application, for `admin.make_application`, which puts the gate before it."""
+    return guarded(describe(gateway))
 
-    Args:
-        hosts: names, apart from localhost and addresses, under which browsers may reach this server.
-        rights: who has admin rights; without: who asks from this machine.
-    """
+
+def describe(gateway: Gateway) -> FastAPI:
+    """The API with all its routes, and nothing before it."""
     app = _Described(
         title="produce-gateway",
         version=version("produce-gateway"),
-        description="Policies of a running gateway, and what they do. See docs/rest.md.",
+        description="Policies of a running gateway, and their effects. See docs/rest.md.",
         docs_url=None,  # both load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
-        responses={code: {"model": problems.Problem} for code in (400, 403, 404, 412, 413, 415, 422, 503)},
+        responses={code: {"model": problems.Problem} for code in (400, 401, 403, 404, 412, 413, 415, 422, 429, 503)},
     )
     problems.install(app)
     _add_thresholds(app, gateway)
-    _add_quotas(app, gateway.policies)
-    _add_documents(app, gateway.policies)
+    _add_quotas(app, gateway)
+    _add_documents(app, gateway)
     rest_groups.add_paths(app, gateway)
+    state.add_paths(app, gateway)
+    configuration.add_paths(app, gateway)
+    storage.add_paths(app, gateway)
     _add_views(app, _Views(gateway))
-    return guarded(app, frozenset(hosts), rights or Rights())
+    session.add_paths(app)
+    return app
 
 
 _NO_TELEMETRY: Final[Any] = {
@@ -84,16 +96,22 @@ def _add_thresholds(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/thresholds")
     async def get_thresholds() -> shapes.Thresholds:
         """All thresholds, in bytes per second of each broker."""
-        now, told = gateway.policies.policies, gateway.latest(channel.Policy)
-        shown = {setting.key: shapes.of_setting(setting, gateway.base) for setting in now.settings()}
-        totals = {key.name: value for key, value in shown.items() if key.kind == "broker"}
+        now, told, places = gateway.policies.policies, gateway.latest(channel.Policy), gateway.places()
+        settings = [setting for setting in now.settings() if setting.key.kind in ("topic", "broker")]
+        shown = {setting.key: shapes.of_setting(setting, gateway.base) for setting in settings}
+        totals, out = (
+            {key.name: value for key, value in shown.items() if key.key == name} for name in (TOTAL_KEY, OUT_KEY)
+        )
         return shapes.Thresholds(
             version=now.version,
             on_exceed=told.on_exceed if told else "reject",
             mode=told.mode if told else "enforce",
+            enforce_percent=told.enforce_percent if told else EVERYBODY,
             total=shapes.Totals(default=totals.pop(EVERY_BROKER, None), brokers=totals),
+            total_out=shapes.Totals(default=out.pop(EVERY_BROKER, None), brokers=out),
             topics={key.name: value for key, value in shown.items() if key.kind == "topic"},
-            warnings=list(now.warnings(gateway.gone())),
+            committed=shapes.of_committed(now.committed(places) if places is not None else {}),
+            warnings=list(now.warnings(places)),
         )
 
     for threshold in _THRESHOLDS:
@@ -118,6 +136,14 @@ async def _of_broker(broker: int) -> PolicyKey:
     return PolicyKey.of_broker(broker)
 
 
+async def _total_out() -> PolicyKey:
+    return PolicyKey.of_broker(key=OUT_KEY)
+
+
+async def _of_broker_out(broker: int) -> PolicyKey:
+    return PolicyKey.of_broker(broker, OUT_KEY)
+
+
 async def _of_topic(topic: str) -> PolicyKey:
     return PolicyKey.of_topic(topic)
 
@@ -125,9 +151,11 @@ async def _of_topic(topic: str) -> PolicyKey:
 _THRESHOLDS: Final = (
     _Threshold(
         "total", "/v1/thresholds/total", _total,
-        "The total of brokers without one of their own.", "What the file says holds again.",
+        "The total of brokers without one of their own.", "The file's value holds again.",
     ),
     _Threshold("broker", "/v1/thresholds/total/{broker}", _of_broker, "The total that this broker has of its own."),
+    _Threshold("total_out", "/v1/thresholds/total-out", _total_out, "The total that consumers have shares of."),
+    _Threshold("broker_out", "/v1/thresholds/total-out/{broker}", _of_broker_out, "The same of this broker alone."),
     _Threshold("topic", "/v1/thresholds/topics/{topic}", _of_topic),
 )  # fmt: skip
 
@@ -150,7 +178,10 @@ def _add_threshold(app: FastAPI, gateway: Gateway, threshold: _Threshold) -> Non
         request: Request,
         key: PolicyKey = chosen,
     ) -> shapes.Alterations:
-        altered = await policies.alter([Op(key, new.value)], source_of(request), validate_only=how.validate_only)
+        check_lasting(request, new.until, gateway, preview=how.validate_only)
+        altered = await policies.alter(
+            [Op(key, new.value, new.until)], source_of(request), validate_only=how.validate_only
+        )
         return shapes.of_altered(altered, how.validate_only)
 
     @app.delete(threshold.path, name=f"delete_{name}", description=threshold.about_delete)
@@ -166,14 +197,30 @@ def _add_threshold(app: FastAPI, gateway: Gateway, threshold: _Threshold) -> Non
         return shapes.of_altered(altered, how.validate_only)
 
 
-def _add_quotas(app: FastAPI, policies: Policies) -> None:
+def _add_quotas(app: FastAPI, gateway: Gateway) -> None:
+    policies = gateway.policies
+
     @app.get("/v1/client-quotas")
     async def get_quotas(wanted: Annotated[shapes.QuotaFilter, Query()]) -> shapes.QuotaEntries:
-        """DescribeClientQuotas: what is set."""
-        now = policies.policies
-        found = await trio.to_thread.run_sync(now.quotas().describe, wanted.components(), wanted.strict)
+        """DescribeClientQuotas: the values set in the gateway and in the brokers behind it."""
+        now, told = policies.policies, gateway.latest(channel.Quotas) or channel.Quotas(0)
+        theirs, problem = await _brokers_of(gateway)
+
+        def find(store: QuotaStore) -> dict[Entity, Values]:
+            return dict(store.describe(wanted.components(), wanted.strict))
+
+        found, upstream = [await trio.to_thread.run_sync(find, store) for store in (now.quotas(), theirs or _NONE)]
+        entities = sorted({*found, *upstream}, key=lambda entity: entity.order)
         return shapes.QuotaEntries(
-            version=now.version, entries=[shapes.of_entry(entity, values) for entity, values in found]
+            version=now.version,
+            mode=told.mode,
+            enforce_percent=told.enforce_percent,
+            brokers_problem=problem,
+            total=len(entities),
+            entries=[
+                shapes.of_entry(each, found.get(each, {}), upstream.get(each, {}), now.ends)
+                for each in entities[: wanted.limit]
+            ],
         )
 
     @app.post("/v1/client-quotas:alter")
@@ -186,9 +233,12 @@ def _add_quotas(app: FastAPI, policies: Policies) -> None:
                     QuotaOp(op.key, _quota_value(op, f"body.alterations.{i}.ops.{j}.value"))
                     for j, op in enumerate(each.ops)
                 ],
+                each.until,
             )
             for i, each in enumerate(given.alterations)
         ]
+        for each in given.alterations:
+            check_lasting(request, each.until, gateway, preview=given.validate_only)
         altered = await policies.alter_quotas(alterations, source_of(request), validate_only=given.validate_only)
         if altered.errors and None not in altered.errors:
             raise problems.Refused(
@@ -202,26 +252,46 @@ def _add_quotas(app: FastAPI, policies: Policies) -> None:
             shapes.QuotaResult(
                 entity=[shapes.EntityPart(type=part.type, name=part.name) for part in each.entity],
                 error=None if error is None else error.error,
-                message=None if error is None else str(error),
+                message=note or None if error is None else str(error),
             )
-            for each, error in zip(given.alterations, altered.errors, strict=True)
+            for each, error, note in zip(given.alterations, altered.errors, altered.notes, strict=True)
         ]
         return shapes.QuotaAlterations(**shapes.of_altered(altered, given.validate_only).model_dump(), results=results)
 
 
-def _add_documents(app: FastAPI, policies: Policies) -> None:
+def _add_documents(app: FastAPI, gateway: Gateway) -> None:
+    policies = gateway.policies
+
     @app.get("/v1/policies")
     async def export() -> shapes.Exported:
         """All policies as the document that :apply takes, and where each value comes from."""
         return shapes.Exported(**await trio.to_thread.run_sync(policies.overview))
 
+    @app.get("/v1/policies/history")
+    async def get_history(wanted: Annotated[shapes.HistoryQuery, Query()]) -> shapes.History:
+        """The changes with author, time and old value."""
+        found = [
+            past
+            for past in reversed(policies.history)
+            if wanted.kind in (None, past.key.kind) and wanted.name in (None, past.key.name)
+        ]
+        return shapes.History(
+            version=policies.policies.version, changes=[shapes.of_past(past) for past in found[: wanted.limit]]
+        )
+
     @app.post("/v1/policies:apply")
     async def apply(given: shapes.GivenDocument, request: Request) -> shapes.Applied:
-        """Make a document hold: all of it, or nothing. What changes resource groups needs admin rights."""
-        missing = await request.scope[MISSING]()
+        """Make a document hold: all of it, or nothing. A change of resource groups needs admin rights."""
+        check_lasting(request, None if given.prune else given.until, gateway, preview=given.dry_run)
+        missing = gate_of(request.scope).lacks(request.scope, Role.ADMIN, identified=True)
         try:
             altered = await policies.apply(
-                given.document, source_of(request), dry_run=given.dry_run, prune=given.prune, groups=not missing
+                given.document,
+                source_of(request),
+                dry_run=given.dry_run,
+                prune=given.prune,
+                until_ms=given.until,
+                groups=not missing,
             )
         except PolicyError as error:
             if error.faults[0].kind != "denied":
@@ -238,13 +308,15 @@ def _add_documents(app: FastAPI, policies: Policies) -> None:
 def _add_views(app: FastAPI, views: _Views) -> None:
     @app.get("/v1/explain")
     async def explain_traffic(asked: Annotated[shapes.ExplainQuery, Query()]) -> shapes.Explained:
-        """Every rule that looks at this traffic, which of them binds first, and what was rejected or delayed lately."""
+        """Every rule that looks at this traffic, the one that binds first, and the latest rejections and delays."""
         return await views.traffic(asked)
 
     @app.get("/v1/client-quotas/effective")
     async def get_effective(wanted: Annotated[shapes.EffectiveQuery, Query()]) -> shapes.EffectiveQuotas:
-        """DescribeEffectiveQuotas: what holds, key by key, and what it overrides; and what storage makes of it."""
-        return views.effective(wanted)
+        """DescribeEffectiveQuotas: the values in force, key by key, their enforcer, the overridden values, and the
+        effect of storage protection.
+        """
+        return await views.effective(wanted)
 
     @app.get("/v1/topics", response_model=shapes.ShownTopics)
     async def get_topics() -> Response:
@@ -258,7 +330,7 @@ def _add_views(app: FastAPI, views: _Views) -> None:
 
 
 class _Views:
-    """Puts together what is known, on the loop, and works it out in a thread: there may be ten thousand topics."""
+    """Gathers the facts on the loop, and works the answer out in a thread: there may be ten thousand topics."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -268,7 +340,9 @@ class _Views:
         asked = explain.Asked(
             query.topic, explain.ANONYMOUS if query.user is None else query.user, query.client_id or "", query.broker
         )
+        theirs, problem = await _brokers_of(self._gateway)
         known, rates = self._known()
+        known = known._replace(broker_quotas=theirs or _NONE, broker_quotas_problem=problem)
         known, fleet = self._with_groups(known), self._gateway.fleet()
         principal = None if query.user is None else asked.principal
         held = self._gateway.recent.held(known.now_ms, query.topic, principal, query.client_id, query.broker)
@@ -278,13 +352,19 @@ class _Views:
             )
         )
 
-    def effective(self, query: shapes.EffectiveQuery) -> shapes.EffectiveQuotas:
+    async def effective(self, query: shapes.EffectiveQuery) -> shapes.EffectiveQuotas:
+        entity = query.entity()
+        theirs, problem = await _brokers_of(self._gateway)
         known, _ = self._known()
-        found = known.policies.quotas().effective(query.entity(), query.omit_overridden)
+        ours, brokers = (
+            {each.key: each for each in store.effective(entity, query.omit_overridden)}
+            for store in (known.policies.quotas(), theirs or _NONE)
+        )
         return shapes.EffectiveQuotas(
             version=known.policies.version,
             storage=shapes.of_storage(known),
-            quotas=[shapes.of_effective(each, known) for each in found],
+            brokers_problem=problem,
+            quotas=[each for key in KEYS for each in shapes.of_enforced(ours.get(key), brokers.get(key), known)],
         )
 
     async def topics(self, how: shapes.TopQuery | None = None) -> Response:
@@ -293,8 +373,13 @@ class _Views:
 
         def work() -> str:
             lines = explain.topics(known._replace(rates=_rates(rates)), flows)
-            shown = lines if how is None else explain.top(lines, how.by)[: how.limit]
-            said = shapes.ShownTopics(at_ms=known.now_ms, topics=[shapes.of_topic(line) for line in shown])
+            total = len(lines)
+            if how is not None:
+                found = [line for line in lines if how.contains in line.topic and how.topic in (None, line.topic)]
+                found = explain.top(found, how.by)
+                total, lines = len(found), found[: how.limit]
+            shown = [shapes.of_topic(line) for line in lines]
+            said = shapes.ShownTopics(at_ms=known.now_ms, total=total, topics=shown)
             return said.model_dump_json()
 
         return Response(await trio.to_thread.run_sync(work), media_type="application/json")
@@ -306,24 +391,26 @@ class _Views:
         if self._finder is None or self._finder[:2] != (policies, patterns):  # there may be many namespaces
             finder = Finder(*patterns, policies.tenants(), policies.namespaces())
             self._finder = (policies, patterns, finder)
-        return known._replace(finder=self._finder[2], group_mode=told.mode)
+        rollout = known.rollout._replace(group=told.enforce_percent)
+        return known._replace(finder=self._finder[2], group_mode=told.mode, rollout=rollout)
 
     def _known(self) -> tuple[explain.Known, channel.Rates | None]:
         latest = self._gateway.latest
         settings, topics, policy = latest(channel.WorkerSettings), latest(channel.Topics), latest(channel.Policy)
-        quotas, storage = latest(channel.Quotas), latest(channel.Storage)
+        quotas, factor = latest(channel.Quotas), latest(channel.Storage)
         known = explain.Known(
             self._gateway.policies.policies,
             self._gateway.base,
             {} if topics is None else topics.leads,
-            frozenset(self._gateway.gone()),
         )
         if policy is not None:
-            known = known._replace(on_exceed=policy.on_exceed, threshold_mode=policy.mode)
+            rollout = known.rollout._replace(threshold=policy.enforce_percent)
+            known = known._replace(on_exceed=policy.on_exceed, threshold_mode=policy.mode, rollout=rollout)
         if quotas is not None:
-            known = known._replace(quota_mode=quotas.mode)
-        if storage is not None:
-            known = known._replace(storage=storage.factor, storage_mode=storage.mode)
+            rollout = known.rollout._replace(quota=quotas.enforce_percent)
+            known = known._replace(quota_mode=quotas.mode, rollout=rollout)
+        if factor is not None:
+            known = known._replace(storage=factor.factor, storage_mode=factor.mode, affected=factor.affected)
         if settings is not None:
             known = known._replace(
                 observe=settings.observe,
@@ -333,6 +420,13 @@ class _Views:
                 plugins=settings.policies,
             )
         return known._replace(now_ms=round(self._gateway.clock() * 1000)), latest(channel.Rates)
+
+
+async def _brokers_of(gateway: Gateway) -> tuple[QuotaStore | None, str]:
+    """The brokers' own quotas, None: unknown, and why."""
+    if gateway.broker_quotas is None:
+        return None, ""
+    return await gateway.broker_quotas.look(), gateway.broker_quotas.problem
 
 
 def _rates(said: channel.Rates | None, fleet: Mapping[FleetKey, FleetUse] = _NOTHING) -> explain.Rates:

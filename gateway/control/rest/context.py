@@ -1,32 +1,40 @@
-# What the endpoints of the REST API are handed: the parts of control that they show and change, in one value.
+# The value that all endpoints of the REST API get: the parts of control that they show and change, in one value. Knows
+# no framework: control makes this value when it starts, and the API, which has one, when it is first asked for.
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
-from urllib.parse import unquote
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from fastapi import Request
-
+from gateway.channel import FindConnections
+from gateway.control.broker_quotas import BrokerQuotas
+from gateway.control.inquiries import Found
 from gateway.control.policies.service import Altered
 from gateway.control.recent import Recent
+from gateway.control.reload import Attempt, State
+from gateway.control.timeline import Timeline
+from gateway.fleet.peers import Seen
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey
-from policies.policy_set import Op, PolicySet, Source
+from policies.policy_records import Past, Source
+from policies.policy_set import PolicySet
+from policies.policy_values import Op
 from policies.quotas.store import Alteration
+from policies.thresholds.sums import Places
 
-USER_HEADER: Final = "produce-gateway-user"  # who runs a command, percent-encoded; nobody checks it
-MAX_NAME: Final = 200
 _T = TypeVar("_T")
 
 
 class Policies(Protocol):
-    """What the API needs of the policy service; see gateway.control.policies.service.PolicyService."""
+    """The part of the policy service that the API needs; see gateway.control.policies.service.PolicyService."""
 
     @property
     def policies(self) -> PolicySet: ...
+
+    @property
+    def history(self) -> Sequence[Past]: ...
 
     async def alter(self, ops: Sequence[Op], source: Source, *, validate_only: bool = False) -> Altered: ...
 
@@ -35,18 +43,53 @@ class Policies(Protocol):
     ) -> Altered: ...
 
     async def apply(
-        self, data: object, source: Source, *, dry_run: bool = False, prune: bool = False, groups: bool = True
+        self,
+        data: object,
+        source: Source,
+        *,
+        dry_run: bool = False,
+        prune: bool = False,
+        until_ms: int | None = None,
+        groups: bool = True,
     ) -> Altered: ...
 
     def overview(self) -> dict[str, Any]: ...
 
 
 class Latest(Protocol):
-    """The last message of a type: of Settings, Topics, Policy, Quotas and Storage what workers were told, of Rates
-    what they said; None: none yet.
+    """The last message of a type: of Settings, Topics, Policy, Quotas and Storage the one to workers, of Rates the one
+    from them; None: none yet.
     """
 
     def __call__(self, kind: type[_T], /) -> _T | None: ...
+
+
+class Standing(NamedTuple):
+    """How this gateway is: `problems` keep it from being ready, `lacking` are parts that it goes on without."""
+
+    upstream: str = ""
+    since_ms: int = 0
+    problems: Sequence[str] = ()
+    lacking: Sequence[str] = ()
+    workers: int = 0
+    connected: int = 0  # of these
+    connections: int = 0
+    config: State = State()
+
+
+class Fleet(NamedTuple):
+    """News of other gateways. `enabled` False: limits hold for this one alone."""
+
+    enabled: bool = False
+    topic: str = ""
+    up: bool = False
+    problem: str = ""
+    round_trip_s: float | None = None
+    seen: Sequence[Seen] = ()
+
+
+async def _no_connections(_: FindConnections) -> Found:
+    return Found()
 
 
 @dataclass(frozen=True)
@@ -55,9 +98,15 @@ class Gateway:
 
     Attributes:
         latest: snapshots and rates.
-        base: what policies that nobody changed at run time come from.
-        gone: names of deleted topics.
-        fleet: what is known of limits over all gateways.
+        base: the source of policies that were not changed at run time.
+        places: where topics have partitions, None while that is unknown.
+        fleet: the state of limits over all gateways.
+        broker_quotas: client quotas that the brokers enforce.
+        standing, peers: how this gateway is, and what it hears of others.
+        connections: asks workers for theirs.
+        timeline: the traffic of the last hour.
+        storage: the answer of GET /v1/storage.
+        reload: reads the configuration again; None: that can't be asked for.
         clock: Unix time.
     """
 
@@ -65,13 +114,13 @@ class Gateway:
     recent: Recent
     latest: Latest
     base: str = "file"
-    gone: Callable[[], Set[str]] = frozenset
+    places: Callable[[], Places | None] = lambda: None
     fleet: Callable[[], Mapping[FleetKey, FleetUse]] = dict
+    broker_quotas: BrokerQuotas | None = None
+    standing: Callable[[], Standing] = Standing
+    peers: Callable[[], Fleet] = Fleet
+    connections: Callable[[FindConnections], Awaitable[Found]] = _no_connections
+    timeline: Timeline = field(default_factory=Timeline)
+    storage: Callable[[], Mapping[str, Any]] = lambda: {"enabled": False}
+    reload: Callable[[Source], Awaitable[Attempt]] | None = None
     clock: Callable[[], float] = time.time
-
-
-def source_of(request: Request) -> Source:
-    """Who says to be asking. Nobody checks it: the log has the address beside it."""
-    who = unquote(request.headers.get(USER_HEADER, ""))[:MAX_NAME]
-    peer = f"{request.client.host}:{request.client.port}" if request.client else ""
-    return Source(who, "rest", peer)

@@ -1,12 +1,12 @@
 # Resource groups over REST, as the proposal has it (PIP-82): groups and their limits, and what they are attached to;
 # Pulsar's spellings of paths, methods and keys are taken as well, and its way of updating: a key that isn't given keeps
 # its value, -1 or null takes the limit away. Also what all groups use, which is ours. The way of a change is the policy
-# service's; whoever asks has been found to have admin rights (rights.py).
+# service's; the caller has been found to be an admin (access/).
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, Self, cast
 
 import trio
 from fastapi import FastAPI, Query, Request, Response
@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 
 from gateway import channel
 from gateway.control.rest import models as shapes
-from gateway.control.rest.context import MAX_NAME, Gateway, source_of
+from gateway.control.rest.asker import MAX_NAME, source_of
+from gateway.control.rest.context import Gateway
 from gateway.suggest import hint
 from policies.explain import FleetUse, origin_of
 from policies.fleet.keys import FleetKey, group_key
@@ -33,7 +34,9 @@ from policies.groups.names import (
     check_rate,
     rate_key,
 )
-from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, as_number
+from policies.policy_records import time_text
+from policies.policy_set import PolicySet
+from policies.policy_values import Op, PolicyError, PolicyKey, as_number
 from policies.units import parse_size
 
 PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
@@ -44,7 +47,7 @@ NO_LIMIT: Final = -1  # as Pulsar says it
 
 
 def _rate(key: str) -> tuple[BeforeValidator, FieldInfo]:
-    """How one of GROUP_KEYS is read, and what is said of it."""
+    """The reader of one of GROUP_KEYS, and its description."""
     direction, unit = MEANS[key]
     is_bytes = unit == "bytes"
 
@@ -59,7 +62,7 @@ def _rate(key: str) -> tuple[BeforeValidator, FieldInfo]:
         return float(found)
 
     what = "Bytes, or a size such as 12MB," if is_bytes else "Messages"
-    text = f"{what} per second, {direction}; -1 or null: no limit. What isn't given stays."
+    text = f"{what} per second, {direction}; -1 or null: no limit. A key that isn't given stays."
     return BeforeValidator(read), cast("FieldInfo", Field(description=text))
 
 
@@ -74,7 +77,7 @@ class _Keys(BaseModel):
             return data
         found: dict[str, Any] = {}
         for name, value in data.items():
-            key = rate_key(str(name))
+            key = "until" if name == "until" else rate_key(str(name))
             if key is None:
                 raise ValueError(f"unknown: {str(name)[:MAX_NAME]!r}; {hint(str(name), GROUP_KEYS)}")
             if key in found and found[key] != value:
@@ -90,6 +93,13 @@ class GivenGroup(_Keys):
     publishRateInBytes: Annotated[float | None, *_rate(PUBLISH_BYTES)] = None  # noqa: N815
     dispatchRateInMsgs: Annotated[float | None, *_rate(DISPATCH_MSGS)] = None  # noqa: N815
     dispatchRateInBytes: Annotated[float | None, *_rate(DISPATCH_BYTES)] = None  # noqa: N815
+    until: shapes.Until = None
+
+    @model_validator(mode="after")
+    def _check_until(self) -> Self:
+        if self.until is not None and not self.model_fields_set & set(GROUP_KEYS):
+            raise ValueError(f"until: says when limits end: give one of {', '.join(GROUP_KEYS)} as well")
+        return self
 
 
 # --- what is answered -------------------------------------------------------------------------------------------------
@@ -113,19 +123,20 @@ class GroupDetail(BaseModel):
 class ShownRate(BaseModel):
     """One limit of a group, per second, over the whole fleet; `limit` None: none, it is only metered.
 
-    `here`: what passes through this gateway, as a one-minute average; `part`: what this gateway may take just now;
-    `fleet`: what all gateways take. None: not known.
+    `here`: the rate through this gateway, as a one-minute average; `part`: this gateway's present part; `fleet`: the
+    rate through all gateways. None: not known.
     """
 
     limit: float | None
     origin: str
+    until: str | None
     here: float | None
     part: float | None
     fleet: float | None
 
 
 class ShownGroup(BaseModel):
-    """`waiting`: directions in which somebody is held back by this group here. `topics`: with traffic here."""
+    """`waiting`: directions in which this group holds a client back here. `topics`: with traffic here."""
 
     rates: dict[str, ShownRate]
     tenants: list[str]
@@ -137,6 +148,7 @@ class ShownGroup(BaseModel):
 class ShownGroups(BaseModel):
     version: int
     mode: str
+    enforce_percent: float
     topic_pattern: str
     principal_pattern: str
     groups: dict[str, ShownGroup]
@@ -155,7 +167,7 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/resource-groups", response_model=ShownGroups)
     async def get_all() -> Response:
-        """All groups: limits, where they come from, what they are attached to, and what is used of them."""
+        """All groups: limits, their origin, attachments and usage."""
         latest, now, uses = gateway.latest, gateway.policies.policies, gateway.fleet()
         told, rates = latest(channel.Groups), latest(channel.Rates)
 
@@ -184,10 +196,14 @@ def _add_groups(app: FastAPI, path: str, asking: _Asking) -> None:
         resourcegroup: str, new: GivenGroup, how: Annotated[shapes.Validation, Query()], request: Request
     ) -> shapes.Alterations:
         """Create a group, or update those of its limits that are given."""
-        ops = [Op(PolicyKey.of_group(resourcegroup, key), getattr(new, key)) for key in GROUP_KEYS
-               if key in new.model_fields_set]  # fmt: skip
+        given = {key: getattr(new, key) for key in GROUP_KEYS if key in new.model_fields_set}
+        is_any_set = any(value is not None for value in given.values())
+        ops = [
+            Op(PolicyKey.of_group(resourcegroup, key), value, None if value is None and is_any_set else new.until)
+            for key, value in given.items()
+        ]
         exists = PolicyKey.of_group(resourcegroup)
-        if exists not in asking.policies.base:  # also if there is the group: somebody may be deleting it
+        if exists not in asking.policies.base:  # also if the group exists: another request may be deleting it
             ops.append(Op(exists, 1))
         return await asking.alter(ops, request, how.validate_only)
 
@@ -195,7 +211,7 @@ def _add_groups(app: FastAPI, path: str, asking: _Asking) -> None:
     async def delete_group(
         resourcegroup: str, how: Annotated[shapes.Validation, Query()], request: Request
     ) -> shapes.Alterations:
-        """412 while it is attached to anything. Of a group in the file only what was set at run time is deleted."""
+        """412 while it is attached to anything. Of a group in the file only the values set at run time are deleted."""
         asking.find(resourcegroup)
         policies = asking.policies
         keys = [PolicyKey.of_group(resourcegroup, key) for key in (*GROUP_KEYS, EXISTS)]
@@ -224,7 +240,7 @@ def _add_attachments(app: FastAPI, path: str, asking: _Asking) -> None:
 
     @app.delete(path)
     async def detach(how: Annotated[shapes.Validation, Query()], request: Request) -> shapes.Alterations:
-        """Nothing is attached here any more; what the file says holds again."""
+        """Nothing is attached here any more; the file's value holds again."""
         place = _place(request)
         asking.attached(place)
         return await asking.alter([Op(place, None)], request, how.validate_only)
@@ -238,7 +254,7 @@ def _place(request: Request) -> PolicyKey:
 
 
 class _Asking:
-    """What the endpoints do alike."""
+    """The common part of the endpoints."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._service = gateway.policies
@@ -309,6 +325,7 @@ def _shown(
     return ShownGroups(
         version=policies.version,
         mode=told.mode,
+        enforce_percent=told.enforce_percent,
         topic_pattern=told.topic_pattern,
         principal_pattern=told.principal_pattern,
         groups=groups,
@@ -338,6 +355,7 @@ def _shown_rate(
     return ShownRate(
         limit=None if setting is None else as_number(setting.value),
         origin=origin_of(setting, base),
+        until=None if setting is None else time_text(setting.end),
         here=rate,
         part=part if used.part is None else used.part,
         fleet=used.rate,

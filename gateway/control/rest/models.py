@@ -1,4 +1,4 @@
-# What the REST API takes and gives, as pydantic models, and how the latter are made of our own values. Nothing that is
+# The REST API's requests and answers as pydantic models, and how answers are made of our own values. Nothing that is
 # written is ignored: an unknown key is an error that names the known ones. JSON has no NaN and no Infinity: they are
 # null, beside a text that says which.
 
@@ -12,13 +12,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from gateway.control.policies.service import Altered
 from gateway.suggest import hint
-from policies import explain
-from policies.policy_set import Setting, as_number, changes_json
+from policies import explain, policy_records, policy_values
+from policies.policy_records import changes_json, time_text
+from policies.policy_values import PolicyKey, Setting, as_number
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import CLIENT_ID, DEFAULT, USER, Entity, Name, QuotaError, QuotaKey
 from policies.quotas.store import Effective, Values
 from policies.quotas.text import entity_text, quota_text
-from policies.units import parse_size
+from policies.rollout import mode_text
+from policies.thresholds import sums
+from policies.units import format_time, parse_size, parse_time
 
 MAX_NAME: Final = 200
 
@@ -61,8 +64,26 @@ Size = Annotated[
 QuotaValue = Annotated[float | str | None, BeforeValidator(_no_bool)]
 
 
+def _read_time(value: object) -> object:
+    if value is None or isinstance(value, str):
+        return value and parse_time(value)
+    raise ValueError("a time is needed here, as text; for example: 2026-11-22T21:00:00Z")
+
+
+Until = Annotated[
+    int | None,
+    BeforeValidator(_read_time),
+    Field(
+        description="The end of the new value, as RFC 3339 has it, when the earlier one holds again; null: never.",
+        examples=["2026-11-22T21:00:00Z"],
+    ),
+    WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}),
+]
+
+
 class NewThreshold(_Given):
     value: Size
+    until: Until = None
 
 
 class GivenEntity(_Given):
@@ -82,6 +103,7 @@ class GivenOp(_Given):
 class GivenAlteration(_Given):
     entity: list[GivenEntity]
     ops: list[GivenOp]
+    until: Until = None
 
 
 class GivenAlterations(_Given):
@@ -90,11 +112,12 @@ class GivenAlterations(_Given):
 
 
 class GivenDocument(_Given):
-    """`prune`: remove what was set at run time and is not in the document."""
+    """`prune`: remove values set at run time that are not in the document. `until`: of the changed values."""
 
     document: Any
     dry_run: bool = False
     prune: bool = False
+    until: Until = None
 
 
 class Validation(_Given):
@@ -103,7 +126,7 @@ class Validation(_Given):
 
 class QuotaFilter(_Given):
     """DescribeClientQuotas. For each of user and client id: a name, a prefix, the default, any that is set, or nothing,
-    which matches whatever it is.
+    which matches anything.
     """
 
     user: str | None = None
@@ -115,6 +138,7 @@ class QuotaFilter(_Given):
     any_user: bool = False
     any_client_id: bool = False
     strict: bool = Field(default=False, description="Leave out entities that have a type which is not asked for.")
+    limit: int = Field(default=1_000_000, ge=1, le=1_000_000)
 
     def components(self) -> list[Component]:
         found = []
@@ -128,7 +152,7 @@ class QuotaFilter(_Given):
 
 
 class EffectiveQuery(_Given):
-    """Of whom: a name, or the default, which asks for those who have nothing of their own."""
+    """The client: a name, or the default, which asks for clients that have nothing of their own."""
 
     user: str | None = None
     client_id: str | None = None
@@ -143,32 +167,46 @@ class EffectiveQuery(_Given):
         user: Name = DEFAULT if self.default_user else self.user
         client_id: Name = DEFAULT if self.default_client_id else self.client_id
         if user is None and client_id is None:
-            raise QuotaError("of whom? give user, client_id or both, or default_user, default_client_id")
+            raise QuotaError("no entity: give user, client_id or both, or default_user, default_client_id")
         return Entity(user, client_id)
 
 
 class ExplainQuery(_Given):
     topic: str
-    user: str | None = Field(default=None, description="Without one: who has not authenticated.")
+    user: str | None = Field(default=None, description="Without one: a client that has not authenticated.")
     client_id: str | None = Field(default=None, description="Without one: a client that gives none.")
     broker: int | None = Field(default=None, ge=0, description="Without one: all that lead a part of the topic.")
+
+
+class HistoryQuery(_Given):
+    """`kind`, `name`: of the changed thing, as the answer has them."""
+
+    limit: int = Field(default=100, ge=1, le=1000)
+    kind: str | None = None
+    name: str | None = None
 
 
 class TopQuery(_Given):
     by: Literal["rate", "rejected", "utilization"] = "rate"
     limit: int = Field(default=20, ge=1, le=10_000)
+    contains: str = Field(default="", max_length=MAX_NAME, description="Only topics whose names have this in them.")
+    topic: str | None = Field(default=None, description="Only this one.")
 
 
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 
 class Value(BaseModel):
-    """In bytes per second. `value` is in force; it comes from one of the other two."""
+    """In bytes per second. `value` is in force; it comes from one of the other two. `until`: when `run_time` ends, and
+    is `then` again (null: the file's holds); null: never.
+    """
 
     value: float
     origin: str
     file: float | None
     run_time: float | None
+    until: str | None
+    then: float | None
 
 
 class Totals(BaseModel):
@@ -176,12 +214,29 @@ class Totals(BaseModel):
     brokers: dict[str, Value]
 
 
+class Committed(BaseModel):
+    """Of one broker: its total, and the sum that the thresholds of the topics with partitions there take of it.
+    `excess`: by how much they exceed it, 0 if they fit. Bytes per second.
+    """
+
+    total: float
+    explicit: float
+    excess: float
+
+
 class Thresholds(BaseModel):
+    """`total_out`: the total that consumers have shares of. `committed`: by broker; empty while the places of
+    partitions are unknown. `enforce_percent`: of the clients, for which they are enforced in mode enforce.
+    """
+
     version: int
     on_exceed: str
     mode: str
+    enforce_percent: float
     total: Totals
+    total_out: Totals
     topics: dict[str, Value]
+    committed: dict[str, Committed]
     warnings: list[str]
 
 
@@ -193,15 +248,38 @@ class Changed(BaseModel):
     key: str
     old: float | str | None
     new: float | str | None
+    until: str | None
+
+
+class Past(Changed):
+    """`at`: the time. `who`: the author's own name, or "itself" where the end of a change came, `door` then being
+    "until".
+    """
+
+    version: int
+    at: str
+    who: str
+    door: str
+    peer: str
+
+
+class History(BaseModel):
+    """Changes of single values, the newest first."""
+
+    version: int
+    changes: list[Past]
 
 
 class Alterations(BaseModel):
-    """`version`: in force."""
+    """`version`: in force. `committed`: by broker, with these changes made; by "" for all brokers that have no total of
+    their own, while the places of partitions are unknown.
+    """
 
     version: int
     validate_only: bool
     changes: list[Changed]
     warnings: list[str]
+    committed: dict[str, Committed]
 
 
 class EntityPart(BaseModel):
@@ -212,7 +290,7 @@ class EntityPart(BaseModel):
 
 
 class QuotaResult(BaseModel):
-    """`error` null: done."""
+    """`error` null: done; `message` may then be a warning."""
 
     entity: list[EntityPart]
     error: str | None
@@ -231,15 +309,27 @@ class Applied(BaseModel):
 
 
 class QuotaEntry(BaseModel):
-    """`values` by key as the Kafka protocol spells it."""
+    """`values` by key as the Kafka protocol spells it; `brokers`: those that the brokers enforce themselves. `until`:
+    when values end, of those that do.
+    """
 
     entity: list[EntityPart]
     text: str
     values: dict[str, float]
+    brokers: dict[str, float]
+    until: dict[str, str]
 
 
 class QuotaEntries(BaseModel):
+    """`brokers_problem`: why the brokers' own quotas are not known, "" where they are. `total`: entities that match, of
+    which the first are here.
+    """
+
     version: int
+    brokers_problem: str
+    mode: str
+    enforce_percent: float
+    total: int
     entries: list[QuotaEntry]
 
 
@@ -260,21 +350,29 @@ class EffectiveStorage(BaseModel):
 
 
 class EffectiveQuota(BaseModel):
-    """`entity`: what it is set for. `in_force`: the value times the storage factor, for producer_byte_rate in bytes.
-    `overridden`: what is less specific, most specific first; null: not asked for.
+    """`entity`: the one it is set for. `in_force`: the value times the storage factor, for producer_byte_rate in bytes.
+    `overridden`: less specific values, most specific first; null: not asked for. `by`: its enforcer, gateway or
+    brokers; `mode`: enforce, observe, or for how many clients it is enforced; `also`: where both have one, the other
+    one's, which is not less, or which is the gateway's and not enforced for all clients.
     """
 
     key: str
+    by: Literal["gateway", "brokers"]
+    mode: str
     value: float
     in_force: float
     entity: list[EntityPart]
     text: str
     overridden: list[Overridden] | None
+    also: EffectiveQuota | None = None
 
 
 class EffectiveQuotas(BaseModel):
+    """`brokers_problem`: why the brokers' own quotas are not known, "" where they are."""
+
     version: int
     storage: EffectiveStorage
+    brokers_problem: str
     quotas: list[EffectiveQuota]
 
 
@@ -363,8 +461,8 @@ class Explained(BaseModel):
 
 
 class ShownTopic(BaseModel):
-    """Rates in bytes per second: `rate` over one minute as Kafka computes it, those of what became of the bytes over
-    the last seconds. `threshold`: on `broker`, where its utilization is highest.
+    """Rates in bytes per second: `rate` over one minute as Kafka computes it, those of the bytes' outcomes over the
+    last seconds. `threshold`: on `broker`, where its utilization is highest.
     """
 
     topic: str
@@ -384,7 +482,10 @@ class ShownTopic(BaseModel):
 
 
 class ShownTopics(BaseModel):
+    """`total`: that match, of which the first are here."""
+
     at_ms: int
+    total: int
     topics: list[ShownTopic]
 
 
@@ -393,8 +494,24 @@ class ShownTopics(BaseModel):
 
 def of_setting(setting: Setting, base: str) -> Value:
     origin = explain.origin_of(setting, base)
-    file, run_time = (None if value is None else as_number(value) for value in (setting.base, setting.change))
-    return Value(value=as_number(setting.value), origin=origin, file=file, run_time=run_time)
+    then = None if setting.end is None else setting.end.then
+    file, run_time, then = (
+        None if value is None else as_number(value) for value in (setting.base, setting.change, then)
+    )
+    until = time_text(setting.end)
+    return Value(value=as_number(setting.value), origin=origin, file=file, run_time=run_time, until=until, then=then)
+
+
+def of_past(past: policy_records.Past) -> Past:
+    return Past(
+        **past.key._asdict(),
+        old=past.old,
+        new=past.new,
+        until=None if past.until_ms is None else format_time(past.until_ms),
+        version=past.version,
+        at=format_time(past.at_ms),
+        **past.source._asdict(),
+    )
 
 
 def of_changes(altered: Altered) -> list[Changed]:
@@ -407,17 +524,26 @@ def of_altered(altered: Altered, validate_only: bool) -> Alterations:
         validate_only=validate_only,
         changes=of_changes(altered),
         warnings=list(altered.warnings),
+        committed=of_committed(altered.committed),
     )
+
+
+def of_committed(found: Mapping[str, sums.Committed]) -> dict[str, Committed]:
+    return {
+        broker: Committed(total=each.total, explicit=each.explicit, excess=max(0.0, each.excess))
+        for broker, each in found.items()
+    }
 
 
 def _entity(entity: Entity) -> list[EntityPart]:
     return [EntityPart(type=kind, name=name) for kind, name in entity.pairs]
 
 
-def of_entry(entity: Entity, values: Values) -> QuotaEntry:
-    return QuotaEntry(
-        entity=_entity(entity), text=entity_text(entity), values={key.wire: value for key, value in values.items()}
-    )
+def of_entry(entity: Entity, values: Values, brokers: Values, ends: policy_values.Ends) -> QuotaEntry:
+    ours, theirs = ({key.wire: value for key, value in found.items()} for found in (values, brokers))
+    found = {key.wire: ends.get(PolicyKey.of_quota(entity, key)) for key in values} if ends else {}
+    until = {key: format_time(end.until_ms) for key, end in found.items() if end is not None}
+    return QuotaEntry(entity=_entity(entity), text=entity_text(entity), values=ours, brokers=theirs, until=until)
 
 
 def of_storage(known: explain.Known) -> EffectiveStorage:
@@ -425,17 +551,30 @@ def of_storage(known: explain.Known) -> EffectiveStorage:
     mode = "observe" if known.observe or known.storage_mode == "observe" else "enforce"
     if storage is None:
         return EffectiveStorage(factor=1.0, state="OFF", origin=None, why="", mode=mode)
-    return EffectiveStorage(
-        factor=storage.value, state=storage.state, origin=storage.origin, why=storage.why, mode=mode
-    )
+    factor = storage.value if known.affected is None else 1.0  # which holds topics, and lowers no quota
+    return EffectiveStorage(factor=factor, state=storage.state, origin=storage.origin, why=storage.why, mode=mode)
 
 
-def of_effective(found: Effective, known: explain.Known) -> EffectiveQuota:
+def of_enforced(ours: Effective | None, theirs: Effective | None, known: explain.Known) -> list[EffectiveQuota]:
+    """One key; both may be None. Of request_percentage they are two rows: a worker's time and that of brokers' threads
+    are no lesser or greater than each other.
+    """
+    made = [_effective(ours, "gateway", known)] if ours is not None else []
+    made += [_effective(theirs, "brokers", known)] if theirs is not None else []
+    if len(made) < 2 or (ours is not None and ours.key.type == "request_percentage"):
+        return made
+    made.sort(key=lambda each: (each.mode != "enforce", each.in_force))
+    return [made[0].model_copy(update={"also": made[1]})]
+
+
+def _effective(found: Effective, by: Literal["gateway", "brokers"], known: explain.Known) -> EffectiveQuota:
     overridden = found.overridden
     return EffectiveQuota(
         key=found.key.wire,
+        by=by,
+        mode=mode_text(explain.quotas_percent(known)) if by == "gateway" else "enforce",
         value=found.value,
-        in_force=explain.in_force(known, found),
+        in_force=explain.in_force(known, found) if by == "gateway" else found.value,
         entity=_entity(found.source),
         text=f"{quota_text(found.key, found.value)} {entity_text(found.source)}",
         overridden=None
@@ -528,11 +667,13 @@ def of_explanation(found: explain.Explanation, known: explain.Known) -> Explaine
         ),
         rules=[_rule(rule) for rule in found.rules],
         shadowed=[ShownShadowed(**each._asdict()) for each in found.shadowed],
-        held=[
-            ShownHeld(**{**each._asdict(), "broker": None if each.broker < 0 else each.broker}) for each in found.held
-        ],
+        held=[of_held(each) for each in found.held],
         notes=list(found.notes),
     )
+
+
+def of_held(held: explain.Held) -> ShownHeld:
+    return ShownHeld(**{**held._asdict(), "broker": None if held.broker < 0 else held.broker})
 
 
 def of_topic(line: explain.TopicLine) -> ShownTopic:

@@ -1,4 +1,4 @@
-# What the API answers when it can't do what was asked: problem documents (RFC 9457) that say what is wrong, where, and
+# The API's answers to requests that it can't fulfil: problem documents (RFC 9457) that say what is wrong, where, and
 # what would be right. Knows no path and no policy.
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.control.policies.store import StoreError
 from gateway.policy_document import DocumentError
-from policies.policy_set import InvalidPolicy, PolicyError
+from policies.policy_values import InvalidPolicy, PolicyError
 from policies.quotas.names import QuotaError
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -38,7 +38,7 @@ class Finding(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457. `errors`: each thing that is wrong, with what would be right."""
+    """RFC 9457. `errors`: each fault, with a right value."""
 
     type: str = "about:blank"
     title: str
@@ -50,8 +50,8 @@ class Problem(BaseModel):
 class Refused(HTTPException):
     """The request can't be, for these reasons."""
 
-    def __init__(self, detail: str, errors: list[Finding]) -> None:
-        super().__init__(422, detail)
+    def __init__(self, detail: str, errors: list[Finding], status: int = 422) -> None:
+        super().__init__(status, detail)
         self.errors = errors
 
 

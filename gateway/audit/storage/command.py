@@ -1,0 +1,76 @@
+# `produce-gateway audit storage`: its options. Manners and exit codes are cli.py's.
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Final
+
+from gateway.audit import cli
+from policies.units import parse_size
+
+_EPILOG: Final = """\
+The usage log notes volumes, and where the busiest topics have replicas, about once a minute while storage protection is
+on. What was there before the first note counts as staying, so a retention that is recommended is short enough.
+
+exit codes: those of `produce-gateway audit`
+
+examples:
+  produce-gateway audit storage --tables ./audit --from 7d --window 1h
+  produce-gateway audit storage --bootstrap-servers kafka:9092 --from 1d --keep-free 100GB --over-time
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run it; `argv` begins with its name. Gives the exit code."""
+    try:
+        work = _storage(_parser().parse_args(argv[1:]))
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
+    return cli.guarded(work)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = cli.new_parser(
+        "storage",
+        "What fills the brokers' volumes, and which retention would have kept them below their limits.",
+        _EPILOG,
+    )
+    add = parser.add_argument
+    add(
+        "--window",
+        default="10m",
+        metavar="DURATION",
+        help="of sums over time, and the step of retention.ms (%(default)s)",
+    )
+    add("--keep-free", metavar="SIZE", help="bytes that had to stay free; without it, each volume's hard limit")
+    add("--over-time", action="store_true", help="a row for each volume and window as well")
+    add("--format", choices=("table", "json"), default="table")
+    cli.add_sources(parser)
+    return parser
+
+
+def _storage(options: argparse.Namespace) -> Callable[[], int]:
+    reading = cli.checked_sources(options, cli.now_ms())
+    window_ms = cli.duration("--window", options.window)
+    keep_free = None
+    if options.keep_free is not None:
+        try:
+            keep_free = round(parse_size(options.keep_free))
+        except ValueError as error:
+            cli.refuse(f"--keep-free: {error}")
+    tell = cli.teller(options.quiet)
+
+    def work() -> int:
+        from gateway.audit.batch import tables
+        from gateway.audit.storage import filling, text
+
+        wish = filling.Wish(window_ms, reading.start_ms, reading.end_ms, keep_free)
+        with cli.opened(reading, tell) as records:
+            report = filling.answer(records, wish, tell)
+        shown = (
+            tables.dumps(text.as_json(report)) if options.format == "json" else text.as_text(report, options.over_time)
+        )
+        return cli.put(shown, cli.INCOMPLETE if options.strict and not report.integrity.complete else cli.OK)
+
+    return work

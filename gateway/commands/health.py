@@ -1,0 +1,54 @@
+# `produce-gateway health`: whether a gateway lives, or with --ready whether clients should be sent to it, as an exit
+# code. For health checks of containers, whose images need no other HTTP client for it. Judges nothing itself.
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+from gateway.arguments import Parser, add_examples
+from gateway.commands.asking import CannotAsk, add_place, find_place
+from gateway.commands.output import printable
+from gateway.http_client import HttpError, fetch
+
+LIVES: Final = "/healthz"
+READY: Final = "/readyz"
+TIMEOUT_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 2**20
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 it does, 1 it doesn't or can't be asked, 2 a wrong command line."""
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    try:
+        place = find_place(parser, args)
+        url = place.url.rstrip("/") + (READY if args.ready else LIVES)
+        answer = fetch(url, timeout_s=args.timeout, max_bytes=MAX_ANSWER_BYTES, trust=place.trust)
+    except (CannotAsk, HttpError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    said = printable(answer.body.decode("utf-8", "replace").strip())
+    print(said, file=sys.stdout if answer.status == 200 else sys.stderr)
+    return 0 if answer.status == 200 else 1
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="produce-gateway health", description="Whether a gateway lives, as an exit code: for health checks."
+    )
+    add_place(parser, formats=False)
+    parser.add_argument("--ready", action="store_true", help="whether it is ready for clients (/readyz)")
+    parser.add_argument(
+        "--timeout", type=_seconds, default=TIMEOUT_S, metavar="S", help="for the whole answer (default %(default)g)"
+    )
+    add_examples(parser, "/etc/produce-gateway/gateway.yaml", "--url http://gw1:9190 --ready")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 3600:
+        raise argparse.ArgumentTypeError("more than 0, at most 3600")
+    return number

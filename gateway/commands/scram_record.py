@@ -1,0 +1,40 @@
+# `produce-gateway scram-record USER`: a user's line for authentication.credentials_file, from a password on standard
+# input, which stands in no command line. The password itself is printed nowhere.
+
+from __future__ import annotations
+
+import getpass
+import json
+import secrets
+import sys
+from typing import Final
+
+from gateway.arguments import Parser, add_examples
+from protocol import scram
+
+ITERATIONS: Final = 8192  # 4 ms: whoever gets the file needs as long for each guess
+_SALT_BYTES: Final = 24
+
+
+def main(argv: list[str]) -> int:
+    """Print the record; the result is the exit code."""
+    parser = Parser(
+        prog="produce-gateway scram-record",
+        description="Make a user's record for authentication.credentials_file, of the password on standard input.",
+    )
+    parser.add_argument("user", help="its name, without User:")
+    parser.add_argument("--mechanism", choices=sorted(scram.HASHES), default="SCRAM-SHA-512")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"default: {ITERATIONS}")
+    add_examples(parser, "alice >> credentials.yaml", "alice --mechanism SCRAM-SHA-256 < password")
+    args = parser.parse_args(argv)
+    if not scram.MIN_ITERATIONS <= args.iterations <= scram.MAX_ITERATIONS:
+        parser.error(f"--iterations: must be {scram.MIN_ITERATIONS} to {scram.MAX_ITERATIONS}")
+    password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        print("scram-record: a password is needed on standard input", file=sys.stderr)
+        return 1
+    salt = secrets.token_bytes(_SALT_BYTES)
+    record = scram.make_record(scram.HASHES[args.mechanism], password, salt, args.iterations)
+    name = json.dumps(args.user, ensure_ascii=False)  # YAML reads it as the same text
+    print(f'{name}: {{{args.mechanism}: "{scram.record_text(record)}"}}')
+    return 0

@@ -1,0 +1,59 @@
+# Whether the addresses of several sections meet: a gateway that would relay to itself, and ports that a broker would
+# need and not get. Opens nothing and asks no resolver.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gateway.config.listeners import ANY_HOST, Listener, overlap
+from gateway.config.sections import Upstream
+from gateway.hosts import is_loopback
+
+_USUAL: Final = range(10)  # most clusters count their brokers from 0 or 1
+
+
+def loops(upstream: Upstream, listeners: Mapping[str, Listener]) -> list[str]:
+    """The bootstrap servers that are this gateway's own listeners: each connection would come back without end.
+
+    `listeners`: by their path in the file.
+    """
+    return [
+        f"upstream.bootstrap_servers: {host}:{port} is this gateway's own address ({path}): write those of brokers"
+        for host, port in upstream.addresses()
+        for path, listener in listeners.items()
+        if port == listener.port and _is_here(host, listener)
+    ]
+
+
+def taken_ports(upstream: Upstream, listeners: Mapping[str, Listener], admin: tuple[str, int]) -> Iterator[str]:
+    """Warnings: ports that brokers with usual node ids would have, were they not others' already. `admin`: host and
+    port of the admin server.
+    """
+    own = {f"{path}.port": (listener.host, listener.port) for path, listener in listeners.items()}
+    own["admin.port"] = admin
+    for path, listener in listeners.items():
+        if listener.sni is not None:
+            continue  # brokers have no ports there
+        others = {
+            listener.broker_port(node_id): f"{path}.brokers.{node_id}"
+            for node_id in listener.brokers
+            if listener.port + 1 + node_id <= 65535  # else the file had to say some port, and brokers have such ids
+        }
+        here = [port for host, port in upstream.addresses() if _is_here(host, listener)]
+        others |= dict.fromkeys(here, "upstream.bootstrap_servers")
+        others |= {port: what for what, (host, port) in own.items() if overlap(host, listener.host)}
+        for node_id in _USUAL:
+            taken = others.get(port := listener.broker_port(node_id))
+            if taken is not None and taken != f"{path}.brokers.{node_id}":
+                yield (
+                    f"{taken}: {port} is the port that broker {node_id} would have by {path}.port: that broker would be"
+                    " withheld from clients"
+                )
+
+
+def _is_here(host: str, listener: Listener) -> bool:
+    """Whether that host is the one the listener is reached under, as far as the file says."""
+    if host.lower() in (listener.host.lower(), listener.advertised_host.lower()):
+        return True
+    return is_loopback(host.lower()) and (is_loopback(listener.host.lower()) or listener.host in ANY_HOST)

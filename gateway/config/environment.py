@@ -1,0 +1,146 @@
+# The configuration's keys as variables of the environment, which stand before those of the file:
+# PRODUCE_GATEWAY_ADMIN__PORT is admin.port. "__" stands between a section and its key, "_" for any of "_", "." and "-",
+# and upper case for lower: a variable's name has nothing else. A name of the operator's own, as of a topic, is taken as
+# it is written. The value is YAML, as it would be in the file; text is taken as it is, and a list of texts may be
+# written with commas.
+#
+# NAME_FILE: the value is in that file, as container platforms give secrets.
+#
+# Kubernetes gives each pod variables that tell of services (enableServiceLinks), and those of a service with the name
+# of ours begin as ours do. They are no mistake of anybody's.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, get_args, get_origin
+
+from gateway import yaml_text
+from gateway.config.clients import CLIENT_PROPERTIES, KNOWN_PROPERTIES, Client
+from gateway.config.keys import bare, is_section, is_text, type_in
+from gateway.config.sections import Settings
+from gateway.suggest import hint
+
+PREFIX: Final = "PRODUCE_GATEWAY_"
+_BETWEEN: Final = "__"
+_FILE: Final = "_FILE"
+# Of commands and of the demo: no keys of the configuration.
+OTHERS: Final = frozenset({"PRODUCE_GATEWAY_TOKEN_FILE", "PRODUCE_GATEWAY_CACHE", "PRODUCE_GATEWAY_MAVEN"})
+_OF_SERVICES: Final = re.compile(
+    r"(?:_?[A-Z0-9]+_)*(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
+)
+
+Place = tuple[str, ...]
+
+
+class Given(NamedTuple):
+    """A variable that gives the key at `place` a value."""
+
+    place: Place
+    variable: str
+    value: Any
+
+
+class Fault(NamedTuple):
+    variable: str
+    text: str
+
+
+def read(environ: Mapping[str, str]) -> tuple[list[Given], list[Fault]]:
+    """Those that are ours, whole sections before what is in them; and what is wrong with some."""
+    given, faults = [], []
+    for variable in sorted(environ):
+        rest = variable.removeprefix(PREFIX)
+        if rest == variable or variable in OTHERS or (_BETWEEN not in rest and _OF_SERVICES.fullmatch(rest)):
+            continue
+        try:
+            given.append(_read(variable, rest.split(_BETWEEN), environ[variable]))
+        except ValueError as error:
+            faults.append(Fault(variable, str(error)))
+    given.sort(key=lambda each: len(each.place))
+    return given, faults
+
+
+def lay_over(data: Mapping[Any, Any], given: list[Given]) -> dict[Any, Any]:
+    """The file's data with these. What is no section in the file stays as it is, to be refused."""
+    laid = dict(data)
+    for place, _, value in given:
+        node = laid
+        for part in place[:-1]:
+            inner = node.get(part)
+            if inner is not None and not isinstance(inner, dict):
+                break
+            node[part] = node = dict(inner or {})
+        else:
+            node[place[-1]] = value
+    return laid
+
+
+def _read(variable: str, segments: list[str], text: str) -> Given:
+    """
+    Raises:
+        ValueError: there is no such key, or its value is no YAML.
+    """
+    kind: Any = Settings
+    place: list[str] = []
+    is_file = False
+    for depth, segment in enumerate(segments):
+        found = _find(kind, segment)
+        if found is None and depth == len(segments) - 1 and segment.upper().endswith(_FILE):
+            found = _find(kind, segment[: -len(_FILE)])
+            found, is_file = (found, True) if found and is_text(found[1]) else (None, False)
+        found = found or _find_property(kind, segment)
+        if found is None:
+            raise ValueError(_unknown(kind, place, segment))
+        key, kind = found
+        place.append(key)
+    if is_file:
+        return Given(tuple(place), variable, {"file": text})
+    return Given(tuple(place), variable, _value(kind, text, variable))
+
+
+def _find(kind: Any, segment: str) -> tuple[str, Any] | None:
+    """The key that is meant, with the type of its value."""
+    kind = bare(kind)
+    if get_origin(kind) is dict:
+        return (segment, get_args(kind)[-1]) if segment else None
+    if not is_section(kind):
+        return None
+    wanted = _plain(segment)
+    for name, field in kind.model_fields.items():
+        key = field.alias or name
+        if _plain(key) == wanted and key != "properties":
+            return key, type_in(kind, key)
+    known = KNOWN_PROPERTIES if issubclass(kind, Client) else ()
+    return next(((key, str) for key in known if _plain(key) == wanted), None)
+
+
+def _find_property(kind: Any, segment: str) -> tuple[str, Any] | None:
+    """One of librdkafka's that is not in our list."""
+    kind, key = bare(kind), _plain(segment).replace("_", ".")
+    return (key, str) if is_section(kind) and issubclass(kind, Client) and key.startswith(CLIENT_PROPERTIES) else None
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"[.-]", "_", key).lower()
+
+
+def _unknown(kind: Any, place: list[str], segment: str) -> str:
+    kind = bare(kind)
+    if not is_section(kind):
+        return f"{'.'.join(place)} has no keys, so there is none named {segment.lower()}"
+    keys = sorted(field.alias or name for name, field in kind.model_fields.items())
+    path = ".".join([*place, segment.lower()])
+    return f"{path}: unknown key; {hint(segment.lower(), keys)}"
+
+
+def _value(kind: Any, text: str, variable: str) -> Any:
+    if is_text(kind):
+        return text
+    kind = bare(kind)
+    if get_origin(kind) is tuple and is_text(get_args(kind)[0]) and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return yaml_text.load(text, variable)
+    except yaml_text.YamlError as error:
+        raise ValueError(str(error).removeprefix(variable).lstrip(":0123456789 ")) from error

@@ -1,0 +1,211 @@
+# The section `listener`, or each in the section `listeners`: where clients connect, how it is told which broker they
+# want (by port, or by server name on one port), the addresses that they are told, TLS, and the proxies before it.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from gateway.certificate_names import AdvertisedHost
+from gateway.config.authentication import Authentication
+from gateway.config.fields import Network, Port, Section
+from gateway.config.tls import TlsSection
+from gateway.listener_names import DEFAULT_LISTENER, path_of
+from gateway.server_names import NODE_ID, ServerNames, host_of, is_host_name
+
+ANY_HOST: Final = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
+
+
+class BrokerPlace(Section):
+    """Of one broker, where it differs from all others."""
+
+    port: Port | None = None  # None: the listener's port + 1 + node id
+    advertised_host: str = ""  # "": as of all brokers
+    advertised_port: Port | None = None  # None: as far from `port` as the listener's is from its own
+
+
+class Sni(Section):
+    """One port for all brokers: the server name in a client's TLS handshake tells which it wants."""
+
+    bootstrap_address: str  # host, or host:port where the port differs from the listener's (a load balancer)
+    advertised_broker_address_pattern: str  # the same, with $(node_id) in it
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if NODE_ID in (_port_of(self.advertised_broker_address_pattern) or ""):
+            raise ValueError("advertised_broker_address_pattern: all brokers have one port, only the host may differ")
+        for key, value in self:
+            if "$(nodeId)" in value or "{nodeId}" in value:
+                raise ValueError(f"{key}: write {NODE_ID} in place of the node id, not as in {value}")
+            port = _port_of(value)
+            if port is not None and not (port.isdigit() and 1 <= int(port) <= 65535):
+                raise ValueError(f"{key}: {value} has no port from 1 to 65535: write kafka.example:9093")
+        problem = self.names.problem()
+        if problem:
+            names_broker = self.names.brokers.count(NODE_ID) != 1 or is_host_name(self.names.bootstrap)
+            key = "advertised_broker_address_pattern" if names_broker else "bootstrap_address"
+            raise ValueError(f"{key}: {problem}")
+        return self
+
+    @property
+    def names(self) -> ServerNames:
+        return ServerNames(_name_of(self.bootstrap_address), _name_of(self.advertised_broker_address_pattern))
+
+
+def _port_of(address: str) -> str | None:
+    return address.rpartition(":")[2] if ":" in address else None
+
+
+def _name_of(address: str) -> str:
+    return address.partition(":")[0].lower().removesuffix(".")
+
+
+class ProxyProtocol(Section):
+    """Proxies that begin each connection with a header of the PROXY protocol; from everybody else none is read."""
+
+    networks: Annotated[tuple[Network, ...], Field(alias="from", min_length=1)]
+
+
+class Listener(TlsSection):
+    host: str = "127.0.0.1"  # reachable from elsewhere only when somebody says so
+    port: Port = 19092
+    advertised_host: str = ""  # "": the host itself
+    advertised_port: Port | None = None  # None: the port itself; brokers' ports are as far from it as from `port`
+    advertised_broker_host_pattern: str = ""  # with $(node_id) in it; "": advertised_host for all brokers
+    brokers: dict[int, BrokerPlace] = {}  # by node id; a number is its port, where port + 1 + node id doesn't fit
+    sni: Sni | None = None  # None: each broker has a port of its own
+    proxy_protocol: ProxyProtocol | None = None
+    authentication: Authentication | None = None  # None: as the section of that name says it for all listeners
+
+    @field_validator("brokers", mode="before")
+    @classmethod
+    def _read_ports(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {key: own if isinstance(own, dict | BrokerPlace) else {"port": own} for key, own in value.items()}
+
+    @field_validator("advertised_broker_host_pattern")
+    @classmethod
+    def _check_pattern(cls, value: str) -> str:
+        if value and (value.count(NODE_ID) != 1 or not is_host_name(host_of(value.lower(), 0))):
+            raise ValueError(f"{value} is no host name with {NODE_ID} in it: write broker-{NODE_ID}.kafka.example")
+        return value
+
+    @model_validator(mode="after")
+    def _check_sni(self) -> Self:
+        if self.sni is None:
+            return self
+        if not self.keystore:
+            raise ValueError(
+                "sni: clients send a server name only with TLS: write ssl.keystore.location: server.pem, with a"
+                f" certificate for {self.sni.names.bootstrap} and {self.sni.names.brokers.replace(NODE_ID, '0')}"
+            )
+        for key in ("advertised_host", "advertised_port", "advertised_broker_host_pattern", "brokers"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key}: has no effect with sni, where all brokers have one port: write the names that clients"
+                    " use into sni.bootstrap_address and sni.advertised_broker_address_pattern"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.sni is None and not self.advertised_host and self.host in ANY_HOST:
+            raise ValueError(
+                f"advertised_host is needed, because {self.host or 'an empty host'} is not an address that clients can"
+                " connect to: give the name under which they reach this gateway",
+            )
+        by_port: dict[int, str] = {self.port: "the bootstrap listener"}
+        for node_id in self.brokers:
+            port = self.broker_port(node_id)
+            if port in by_port:
+                raise ValueError(f"brokers.{node_id}: port {port} is taken by {by_port[port]}")
+            by_port[port] = f"broker {node_id}"
+        return self
+
+    @property
+    def advertised(self) -> str:
+        return self.advertised_host or self.host
+
+    @property
+    def names(self) -> ServerNames | None:
+        """That tell brokers apart; None: ports do."""
+        return None if self.sni is None else self.sni.names
+
+    @property
+    def bootstrap(self) -> tuple[str, int]:
+        """Host and port that clients begin with."""
+        if self.sni is not None:
+            return self._address(self.sni.bootstrap_address)
+        return self.advertised, self.advertised_port or self.port
+
+    @property
+    def told(self) -> tuple[AdvertisedHost, ...]:
+        """The hosts that clients are told, each once."""
+        if self.sni is not None:
+            return (
+                AdvertisedHost(self.sni.names.bootstrap, "sni.bootstrap_address"),
+                AdvertisedHost(self.sni.names.brokers, "sni.advertised_broker_address_pattern"),
+            )
+        found = {self.advertised: "advertised_host" if self.advertised_host else "host"}
+        if self.advertised_broker_host_pattern:
+            found[self.advertised_broker_host_pattern] = "advertised_broker_host_pattern"
+        for node_id, place in self.brokers.items():
+            if place.advertised_host:
+                found.setdefault(place.advertised_host, f"brokers.{node_id}.advertised_host")
+        return tuple(AdvertisedHost(host.strip("[]"), key) for host, key in found.items())
+
+    def broker_address(self, node_id: int) -> tuple[str, int]:
+        """Host and port that clients are told; as with `broker_port` there may be no such port."""
+        if self.sni is not None:
+            host, port = self._address(self.sni.advertised_broker_address_pattern)
+            return host_of(host, node_id), port
+        place = self.brokers.get(node_id, BrokerPlace())
+        host = place.advertised_host or host_of(self.advertised_broker_host_pattern, node_id) or self.advertised
+        shift = (self.advertised_port or self.port) - self.port
+        return host, place.advertised_port or self.broker_port(node_id) + shift
+
+    def _address(self, address: str) -> tuple[str, int]:
+        return _name_of(address), int(_port_of(address) or self.port)
+
+    @property
+    def ports(self) -> dict[int, str]:
+        """Every port that is certain to be bound, and what for."""
+        own = {self.broker_port(node_id): f"broker {node_id}" for node_id in self.brokers}
+        return {self.port: "the bootstrap listener", **own}
+
+    @property
+    def proxies(self) -> tuple[str, ...]:
+        """Networks whose connections begin with a header of the PROXY protocol."""
+        return self.proxy_protocol.networks if self.proxy_protocol is not None else ()
+
+    def broker_port(self, node_id: int) -> int:
+        """The port of that broker's listener; it may be beyond 65535, then nothing can be opened there."""
+        place = self.brokers.get(node_id)
+        return self.port + 1 + node_id if place is None or place.port is None else place.port
+
+
+def check_ports(listeners: Mapping[str, Listener], admin_host: str, admin_port: int) -> None:
+    """Addresses that can't be bound twice. Ports of brokers yet unknown are addresses.py's to warn of.
+
+    Raises:
+        ValueError: two of these have the same port.
+    """
+    bound: list[tuple[str, int, str]] = []
+    for name, listener in listeners.items():
+        for port, purpose in listener.ports.items():
+            for host, other, whose in bound:
+                if other == port and overlap(host, listener.host):
+                    raise ValueError(f"{path_of(name)}.port: {port}, of {purpose}, is taken by {whose}: choose another")
+        bound += [(listener.host, port, f"{purpose} in {path_of(name)}") for port, purpose in listener.ports.items()]
+    for name, listener in listeners.items():
+        if admin_port in listener.ports and overlap(admin_host, listener.host):
+            whose = "the listener" if name == DEFAULT_LISTENER else f"listener {name}"
+            raise ValueError(f"admin.port: {admin_port} is a port of {whose} as well: choose another one")
+
+
+def overlap(host: str, other: str) -> bool:
+    """Whether sockets bound to these can't have the same port."""
+    return host == other or host in ANY_HOST or other in ANY_HOST

@@ -1,0 +1,27 @@
+# The section `log`: how lines look, and from which level on there are any.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import field_validator
+
+from gateway.config.fields import Findings, Section
+from gateway.logs import LOGGERS, LogFormat, LogLevel
+from gateway.suggest import hint
+
+
+class Log(Section):
+    """What the gateway logs, on stderr. `levels`: of single loggers (docs/logs.md), which else have `level`."""
+
+    format: LogFormat = "console"
+    level: LogLevel = "info"
+    levels: Mapping[str, LogLevel] = {}
+
+    @field_validator("levels")
+    @classmethod
+    def _check_levels(cls, value: Mapping[str, LogLevel]) -> Mapping[str, LogLevel]:
+        unknown = [f"{name}: there is no such logger; {hint(name, LOGGERS)}" for name in value if name not in LOGGERS]
+        if unknown:
+            raise Findings(unknown)
+        return value

@@ -1,0 +1,398 @@
+# Stands before an ASGI application: finds out who asks, says no where the table (rules.py) doesn't allow it, and hands
+# all else on with the caller in the scope. Of what a caller brings it takes the first of: a bearer token (RFC 6750),
+# the cookie of a session, the certificate of its connection. Nothing of these is in a log line or an answer.
+#
+# Where the configuration has no credentials, this machine has all rights; others have those that need no identity.
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Set
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, quote
+
+import trio
+
+from gateway.control.access.caller import KEY, UNKNOWN, Caller, How, caller_of
+from gateway.control.access.failures import Failures, retry_after
+from gateway.control.access.holders import Holders, NoPrincipal
+from gateway.control.access.origin import is_certain, is_foreign
+from gateway.control.access.rules import LOGIN_PATH, READS, TABLE, Rule, Rules
+from gateway.control.access.sessions import Sessions
+from gateway.hosts import is_loopback
+from gateway.roles import Role
+from gateway.tokens import Holder, digest_of
+from policies.text import one_line
+
+log = logging.getLogger("gateway.control")
+
+GATE: Final = "produce-gateway.gate"  # in a scope
+CERTIFICATE: Final = "produce-gateway.certificate"  # in a scope: the client's, verified, X.509 in DER; or None
+MAX_FORM: Final = 64 * 2**10
+MAX_CHARS: Final = 4096  # of a token
+FORM_S: Final = 60.0
+CSRF_FIELD: Final = "csrf_token"
+CSRF_HEADER: Final = "x-csrf-token"
+_FORM: Final = "application/x-www-form-urlencoded"
+_FORMS: Final = (_FORM, "multipart/form-data", "text/plain")  # what a page of any site can have a browser send
+_WHERE: Final = "admin.tokens or admin.token_file"
+
+Application = Callable[[Any, Any, Any], Any]
+Header = tuple[bytes, bytes]
+
+
+class Refusal(NamedTuple):
+    """`reason`: one of failures.REASONS, or "" for what isn't counted. `challenge`: for WWW-Authenticate."""
+
+    status: int
+    reason: str
+    detail: str
+    wait_s: float = 0.0
+    challenge: str = ""
+
+
+class Answered(NamedTuple):
+    """What a login or logout came to. `headers`: for the answer. `problem` "": it is done."""
+
+    headers: list[Header]
+    problem: str = ""
+    status: int = 200
+    retry_after_s: int = 0
+    caller: Caller | None = None
+
+
+class Gate:
+    """Who may do what on the admin port.
+
+    Attributes:
+        holders: whom the configuration knows.
+    """
+
+    def __init__(
+        self,
+        holders: Holders | None = None,
+        *,
+        anonymous: Role = Role.VIEWER,
+        metrics: Role = Role.NONE,
+        hosts: Set[str] = frozenset(),
+        table: Iterable[Rule] = TABLE,
+        sessions: Sessions | None = None,
+        failures: Failures | None = None,
+        count: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """
+        Args:
+            anonymous: of callers without credentials, where the configuration has some.
+            metrics: the least role for /metrics.
+            hosts: as in admin.py.
+            table: which request needs what.
+            count: is called with the reason of each refusal.
+        """
+        self.holders = holders or Holders()
+        self._anonymous = anonymous
+        self._rules = Rules(table, metrics)
+        self._hosts = hosts
+        self._sessions = Sessions() if sessions is None else sessions
+        self._failures = Failures() if failures is None else failures
+        self._count = count
+
+    def before(self, app: Application) -> Application:
+        """The application, with this gate before it."""
+
+        async def guarded(scope: Any, receive: Any, send: Any) -> None:
+            headers = headers_of(scope)
+            rule = self._rules.of(scope["method"], scope["path"])
+            caller, refusal = await self._judge(scope, headers, rule)
+            if refusal is None and scope["method"] not in READS and _needs_csrf(caller):
+                receive, refusal = await _check_csrf(caller.csrf, headers, receive)
+            if refusal is not None:
+                self._note(scope, refusal)
+                await _answer(scope, headers, send, refusal, rule)
+                return
+            await app({**scope, KEY: caller, GATE: self}, receive, send)
+
+        return guarded
+
+    # --- who asks -----------------------------------------------------------------------------------------------------
+
+    async def _judge(self, scope: Any, headers: Mapping[str, str], rule: Rule) -> tuple[Caller, Refusal | None]:
+        caller = UNKNOWN
+        if rule.role is not Role.NONE:
+            found = await self._find(scope, headers)
+            if isinstance(found, Refusal):
+                return caller, found
+            caller = found
+            missing = self._missing(caller, rule.role, rule.identified, _peer(scope))
+            if missing is not None:
+                return caller, missing
+        if scope["method"] not in (*READS, "OPTIONS"):
+            return caller, self._check_page(scope, headers, caller)
+        return caller, None
+
+    async def _find(self, scope: Any, headers: Mapping[str, str]) -> Caller | Refusal:
+        peer = _peer(scope)
+        if not self.holders.any:
+            here = _is_here(peer)
+            return Caller("", Role.ADMIN, here, "machine" if here else "open")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and given.strip():
+            holder = await self._try(given.strip(), peer)
+            return holder if isinstance(holder, Refusal) else _caller_of(holder, "token")
+        return (
+            await self._of_session(headers.get("cookie", ""), scope)
+            or self._of_certificate(scope)
+            or Caller("", self._anonymous, False, "anonymous")
+        )
+
+    async def _try(self, token: str, peer: str) -> Holder | Refusal:
+        """The holder of this token. While too many attempts from this address have failed, none is looked at."""
+        now = trio.current_time()
+        wait_s = self._failures.wait_s(peer, now)
+        if wait_s:
+            return Refusal(429, "limited", "too many tokens from this address were wrong: wait", wait_s)
+        if len(token) <= MAX_CHARS:
+            holder = await self.holders.of_digest(digest_of(token))
+            if holder is not None:
+                return holder
+        self._failures.note(peer, now)
+        return Refusal(
+            401,
+            "token",
+            f"the token is not valid{self.holders.problem}: bring one of {_WHERE}",
+            challenge='error="invalid_token"',
+        )
+
+    async def _of_session(self, cookies: str, scope: Any) -> Caller | None:
+        name = _cookie(cookies, _cookie_name(scope))
+        session = self._sessions.find(name, trio.current_time()) if name else None
+        if session is None:
+            return None
+        holder = await self.holders.of_digest(session.token)
+        if holder is None:
+            self._sessions.end(name)
+            return None
+        return _caller_of(holder, "session", session.csrf)
+
+    def _of_certificate(self, scope: Any) -> Caller | None:
+        certificate = scope.get(CERTIFICATE)
+        if certificate is None:
+            return None
+        try:
+            name, role = self.holders.of_certificate(certificate)
+        except NoPrincipal:
+            name, role = "", Role.NONE
+        if role is Role.NONE:
+            return Caller(name, self._anonymous, False, "certificate")
+        return Caller(name, role, True, "certificate")
+
+    # --- whether that one may -----------------------------------------------------------------------------------------
+
+    def lacks(self, scope: Any, least: Role, *, identified: bool = False) -> str:
+        """What the caller of this request lacks for more than its path needs; "": nothing."""
+        missing = self._missing(caller_of(scope), least, identified, _peer(scope))
+        if missing is None:
+            return ""
+        self._count(missing.reason)
+        return missing.detail
+
+    def _missing(self, caller: Caller, least: Role, identified: bool, peer: str) -> Refusal | None:
+        if caller.role >= least and (caller.identified or not identified):
+            return None
+        role = least.text
+        if caller.how == "open":
+            return Refusal(
+                403,
+                "missing",
+                f"{role} rights are needed, and this gateway has no {_WHERE}: so only the machine that it runs on has"
+                f" them, not {peer or 'an unknown address'}",
+            )
+        if caller.identified:
+            who = caller.name or "this token"
+            return Refusal(403, "role", f"{role} rights are needed, and {who} has those of {caller.role.text}")
+        if caller.how == "certificate":
+            who = one_line(caller.name) or "this certificate"
+            return Refusal(403, "certificate", f"{role} rights are needed, and {who} is not in admin.principals")
+        return Refusal(
+            401,
+            "missing",
+            f"{role} rights are needed: send the header Authorization: Bearer TOKEN, with a token of {_WHERE}; commands"
+            " take --token-file",
+            challenge='scope="' + role + '"',
+        )
+
+    def _check_page(self, scope: Any, headers: Mapping[str, str], caller: Caller) -> Refusal | None:
+        """What a page has a browser send comes with a session's cookie, with a certificate, from this machine."""
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_form = scope["method"] == "POST" and kind in _FORMS
+        if not is_foreign(headers, self._hosts) and (not is_form or is_certain(headers) or caller.how == "token"):
+            return None
+        return Refusal(
+            403,
+            "origin",
+            "a page of another site may not change anything here; a page of this server may, under localhost, an"
+            " address, or a name that the gateway knows as its own; programs leave Origin and Sec-Fetch-Site out, and"
+            " send JSON",
+        )
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    async def log_in(self, scope: Any, token: str) -> Answered:
+        """Begin a session of this browser's, in the place of an earlier one."""
+        if not self.holders.has_tokens:
+            return Answered([], f"there is nothing to log in with: this gateway has no {_WHERE}", 403)
+        found = await self._try(token.strip(), _peer(scope))
+        if isinstance(found, Refusal):
+            self._note(scope, found)
+            return Answered([], found.detail, found.status, retry_after(found.wait_s) if found.wait_s else 0)
+        self._end(scope)
+        name, session = self._sessions.create(found.digest, trio.current_time())
+        return Answered([_set_cookie(scope, name)], caller=_caller_of(found, "session", session.csrf))
+
+    def log_out(self, scope: Any) -> Answered:
+        """End this browser's session, if it has one."""
+        self._end(scope)
+        return Answered([_set_cookie(scope, "", "; Max-Age=0")])
+
+    def _end(self, scope: Any) -> None:
+        if name := _cookie(headers_of(scope).get("cookie", ""), _cookie_name(scope)):
+            self._sessions.end(name)
+
+    # --- what was refused ---------------------------------------------------------------------------------------------
+
+    def _note(self, scope: Any, refusal: Refusal) -> None:
+        self._count(refusal.reason)
+        if refusal.reason not in ("missing", "role"):  # no attempt at anything: a browser that isn't logged in
+            asked = f"{scope['method']} {one_line(scope['path'])}"
+            fields = {"kind": "admin-refused", "reason": refusal.reason, "peer": _peer(scope)}
+            log.warning("admin: %s: %s: %s", _peer(scope), asked, refusal.detail, extra=fields)
+
+
+def gate_of(scope: Mapping[str, Any]) -> Gate:
+    found = scope[GATE]
+    assert isinstance(found, Gate)
+    return found
+
+
+def headers_of(scope: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        text = value.decode("latin-1")
+        is_part = name == b"cookie" and "cookie" in found  # HTTP/2 may bring them one by one
+        found[name.decode("latin-1")] = f"{found['cookie']}; {text}" if is_part else text
+    return found
+
+
+def _caller_of(holder: Holder, how: How, csrf: str = "") -> Caller:
+    return Caller(holder.name, holder.role, True, how, csrf)
+
+
+def _peer(scope: Any) -> str:
+    return str(scope["client"][0]) if scope.get("client") else ""
+
+
+def _is_here(peer: str) -> bool:
+    return peer != "localhost" and is_loopback(peer.removeprefix("::ffff:") if "." in peer else peer)
+
+
+# --- cookies ----------------------------------------------------------------------------------------------------------
+
+
+def _cookie_name(scope: Any) -> str:
+    """Cookies are shared by all ports of a host: another gateway's are not ours. With TLS no other host of the domain
+    can set it.
+    """
+    port = scope["server"][1] if scope.get("server") else 0
+    return f"__Host-produce-gateway-{port}" if scope.get("scheme") == "https" else f"produce-gateway-{port}"
+
+
+def _set_cookie(scope: Any, value: str, more: str = "") -> Header:
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    text = f"{_cookie_name(scope)}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{more}"
+    return b"set-cookie", text.encode()
+
+
+def _cookie(header: str, name: str) -> str:
+    """Its value, "" where there is none. Others' cookies may look like anything."""
+    pairs = (part.strip().partition("=") for part in header.split(";"))
+    return next((value for known, _, value in pairs if known == name), "")
+
+
+# --- pages' changes ---------------------------------------------------------------------------------------------------
+
+
+def _needs_csrf(caller: Caller) -> bool:
+    return caller.how == "session"
+
+
+async def _check_csrf(wanted: str, headers: Mapping[str, str], receive: Any) -> tuple[Any, Refusal | None]:
+    """In the header, or in a form; what was read of the body is received once more."""
+    given = headers.get(CSRF_HEADER, "")
+    if not given and headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
+        body = await _read(receive)
+        if body is None:
+            return receive, Refusal(413, "", f"a form may have {MAX_FORM} bytes, within {FORM_S:g} s")
+        given = parse_qs(body.decode("latin-1")).get(CSRF_FIELD, [""])[0]
+        receive = _again(body, receive)
+    if given and hmac.compare_digest(given.encode(), wanted.encode()):
+        return receive, None
+    detail = f"a change within a session needs its CSRF token, as the header {CSRF_HEADER} or the field {CSRF_FIELD}"
+    return receive, Refusal(403, "csrf", f"{detail}: load the page once more")
+
+
+async def _read(receive: Any) -> bytes | None:
+    body = b""
+    with trio.move_on_after(FORM_S):
+        while len(body) <= MAX_FORM:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                return body if len(body) <= MAX_FORM else None
+    return None
+
+
+def _again(body: bytes, receive: Any) -> Any:
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Any:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+async def _answer(scope: Any, headers: Mapping[str, str], send: Any, refusal: Refusal, rule: Rule) -> None:
+    more: list[Header] = []
+    if refusal.status == 401:
+        challenge = f'Bearer realm="produce-gateway", {refusal.challenge}'
+        more.append((b"www-authenticate", challenge.encode()))
+    if refusal.wait_s:
+        more.append((b"retry-after", str(retry_after(refusal.wait_s)).encode()))
+    if rule.page and refusal.status == 401:
+        status, kind, body = 303, "text/plain; charset=utf-8", b"log in first\n"
+        more = _to_login(scope, headers)
+        if "hx-request" in headers:
+            status = 401  # htmx would show the login inside of the page
+    elif rule.page:
+        status, kind, body = refusal.status, "text/plain; charset=utf-8", f"{refusal.detail}\n".encode()
+    else:
+        status, kind = refusal.status, "application/problem+json"
+        said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": refusal.detail}
+        body = json.dumps({**said, "errors": []}).encode()
+    head = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), *more]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def _to_login(scope: Any, headers: Mapping[str, str]) -> list[Header]:
+    """Back to the page afterwards; a change isn't made once more."""
+    path = scope["path"] if scope["method"] in READS else "/"
+    wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] and path != "/" else "")
+    place = f"{LOGIN_PATH}?next={quote(wanted, safe='/')}".encode()
+    return [(b"hx-redirect", LOGIN_PATH.encode())] if "hx-request" in headers else [(b"location", place)]

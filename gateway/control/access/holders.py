@@ -1,0 +1,97 @@
+# From what a caller brings to a name and a role: tokens of the configuration and of its file, and principals of client
+# certificates. A token file that can't be read gives nobody a role: a token that was taken out of it must not go on.
+# Knows no request.
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import trio
+
+from gateway.principal_rules import ANONYMOUS, DEFAULT, NoPrincipal, PrincipalRules
+from gateway.roles import Role
+from gateway.tokens import Holder, parse_line, read_holders
+
+log = logging.getLogger("gateway.control")
+
+
+class Holders:
+    """
+    Attributes:
+        problem: what to add for a caller whose token isn't known: that the file can't be read; "": it can.
+    """
+
+    def __init__(
+        self,
+        tokens: Collection[str] = (),
+        token_file: Path | None = None,
+        principals: Mapping[str, Role] | None = None,
+        principal_rules: str = DEFAULT,
+    ) -> None:
+        """`tokens`: as lines of a token file. That is read when it changes, at the earliest with the next request."""
+        self.problem = ""
+        self._holders = tuple(map(parse_line, tokens))
+        self._file = token_file
+        self._principals = dict(principals or {})
+        self._rules = PrincipalRules(principal_rules)
+        self._seen: tuple[int, ...] | None = None  # the file that `_in_file` was read from
+        self._in_file: tuple[Holder, ...] = ()
+
+    @property
+    def has_tokens(self) -> bool:
+        return bool(self._holders) or self._file is not None
+
+    @property
+    def any(self) -> bool:
+        """Whether the configuration has credentials at all."""
+        return self.has_tokens or bool(self._principals)
+
+    async def of_digest(self, digest: bytes) -> Holder | None:
+        """Of a token's SHA-256."""
+        found = None
+        # All of them: the time this takes says nothing about any token.
+        for holder in self._holders + await self._read_file():
+            if hmac.compare_digest(digest, holder.digest):
+                found = holder
+        return found
+
+    def of_certificate(self, certificate: bytes) -> tuple[str, Role]:
+        """The principal that a client certificate (X.509 in DER, verified) makes, and its role; NONE: it has none.
+
+        Raises:
+            NoPrincipal: it makes none.
+        """
+        principal = self._rules.principal_of(certificate)
+        return principal, Role.NONE if principal == ANONYMOUS else self._principals.get(principal, Role.NONE)
+
+    async def _read_file(self) -> tuple[Holder, ...]:
+        if self._file is None:
+            return ()
+        return await trio.to_thread.run_sync(self._load, self._file)
+
+    def _load(self, path: Path) -> tuple[Holder, ...]:
+        try:
+            stat = os.stat(path)
+            seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if seen != self._seen:
+                self._in_file, self._seen = read_holders(path), seen
+                self._note("")
+        except (OSError, ValueError) as error:
+            self._in_file, self._seen = (), None
+            self._note(f"{path}: {(error.strerror if isinstance(error, OSError) else None) or error}")
+        return self._in_file
+
+    def _note(self, problem: str) -> None:
+        text = ", as the token file can't be read" if problem else ""
+        if problem and not self.problem:
+            log.warning("admin.token_file: %s: no token of it is valid", problem)
+        elif self.problem and not problem:
+            log.info("admin.token_file can be read again")
+        self.problem = text
+
+
+__all__ = ["Holders", "NoPrincipal"]

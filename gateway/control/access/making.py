@@ -1,0 +1,28 @@
+# The gate and the TLS of the admin port, from the section `admin` of the configuration.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.config import Admin
+from gateway.control.access.gate import Gate
+from gateway.control.access.holders import Holders
+from gateway.control.admin_tls import AdminTls
+from gateway.roles import Role, role_of
+
+
+def make_gate(admin: Admin, count: Callable[[str], None]) -> Gate:
+    """`count`: see Gate."""
+    principals = {name: role_of(role) for name, role in admin.principals.items()}
+    return Gate(
+        Holders(admin.tokens, admin.token_file, principals, admin.principal_rules),
+        anonymous=Role.VIEWER if admin.anonymous == "viewer" else Role.NONE,
+        metrics=Role.NONE if admin.metrics == "open" else Role.VIEWER,
+        hosts=admin.names,
+        count=count,
+    )
+
+
+def make_tls(admin: Admin, count: Callable[[str], None]) -> AdminTls | None:
+    """None: plain HTTP. `count`: see AdminTls."""
+    return None if admin.tls is None else AdminTls(admin.tls, count)

@@ -1,0 +1,34 @@
+# Which pages may change something here: those of this server. A browser on the gateway's machine, or one with a session
+# or a certificate, sends what a page of any site makes it send. Knows no credentials.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from urllib.parse import urlsplit
+
+from gateway.hosts import is_own
+
+
+def is_foreign(headers: Mapping[str, str], hosts: Set[str]) -> bool:
+    """Whether a page of another site sent this. Programs send neither header. `hosts`: as in admin.py."""
+    site = headers.get("sec-fetch-site", "none")
+    return site not in ("same-origin", "none") or not _is_own(headers.get("origin"), headers.get("host", ""), hosts)
+
+
+def is_certain(headers: Mapping[str, str]) -> bool:
+    """Whether a browser says which page it is: each that lets a page send a form does, by one of the two."""
+    return headers.get("sec-fetch-site") == "same-origin" or "origin" in headers
+
+
+def _is_own(origin: str | None, host: str, hosts: Set[str]) -> bool:
+    """Whether it was no page, or one of this server's. A name that any DNS may point here is not enough."""
+    if origin is None:
+        return True
+    try:
+        parts = urlsplit(origin)
+        name = parts.hostname or ""
+    except ValueError:
+        return False
+    if not host or parts.netloc.lower() != host.lower():
+        return False
+    return bool(name) and is_own(parts.netloc, hosts)

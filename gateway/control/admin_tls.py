@@ -1,0 +1,109 @@
+# TLS of the admin server: the handshake of a new connection, with certificates that are read again once their files
+# have changed; connections that are there keep theirs. Knows no HTTP but for one answer: a client that speaks plain
+# HTTP here is told so.
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from gateway.certificates import Certificates, ListenerTls, make_context
+from policies.text import ERROR_CHARS, one_line
+
+log = logging.getLogger("gateway.control")
+
+HANDSHAKE_S: Final = 30.0
+LINGER_S: Final = 1.0
+PROTOCOLS: Final = ("h2", "http/1.1")
+_TLS_RECORD: Final = b"\x16"  # the type of a ClientHello's
+_HINT: Final = b'{"title": "Bad Request", "status": 400, "detail": "here is TLS: use https://"}\n'
+_PLAIN_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_HINT), _HINT)
+)
+
+
+def make_admin_context(tls: ListenerTls) -> ssl.SSLContext:
+    """
+    Raises:
+        CertificateError: these files can't be used.
+    """
+    context = make_context(tls)
+    context.set_alpn_protocols(list(PROTOCOLS))
+    return context
+
+
+class AdminTls:
+    """`count` is called with the reason (failures.REASONS) for each connection that fails."""
+
+    def __init__(self, tls: ListenerTls, count: Callable[[str], None] = lambda reason: None) -> None:
+        self._certificates = Certificates(tls, _log, "admin", make_admin_context)
+        self._count = count
+
+    async def secure(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream] | None:
+        """The stream within TLS, the handshake done. None: it can't be; it is closed, and that is noted."""
+        context = self._certificates.context(trio.current_time())
+        try:
+            if context is not None:
+                with trio.fail_after(HANDSHAKE_S):
+                    return await self._shake(stream, context)
+        except trio.TooSlowError:
+            self._note(stream, f"not done within {HANDSHAKE_S:g} s")
+        except (OSError, trio.BrokenResourceError):
+            pass  # gone
+        await trio.aclose_forcefully(stream)
+        return None
+
+    async def _shake(
+        self, stream: trio.SocketStream, context: ssl.SSLContext
+    ) -> trio.SSLStream[trio.SocketStream] | None:
+        first = await stream.socket.recv(1, trio.socket.MSG_PEEK)
+        if first and first != _TLS_RECORD:
+            self._note(stream, "the client speaks no TLS")
+            await _part(stream, _PLAIN_ANSWER)
+            return None
+        secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        try:
+            await secured.do_handshake()
+        except trio.BrokenResourceError as error:
+            if why := _reason(error.__cause__):
+                self._note(stream, why)
+                # trio keeps the alert to itself, and clients would not know why.
+                alert = getattr(secured, "_outgoing", None)
+                await _part(stream, alert.read() if alert is not None else b"")
+            raise
+        return secured
+
+    def _note(self, stream: trio.SocketStream, why: str) -> None:
+        self._count("tls")
+        try:
+            peer = stream.socket.getpeername()[0]
+        except OSError:
+            peer = "a client that is gone"
+        fields = {"kind": "admin-refused", "reason": "tls", "peer": peer}
+        log.warning("admin: %s: TLS handshake failed: %s", peer, one_line(why, ERROR_CHARS), extra=fields)
+
+
+async def _part(stream: trio.SocketStream, word: bytes) -> None:
+    """Say that, and wait for the client to hear it: what is closed with bytes unread is reset, the word with it."""
+    with trio.move_on_after(LINGER_S):
+        await stream.send_all(word)
+        await stream.send_eof()
+        while await stream.receive_some():
+            pass
+
+
+def _reason(error: BaseException | None) -> str:
+    """Of TLS; "": the client went away, as port scanners and health checks of load balancers do."""
+    if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
+        return ""
+    said = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
+    return str(said).lower().replace("_", " ")
+
+
+def _log(level: str, text: str) -> None:
+    log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)

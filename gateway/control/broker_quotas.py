@@ -1,0 +1,54 @@
+# The brokers' own client quotas, as far as the gateway's own principal may see them. Brokers go on enforcing what was
+# set there, so of their value and the gateway's the lesser holds; people who ask what holds, or set a quota, are told
+# of both. Asked only when somebody wants to know, and then kept for some seconds.
+#
+# Knows no quota of the gateway's own.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from gateway.quotas.client import Described, QuotaClient, QuotaClientError, Quotas
+from policies.quotas.store import QuotaStore
+
+KEPT_S: Final = 5.0
+TIMEOUT_S: Final = 3.0  # whoever waits for it waits for something else
+
+
+class BrokerQuotas:
+    """`problem`: why they are not known, one line; "" where they are, or nothing has asked."""
+
+    def __init__(self, connect: Callable[[], Quotas]) -> None:
+        self._connect = connect
+        self._lock = trio.Lock()
+        self._asked = -math.inf
+        self._known: QuotaStore | None = None
+        self.problem = ""
+
+    @classmethod
+    def of_cluster(cls, bootstrap_servers: str, properties: Mapping[str, str]) -> BrokerQuotas:
+        return cls(lambda: QuotaClient(bootstrap_servers, properties, TIMEOUT_S))
+
+    async def look(self) -> QuotaStore | None:
+        """The quotas as they are, or were some seconds ago; None: not known, see `problem`."""
+        async with self._lock:
+            if trio.current_time() >= self._asked + KEPT_S:
+                try:
+                    self._known = _store(await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True))
+                    self.problem = ""
+                except QuotaClientError as error:
+                    self._known, self.problem = None, str(error)
+                self._asked = trio.current_time()
+        return self._known
+
+    def _ask(self) -> tuple[Described, ...]:
+        return self._connect().describe()
+
+
+def _store(described: tuple[Described, ...]) -> QuotaStore:
+    found = {each.entity: each.values for each in described}
+    return QuotaStore.accepted({entity: values for entity, values in found.items() if entity is not None})

@@ -1,0 +1,122 @@
+# How the gateway is: why it isn't ready, what it goes on without, and the rest that /v1/status and /v1/peers say.
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from gateway.control.cluster import Cluster
+from gateway.control.fleet import FleetControl
+from gateway.control.metrics import Metrics
+from gateway.control.orders import Orders
+from gateway.control.parts import Parts
+from gateway.control.policies.service import PolicyService
+from gateway.control.rest.context import Fleet, Standing
+from gateway.control.snapshots import worker_count
+from gateway.control.spooling import Spooling
+from gateway.control.workers import Workers
+from policies.text import ERROR_CHARS, one_line
+
+SHOW_S: Final = 1.0
+
+
+class Condition:
+    """
+    Attributes:
+        is_open: the listeners' own ports accept connections.
+
+    Args:
+        was_complete: an earlier control had all workers.
+        is_leaving: the gateway is about to stop.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        parts: Parts,
+        workers: Workers,
+        cluster: Cluster,
+        policies: PolicyService,
+        spooling: Spooling,
+        fleet: FleetControl,
+        is_leaving: Callable[[], bool],
+        *,
+        was_complete: bool,
+    ) -> None:
+        self.is_open = False
+        self._orders = orders
+        self._parts = parts
+        self._workers = workers
+        self._cluster = cluster
+        self._policies = policies
+        self._spooling = spooling
+        self._fleet = fleet
+        self._is_leaving = is_leaving
+        self._was_complete = was_complete
+        self._since_ms = round(time.time() * 1000)
+
+    async def show(self, metrics: Metrics) -> None:
+        """Keep the metrics of lacking parts up to date, until cancelled."""
+        while True:
+            metrics.show_lacking(self._lacking())
+            await trio.sleep(SHOW_S)
+
+    def problems(self) -> list[str]:
+        """Why the gateway isn't ready."""
+        found = []
+        if self._is_leaving():
+            found.append("the gateway is stopping")
+        # Connections go to whoever is there, so one worker is enough; but who is told "ready" after a start counts on
+        # all that was configured.
+        connected, configured = self._workers.connected, worker_count(self._orders.settings)
+        self._was_complete |= connected >= configured
+        if not connected:
+            found.append("no worker is connected")
+        elif not self._was_complete:
+            found.append(f"{connected} of {configured} workers have come up so far")
+        if not self._cluster.known:
+            found.append("the cluster has not answered yet")
+        if not self.is_open:
+            found.append("the bootstrap listener is not accepting yet")
+        return found
+
+    def lacking(self) -> list[str]:
+        """Parts without which the gateway goes on, and why."""
+        return [f"{part}: {one_line(why, ERROR_CHARS)}" for part, why in self._lacking().items() if why]
+
+    def _lacking(self) -> Mapping[str, str]:
+        """ "" for those that are not lacking."""
+        found = {**self._parts.lacking, **self._spooling.lacking, "policies": self._policies.problem}
+        if self._fleet.exchange is not None:
+            found["exchange"] = self._fleet.exchange.health.problem
+        return found
+
+    def standing(self) -> Standing:
+        settings = self._orders.settings
+        return Standing(
+            settings.upstream.bootstrap_servers,
+            self._since_ms,
+            self.problems(),
+            self.lacking(),
+            worker_count(settings),
+            self._workers.connected,
+            self._workers.connections,
+        )
+
+    def peers(self) -> Fleet:
+        exchange = self._fleet.exchange
+        if exchange is None:
+            return Fleet()
+        round_trip_s = exchange.peers.round_trip_s
+        return Fleet(
+            True,
+            self._orders.settings.usage_topic,
+            exchange.health.up,
+            exchange.health.problem,
+            None if math.isnan(round_trip_s) else round_trip_s,
+            exchange.peers.seen(trio.current_time()),
+        )

@@ -1,0 +1,79 @@
+# Questions to all workers at once, and how long they have for an answer: which connections there are. Knows no worker
+# but by the function that reaches them, and judges nothing.
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from gateway.channel import Connection, FindConnections, FoundConnections
+
+ANSWER_S: Final = 3.0
+AT_ONCE: Final = 4
+
+
+class Found(NamedTuple):
+    """`total`: connections of all workers that answered; `matched`: those that were asked for, of which `connections`
+    are the first. `missing`: workers that didn't answer in time.
+    """
+
+    total: int = 0
+    matched: int = 0
+    connections: tuple[Connection, ...] = ()
+    missing: int = 0
+
+
+class _Open:
+    """A question that waits for `expected` answers."""
+
+    def __init__(self) -> None:
+        self.expected = 0
+        self.answers: list[FoundConnections] = []
+        self.done = trio.Event()
+
+
+class Inquiries:
+    """`post`: to all workers that can take it; how many these are."""
+
+    def __init__(self, post: Callable[[FindConnections], int]) -> None:
+        self._post = post
+        self._open: dict[int, _Open] = {}
+        self._tokens = itertools.count(1)
+        self._places = trio.Semaphore(AT_ONCE)
+
+    async def ask(self, question: FindConnections) -> Found:
+        """The answers of all workers as one; those that come too late are missing."""
+        token, asked = next(self._tokens), _Open()
+        async with self._places:
+            self._open[token] = asked
+            try:
+                asked.expected = self._post(msgspec.structs.replace(question, token=token))
+                with trio.move_on_after(ANSWER_S if asked.expected else 0):
+                    await asked.done.wait()
+            finally:
+                del self._open[token]
+        rows = heapq.merge(*(answer.connections for answer in asked.answers), key=_order)
+        return Found(
+            sum(answer.total for answer in asked.answers),
+            sum(answer.matched for answer in asked.answers),
+            tuple(itertools.islice(rows, question.limit)),
+            asked.expected - len(asked.answers),
+        )
+
+    def take(self, answer: FoundConnections) -> None:
+        """A worker's answer."""
+        asked = self._open.get(answer.token)
+        if asked is not None:
+            asked.answers.append(answer)
+            if len(asked.answers) >= asked.expected:
+                asked.done.set()
+
+
+def _order(shown: Connection) -> tuple[float, float, str]:
+    """As workers sort theirs."""
+    return -shown.muted_s, -shown.age_s, shown.peer

@@ -1,0 +1,138 @@
+# The configured listeners on their way to brokers: a socket for each broker where ports tell brokers apart, none where
+# server names do; and the addresses that clients are told at each.
+#
+# A broker's socket is open before its address is handed out. Where a port can't be opened the broker is withheld from
+# that listener's clients, never handed out as it is. Knows no metadata.
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from typing import Any, Final
+
+import trio
+
+from gateway.config import Listener
+from gateway.listener_names import BrokerSocket, prefix_of, read_broker_socket
+
+log = logging.getLogger("gateway.cluster")
+
+LARGEST_PORT: Final = 65535
+
+Address = tuple[str, int]
+
+
+class Listeners:
+    """All of one gateway, by name.
+
+    `listen(name, host, port)` gives a listening socket or raises OSError, `unlisten(name)` gives it back;
+    `accept(listener, node_id, socket)` accepts on it until cancelled.
+    """
+
+    def __init__(
+        self,
+        configured: Mapping[str, Listener],
+        *,
+        listen: Callable[[str, str, int], Awaitable[Any]],
+        unlisten: Callable[[str], None],
+        accept: Callable[[str, int | None, Any], Awaitable[None]],
+    ) -> None:
+        self._configured = configured
+        self._listen = listen
+        self._unlisten = unlisten
+        self._accept = accept
+        self._open: dict[BrokerSocket, trio.CancelScope] = {}
+        self._refused: dict[BrokerSocket, str] = {}  # and why
+
+    def configure(self, configured: Mapping[str, Listener]) -> None:
+        """The same listeners, with other addresses for clients, or TLS."""
+        self._configured = configured
+
+    def withheld(self, node_ids: Container[int]) -> int:
+        """How many of these brokers some listener's clients can't reach."""
+        return len({socket.node_id for socket in self._refused if socket.node_id in node_ids})
+
+    async def adopt(self, nursery: trio.Nursery, names: Iterable[str]) -> list[int]:
+        """Accept on the brokers' sockets among these, which are open already. The node ids."""
+        found = [
+            socket for name in names if (socket := read_broker_socket(name)) and socket.listener in self._configured
+        ]
+        for socket in found:
+            await self._open_socket(nursery, socket)
+        return sorted({socket.node_id for socket in found})
+
+    async def open(self, nursery: trio.Nursery, node_id: int) -> bool:
+        """Accept connections for that broker, wherever they are not accepted yet; tasks go into `nursery`. Whether
+        there is a new socket.
+        """
+        before = len(self._open)
+        for name, listener in self._configured.items():
+            if listener.sni is None:
+                await self._open_socket(nursery, BrokerSocket(name, node_id))
+        return len(self._open) > before
+
+    async def _open_socket(self, nursery: trio.Nursery, socket: BrokerSocket) -> None:
+        if socket in self._open:
+            return
+        listener = self._configured[socket.listener]
+        try:
+            _, advertised = listener.broker_address(socket.node_id)
+            if advertised > LARGEST_PORT:
+                raise OSError(f"advertised port {advertised}: a port is at most {LARGEST_PORT}")
+            sock = await self._listen(socket.name, listener.host, listener.broker_port(socket.node_id))
+        except OSError as error:
+            if self._refused.get(socket) != str(error):
+                where = prefix_of(socket.listener)
+                log.error("%sbroker %d is withheld from clients: no listener on %s", where, socket.node_id, error)
+            self._refused[socket] = str(error)
+            return
+        self._refused.pop(socket, None)
+        self._open[socket] = trio.CancelScope()
+        nursery.start_soon(self._run_accept, socket, sock, self._open[socket])
+
+    async def _run_accept(self, socket: BrokerSocket, sock: Any, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._accept(socket.listener, socket.node_id, sock)
+
+    def close(self, node_id: int) -> None:
+        """That broker is gone for good."""
+        for socket in [socket for socket in self._open if socket.node_id == node_id]:
+            self._open.pop(socket).cancel()
+            self._unlisten(socket.name)
+        self._refused = {socket: why for socket, why in self._refused.items() if socket.node_id != node_id}
+
+    def addresses(self, node_ids: Iterable[int]) -> dict[str, dict[int, Address]]:
+        """By listener, what its clients are told of these brokers; those are missing that are withheld from them."""
+        known = sorted(node_ids)
+        return {
+            name: {
+                node_id: listener.broker_address(node_id)
+                for node_id in known
+                if listener.sni is not None or BrokerSocket(name, node_id) in self._open
+            }
+            for name, listener in self._configured.items()
+        }
+
+    def describe(self, upstream: str, brokers: Mapping[int, Address | None]) -> list[str]:
+        """The ways to each broker, and a command to try, a line each; `upstream`: the bootstrap servers."""
+        lines = []
+        for name, listener in self._configured.items():
+            bootstrap = "{}:{}".format(*listener.bootstrap)
+            lines.append(f"{prefix_of(name)}bootstrap: {bootstrap} -> {upstream}")
+            for node_id, address in self.addresses(brokers)[name].items():
+                lines.append(_line(name, node_id, address, brokers[node_id]))
+        for name, listener in self._configured.items():
+            options = " -X security.protocol=SSL" if listener.tls is not None else ""
+            lines.append("{}try: kcat -b {}:{}{} -L".format(prefix_of(name), *listener.bootstrap, options))
+        return lines
+
+    def describe_broker(self, node_id: int, upstream: Address | None) -> list[str]:
+        """The same of one broker."""
+        told = self.addresses([node_id])
+        return [_line(name, node_id, of[node_id], upstream) for name, of in told.items() if node_id in of]
+
+
+def _line(listener: str, node_id: int, told: Address, upstream: Address | None) -> str:
+    host, port = told
+    behind = "{}:{}".format(*upstream) if upstream else "?"
+    return f"{prefix_of(listener)}broker {node_id}: {host}:{port} -> {behind}"

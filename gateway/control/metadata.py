@@ -1,0 +1,198 @@
+# Metadata from the upstream cluster's brokers: who they are, which topics each leads, topic ids. Asks by librdkafka's
+# AdminClient in a thread; knows no client connections and no listeners.
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import trio
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from gateway.kafka.describe import NO_ANSWER, NO_TOPIC, describe_topics
+from gateway.kafka.reach import why_not
+from policies.engine import INTERNAL_TOPICS
+from policies.storage import Share, Spread
+from policies.text import one_line
+
+log = logging.getLogger("gateway.cluster")
+
+REQUEST_TIMEOUT_S: Final = 5.0
+EXPLAIN_TIMEOUT_S: Final = 3.0
+EXPLAIN_CHARS: Final = 600  # three bootstrap servers or so
+DESCRIBE_AT_ONCE: Final = 500
+DESCRIBE_AGAIN_S: Final = 60.0  # after a failure: older brokers and missing rights don't change by the second
+
+
+class Unreachable(Exception):
+    """No broker answered; the text says what happened instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The last metadata: brokers by node id, topics by the node id of a leader, names by topic id.
+
+    `places`: by node id, also of brokers that are away, the topics that have a partition there: the broker leads it, or
+    should by its assignment, where it is the first replica. `replicas`: likewise, the topics with any replica there; a
+    partition that moves has one at either end. Empty where nobody wants to know. `spread`: how much of each topic that
+    is, and who leads it; None likewise.
+    """
+
+    brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
+    leads: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    ids: dict[bytes, str] = field(default_factory=dict)
+    places: dict[int, frozenset[str]] = field(default_factory=dict)
+    replicas: dict[int, frozenset[str]] = field(default_factory=dict)
+    spread: Spread | None = None
+
+
+class Source(Protocol):
+    async def ask(self) -> View:
+        """The cluster's present metadata.
+
+        Raises:
+            Unreachable: it did not.
+        """
+
+
+class AdminSource:
+    """Asks by confluent-kafka. `client`: librdkafka properties; `topic_ids`: learn them of all topics; `replicas`: tell
+    where every replica is; `spread`: tell how topics are spread over brokers.
+
+    `own_topics` are left out of the topics that brokers lead. Their ids are learned in any case, at every look, and
+    kept for good: a client could name a protected topic by its id alone, and a topic that was made anew has another
+    one.
+    """
+
+    def __init__(
+        self,
+        client: dict[str, Any],
+        own_topics: Iterable[str] = (),
+        *,
+        topic_ids: bool = True,
+        replicas: bool = False,
+        spread: bool = False,
+    ) -> None:
+        self._error = ""
+        self._client = client
+        self._is_explained = False  # why it doesn't answer
+        properties: dict[str, Any] = {**client, "error_cb": self._on_error}
+        self._admin = AdminClient(properties)
+        self._own = frozenset(own_topics)
+        self._hidden = self._own.union(INTERNAL_TOPICS)
+        self._ids: dict[str, bytes] = {}
+        self._own_ids: dict[bytes, str] = {}
+        self._learns_all = topic_ids
+        self._describe_from = 0.0
+        self._places: dict[int, frozenset[str]] = {}
+        self._tells_replicas = replicas
+        self._tells_spread = spread
+
+    async def ask(self) -> View:
+        # Abandoned when cancelled: a cluster that doesn't answer must not hold up a stop.
+        try:
+            view = await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True)
+        except Unreachable:
+            if self._is_explained:
+                raise
+            self._is_explained = True
+            found = await why_not(self._client, self._client["bootstrap.servers"], EXPLAIN_TIMEOUT_S)
+            if not found:
+                raise
+            raise Unreachable(one_line(found, EXPLAIN_CHARS)) from None
+        self._is_explained = False
+        return view
+
+    def _ask(self) -> View:
+        try:
+            metadata = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            self._admin.poll(0)  # serves error_cb, which knows the cause
+            raise Unreachable(self._error or error.args[0].str()) from error
+        brokers = {
+            node_id: (str(broker.host), broker.port) for node_id, broker in metadata.brokers.items() if node_id >= 0
+        }
+        leads: dict[int, set[str]] = {node_id: set() for node_id in brokers}
+        places: dict[int, set[str]] = defaultdict(set)
+        replicas: dict[int, set[str]] = defaultdict(set)
+        names = [name for name in metadata.topics if name not in self._hidden]
+        for name in names:
+            for partition in metadata.topics[name].partitions.values():
+                if partition.leader in leads:
+                    leads[partition.leader].add(name)
+                for node_id in {partition.leader, *partition.replicas[:1]}:
+                    places[node_id].add(name)
+                for node_id in partition.replicas if self._tells_replicas else ():
+                    replicas[node_id].add(name)
+        places.pop(-1, None)  # no leader
+        self._learn_ids(names, sorted(self._own.intersection(metadata.topics)))
+        # The same object where nothing has moved: whoever compares them, in the event loop, sees that at once.
+        self._places = {node_id: self._same(node_id, frozenset(topics)) for node_id, topics in places.items()}
+        return View(
+            brokers,
+            {node_id: tuple(sorted(topics)) for node_id, topics in leads.items()},
+            {topic_id: name for name, topic_id in self._ids.items()} | self._own_ids,
+            self._places,
+            {node_id: frozenset(topics) for node_id, topics in replicas.items()},
+            _spread({name: metadata.topics[name].partitions for name in names}) if self._tells_spread else None,
+        )
+
+    def _same(self, node_id: int, topics: frozenset[str]) -> frozenset[str]:
+        former = self._places.get(node_id)
+        return former if former is not None and former == topics else topics
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._error = error.str()
+
+    def _learn_ids(self, names: list[str], own: list[str]) -> None:
+        """Ids of topics that are new since the last time, without which workers learn them from clients' metadata; and
+        of our own as they are now.
+        """
+        self._ids = {name: self._ids[name] for name in names if name in self._ids}
+        unknown = [name for name in names if name not in self._ids][:DESCRIBE_AT_ONCE] if self._learns_all else []
+        if not (own or unknown) or time.monotonic() < self._describe_from:
+            return
+        try:
+            for name, answer in describe_topics(self._admin, [*own, *unknown], REQUEST_TIMEOUT_S).items():
+                if isinstance(answer, KafkaException):
+                    if answer.args[0].code() not in NO_TOPIC:
+                        raise answer
+                    continue  # deleted since the brokers named it
+                topic_id = answer.topic_id
+                high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+                if not high and not low:
+                    continue  # the broker is older than topic ids
+                if name in self._own:
+                    self._own_ids[struct.pack(">qq", high, low)] = name
+                else:
+                    self._ids[name] = struct.pack(">qq", high, low)
+        except KafkaException as error:
+            log.debug("topic ids: %s", error)
+            if error.args[0].code() not in NO_ANSWER:
+                self._describe_from = time.monotonic() + DESCRIBE_AGAIN_S
+        except TimeoutError:
+            log.debug("topic ids: no answer")
+
+
+def _spread(topics: Mapping[str, Mapping[int, Any]]) -> Spread:
+    """Of topics' partitions, each with its `leader` and its `replicas`."""
+    here: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    feeds: dict[int, set[int]] = defaultdict(set)
+    for name, partitions in topics.items():
+        for partition in partitions.values():
+            for node_id in partition.replicas:
+                here[node_id][name] += 1
+                if partition.leader >= 0:
+                    feeds[node_id].add(partition.leader)
+    shares = {
+        node_id: {name: Share(count, len(topics[name])) for name, count in counts.items()}
+        for node_id, counts in here.items()
+    }
+    return Spread(shares, {node_id: frozenset(leaders) for node_id, leaders in feeds.items()})

@@ -1,0 +1,70 @@
+# The limits that this gateway shares with others, as metrics.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.control.metrics.family import Family, counters, gauges
+
+FLEET: Final = (
+    Family("fleet_reports_sent", "counter", (), "Messages to other gateways that the exchange topic acknowledged."),
+    Family("fleet_reports_received", "counter", (), "Messages received from other gateways."),
+    Family(
+        "fleet_report_bytes", "counter", ("direction",), "Size of these messages, by direction: `sent` or `received`."
+    ),
+    Family(
+        "fleet_reports_dropped",
+        "counter",
+        ("reason",),
+        "Messages from other gateways that were not used, by [reason](exchange.md).",
+    ),
+    Family("fleet_peers", "gauge", (), "Live peer gateways."),
+    Family("fleet_members", "gauge", (), "Workers of all gateways, which share the limits."),
+    Family(
+        "fleet_exchange_up",
+        "gauge",
+        (),
+        "1 while the gateway receives messages from its peers; 0 also if there is no exchange.",
+    ),
+    Family(
+        "fleet_share_state",
+        "gauge",
+        ("state",),
+        "1 for the current way of sharing limits: `local` (no exchange), `shared`, `frozen` (the exchange has just "
+        "gone away) or `fallback` (it has been away for long).",
+    ),
+)
+SHARE_STATES: Final = ("local", "shared", "frozen", "fallback")
+
+
+class FleetMetrics(Collector):
+    """The limits that this gateway shares with others.
+
+    `gauges`: those without labels, by name. `state`: the way limits are shared.
+    """
+
+    def __init__(self, reasons: Iterable[str] = ()) -> None:
+        self.gauges = {each.name: 0.0 for each in FLEET if each.kind == "gauge" and not each.labels}
+        self.state = SHARE_STATES[0]
+        self.sent = self.received = self.sent_bytes = self.received_bytes = 0
+        self.dropped = dict.fromkeys(reasons, 0)
+
+    def collect(self) -> Iterator[Metric]:
+        counted = counters(FLEET)
+        counted["fleet_reports_sent"].add_metric([], self.sent)
+        counted["fleet_reports_received"].add_metric([], self.received)
+        counted["fleet_report_bytes"].add_metric(["sent"], self.sent_bytes)
+        counted["fleet_report_bytes"].add_metric(["received"], self.received_bytes)
+        for reason, count in list(self.dropped.items()):  # this runs in a thread
+            counted["fleet_reports_dropped"].add_metric([reason], count)
+        yield from counted.values()
+        shown = gauges(FLEET)
+        for name, value in self.gauges.items():
+            shown[name].add_metric([], value)
+        for state in SHARE_STATES:
+            shown["fleet_share_state"].add_metric([state], float(state == self.state))
+        yield from shown.values()

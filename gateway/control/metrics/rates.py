@@ -1,0 +1,251 @@
+# Rates as metrics: of brokers, topics, client quotas and resource groups. They are those of the latest snapshots, so a
+# topic that went away doesn't leave a rate behind.
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.channel import Groups, Rates
+from gateway.control.metrics.family import Family, gauges
+from gateway.control.metrics.produced import LABEL_CHARS, TopicLabels, broker_label
+from gateway.control.rates import merge
+from policies.explain import FleetUse
+from policies.fleet.keys import FleetKey, Unit, group_key
+from policies.groups.lines import GroupLimits, GroupRate
+from policies.text import one_line
+from policies.thresholds.sums import Committed
+
+_PLACE: Final = ("broker", "topic")
+_QUOTA: Final = ("quota", "source", "user", "client_id", "broker")
+_GROUP: Final = ("group", "direction")
+RATES: Final = (
+    Family("broker_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes admitted to the broker."),
+    Family(
+        "broker_error_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes that the broker refused."
+    ),
+    Family(
+        "broker_throttled_rate_bytes_per_second",
+        "gauge",
+        ("broker",),
+        "One-minute rate of bytes that the gateway rejected, for any reason; `produce_bytes` tells reasons apart.",
+    ),
+    Family(
+        "broker_threshold_bytes_per_second",
+        "gauge",
+        ("broker",),
+        "The broker's `total.bytes.in.per.sec.threshold`; `+Inf` without one.",
+    ),
+    Family(
+        "broker_overcommitted_bytes_per_second",
+        "gauge",
+        ("broker",),
+        "Bytes per second by which the thresholds of the topics with partitions on the broker exceed its total "
+        "threshold; 0 if they fit.",
+    ),
+    Family(
+        "broker_threshold_utilization_ratio",
+        "gauge",
+        ("broker",),
+        "The broker's rate divided by its threshold, not capped at 1; `NaN` without a threshold.",
+    ),
+    Family(
+        "topic_rate_bytes_per_second",
+        "gauge",
+        _PLACE,
+        "One-minute rate of bytes admitted to the topic. With `thresholds.enforce_percent` between 0 and 100 and "
+        "`on_exceed: reject`, bytes that would have been rejected from other clients are not in it, nor in the "
+        "broker's rate.",
+    ),
+    Family(
+        "topic_threshold_bytes_per_second",
+        "gauge",
+        _PLACE,
+        "The topic's explicit or implicit threshold; `+Inf` without one.",
+    ),
+    Family(
+        "topic_threshold_utilization_ratio",
+        "gauge",
+        _PLACE,
+        "The topic's rate divided by its threshold, not capped at 1; `NaN` without a threshold.",
+    ),
+    Family(
+        "topic_over_threshold",
+        "gauge",
+        _PLACE,
+        "1 while topic and broker are over their thresholds, so that Produce requests are rejected or delayed.",
+    ),
+)
+QUOTAS: Final = (
+    Family(
+        "client_quota_rate",
+        "gauge",
+        _QUOTA,
+        "One-minute rate of the quantity that the quota limits: bytes per second, or a share of a thread's time.",
+    ),
+    Family(
+        "client_quota_limit",
+        "gauge",
+        _QUOTA,
+        "The limit in force for this gateway, with the storage factor and the gateway's share applied.",
+    ),
+    Family(
+        "client_quota_utilization_ratio",
+        "gauge",
+        _QUOTA,
+        "The rate divided by the limit, not capped at 1; `NaN` where the limit is 0: KIP-1373's `quota-utilization` as "
+        "a ratio.",
+    ),
+    Family("client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests."),
+)
+GROUPS: Final = (
+    Family(
+        "group_topics",
+        "gauge",
+        _GROUP,
+        "Topics of the resource group that had traffic through this gateway since the last tick.",
+    ),
+    Family("group_waiting", "gauge", _GROUP, "1 while the resource group delays requests at this gateway."),
+    Family(
+        "group_rate_bytes_per_second",
+        "gauge",
+        _GROUP,
+        "Bytes per second of the group through this gateway, averaged over one minute.",
+    ),
+    Family(
+        "group_part_bytes_per_second",
+        "gauge",
+        _GROUP,
+        "Bytes per second that this gateway may currently let through: its share of the limit.",
+    ),
+    Family(
+        "group_limit_bytes_per_second",
+        "gauge",
+        _GROUP,
+        "Bytes per second that all gateways together may let through; `+Inf` without a limit.",
+    ),
+    Family(
+        "group_fleet_rate_bytes_per_second",
+        "gauge",
+        _GROUP,
+        "Bytes per second through all gateways, averaged over about a second; only for groups with a limit.",
+    ),
+    Family(
+        "group_rate_messages_per_second",
+        "gauge",
+        _GROUP,
+        "Messages per second of the group through this gateway, averaged over one minute.",
+    ),
+    Family(
+        "group_part_messages_per_second",
+        "gauge",
+        _GROUP,
+        "Messages per second that this gateway may currently let through: its share of the limit.",
+    ),
+    Family(
+        "group_limit_messages_per_second",
+        "gauge",
+        _GROUP,
+        "Messages per second that all gateways together may let through; `+Inf` without a limit.",
+    ),
+    Family(
+        "group_fleet_rate_messages_per_second",
+        "gauge",
+        _GROUP,
+        "Messages per second through all gateways, averaged over about a second; only for groups with a limit.",
+    ),
+)
+FAMILIES: Final = (*RATES, *QUOTAS, *GROUPS)
+
+
+class RateSeries(Collector):
+    """The last values of the workers' meters.
+
+    `said`: of each living worker. `groups`, `uses`: limits of resource groups, and their use by all gateways.
+    `committed`: by broker, the sum that topics take of its threshold.
+    """
+
+    def __init__(self, max_clients: int, topics: TopicLabels) -> None:
+        self._topics = topics
+        self.said: tuple[Rates, ...] = ()
+        self.groups: Groups | None = None
+        self.uses: Mapping[FleetKey, FleetUse] = {}
+        self.committed: Mapping[str, Committed] = {}
+        self._max_clients = max_clients
+
+    def collect(self) -> Iterator[Metric]:
+        rates = merge(self.said)
+        families = gauges(FAMILIES)
+        topics = self._topics.choose(rates.brokers)
+        for broker in rates.brokers:
+            label = str(broker.node_id)
+            add = _adder(families, [label], "broker")
+            add("rate_bytes_per_second", broker.rate)
+            add("error_rate_bytes_per_second", broker.error_rate)
+            add("throttled_rate_bytes_per_second", broker.throttled_rate)
+            _add_threshold(add, broker.rate, broker.threshold)
+            for topic in topics.get(broker.node_id, ()):
+                add = _adder(families, [label, topic.topic], "topic")
+                add("rate_bytes_per_second", topic.rate)
+                add("over_threshold", float(topic.over))
+                _add_threshold(add, topic.rate, topic.threshold)
+        for quota in rates.quotas[: self._max_clients]:
+            where = "all" if quota.broker is None else broker_label(quota.broker)
+            who = (one_line(name or "", LABEL_CHARS) for name in (quota.source, quota.user, quota.client_id))
+            names = [quota.key, *who, where]
+            add = _adder(families, names, "client_quota")
+            add("rate", quota.rate)
+            add("limit", quota.limit)
+            add("utilization_ratio", quota.rate / quota.limit if quota.limit > 0 else math.nan)  # as KIP-1373 says
+            add("waiting", float(quota.waiting))
+        for group in self.shown(rates):
+            self._add_group(_adder(families, [group.group, group.direction], "group"), group)
+        for node_id, each in self.committed.items():
+            families["broker_overcommitted_bytes_per_second"].add_metric([node_id], max(0.0, each.excess))
+        yield from families.values()
+
+    def shown(self, rates: Rates) -> list[GroupRate]:
+        """The busiest groups."""
+        return heapq.nlargest(self._max_clients, rates.groups, key=lambda group: group.bytes_rate)
+
+    def _add_group(self, add: Any, group: GroupRate) -> None:
+        add("topics", group.topics)
+        add("waiting", float(group.waiting))
+        limits = GroupLimits() if self.groups is None else self.groups.groups.get(group.group, GroupLimits())
+        is_publish = group.direction == "publish"
+        of_bytes = limits.publish_bytes if is_publish else limits.dispatch_bytes
+        of_msgs = limits.publish_msgs if is_publish else limits.dispatch_msgs
+        for unit, key, rate, part, limit in (
+            ("bytes", "bytes", group.bytes_rate, group.bytes_limit, of_bytes),
+            ("messages", "msgs", group.msgs_rate, group.msgs_limit, of_msgs),
+        ):
+            use = self.uses.get(group_key(group.group, group.direction, cast("Unit", key)))
+            add(f"rate_{unit}_per_second", rate)
+            add(f"limit_{unit}_per_second", math.inf if limit is None else limit)
+            part = part if use is None or use.part is None else use.part
+            add(f"part_{unit}_per_second", math.inf if part is None else part)
+            if use is not None and use.rate is not None:
+                add(f"fleet_rate_{unit}_per_second", use.rate)
+
+
+def _adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: str) -> Any:
+    def add(name: str, value: float) -> None:
+        families[f"{prefix}_{name}"].add_metric(labels, value)
+
+    return add
+
+
+def _add_threshold(add: Any, rate: float, threshold: float | None) -> None:
+    add("threshold_bytes_per_second", math.inf if threshold is None else threshold)
+    if threshold is None:
+        ratio = math.nan
+    elif threshold == 0:
+        ratio = math.inf if rate else 0.0
+    else:
+        ratio = rate / threshold
+    add("threshold_utilization_ratio", ratio)

@@ -1,0 +1,99 @@
+# All metrics, by section of docs/metrics.md, and their labels with the number of values that each may have. A test
+# holds the page and every exposed series against it.
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from gateway.control.metrics.certificates import CERTIFICATES
+from gateway.control.metrics.counted import CHANGES, CLUSTER, ITSELF, TRAFFIC, USAGE_LOG
+from gateway.control.metrics.family import Family
+from gateway.control.metrics.fleet import FLEET
+from gateway.control.metrics.latencies import LATENCIES
+from gateway.control.metrics.produced import PRODUCED
+from gateway.control.metrics.rates import GROUPS, QUOTAS, RATES
+from gateway.control.metrics.storage import STORAGE
+from protocol import api
+
+SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
+    "Produced bytes, messages and requests": PRODUCED,
+    "Rates and thresholds": RATES,
+    "Client quotas": QUOTAS,
+    "Resource groups": GROUPS,
+    "Connections and requests": TRAFFIC,
+    "Latency": LATENCIES,
+    "The cluster behind the gateway": CLUSTER,
+    "Changes at run time": CHANGES,
+    "Usage log": USAGE_LOG,
+    "Sharing limits with other gateways": FLEET,
+    "Storage protection": STORAGE,
+    "Certificates": CERTIFICATES,
+    "The gateway itself": ITSELF,
+}
+FAMILIES: Final = {family.name: family for section in SECTIONS.values() for family in section}
+
+
+class Label(NamedTuple):
+    """`values`: what they are, in Markdown. `most`: how many of them one gateway can show."""
+
+    values: str
+    most: str
+
+
+LABELS: Final = {
+    "broker": Label(
+        "The broker's node id; `unknown` before it is known, `all` of a quota over all brokers.", "brokers"
+    ),
+    "topic": Label(
+        "A topic that metadata lists or for which a broker has accepted something; all others are `other`.",
+        "`limits.max_topic_metrics` pairs with `broker`",
+    ),
+    "outcome": Label(
+        "What became of the bytes: `accepted`, `duplicate`, `unacknowledged`, `rejected`, `errored`, `unanswered`, "
+        "`discarded`, `dropped`, `trailing`; for the `policy_…` metrics `delayed`, `would_reject`, `would_delay`. "
+        "[audit.md](audit.md#what-it-answers) defines each. Of refreshes, observations and changes: how they went.",
+        "9",
+    ),
+    "reason": Label(
+        "The policy or the broker's error that decided about the bytes; elsewhere, why something was refused or left "
+        "out.",
+        "the policies' reasons, and Kafka's error codes",
+    ),
+    "principal": Label(
+        "The user that the broker authenticated, shortened to 256 characters; beyond the bound `other`.",
+        "`limits.max_client_metrics` pairs with `client_id`",
+    ),
+    "client_id": Label(
+        "The client id that the client claims, shortened to 256 characters; beyond the bound `other`.",
+        "as `principal`; of quotas as `quota`",
+    ),
+    "quota": Label("The key of a client quota: type and unit.", "`limits.max_client_metrics` quotas, the busiest"),
+    "source": Label("The entity that the quota was set for.", "as `quota`"),
+    "user": Label("The user whom the quota limits.", "as `quota`"),
+    "group": Label("A resource group.", "`limits.max_client_metrics` groups, the busiest"),
+    "direction": Label("`publish` or `dispatch`; of messages between gateways `sent` or `received`.", "2"),
+    "log_dir": Label("A volume of the broker, by the name that the storage source gives it.", "volumes"),
+    "worker": Label("The number of the worker, from 0.", "workers"),
+    "listener": Label("The name of a listener; `default` is the one of the section `listener`.", "listeners"),
+    "api": Label(
+        "The name of an API of Kafka's protocol; `unknown` of keys that it doesn't have.", str(len(api.NAMES) + 1)
+    ),
+    "certificate": Label(
+        "Its use: `listener`, `listeners.` with a listener's name, `admin`, or `upstream`.", "listeners, and 2"
+    ),
+    "policy": Label("`threshold`, `quota` or `group`.", "3"),
+    "cause": Label(
+        "Why a connection ended: the causes of [security](security.md#everything-costs-and-everything-ends), and "
+        "`client`, `upstream`, `error`, `age` or `drain`.",
+        "16",
+    ),
+    "limit": Label("The limit of connections that was reached.", "2"),
+    "part": Label("What the gateway can go on without.", "8"),
+    "state": Label("The possible states; the series of the present one is 1.", "4"),
+    "version": Label("The gateway's version.", "1"),
+    "python": Label("Python's version.", "1"),
+    "gateway": Label("The name of this gateway.", "1"),
+    "upstream": Label("`upstream.bootstrap.servers`.", "1"),
+    "internal_topics": Label("Where the internal topics are.", "1"),
+    "usage_topic": Label("The name of the usage topic.", "1"),
+}

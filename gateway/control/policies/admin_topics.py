@@ -1,0 +1,172 @@
+# Topics that are created with a threshold.
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from gateway.control.policies.admin_configs import (
+    alter_each,
+    config_op,
+    is_config_ours,
+)
+from gateway.control.policies.admin_requests import (
+    Changing,
+    Policies,
+    Result,
+    Unfit,
+    places,
+)
+from gateway.control.policies.store import StoreError
+from policies.policy_records import Source
+from policies.policy_values import (
+    Held,
+    Op,
+    PolicyError,
+)
+from policies.text import one_line
+from policies.thresholds.values import TOPIC_KEY
+from protocol import api, configs, topics, wire
+from protocol.configs import TOPIC
+
+log = logging.getLogger("gateway.policy")
+
+# After these a topic isn't there by this request. After all others (REQUEST_TIMED_OUT, NOT_CONTROLLER, …) it may be.
+_NOT_CREATED: Final = frozenset(
+    api.ERROR_CODES[name]
+    for name in (
+        "INVALID_TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION",
+        "TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS", "INVALID_REPLICATION_FACTOR", "INVALID_REPLICA_ASSIGNMENT",
+        "INVALID_CONFIG", "INVALID_REQUEST", "POLICY_VIOLATION", "THROTTLING_QUOTA_EXCEEDED",
+    )
+)  # fmt: skip
+
+
+class CreatingTopics(Changing):
+    """The placement of partitions is not known before, unless the request gives it: so a threshold has to fit on every
+    broker that may get one.
+    """
+
+    def __init__(self, request: bytes) -> None:
+        super().__init__()
+        self._head = topics.CREATE_TOPICS.decode_request(request, 0, len(request))
+        self.validate_only = self._head.body.validate_only
+        self._split = topics.split(self._head.body, _is_topics_ours)
+        self._places = places(topic.name for topic in self._head.body.topics)
+        self.wanted = {self._places[topic.name]: topic for topic in self._split.ours}
+
+    def refused(self) -> list[Result]:
+        return [Result(self._places[row.name], row.error_code, row.error_message) for row in self._split.refused]
+
+    def probe(self) -> bytes:
+        body = self._head.body
+        theirs = tuple(topics.without_ours(body.topics[place], _is_topics_ours) for place in self.wanted)
+        return self._encode(body._replace(topics=theirs, validate_only=True))
+
+    def denied(self, answer: bytes, asked: Sequence[int]) -> list[Result]:
+        said = {row.name: row for row in self._decode(answer).topics}
+        results = []
+        for place in asked:
+            name = self._head.body.topics[place].name
+            row = said.get(name) or topics.result(name, -1, "The broker gave no result for this topic.")
+            if row.error_code != api.NONE:
+                results.append(Result(place, row.error_code, row.error_message))
+        return results
+
+    async def change(self, policies: Policies, allowed: Sequence[int], source: Source) -> list[Result]:
+        ops: dict[int, list[Op]] = {}
+        results: list[Result] = []
+        for place in allowed:
+            try:
+                ops[place] = self._ops(place)
+            except Unfit as error:
+                results.append(Result(place, api.ERROR_CODES["INVALID_CONFIG"], str(error)))
+        planned: dict[str, frozenset[int] | None] = {}
+        for place in ops:
+            name, _, _, assignments, _ = self.wanted[place]
+            leads = frozenset(broker_id for each in assignments for broker_id in each.broker_ids[:1])
+            planned[name] = leads or None
+        changes, ends = policies.policies.changes, policies.policies.ends
+        before = {place: Held(changes.get(op.key), ends.get(op.key)) for place, (op,) in ops.items()}
+        if not self.validate_only:
+            self.before = before
+        changed = await alter_each(policies, ops, source, self.validate_only, planned)
+        made = {place for place, code, _ in changed if code == api.NONE}
+        self.before = {place: held for place, held in self.before.items() if place in made}
+        return results + changed
+
+    def _ops(self, place: int) -> list[Op]:
+        name, _, _, _, own = self.wanted[place]
+        return [config_op(TOPIC, name, key, configs.SET, value) for key, value in own]
+
+    async def give_up(self, policies: Policies, source: Source) -> None:
+        try:
+            await self._take_back(policies, self.before, source)
+        except (StoreError, PolicyError) as error:
+            names = ", ".join(one_line(self.wanted[place].name) for place in self.before)
+            log.warning("topics that were not created keep their %s, as that can't be taken back: %s: %s",
+                        TOPIC_KEY, names, one_line(str(error)))  # fmt: skip
+
+    async def _take_back(self, policies: Policies, before: Mapping[int, Held], source: Source) -> None:
+        made = {place: self._ops(place) for place in before}
+        undo = {op.key: before[place] for place, (op,) in made.items()}
+        await policies.take_back(undo, [op for ops in made.values() for op in ops], source)
+
+    async def settle(self, policies: Policies, answer: bytes, before: Mapping[int, Held], source: Source) -> bytes:
+        said = self._decode(answer)
+        codes = {row.name: row.error_code for row in said.topics}
+        failed = {
+            place: codes.get(self.wanted[place].name, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]) for place in before
+        }
+        gone = [place for place, code in failed.items() if code in _NOT_CREATED]
+        unsure = {self.wanted[place].name for place, code in failed.items() if code and code not in _NOT_CREATED}
+        notes = dict.fromkeys(unsure, f"produce-gateway keeps its {TOPIC_KEY}: the topic may have been created")
+        try:
+            if gone:
+                await self._take_back(policies, {place: before[place] for place in gone}, source)
+        except (StoreError, PolicyError) as error:
+            text = f"produce-gateway keeps its {TOPIC_KEY} nevertheless, since that can't be taken back: {error}"
+            notes.update({self.wanted[place].name: text for place in gone})
+        if not notes:
+            return answer
+        rows = tuple(
+            row._replace(error_message=f"{row.error_message or api.ERROR_NAMES.get(row.error_code, '')} ({note})")
+            if (note := notes.get(row.name))
+            else row
+            for row in said.topics
+        )
+        head = self._head
+        frame = topics.CREATE_TOPICS.encode_answer(said._replace(topics=rows), head.version, head.correlation_id)
+        return frame[wire.INT32.size :]
+
+    def rest(self, own: Iterable[Result]) -> bytes:
+        failed = {self._head.body.topics[place].name for place, code, _ in own if code != api.NONE}
+        rest = self._split.rest and topics.without(self._split.rest, failed)
+        return self._encode(rest) if rest else b""
+
+    def merge(self, answer: bytes, own: Iterable[Result]) -> bytes:
+        head = self._head
+        named = head.body.topics
+        failed = [topics.result(named[place].name, code, text) for place, code, text in own if code != api.NONE]
+        said = self._decode(answer) if answer else None
+        merged = topics.merge_created(head.body, said, failed, self._shown)
+        return topics.CREATE_TOPICS.encode_answer(merged, head.version, head.correlation_id)
+
+    def _shown(self, name: str) -> tuple[topics.CreatedConfig, ...]:
+        own = self.wanted.get(self._places[name])
+        return tuple(
+            topics.CreatedConfig(key, (value or "").strip(), False, configs.DYNAMIC_TOPIC_CONFIG, False)
+            for key, value in (own.configs if own is not None else ())
+        )
+
+    def _encode(self, body: topics.CreateTopicsRequest) -> bytes:
+        head = self._head
+        return topics.CREATE_TOPICS.encode_request(body, head.version, head.correlation_id, head.client_id)
+
+    def _decode(self, answer: bytes) -> topics.CreateTopicsAnswer:
+        return topics.CREATE_TOPICS.decode_answer(answer, 0, len(answer), self._head.version)[1]
+
+
+def _is_topics_ours(key: str) -> bool:
+    return is_config_ours(TOPIC, "", key)

@@ -1,0 +1,82 @@
+# The records read of the policies' topic, in its order. A transaction is a few values and a head that ends it; only
+# whole ones count. Pure: no I/O, no clock.
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from policies.policy_records import Entry, Head, Past, decode
+from policies.policy_values import PolicyKey
+
+MAX_HISTORY: Final = 1000  # changes of single values, the newest
+MAX_TOKENS: Final = 1000  # of alterations seen last: to find one's own again
+
+
+class TopicLog:
+    """
+    Attributes:
+        held: the values of this topic as far as it was read; `version`: that of the last alteration.
+        past: changes that were read, the oldest first, of earlier topics of the name too.
+        end: offset up to which everything has been read; -1: nothing yet.
+        heads: of alterations that weren't taken over yet.
+        is_fresh: records were read that weren't taken over yet.
+        caught_up: the end of this topic has been reached once.
+        tokens: of alterations seen last, of earlier topics of the name too.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: deque[str] = deque(maxlen=MAX_TOKENS)
+        self.past: deque[Past] = deque(maxlen=MAX_HISTORY)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """It is another topic, read from its beginning."""
+        self.held: dict[PolicyKey, Entry] = {}
+        self.version = 0
+        self.end = -1
+        self.heads: list[Head] = []
+        self.is_fresh = self.caught_up = False
+        self._whole = False  # what was read last ended a transaction
+
+    def take(self, key: bytes | None, value: bytes | None, audit: bytes | None, offset: int) -> None:
+        """One record, see policy_records.Record.
+
+        Raises:
+            InvalidPolicyRecord: it is left out.
+        """
+        self.is_fresh, self._whole = True, False
+        said = decode(key, value, audit)
+        if isinstance(said, Entry):
+            put(self.held, self.past, said)
+        elif said is not None:
+            self.version = said.version
+            self.heads.append(said)
+            self.tokens.append(said.token)
+            self._whole = True
+            self.end = max(self.end, offset + 2)  # the head, and the mark of the commit behind it
+
+    def reach_end(self, offset: int) -> None:
+        """There is nothing more to read just now."""
+        self.caught_up = self._whole = True
+        self.end = offset
+
+    def settles(self) -> bool:
+        """Whether all records read are whole transactions; True once after each reading."""
+        settles, self._whole = self.caught_up and self._whole, self._whole and not self.caught_up
+        return settles
+
+    def take_over(self) -> list[Head]:
+        """The records read are known from here on; gives their alterations."""
+        heads, self.heads = self.heads, []
+        self.is_fresh = False
+        return heads
+
+
+def put(held: dict[PolicyKey, Entry], past: deque[Past], entry: Entry) -> None:
+    """Keep a value, or take it out."""
+    held.pop(entry.key, None)
+    if entry.value is not None:
+        held[entry.key] = entry
+    if entry.past is not None:
+        past.append(entry.past)

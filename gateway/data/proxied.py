@@ -1,0 +1,122 @@
+# A connection that a proxy passes on: its PROXY protocol header, and control's word on whether its client may have one
+# more. Until then it is nobody's, and no byte behind the header is read.
+
+from __future__ import annotations
+
+import itertools
+import socket
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from gateway.channel import Located, Verdict
+from gateway.data.addresses import Addresses, Arriving
+from gateway.data.ends import CLOSED
+from gateway.data.uplink import Uplink
+from gateway.data.world import World
+from gateway.sockets import network_of, reset
+from protocol.proxy_header import HeaderReader
+from protocol.wire import MalformedFrame
+
+TIMEOUT_S: Final = 5.0  # for both; proxies send the header at once
+
+
+@dataclass(slots=True)
+class _Question:
+    address: str  # where its connection is counted by now
+    answered: trio.Event = field(default_factory=trio.Event)
+    is_welcome: bool = False
+
+
+class Proxied:
+    """Those of one worker."""
+
+    def __init__(self, world: World, uplink: Uplink, addresses: Addresses) -> None:
+        self._world = world
+        self._uplink = uplink
+        self._addresses = addresses
+        self._tokens = itertools.count(1)
+        self._questions: dict[int, _Question] = {}
+
+    async def locate(self, arriving: Arriving) -> bool:
+        """Say in `arriving` where the client is; whether it is welcome. If not, that has been counted and said."""
+        why, text = "disconnects_first_byte", ""
+        with trio.move_on_after(TIMEOUT_S) as limit:
+            try:
+                reader = await _read(arriving.client)
+                if reader is None:  # a health check
+                    return False
+                arriving.passed_on = reader.ends
+                if reader.ends is not None:
+                    host, port = reader.ends.source
+                    arriving.peer = f"{host}:{port}"
+                return await self._ask(arriving)
+            except OSError:
+                why = "disconnects_client"
+            except MalformedFrame as error:
+                why, text = "disconnects_malformed", str(error)
+                self._world.ledger.count("requests_malformed")
+        if limit.cancelled_caught and arriving.address == network_of(arriving.peer):
+            self._uplink.complain("proxied", "a connection through a proxy was closed: control did not answer in time")
+        self._world.ledger.count(why)
+        if text:
+            fields = arriving.fields(CLOSED, "malformed")
+            self._uplink.complain_of_client("malformed", f"{arriving.peer}: connection closed: {text}", fields)
+        return False
+
+    async def _ask(self, arriving: Arriving) -> bool:
+        """Have it counted where the client is: control alone knows all its connections."""
+        before, address = arriving.address, network_of(arriving.peer)
+        self._addresses.move(before, address)
+        arriving.address = address
+        token = next(self._tokens)
+        question = self._questions[token] = _Question(address)
+        try:
+            self._uplink.post(Located(token, before, address))
+            await question.answered.wait()
+        finally:
+            del self._questions[token]
+        if not question.is_welcome:
+            arriving.is_refused = True
+            reset(arriving.client)
+        return question.is_welcome
+
+    def ask_again(self) -> None:
+        """There is a new control, which has been told where the connections are: the former one took the questions with
+        it.
+        """
+        for token, question in self._questions.items():
+            if not question.answered.is_set():
+                self._uplink.post(Located(token, question.address, question.address))
+
+    def take(self, verdict: Verdict) -> None:
+        """Control's answer; nobody may be waiting for it any more."""
+        question = self._questions.get(verdict.token)
+        if question is not None:
+            question.is_welcome = verdict.is_welcome
+            question.answered.set()
+
+
+async def _read(client: socket.socket) -> HeaderReader | None:
+    """None: the proxy closed without a word.
+
+    Raises:
+        MalformedFrame: what comes is no header, or half a one.
+        OSError: the connection is broken.
+    """
+    reader = HeaderReader()
+    is_silent = True
+    while reader.wanted:
+        try:
+            data = client.recv(reader.wanted)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(client)
+            continue
+        if not data:
+            if is_silent:
+                return None
+            raise MalformedFrame("half a PROXY protocol header, then the connection was closed")
+        is_silent = False
+        reader.feed(data)
+    return reader

@@ -1,0 +1,273 @@
+# The log of all processes but workers, which post their lines to control: for people or as JSON, on stderr.
+#
+# Modules use the standard `logging`, under the names of LOGGERS, and give fields as `extra`; structlog makes the lines.
+# A line is one write of at most PIPE_BUF bytes, which no other process's write can come between. Of one event there are
+# BURST lines within PERIOD_S, then their number; changes of policies are always told. Knows no configuration file.
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol
+
+import structlog
+
+from gateway.log_bound import LeftOut, LogBound
+from policies.text import one_line
+
+LogFormat = Literal["console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+LOGGERS: Final = {
+    "gateway": "Everything; what the others inherit their level from.",
+    "gateway.audit": "Each change of a policy: who, what, from which value to which.",
+    "gateway.authentication": "SASL that ends at the gateway: credentials, keys, brokers that refuse the gateway.",
+    "gateway.cluster": "Brokers and listeners, as the cluster's metadata comes and goes.",
+    "gateway.control": "The control process, its parts and the admin server.",
+    "gateway.fleet": "Limits that are shared with other gateways.",
+    "gateway.policy": "The store of policies that are changed at run time.",
+    "gateway.storage": "Storage protection.",
+    "gateway.supervisor": "Processes: started, ended, stopped.",
+    "gateway.topics": "The gateway's own topics.",
+    "gateway.traffic": "Clients' connections and requests: those refused, rejected, delayed or ended.",
+    "gateway.usage": "The usage log.",
+    "gateway.volume-agent": "The volume agent, a program of its own.",
+    "gateway.workers": "The channels between control and workers.",
+}
+# Fields of a line besides `timestamp`, `level`, `logger` and `event`.
+FIELDS: Final = {
+    "kind": "What sort of event it is, of the table above.",
+    "reason": "Why: the cause of a connection's end, the policy or broker's error that decided, the limit reached.",
+    "connection": "The connection's id, the same in all of its lines and in the list of connections.",
+    "peer": "Address and port of the client.",
+    "listener": "The listener that it came to.",
+    "principal": "Who the client is.",
+    "client_id": "As its last request has it.",
+    "software": "Name and version of the client's library (KIP-511).",
+    "clients": "Where there are several: principal and client id of the first three.",
+    "broker": "Node id; -1 where it is not known yet.",
+    "topic": "Name of the topic.",
+    "outcome": "What became of the requests: [audit.md](audit.md#what-it-answers).",
+    "bytes": "Of record batches that the line is about.",
+    "messages": "Records, likewise.",
+    "requests": "Produce requests, likewise.",
+    "seconds": "The time within which they came.",
+    "key": "What was changed.",
+    "old": "Its value before.",
+    "new": "Its value now.",
+    "until": "When the value ends, if it does.",
+    "by": "Who changed it, and by which way in.",
+    "version": "Of the policies, with the change.",
+    "state": "Of storage protection: `OPEN`, `THROTTLE` or `PAUSE`.",
+    "factor": "By which every produce limit is multiplied.",
+    "worker": "Number of the worker that says so.",
+    "lines_left_out": "How many lines of its kind were left out.",
+}
+KINDS: Final = {
+    "connection-closed": "The gateway ends a client's connection.",
+    "connection-refused": "There are as many connections as there may be.",
+    "admin-refused": "A request to the admin port has a wrong token, comes from a foreign page, or has no TLS.",
+    "tls-handshake-failed": "A client's TLS handshake fails.",
+    "broker-unreachable": "A broker can't be connected to.",
+    "broker-tls-failed": "There is no TLS with a broker, or no more.",
+    "traffic": "Produce requests were rejected, delayed, dropped or refused by a broker.",
+    "policy-changed": "A policy has another value.",
+    "storage-state": "Storage protection begins, ends, or goes on by other means.",
+    "left-out": "The number of lines of a kind that were left out.",
+}
+BURST: Final = 100  # lines of one event …
+PERIOD_S: Final = 10.0  # … within so long
+MAX_LINE: Final = 4096  # bytes; <limits.h>'s PIPE_BUF of Linux: a write of so many is one piece in a pipe
+_ALWAYS: Final = frozenset({"gateway.audit"})  # never left out
+_MAX_EVENT: Final = 2000  # characters
+_SHOWN: Final = ("connection",)  # fields that a line for people ends with; its words say the others
+# Whatever looks like a secret in another system's words: a second line of defence, as no line is made of one.
+_WORD: Final = r"(?:password|passwd|secret|token|api[-_]?key|authorization)"
+_SECRETS: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(\b{_WORD}\s*=\s*[\"']?|[\"']{_WORD}[\"']\s*:\s*[\"']?)(?:(?:bearer|basic)\s+)?[^\s\"',;]+",
+        r"(\b(?:bearer|basic)\s+)[\w+/=.~-]{16,}",
+        r"(://[^/\s:@]*:)[^\s@/]+(?=@)",
+        r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",  # a JWT
+    )
+)
+HIDDEN: Final = "***"
+
+Event = MutableMapping[str, Any]
+
+
+class LogSettings(Protocol):
+    """The section `log` (gateway.config.logs.Log)."""
+
+    @property
+    def format(self) -> LogFormat: ...
+    @property
+    def level(self) -> LogLevel: ...
+    @property
+    def levels(self) -> Mapping[str, LogLevel]: ...
+
+
+class DefaultLog:
+    """What holds before there is a configuration."""
+
+    level: LogLevel = "info"
+    levels: Mapping[str, LogLevel] = {}
+
+    def __init__(self, format: LogFormat = "console") -> None:
+        self.format: LogFormat = format
+
+
+def configure_logging(settings: LogSettings, write: Callable[[bytes], object] | None = None) -> None:
+    """Log by these settings from here on; may be called again with others. `write`: takes one line; by default it goes
+    to stderr.
+    """
+    root = logging.getLogger()
+    for handler in [each for each in root.handlers if isinstance(each, LineHandler)]:
+        root.removeHandler(handler)
+    handler = LineHandler(write or _write_stderr)
+    handler.setFormatter(formatter(settings.format))
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)  # libraries
+    logging.captureWarnings(True)
+    for name in LOGGERS:
+        own = settings.levels.get(name) or (settings.level if name == "gateway" else None)
+        logging.getLogger(name).setLevel(logging.NOTSET if own is None else own.upper())
+
+
+def install_hooks() -> None:
+    """Log what would end this process or one of its threads, in the same form as everything else."""
+    log = logging.getLogger("gateway")
+
+    def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, where: str) -> None:
+        if error is not None and not issubclass(kind, KeyboardInterrupt | SystemExit):
+            log.critical("%s ends by a bug: %s", where, kind.__name__, exc_info=(kind, error, trace))
+
+    sys.excepthook = lambda kind, error, trace: report(kind, error, trace, "the process")
+    threading.excepthook = lambda args: report(args.exc_type, args.exc_value, args.exc_traceback, "a thread")
+
+
+def fields_of(fields: Mapping[str, object]) -> dict[str, object]:
+    """As `extra` of a record: nothing but FIELDS, as a record has attributes of its own."""
+    return {name: value for name, value in fields.items() if name in FIELDS}
+
+
+def formatter(form: LogFormat) -> logging.Formatter:
+    """From a record to one line."""
+    render = _render_json if form == "json" else _render_console
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[_take_record],
+        processors=[structlog.processors.format_exc_info, _hide_secrets, _remove_meta, render],
+    )
+
+
+class LineHandler(logging.Handler):
+    """Writes each record as one line, and bounds how many there are of one event."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        super().__init__()
+        self._write = write
+        self._bound: LogBound[tuple[str, int, str]] = LogBound(BURST, PERIOD_S)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            now = time.monotonic()
+            for left_out in self._bound.ended(now):
+                self._put(_summary(left_out))
+            if record.name in _ALWAYS or self._bound.may_say(_event_of(record), now):
+                self._put(record)
+        except Exception:
+            self.handleError(record)
+
+    def _put(self, record: logging.LogRecord) -> None:
+        self._write(self.format(record).encode("utf-8", "backslashreplace") + b"\n")
+
+
+def _event_of(record: logging.LogRecord) -> tuple[str, int, str]:
+    """By which lines are bounded: the words without the values in them."""
+    words = getattr(record, "kind", "") or (record.getMessage()[:100] if record.msg == "%s" else str(record.msg))
+    return record.name, record.levelno, words
+
+
+def _summary(left_out: LeftOut[tuple[str, int, str]]) -> logging.LogRecord:
+    name, level, words = left_out.kind
+    text = f"{left_out.lines:,} more lines like this were left out {left_out.within}: {one_line(words)}"
+    record = logging.LogRecord(name, level, __file__, 0, text, None, None)
+    record.__dict__.update(kind="left-out", lines_left_out=left_out.lines)
+    return record
+
+
+def _write_stderr(line: bytes) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        while line:
+            line = line[os.write(2, line) :]
+
+
+# --- from a record to a line ------------------------------------------------------------------------------------------
+
+
+def _take_record(_: Any, __: str, event: Event) -> Event:
+    """The record's own fields, and those that it was given as `extra`."""
+    record: logging.LogRecord = event["_record"]
+    stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    taken: dict[str, Any] = {"timestamp": stamp, "level": record.levelname.lower(), "logger": record.name}
+    taken["event"] = one_line(event.pop("event"), _MAX_EVENT)
+    taken |= {name: value for name in FIELDS if (value := record.__dict__.get(name)) not in (None, "")}
+    return {**taken, **event, "event": taken["event"]}
+
+
+def _hide_secrets(_: Any, __: str, event: Event) -> Event:
+    return {name: hide_secrets(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def hide_secrets(text: str) -> str:
+    """Without what looks like a password or a token."""
+    for pattern in _SECRETS:
+        text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text
+
+
+def _remove_meta(_: Any, __: str, event: Event) -> Event:
+    for name in ("_record", "_from_structlog", "exc_info", "stack_info"):
+        event.pop(name, None)
+    return event
+
+
+def _render_json(_: Any, __: str, event: Event) -> str:
+    line = _as_json(event)
+    for name in ("exception", "event", *FIELDS):  # what is longest first
+        while (
+            (excess := _size(line) + 1 - MAX_LINE) > 0 and isinstance(value := event.get(name), str) and len(value) > 1
+        ):
+            size = _size(_as_json(value))
+            kept = max(0, len(value) * (size - excess) // size - 4)
+            event[name] = value[len(value) - kept :] if name == "exception" else f"{value[:kept]}…"
+            line = _as_json(event)
+    return line
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "backslashreplace"))
+
+
+def _render_console(_: Any, __: str, event: Event) -> str:
+    words = f"{event['timestamp']} {event['level'].upper()} {event['logger']}: {event['event']}"
+    head = words + "".join(f" [{name} {event[name]}]" for name in _SHOWN if name in event)
+    trace = "".join(f"\n    {line}" for line in str(event.get("exception", "")).splitlines())
+    room = MAX_LINE - 1 - _size(head)
+    if _size(trace) > room:
+        trace = "\n    …" + trace.encode("utf-8", "replace")[8 - room :].decode("utf-8", "ignore")
+    return head + trace

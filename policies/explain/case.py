@@ -1,0 +1,85 @@
+# One question, and what all rules look up to answer it. Rules return what they find; what says nothing about the
+# traffic is noted in `shadowed` on the way.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from policies.engine import Mode
+from policies.explain.model import Asked, Held, Known, Shadowed, observes, origin_of
+from policies.explain.wording import until_text
+from policies.policy_records import time_text
+from policies.policy_values import PolicyKey, as_number, value_text
+from policies.quotas.names import Entity
+from policies.quotas.text import quota_text
+
+LATELY_MS: Final = 10_000  # what was rejected or delayed no longer ago is so now: as long as one wait may last
+
+
+class Case:
+    def __init__(self, asked: Asked, known: Known, held: Sequence[Held]) -> None:
+        self.asked = asked
+        self.known = known
+        self.shadowed: list[Shadowed] = []
+        self.rates = {broker.node_id: broker for broker in known.rates.brokers}
+        self.lines = {
+            (line.key, line.source, line.user, line.client_id, line.broker): line for line in known.rates.quotas
+        }
+        self.entity = Entity(asked.user, asked.client_id)
+        self.settings = {setting.key: setting for setting in known.policies.settings()}
+        self.held = [each for each in held if known.now_ms - each.last_ms <= LATELY_MS]
+        self.leaders = tuple(sorted(node for node, topics in known.leads.items() if asked.topic in topics))
+        self.brokers: tuple[int | None, ...] = self._find_brokers()
+        storage = known.storage
+        enforced = storage is not None and known.affected is None and not observes(known, known.storage_mode)
+        self.observed = known.rollout.observed(asked.principal, asked.client_id)
+        self.scale = storage.value if storage is not None and enforced and 0 < storage.value < 1 else 1.0
+
+    def _find_brokers(self) -> tuple[int | None, ...]:
+        if self.asked.broker is not None:
+            return (self.asked.broker,)
+        return self.leaders or tuple(sorted({*self.known.leads, *self.rates})) or (None,)
+
+    def total(self, broker: int | None) -> float | None:
+        return self.known.policies.total(broker)
+
+    def total_origin(self, broker: int | None) -> str:
+        own = PolicyKey.of_broker(broker)
+        return self.origin(own if own in self.settings else PolicyKey.of_broker())
+
+    def origin(self, key: PolicyKey) -> str:
+        setting = self.settings.get(key)
+        end = "" if setting is None or setting.end is None else f" until {time_text(setting.end)}"
+        return origin_of(setting, self.known.base) + end
+
+    def broker_rate(self, broker: int | None) -> float | None:
+        rates = None if broker is None else self.rates.get(broker)
+        return None if rates is None else rates.rate
+
+    def was_held(self, reason: str, broker: int | None) -> bool:
+        return any(
+            each.reason == reason and each.outcome in ("rejected", "delayed") and broker in (None, each.broker)
+            for each in self.held
+        )
+
+    def mode(self, mode: Mode, policy: str = "") -> Mode:
+        """`policy`: a field of Limits that may be enforced for a part of the clients."""
+        return "observe" if observes(self.known, mode) or policy in self.observed else "enforce"
+
+    def note_base(self, key: PolicyKey, name: str, broker: int | None) -> None:
+        """The values that a change wins over: the base's, and one set at run time that holds again when it ends."""
+        setting = self.settings.get(key)
+        if setting is None or setting.change is None:
+            return
+        then = None if setting.end is None else setting.end.then
+        again = "another value was set at run time" if setting.end is None else f"another value {until_text(setting)}"
+        why = again if then is None else "another value was set at run time"
+        for origin, value, because in (("run time", then, again), (self.known.base, setting.base, why)):
+            if value not in (None, setting.change):
+                assert value is not None
+                text = quota_text(key.quota, as_number(value)) if key.kind == "quota" else value_text(key, value)
+                self.shadow(name, broker, str(key), origin, text, because)
+
+    def shadow(self, name: str, broker: int | None, what: str, origin: str, value: str, why: str) -> None:
+        self.shadowed.append(Shadowed(name, broker, what, origin, value, why))

@@ -1,0 +1,100 @@
+# Rules of thresholds: a topic's and its broker's total, both of which have to be exceeded.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from policies.engine import INTERNAL_TOPICS, BrokerRate, OnExceed, TopicRate
+from policies.explain.case import Case
+from policies.explain.model import Known, Level, Rule
+from policies.explain.wording import place_text, scaled
+from policies.policy_values import PolicyKey, as_number
+from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
+from policies.units import exact_rate
+from policies.verdict import TOPIC_THRESHOLD
+
+
+def rules(case: Case) -> Iterator[Rule]:
+    topic, known = case.asked.topic, case.known
+    explicit = known.policies.topics().get(topic)
+    if explicit is not None:
+        case.note_base(PolicyKey.of_topic(topic), TOPIC_THRESHOLD, None)
+    for broker in case.brokers:
+        total = case.total(broker)
+        _note_totals(case, broker)
+        share = _share(case, broker, total)
+        if explicit is not None and total is None:
+            why = f"without {TOTAL_KEY} on {place_text(broker)} nothing is ever over"
+            _shadow_topic(case, broker, explicit, why)
+        elif explicit is not None and total is not None:
+            if share is not None:
+                why = f"the topic has {TOPIC_KEY} of its own"
+                case.shadow(TOPIC_THRESHOLD, broker, "implicit share", "computed", exact_rate(share), why)
+            yield _threshold(case, broker, total, explicit, case.origin(PolicyKey.of_topic(topic)), TOPIC_KEY)
+        elif total is not None and topic in INTERNAL_TOPICS:
+            why = "Kafka's internal topics have no implicit threshold"
+            case.shadow(TOPIC_THRESHOLD, broker, "implicit share", "computed", "", why)
+        elif total is not None and share is not None:
+            yield _threshold(case, broker, total, share, "computed", "implicit share")
+
+
+def _threshold(case: Case, broker: int | None, total: float, limit: float, origin: str, what: str) -> Rule:
+    rates = None if broker is None else case.rates.get(broker)
+    meter = _topic(rates, case.asked.topic)
+    rate = 0.0 if rates is not None and meter is None else None if meter is None else meter.rate
+    scale = case.scale
+    levels = (
+        Level(f"{what} of topic {case.asked.topic}", origin, limit, limit * scale, rate),
+        Level(
+            f"{TOTAL_KEY} of {place_text(broker)}", case.total_origin(broker), total, total * scale,
+            case.broker_rate(broker),
+        ),
+    )  # fmt: skip
+    now = (meter is not None and meter.over) or case.was_held(TOPIC_THRESHOLD, broker)
+    note = scaled(scale) or ("nothing is left of the total to share" if limit == 0 and not origin else "")
+    mode = case.mode(case.known.threshold_mode, "threshold")
+    effect: OnExceed = "delay" if scale != 1.0 else case.known.on_exceed  # as the engine does while disks fill up
+    return Rule(TOPIC_THRESHOLD, broker, levels, effect, "produce", mode, now, note)
+
+
+def _note_totals(case: Case, broker: int | None) -> None:
+    own = None if broker is None else case.settings.get(PolicyKey.of_broker(broker))
+    default = case.settings.get(PolicyKey.of_broker())
+    if own is not None:
+        case.note_base(own.key, TOPIC_THRESHOLD, broker)
+        if default is not None:
+            why = f"broker {broker} has a total of its own, {exact_rate(as_number(own.value))}"
+            origin = case.origin(default.key)
+            what = f"{TOTAL_KEY} of all brokers"
+            case.shadow(TOPIC_THRESHOLD, broker, what, origin, exact_rate(as_number(default.value)), why)
+    elif default is not None and broker == case.brokers[0]:
+        case.note_base(default.key, TOPIC_THRESHOLD, None)
+
+
+def _shadow_topic(case: Case, broker: int | None, value: float, why: str) -> None:
+    topic = case.asked.topic
+    origin = case.origin(PolicyKey.of_topic(topic))
+    case.shadow(TOPIC_THRESHOLD, broker, f"{TOPIC_KEY} of topic {topic}", origin, exact_rate(value), why)
+
+
+def _share(case: Case, broker: int | None, total: float | None) -> float | None:
+    """The share of a topic without a threshold there, before the storage factor."""
+    if total is None:
+        return None
+    rates = None if broker is None else case.rates.get(broker)
+    return share_of(case.known, broker, total, case.asked.topic, rates)
+
+
+def share_of(known: Known, broker: int | None, total: float, topic: str, rates: BrokerRate | None) -> float:
+    """The implicit threshold of a broker's topics, as BrokerLimits counts them, `topic` being one of its own."""
+    explicit = known.policies.topics()
+    names = {*known.leads.get(-1 if broker is None else broker, ()), topic}
+    if rates is not None:
+        names.update(each.topic for each in rates.topics)
+    left = max(0.0, total - math.fsum(explicit[name] for name in explicit.keys() & names))
+    return left / max(1, sum(1 for name in names if name not in explicit and name not in INTERNAL_TOPICS))
+
+
+def _topic(rates: BrokerRate | None, topic: str) -> TopicRate | None:
+    return None if rates is None else next((each for each in rates.topics if each.topic == topic), None)

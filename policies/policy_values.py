@@ -1,0 +1,340 @@
+# One policy that can be changed at run time: its key, the values that it can have, and what it means to set, change or
+# refuse one. A change may have an end (`End`): then the value that it replaced holds again. policy_set.py says which of
+# them go together. Knows no file and no clock.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from policies.groups.names import (
+    ATTACHMENT_KEY,
+    EXISTS,
+    GROUP_KEYS,
+    GroupNameError,
+    check_group,
+    check_namespace,
+    check_rate,
+    check_tenant,
+    rate_text,
+)
+from policies.quotas import store as client_quotas
+from policies.quotas.names import Entity, QuotaError, QuotaKey
+from policies.quotas.text import entity_text
+from policies.storage import InvalidOverride, Override
+from policies.thresholds.sums import EVERY_BROKER
+from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY, ThresholdError, check
+from policies.units import LAST_TIME_MS, exact_rate, format_time
+
+Kind = Literal["topic", "broker", "quota", "group", "tenant", "namespace", "storage"]
+Origin = Literal["file", "run time"]
+Value = float | str  # of what something is attached to: a name; of everything else: a number
+Values = Mapping["PolicyKey", Value]
+
+MAX_LISTED: Final = 5
+NOTHING: Final[Values] = MappingProxyType({})
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_BROKER_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+ATTACHABLE: Final[tuple[Kind, ...]] = ("tenant", "namespace")  # to groups
+TEXTS: Final[tuple[Kind, ...]] = (*ATTACHABLE, "storage")  # their values are no numbers
+OVERRIDE_KEY: Final = "override"  # of storage protection, an operator's hand
+ENDLESS: Final = (EXISTS, ATTACHMENT_KEY)  # only limits have an end
+OF_GROUPS: Final[tuple[Kind, ...]] = ("group", *ATTACHABLE)
+
+
+class InvalidPolicy(ValueError):
+    """A key that can't be, or an operation that it doesn't allow: the text names the fault and a right form."""
+
+
+class PolicyKey(NamedTuple):
+    """The subject of one value.
+
+    `name`: the topic; the broker's id, or EVERY_BROKER; the entity's `path`; the group; the tenant, or
+    "tenant/namespace". `key`: the threshold's config key; the quota's key as the wire spells it; of a group a rate, or
+    EXISTS, which alone makes a group without limits; ATTACHMENT_KEY. Of storage: no name, and OVERRIDE_KEY.
+    """
+
+    kind: Kind
+    name: str
+    key: str
+
+    @classmethod
+    def of_topic(cls, topic: str) -> PolicyKey:
+        return cls("topic", topic, TOPIC_KEY)
+
+    @classmethod
+    def of_broker(cls, broker_id: int | None = None, key: str = TOTAL_KEY) -> PolicyKey:
+        """None: the default of all brokers. `key`: or OUT_KEY."""
+        return cls("broker", EVERY_BROKER if broker_id is None else str(broker_id), key)
+
+    @classmethod
+    def of_quota(cls, entity: Entity, key: QuotaKey) -> PolicyKey:
+        return cls("quota", entity.path, key.wire)
+
+    @classmethod
+    def of_group(cls, group: str, key: str = EXISTS) -> PolicyKey:
+        return cls("group", group, key)
+
+    @classmethod
+    def of_tenant(cls, tenant: str) -> PolicyKey:
+        return cls("tenant", tenant, ATTACHMENT_KEY)
+
+    @classmethod
+    def of_namespace(cls, tenant: str, namespace: str) -> PolicyKey:
+        return cls("namespace", f"{tenant}/{namespace}", ATTACHMENT_KEY)
+
+    @classmethod
+    def of_storage(cls) -> PolicyKey:
+        return cls("storage", "", OVERRIDE_KEY)
+
+    def checked(self) -> PolicyKey:
+        """The same, in its one spelling.
+
+        Raises:
+            InvalidPolicy: nothing of the kind can be set.
+        """
+        if self.kind == "quota":
+            try:
+                return self.of_quota(Entity.of_path(self.name), QuotaKey.parse(self.key))
+            except QuotaError as error:
+                raise InvalidPolicy(str(error)) from error
+        if self.kind not in get_args(Kind):
+            raise InvalidPolicy(f"{self.kind!r} is no kind of policy: {', '.join(get_args(Kind))} are")
+        right = _KEYS[self.kind]
+        if self.key not in right:
+            known = f"known is {right[0]}" if len(right) == 1 else f"known are {', '.join(right)}"
+            raise InvalidPolicy(f"{self.kind} {self.name}: unknown key {self.key!r}: {known}")
+        if self.kind in _NAME_CHECKS:
+            try:
+                _NAME_CHECKS[self.kind](self.name)
+            except GroupNameError as error:
+                raise InvalidPolicy(str(error)) from error
+        if self.kind == "storage" and self.name:
+            raise InvalidPolicy(f"storage {self.name!r}: it has no name: it is about the whole cluster")
+        if self.kind == "topic" and (not _TOPIC_NAME.fullmatch(self.name) or self.name in (".", "..")):
+            raise InvalidPolicy(
+                f"{self.name!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249"
+            )
+        if self.kind == "broker" and self.name != EVERY_BROKER and not _BROKER_ID.fullmatch(self.name):
+            raise InvalidPolicy(f"{self.name!r} is no broker id: a number is needed, or the default of all brokers")
+        return self
+
+    @property
+    def entity(self) -> Entity:
+        """Of a quota."""
+        return Entity.of_path(self.name)
+
+    @property
+    def quota(self) -> QuotaKey:
+        """Of a quota."""
+        return QuotaKey.parse(self.key)
+
+    @property
+    def where(self) -> str:
+        """The place of the base's value in the configuration file."""
+        if self.kind == "topic":
+            return f"thresholds.topics.{self.name}.{TOPIC_KEY}"
+        if self.kind == "broker":
+            return f"thresholds.{f'brokers.{self.name}.' if self.name else ''}{self.key}"
+        if self.kind == "group":
+            return f"resource_groups.groups.{self.name}{'' if self.key == EXISTS else f'.{self.key}'}"
+        if self.kind in ATTACHABLE:
+            return f"resource_groups.{self.kind}s.{self.name}"
+        return f"client_quotas, {entity_text(self.entity)}"
+
+    def __str__(self) -> str:
+        if self.kind == "quota":
+            return f"{self.quota} of {entity_text(self.entity)}"
+        if self.key == EXISTS:
+            return f"group {self.name}"
+        if self.kind == "storage":
+            return "override of storage protection"
+        return f"{self.key} of {'all brokers' if self.name == EVERY_BROKER else f'{self.kind} {self.name}'}"
+
+
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic": (TOPIC_KEY,),
+    "broker": (TOTAL_KEY, OUT_KEY),
+    "group": (*GROUP_KEYS, EXISTS),
+    "tenant": (ATTACHMENT_KEY,),
+    "namespace": (ATTACHMENT_KEY,),
+    "storage": (OVERRIDE_KEY,),
+}
+_NAME_CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
+    "group": check_group,
+    "tenant": check_tenant,
+    "namespace": check_namespace,
+}
+
+
+class Op(NamedTuple):
+    """Set a value at run time; None takes it away again. `until_ms`: see End; None: it has none."""
+
+    key: PolicyKey
+    value: Value | None
+    until_ms: int | None = None
+
+
+class End(NamedTuple):
+    """The end of a value that was set at run time: Unix time. `then`: the value that takes its place, set at run time
+    as well; None: the base shows again. Of values with an end that replace each other, all have the one that the first
+    of them replaced.
+    """
+
+    until_ms: int
+    then: Value | None
+
+
+class Held(NamedTuple):
+    """The change made at run time for one key; None: nothing."""
+
+    value: Value | None = None
+    end: End | None = None
+
+
+Ends = Mapping[PolicyKey, End]
+NO_ENDS: Final[Ends] = MappingProxyType({})
+NO_TIMES: Final[Mapping[PolicyKey, int]] = MappingProxyType({})
+
+
+class Fault(NamedTuple):
+    """`key`: the one at fault; of a sum that exceeds a total, the total's. `kind`: "unknown" for a group that isn't
+    there, "in use" for one that must stay, "denied" for a change that the principal has no rights to, "" for everything
+    else.
+    """
+
+    key: PolicyKey
+    message: str
+    kind: Literal["", "unknown", "in use", "denied"] = ""
+
+
+class PolicyError(ValueError):
+    """A request of which nothing was done."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("; ".join(fault.message for fault in faults))
+        self.faults = tuple(faults)
+
+
+class Change(NamedTuple):
+    """The outcome for one key. `value`: set at run time, None = no longer; `old`, `new`: the values that were and are
+    in force.
+    """
+
+    key: PolicyKey
+    value: Value | None
+    old: Value | None
+    new: Value | None
+    end: End | None = None
+
+
+class Setting(NamedTuple):
+    """One key with both of its values, of which the change wins."""
+
+    key: PolicyKey
+    base: Value | None
+    change: Value | None
+    end: End | None = None  # of the change
+
+    @property
+    def value(self) -> Value:
+        found = self.base if self.change is None else self.change
+        assert found is not None
+        return found
+
+    @property
+    def origin(self) -> Origin:
+        return "file" if self.change is None else "run time"
+
+
+def check_value(key: PolicyKey, value: Value) -> Value:
+    """`value`, if it can be set for `key` at all. `key`: in its one spelling.
+
+    Raises:
+        InvalidPolicy: it can't.
+    """
+    if key.kind == "storage":
+        try:
+            return str(Override.read(str(value)))
+        except InvalidOverride as error:
+            raise InvalidPolicy(f"{key}: {error}") from error
+    if key.kind in ATTACHABLE:
+        if not isinstance(value, str):
+            raise InvalidPolicy(f"{key}: the name of a group is needed here, not {value!r}")
+        try:
+            check_group(value)
+        except GroupNameError as error:
+            raise InvalidPolicy(f"{key.kind} {key.name}: {error}") from error
+        return value
+    if isinstance(value, str):
+        raise InvalidPolicy(f"{key}: a number is needed here, not {value[:60]!r}")
+    try:
+        if key.kind == "group":
+            check_rate(key.key, value)
+        elif key.kind == "quota":
+            client_quotas.checked(key.quota, value)
+        elif key.kind == "topic":
+            check(None, {key.name: value})
+        else:
+            check(value, {}, key.key)
+    except (ThresholdError, QuotaError, GroupNameError) as error:
+        prefix = f"{key.kind} {key.name}: " if key.kind in ("broker", "group") and key.name else ""
+        raise InvalidPolicy(prefix + str(error)) from error
+    return float(value)
+
+
+def checked_end(key: PolicyKey, value: Value | None, until_ms: int, now_ms: int) -> int:
+    if value is None:
+        raise InvalidPolicy(f"{key}: a value that is removed has no end: leave until out, or set a value")
+    if key.key in ENDLESS:
+        raise InvalidPolicy(f"{key}: only limits have an end: leave until out here, and give it with a group's rates")
+    if not now_ms < until_ms <= LAST_TIME_MS:
+        when = format_time(until_ms) if 0 <= until_ms <= LAST_TIME_MS else str(until_ms)
+        raise InvalidPolicy(f"{key}: until {when} has to be later than now, which is {format_time(now_ms)}")
+    return until_ms
+
+
+def as_number(value: Value) -> float:
+    """A value that is a number, as all are but those of attachments.
+
+    Raises:
+        TypeError: it is a name.
+    """
+    if isinstance(value, str):
+        raise TypeError(f"{value!r} is a group's name")
+    return value
+
+
+def value_text(key: PolicyKey, value: Value | None) -> str:
+    """A value for people: with every digit and its unit."""
+    if value is None:
+        return "none"
+    if isinstance(value, str):
+        return value
+    if key.kind == "group":
+        return "exists" if key.key == EXISTS else rate_text(key.key, value)
+    if key.kind != "quota" or key.quota.unit in ("bps", "broker_bps"):
+        return exact_rate(value)
+    return f"{value:g} {'shares' if key.quota.unit == 'shares' else '%'}"
+
+
+def order(key: PolicyKey) -> tuple[Any, ...]:
+    if key.kind == "broker":
+        return 0, (int(key.name) if key.name else -1,), key.key
+    if key.kind == "topic":
+        return 1, (key.name,), ""
+    if key.kind == "quota":
+        return 2, key.entity.order, key.key
+    if key.kind == "group":
+        return 3, (key.name,), _KEYS["group"].index(key.key)
+    if key.kind == "storage":
+        return 6, (), ""
+    return 4 + ATTACHABLE.index(key.kind), (key.name,), ""
+
+
+def listed(keys: Sequence[PolicyKey]) -> str:
+    """A few of them."""
+    some = ", ".join(f"{key.kind} {key.name}" for key in keys[:MAX_LISTED])
+    return some if len(keys) <= MAX_LISTED else f"{some} and {len(keys) - MAX_LISTED:,} more"

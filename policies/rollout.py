@@ -1,0 +1,45 @@
+# Bringing policies in by steps: the clients for whom a policy is enforced while it is only observed for all others.
+#
+# Each client has a place between 0 and 100, by a hash of its principal, or of its client id where it has no principal
+# of its own. A policy is enforced for the clients whose places are below its percentage. So a client in at 5 percent
+# stays in at 10; every worker and gateway agrees; and it is the same clients first for all policies.
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from policies.decision import NONE
+from policies.quotas.names import STRANGERS
+
+EVERYBODY: Final = 100.0
+
+
+class Rollout(NamedTuple):
+    """Percent of clients for whom each policy is enforced. Policies are called as in decision.Limits."""
+
+    quota: float = EVERYBODY
+    group: float = EVERYBODY
+    threshold: float = EVERYBODY
+
+    def observed(self, principal: str, client_id: str) -> frozenset[str]:
+        """The policies that are only observed for that client. `principal`: as Kafka writes it (User:alice)."""
+        if min(self) >= EVERYBODY:
+            return NONE
+        at = place(principal, client_id)
+        return frozenset(policy for policy, percent in self._asdict().items() if at >= percent)
+
+
+def mode_text(percent: float) -> str:
+    """The extent to which a policy has been brought in. `percent`: of the clients; 0 where it is only observed."""
+    if percent >= EVERYBODY:
+        return "enforce"
+    return f"enforce for {percent:g} % of the clients" if percent else "observe"
+
+
+def place(principal: str, client_id: str) -> float:
+    """From 0 to below 100, evenly."""
+    user = principal.partition(":")[2]
+    name = client_id if user in STRANGERS else principal
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") * EVERYBODY / 2**64

@@ -1,0 +1,167 @@
+# Two ways to say how full is too full: `MinAvailable` [DISK], `SoftHard` [035].
+#
+# Soft and hard limits are compared as free bytes of the volume at hand, whatever they are written in: so they may be of
+# different types, and disks of different sizes. Of several hard limits, or soft ones, that one counts which the volume
+# reaches first.
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from policies.storage.volumes import LimitError, LimitPolicy, Volume, VolumeLimit, checked
+
+
+class MinAvailable(LimitPolicy):
+    """DISK's limit: nothing is produced while `bytes`, or that `ratio` of its size, or less is free on any volume.
+
+    One value for every volume: their own limits don't count. No soft limit, therefore no hysteresis.
+
+    Raises:
+        LimitError: not exactly one, or not a number of bytes or a ratio 0..1.
+    """
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, *, bytes: float | None = None, ratio: float | None = None) -> None:
+        if (bytes is None) == (ratio is None):
+            said = "neither is" if bytes is None else f"both are ({bytes:g}, {ratio:g})"
+            raise LimitError(f"exactly one of min.available.bytes and min.available.ratio must be given: {said}")
+        if bytes is not None:
+            self._limit = checked(VolumeLimit("MinFreeBytes", bytes), "min.available.bytes")
+        elif ratio is not None:
+            self._limit = checked(VolumeLimit("MinFreePercentage", ratio), "min.available.ratio")
+
+    def breaches_hard_limit(self, volume: Volume) -> bool:
+        if not volume.is_sized:
+            return True
+        if self._limit.type == "MinFreePercentage":
+            return volume.available_ratio <= self._limit.level
+        return volume.available <= self._limit.level
+
+    def breaches_soft_limit(self, volume: Volume) -> bool:
+        return self.breaches_hard_limit(volume)
+
+    def quota_factor(self, volume: Volume) -> float:
+        return 0.0 if self.breaches_hard_limit(volume) else 1.0
+
+    def levels(self, volume: Volume) -> tuple[float | None, float | None]:
+        return None, self._limit.free_bytes(volume.total)
+
+
+class SoftHard(LimitPolicy):
+    """035's limits: 1 down to `soft`, from there linear in free bytes to 0 at `hard`. Of several, each counts that the
+    volume reaches first.
+
+    The first of `places` that matches a volume has limits in place of these. A volume's own limits win over either, all
+    soft and all hard ones by themselves. Only a hard limit: 1, then 0. Only a soft one: the volume's end is the hard
+    one. None at all: 1. Where on some volume soft lies at or below hard, hard alone counts.
+
+    Raises:
+        LimitError: a level is none, or both are of one type and soft would be reached after hard on every volume.
+    """
+
+    __slots__ = ("_places", "hard", "soft")
+
+    def __init__(
+        self,
+        soft: VolumeLimit | Sequence[VolumeLimit] | None = None,
+        hard: VolumeLimit | Sequence[VolumeLimit] | None = None,
+        places: Iterable[PlaceLimits] = (),
+    ) -> None:
+        self.soft, self.hard = check_pair(_several(soft), _several(hard))
+        self._places = tuple((_compile(each.match), each._replace(soft=_several(each.soft), hard=_several(each.hard)))
+                             for each in places)  # fmt: skip
+        for _, each in self._places:
+            check_pair(each.soft, each.hard, f"volumes {each.match}: ")
+
+    def breaches_hard_limit(self, volume: Volume) -> bool:
+        _, hard = self.levels(volume)
+        # "Reaching or exceeding" [035, current situation]: at the level itself nothing is left of soft - hard.
+        return hard is not None and (not volume.is_sized or volume.available <= hard)
+
+    def breaches_soft_limit(self, volume: Volume) -> bool:
+        soft, _ = self.levels(volume)
+        return soft is not None and (not volume.is_sized or volume.available < soft)
+
+    def quota_factor(self, volume: Volume) -> float:
+        if self.breaches_hard_limit(volume):
+            return 0.0
+        soft, hard = self.levels(volume)
+        if soft is None or hard is None or volume.available >= soft:  # so it is wherever soft is at or below hard
+            return 1.0
+        # Not below the smallest number: beyond 2**53 bytes the difference may vanish, and 0 would be a breach.
+        return max((volume.available - hard) / (soft - hard), math.ulp(0.0))
+
+    def levels(self, volume: Volume) -> tuple[float | None, float | None]:
+        (soft, _), (hard, _) = self._find(volume)
+        if soft is None:
+            return None, None if hard is None else hard.free_bytes(volume.total)
+        return soft.free_bytes(volume.total), 0.0 if hard is None else hard.free_bytes(volume.total)
+
+    def reasons(self, volume: Volume) -> tuple[str, str]:
+        """Which soft and which hard limit these are, where there are several; "" where that goes without saying."""
+        (_, soft), (_, hard) = self._find(volume)
+        return soft, hard
+
+    def _find(self, volume: Volume) -> tuple[tuple[VolumeLimit | None, str], tuple[VolumeLimit | None, str]]:
+        """Soft and hard limit, each with what is to be said of it."""
+        name = f"{volume.broker_id}:{volume.name}"
+        place = next((place for pattern, place in self._places if pattern.fullmatch(name)), _NO_PLACE)
+        where = f"volumes {place.match}"
+        soft = _stricter(volume, place.soft, where) if place.soft else _stricter(volume, self.soft, "")
+        hard = _stricter(volume, place.hard, where) if place.hard else _stricter(volume, self.hard, "")
+        return (
+            soft if volume.soft is None else (volume.soft, ""),
+            hard if volume.hard is None else (volume.hard, ""),
+        )
+
+
+class PlaceLimits(NamedTuple):
+    """Limits of the volumes whose "broker id:name" the pattern matches; `*` stands for any characters. Without soft
+    ones, or hard ones, those for all volumes hold.
+    """
+
+    match: str
+    soft: Sequence[VolumeLimit] = ()
+    hard: Sequence[VolumeLimit] = ()
+
+
+_NO_PLACE: Final = PlaceLimits("")
+
+
+def check_pair(
+    soft: Sequence[VolumeLimit], hard: Sequence[VolumeLimit], where: str = ""
+) -> tuple[Sequence[VolumeLimit], Sequence[VolumeLimit]]:
+    """The same, if they go together. `where`: the place where they are written, for the message.
+
+    Raises:
+        LimitError: they don't.
+    """
+    soft, hard = (tuple(checked(each, what) for each in limits) for what, limits in (("soft", soft), ("hard", hard)))
+    for early in soft:
+        for late in hard:
+            consumed = early.type == "ConsumedBytes"
+            if early.type == late.type and (early.level > late.level if consumed else early.level < late.level):
+                raise LimitError(f"{where}the soft limit ({early}) must be reached before the hard limit ({late})")
+    return soft, hard
+
+
+def _several(limits: VolumeLimit | Sequence[VolumeLimit] | None) -> Sequence[VolumeLimit]:
+    if limits is None:
+        return ()
+    return (limits,) if isinstance(limits, VolumeLimit) else tuple(limits)
+
+
+def _stricter(volume: Volume, limits: Sequence[VolumeLimit], where: str) -> tuple[VolumeLimit | None, str]:
+    """The one that is reached first, and what tells it from the others."""
+    found = max(limits, key=lambda each: each.free_bytes(volume.total), default=None)
+    if found is None or not (where or len(limits) > 1):
+        return found, ""
+    return found, f"{found} of {where}" if where else str(found)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile("".join(".*" if each == "*" else re.escape(each) for each in pattern), re.DOTALL)

@@ -1,0 +1,113 @@
+# Brokers that come and go. Of those that left while a volume of theirs was at a limit, what they had last counts on,
+# until they are seen again or it is too old: a broker that died of a full disk comes back to a backlog of replication,
+# and without a memory all that its disk held back would be let in as soon as the controller has fenced it. One that
+# left with room on all of its volumes is forgotten at once, as [DISK] forgets every one. Those that have just joined
+# may be without a description for a while: nothing is on their disks yet.
+#
+# Knows no clock and no source: `now` is monotonic time. Of snapshots, snapshots.py says the same by their own times.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from policies.storage.judging import Assessment
+from policies.storage.volumes import Volume
+
+
+class Last(NamedTuple):
+    """The last known volumes of a broker with one at a limit. `left_at`: the time at which it was first missed; None:
+    it is active.
+    """
+
+    volumes: tuple[Volume, ...]
+    left_at: float | None = None
+
+
+class Memory:
+    """The last known volumes of brokers with one at a limit, by broker id.
+
+    Raises:
+        ValueError: a time that is none.
+    """
+
+    __slots__ = ("_lasts", "forget_after_s")
+
+    def __init__(self, forget_after_s: float) -> None:
+        if not (math.isfinite(forget_after_s) and forget_after_s > 0):
+            raise ValueError(f"forget_after: {forget_after_s} s must be above 0")
+        self.forget_after_s = forget_after_s
+        self._lasts: Mapping[int, Last] = {}  # replaced, never changed: `departed` is asked in another thread
+
+    @property
+    def lasts(self) -> Mapping[int, Last]:
+        """All of them, of active brokers too: what a process that takes over has to know."""
+        return self._lasts
+
+    def adopt(self, lasts: Mapping[int, Last]) -> None:
+        """Go on with these, of brokers of which nothing is known here. Of two that left, the later one counts."""
+        known = dict(self._lasts)
+        for broker_id, last in lasts.items():
+            if broker_id not in known or _left(known[broker_id]) < _left(last):
+                known[broker_id] = last
+        self._lasts = known
+
+    def departed(
+        self, active: Collection[int], now: float, registered: Collection[int] | None = None
+    ) -> dict[int, Last]:
+        """Those that aren't among the active ones and count on. `registered`: others don't belong to the cluster any
+        more; None: not known.
+        """
+        found = {}
+        for broker_id, (volumes, left_at) in self._lasts.items():
+            since = now if left_at is None else left_at
+            is_gone = registered is not None and broker_id not in registered
+            if broker_id not in active and not is_gone and now - since < self.forget_after_s:
+                found[broker_id] = Last(tuple(volume._replace(left=True) for volume in volumes), since)
+        return found
+
+    def note(self, assessment: Assessment, departed: Mapping[int, Last]) -> None:
+        """A look succeeded. `assessment`: of the volumes of active brokers and of those that `departed` said then."""
+        at_limit = {each.volume.broker_id for each in assessment.findings if assessment.factor_of(each) < 1}
+        active: dict[int, list[Volume]] = {}
+        for finding in assessment.findings:
+            if finding.volume.broker_id in at_limit and not finding.volume.left:
+                active.setdefault(finding.volume.broker_id, []).append(finding.volume)
+        kept = {broker_id: last for broker_id, last in departed.items() if broker_id in at_limit}
+        self._lasts = kept | {broker_id: Last(tuple(volumes)) for broker_id, volumes in active.items()}
+
+
+class Newcomers:
+    """Brokers that joined while others were observed, and haven't described a log dir so far."""
+
+    __slots__ = ("_active", "_joined", "grace_s")
+
+    def __init__(self, grace_s: float) -> None:
+        self.grace_s = grace_s
+        self._active: frozenset[int] = frozenset()  # of the last look that succeeded
+        self._joined: Mapping[int, float] = {}
+
+    def excused(self, missing: Collection[int], now: float) -> frozenset[int]:
+        """Those of the missing ones that a look may do without."""
+        return frozenset(
+            broker_id
+            for broker_id in missing
+            if self._active
+            and (broker_id in self._joined or broker_id not in self._active)
+            and now - self._joined.get(broker_id, now) < self.grace_s
+        )
+
+    def note(self, active: Collection[int], excused: Collection[int], now: float) -> None:
+        """A look succeeded, and did without these."""
+        self._active = frozenset(active)
+        self._joined = {broker_id: self._joined.get(broker_id, now) for broker_id in excused}
+
+
+def volumes_of(departed: Mapping[int, Last]) -> Iterable[Volume]:
+    """All volumes of these."""
+    return (volume for last in departed.values() for volume in last.volumes)
+
+
+def _left(last: Last) -> float:
+    return math.inf if last.left_at is None else last.left_at

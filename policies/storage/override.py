@@ -1,0 +1,90 @@
+# An operator's hand on storage protection: for a time producing is paused, or let in, whatever the disks say. An
+# opening ends where a volume is at its hard limit, unless it is forced: what holds there goes on.
+#
+# As a policy's value it is one line of text, so that history, log and other gateways have it as it was given. Knows no
+# clock and no author.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple, cast
+
+from policies.storage.judging import Assessment
+from policies.storage.keeping import Factor
+from policies.storage.scope import Affected
+
+MAX_REASON: Final = 200  # characters
+_TEXT: Final = re.compile(r"(PAUSE|OPEN)( forced)?(?:: (.*))?")
+
+
+class InvalidOverride(ValueError):
+    """A text that is no override; one line."""
+
+
+class Override(NamedTuple):
+    """`force`: let in at hard limits too. `reason`: the operator's own, one line."""
+
+    state: Literal["PAUSE", "OPEN"]
+    reason: str = ""
+    force: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> Override:
+        """
+        Raises:
+            InvalidOverride: `str` of no override is like this.
+        """
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise InvalidOverride(f"{text[:60]!r} is no override: PAUSE: REASON, OPEN: REASON or OPEN forced: REASON")
+        state, forced, reason = found.groups()
+        return cls(cast("Literal['PAUSE', 'OPEN']", state), reason or "", bool(forced)).checked()
+
+    def checked(self) -> Override:
+        """The same, if it can be.
+
+        Raises:
+            InvalidOverride: it can't.
+        """
+        if len(self.reason) > MAX_REASON or not self.reason.isprintable() or self.reason != self.reason.strip():
+            raise InvalidOverride(f"reason: one line of at most {MAX_REASON} characters is needed")
+        if self.force and self.state == "PAUSE":
+            raise InvalidOverride("force: a pause needs none: leave it out")
+        return self
+
+    def why(self, until: str) -> str:
+        """One line for clients and logs, without the operator's name. `until`: the time, as text."""
+        what = "pauses" if self.state == "PAUSE" else "lets in"
+        return f"an operator {what} all producers until {until}" + (f": {self.reason}" if self.reason else "")
+
+    def __str__(self) -> str:
+        return self.state + (" forced" if self.force else "") + (f": {self.reason}" if self.reason else "")
+
+
+class Overridden(NamedTuple):
+    """What holds then. `affected`: see policies.storage.scope; `full`: volumes that an OPEN leaves as they are."""
+
+    factor: Factor
+    affected: Sequence[Affected] | None
+    full: tuple[str, ...] = ()
+
+
+def override(
+    order: Override, why: str, factor: Factor, affected: Sequence[Affected] | None, assessment: Assessment, *,
+    by_topic: bool,
+) -> Overridden:  # fmt: skip
+    """`factor`, `affected`, `assessment`: what holds without it. `by_topic`: volumes hold topics, not all producers."""
+    if order.state == "PAUSE":
+        return Overridden(Factor(0.0, "operator", why, factor.observed_at), None)
+    full = () if order.force else tuple(str(each.volume) for each in assessment.violated)
+    opened = Factor(1.0, "operator", why, factor.observed_at)
+    if not full:
+        return Overridden(opened, () if by_topic else None)
+    if affected is None:  # of all topics, or nobody knows which ones
+        return Overridden(factor, None, full)
+    places = {f"broker {each.volume.broker_id} {each.volume.name}" for each in assessment.violated}
+    held = tuple(each for each in affected if each.key in places)
+    if not held:
+        return Overridden(opened, (), full)
+    return Overridden(Factor(held[0].value, "operator", held[0].why, factor.observed_at), held, full)

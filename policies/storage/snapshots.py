@@ -1,0 +1,247 @@
+# What snapshots of volumes say together: 035's freshness and fail-safe. `now` is monotonic, `wall` is Unix time.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+from policies.storage.judging import Assessment, assess
+from policies.storage.keeping import Factor
+from policies.storage.limits import SoftHard
+from policies.storage.volumes import LimitPolicy, ObservationFailed, Volume
+from policies.text import ERROR_CHARS, one_line
+
+FailSafe = Literal["PAUSE", "OPEN"]
+Reason = Literal["missing", "stale", "ahead", "partial"]  # why a broker's snapshot doesn't say its state
+
+MAX_AHEAD_S: Final = 60.0  # a snapshot's clock may be so far ahead of ours; beyond, its age means nothing
+_TICK_S: Final = 0.001  # Unix time, as a float, can't tell less than a quarter of a microsecond
+_BROKERS_NAMED: Final = 3  # in a message; of the rest, the number
+
+
+class Snapshot(NamedTuple):
+    """A broker's volumes as its agent reported them. `at`: 035's snapshotAt, in Unix seconds. `unreadable`: log dirs
+    that it could not look into: the broker may be writing to them all the same.
+    """
+
+    broker_id: int
+    at: float
+    volumes: tuple[Volume, ...]
+    unreadable: tuple[str, ...] = ()
+
+
+class View(NamedTuple):
+    """The state that `SnapshotView` finds. `assessment`: of the volumes that are known. `fresh`: active brokers that
+    joined a moment ago and may still be without a snapshot. `left`: brokers that aren't active any more and whose
+    volumes count on, each with the wall time until which they do.
+
+    `reasons`: the active brokers whose state isn't known. `problem`: any other fault, of the list of the active brokers
+    or of the policy, or "". `unknown`: brokers to be taken for full since their state isn't known, with the reason;
+    None: all of them are.
+    """
+
+    factor: Factor
+    assessment: Assessment
+    reasons: Mapping[int, Reason]
+    problem: str = ""
+    unknown: Mapping[int, str] | None = None
+    fresh: frozenset[int] = frozenset()
+    left: Mapping[int, float] = MappingProxyType({})
+
+    @property
+    def lacks_data(self) -> bool:
+        """Whether less passes than the known volumes allow: 035's metric "throttling applied due lack of data"."""
+        return self.factor.value < self.assessment.factor
+
+
+class SnapshotView:
+    """035's freshness and fail-safe: every active broker must have a snapshot younger than `max_age_s`.
+
+    It must be whole, too: of all the broker's log dirs. Else PAUSE: 0. OPEN: the factor of the volumes that are known,
+    so a known breach still pauses. Freshness goes by the snapshots' own time, never by when they were published or
+    read. The last one in the log counts, whatever its time: compaction leaves that one, so a gateway that starts now
+    sees no other.
+
+    The list of active brokers is no snapshot but an observation of our own: it holds for `list_age_s` (None: as long as
+    a snapshot) of monotonic time, whatever the wall clock does meanwhile.
+
+    A broker that joins the list has `grace_s` until its first snapshot. One that leaves it counts on until its last
+    snapshot is `forget_after_s` old, if a volume is at a limit there (None: no longer than it is active): whoever reads
+    the topic knows it, also after a restart.
+
+    Without a policy only the limits count that the snapshots bring. `paused`: as in `assess`; set it after a restart if
+    the workers still hold a PAUSE that was observed.
+
+    Raises:
+        ValueError: a maximum age that is none, or an unknown fail-safe.
+    """
+
+    __slots__ = (
+        "_active", "_joined", "_listed_at", "_policy", "_reason", "_snapshots", "fail_safe", "forget_after_s",
+        "grace_s", "list_age_s", "max_age_s", "paused",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        max_age_s: float,
+        fail_safe: FailSafe = "PAUSE",
+        policy: LimitPolicy | None = None,
+        list_age_s: float | None = None,
+        *,
+        grace_s: float = 0.0,
+        forget_after_s: float | None = None,
+    ) -> None:
+        self.list_age_s = max_age_s if list_age_s is None else list_age_s
+        for what, age in (("snapshots.max_age", max_age_s), ("age of the list of brokers", self.list_age_s)):
+            if not (math.isfinite(age) and age > 0):
+                raise ValueError(f"{what}: {age} s must be above 0")
+        if fail_safe not in ("PAUSE", "OPEN"):
+            raise ValueError(f"snapshots.fail_safe: {fail_safe} must be PAUSE or OPEN")
+        self.max_age_s = max_age_s
+        self.grace_s = grace_s
+        self.forget_after_s = forget_after_s
+        self._joined: dict[int, float] = {}  # brokers without a snapshot so far, by monotonic time
+        self.fail_safe: FailSafe = fail_safe
+        self.paused = False
+        self._policy = policy or SoftHard()
+        self._snapshots: dict[int, Snapshot] = {}
+        self._active: frozenset[int] = frozenset()
+        self._listed_at = -math.inf
+        self._reason = ""
+
+    def put(self, broker_id: int, snapshot: Snapshot | None) -> None:
+        """The broker's record in the topic; None: a tombstone, it has none any more."""
+        self._joined.pop(broker_id, None)
+        if snapshot is None:
+            self._snapshots.pop(broker_id, None)
+        else:
+            self._snapshots[broker_id] = snapshot
+
+    def active(self, brokers: Collection[int], now: float) -> None:
+        """Take the list of active brokers. Without a single one the state of none is known."""
+        if self._active:
+            new = frozenset(brokers) - self._active
+            self._joined = {b: at for b, at in self._joined.items() if b in brokers} | dict.fromkeys(new, now)
+        self._active = frozenset(brokers)
+        self._listed_at = now
+        self._reason = ""
+
+    def active_failed(self, reason: str) -> None:
+        """The list could not be had now: the last one holds until it is too old."""
+        self._reason = one_line(reason, ERROR_CHARS)
+
+    def current(self, wall: float, now: float) -> View:
+        """The state that holds now, by both clocks. Asking twice at one time says the same twice. It remembers
+        `paused`.
+        """
+        problem = self._unlisted(now)
+        reasons: dict[int, Reason] = {}
+        fresh: set[int] = set()
+        volumes: list[Volume] = []
+        for broker_id in sorted(self._active):
+            snapshot = self._snapshots.get(broker_id)
+            # One without volumes doesn't say how full they are.
+            reason = self._doubt(snapshot.at, wall) if snapshot is not None and snapshot.volumes else "missing"
+            if reason is None and snapshot is not None:
+                volumes += snapshot.volumes
+                reason = "partial" if snapshot.unreadable else None
+            if snapshot is None and self._grace_left_s(broker_id, now) > 0:
+                fresh.add(broker_id)
+            elif reason is not None:
+                reasons[broker_id] = reason
+        left: dict[int, float] = {}
+        try:
+            for broker_id, snapshot, until in self._departed(wall):
+                had = [volume._replace(left=True) for volume in snapshot.volumes]
+                if assess(had, self._policy, self.paused).factor < 1:
+                    volumes += had
+                    left[broker_id] = until
+            assessment = assess(volumes, self._policy, self.paused)
+        except ObservationFailed as error:
+            assessment = Assessment(1.0, (), None)
+            problem = str(error)
+        is_known = not problem and not reasons
+        # An unknown volume may be the one that caused the pause: only a complete view ends it.
+        self.paused = assessment.paused or (self.paused and not is_known)
+        if is_known:
+            factor = Factor(assessment.factor, "valid", assessment.why)
+            return View(factor, assessment, reasons, "", {}, frozenset(fresh), left)
+        value = 0.0 if self.fail_safe == "PAUSE" else assessment.factor
+        why = assessment.why if value == assessment.factor and assessment.why else self._unknown(problem, reasons)
+        unknown: dict[int, str] | None = {}
+        if self.fail_safe == "PAUSE":
+            unknown = (
+                None
+                if problem
+                else {broker_id: self._unknown("", {broker_id: reasons[broker_id]}) for broker_id in reasons}
+            )
+        return View(Factor(value, "fail-safe", why), assessment, reasons, problem, unknown, frozenset(fresh), left)
+
+    def until(self, wall: float, now: float) -> float | None:
+        """The monotonic time at which `current` may change by itself if no clock is set; None: never."""
+        left = [self._listed_at + self.list_age_s - now]
+        for broker_id in self._active:
+            snapshot = self._snapshots.get(broker_id)
+            if snapshot is not None:
+                left += (snapshot.at + self.max_age_s - wall, snapshot.at - MAX_AHEAD_S - wall)
+            else:
+                left.append(self._grace_left_s(broker_id, now))
+        left += (until - wall for _, _, until in self._departed(wall))
+        soonest = min((each for each in left if each > 0), default=None)
+        return None if soonest is None else now + soonest
+
+    def next(self, wall: float, now: float) -> Factor | None:
+        """The state that it changes into then. Asking doesn't make it remember the future."""
+        until = self.until(wall, now)
+        if until is None:
+            return None
+        ahead, paused = until - now + _TICK_S, self.paused
+        try:
+            return self.current(wall + ahead, now + ahead).factor
+        finally:
+            self.paused = paused
+
+    def _grace_left_s(self, broker_id: int, now: float) -> float:
+        """0 or less: none."""
+        return self._joined[broker_id] + self.grace_s - now if broker_id in self._joined else 0.0
+
+    def _departed(self, wall: float) -> Iterator[tuple[int, Snapshot, float]]:
+        """The last snapshots of brokers that aren't active, each with the wall time until which it counts."""
+        if self.forget_after_s is None or not self._active:
+            return
+        for broker_id, snapshot in sorted(self._snapshots.items()):
+            until = snapshot.at + self.forget_after_s
+            if broker_id not in self._active and until - wall > 0:
+                yield broker_id, snapshot, until
+
+    def _doubt(self, at: float, wall: float) -> Reason | None:
+        """The same sums as in `until`."""
+        if at - MAX_AHEAD_S - wall > 0:
+            return "ahead"
+        return None if at + self.max_age_s - wall > 0 else "stale"
+
+    def _unlisted(self, now: float) -> str:
+        reason = f": {self._reason}" if self._reason else ""
+        if self._listed_at == -math.inf:
+            return f"the active brokers are not known yet{reason}"
+        if not self._listed_at + self.list_age_s - now > 0:
+            return f"the list of active brokers is not younger than {self.list_age_s:g} s{reason}"
+        return "" if self._active else "no broker is active"
+
+    def _unknown(self, problem: str, reasons: Mapping[int, Reason]) -> str:
+        """Without ages: a message that changes every second would be told every second."""
+        partial = {b: one_line(self._snapshots[b].unreadable[0]) for b, why in reasons.items() if why == "partial"}
+        said: dict[Reason, str] = {
+            "missing": "no snapshot of its volumes",
+            "stale": f"no snapshot younger than {self.max_age_s:g} s",
+            "ahead": f"a snapshot more than {MAX_AHEAD_S:g} s ahead of this clock",
+            "partial": "a log dir that its agent can't look into",
+        }
+        parts = [problem] if problem else []
+        named = list(reasons.items())[:_BROKERS_NAMED]
+        parts += [f"broker {b} has {said[why]}{': ' + partial[b] if b in partial else ''}" for b, why in named]
+        if len(reasons) > _BROKERS_NAMED:
+            parts.append(f"{len(reasons) - _BROKERS_NAMED} more are unknown")
+        return ", ".join(parts)

@@ -1,0 +1,238 @@
+# How much one upstream broker may get at the moment, and what its limits say about a request: thresholds, by one of two
+# strategies (rejecting.py, pacing.py), and, while disks fill up, the queue of all its producers.
+#
+# Thresholds hold for the sum of all gateways and workers. Those that reject go by the others' rates as well; where they
+# delay, the total is ours in part (fleet/lines.py), and a topic's threshold in proportion to what we have of its
+# traffic. Alone, there are no others and every part is the whole.
+#
+# A topic's own threshold takes its part of a broker's total where the topic is (V1: a broker knows its own topics), and
+# nothing of other brokers'. That these parts fit is checked where thresholds are changed; partitions move all the same.
+# Where they don't fit, nothing is left for topics without a threshold.
+#
+# Counts nothing: that is broker_meters.py's. Knows no request and no clock.
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from policies.decision import Limit, Patience
+from policies.fleet.keys import total_key
+from policies.fleet.lines import FleetLine, OurParts
+from policies.thresholds.pacing import Pacer
+from policies.thresholds.rejecting import Rejecter
+from policies.thresholds.storage_limits import NO_AFFECTED, NO_EFFECT, AffectedLimits, StorageEffect, StorageLimit
+from policies.thresholds.strategy import ThresholdStrategy
+from policies.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from policies.limits.meter import Ticks
+    from policies.thresholds.broker_meters import BrokerMeters
+    from policies.thresholds.storage_limits import Holding
+    from policies.thresholds.topic_meter import TopicMeter
+
+
+class ThresholdRules(NamedTuple):
+    """Thresholds as they are configured, bytes per second.
+
+    `total`: of each broker, None = no limit; `totals`: of brokers with their own. `topics`: by name. `delays`: batches
+    beyond a threshold wait instead of being rejected. `observes`: verdicts are only counted.
+    """
+
+    total: float | None = None
+    totals: Mapping[int, float] = {}
+    topics: Mapping[bytes, float] = {}
+    delays: bool = False
+    observes: bool = False
+
+    @property
+    def limits_bytes(self) -> bool:
+        """Whether any broker has a total, so that anything is ever over it."""
+        return self.total is not None or bool(self.totals)
+
+
+NO_RULES = ThresholdRules()
+
+
+class TopicThreshold(Limit):
+    """The threshold of one topic, for one request. `topic`: its name; several topics may share a meter."""
+
+    __slots__ = ("_meter", "_strategy", "_topic", "observes")
+
+    def __init__(self, limits: BrokerLimits, meter: TopicMeter, topic: bytes) -> None:
+        self.observes = limits.observes
+        self._strategy = limits.strategy
+        self._meter = meter
+        self._topic = topic
+
+    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+        return self._strategy.judge(self._meter, self._topic, size, patience, now)
+
+    def take(self, size: int, messages: int, now: float) -> None:
+        self._strategy.take(self._meter, size, now)
+
+    def spare(self, size: int, messages: int) -> None:
+        self._strategy.spare(self._meter, size)
+
+
+class BrokerLimits:
+    """The limits of one broker.
+
+    `total`: the total threshold in force, bytes per second, None = no limit. `share`: the implicit threshold of its
+    topics, None without a total. `effect`: of the storage factor, by which thresholds in force are lower than
+    configured. `strategy`: the action of thresholds; `observes`: their verdicts are only counted. `storage`: the limit
+    that all producers share while the storage factor is between 0 and 1; `affected`: limits of the topics that storage
+    holds, where it holds some only.
+    """
+
+    __slots__ = ("_explicit", "_fleet", "_internal", "_rules", "_sharing", "affected", "effect", "meters", "observes",
+                 "share", "storage", "strategy", "ticks", "total")  # fmt: skip
+
+    def __init__(self, meters: BrokerMeters, internal: frozenset[bytes], fleet: OurParts, ticks: Ticks) -> None:
+        """Without thresholds, until `apply`."""
+        self.meters = meters
+        self.ticks = ticks
+        self._internal = internal
+        self._fleet = fleet
+        self._rules = NO_RULES
+        self.observes = False
+        self._explicit = 0.0  # the sum of its topics' own thresholds, as configured
+        self._sharing = 0  # topics without one
+        self.total: float | None = None
+        self.share: float | None = None
+        self.effect = NO_EFFECT
+        self.strategy: ThresholdStrategy = Rejecter(self)
+        self.storage: StorageLimit | None = None
+        self.affected: AffectedLimits = NO_AFFECTED
+
+    # --- thresholds ---------------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Whether the broker gets more than its total threshold."""
+        return self.total is not None and self.meters.total.fleet_rate > self.total
+
+    def explicit(self, topic: bytes) -> float | None:
+        """A topic's own threshold in force; infinite for Kafka's internal topics, None = the implicit share."""
+        found = self._rules.topics.get(topic)
+        if found is None:
+            return math.inf if topic in self._internal else None
+        return found * self.effect.factor
+
+    @property
+    def has_empty_share(self) -> bool:
+        """Whether topics without a threshold of their own have nothing left to share."""
+        return self.share == 0 and self._sharing > 0
+
+    def apply(self, rules: ThresholdRules, effect: StorageEffect, now: float) -> None:
+        """Take over changed thresholds, and the storage factor's effect on them.
+
+        While disks fill up, thresholds that reject delay as well: by the one-minute average, a client that was within
+        its limit until now would be rejected for a minute, where it is enough to become slower.
+        """
+        self._rules = rules
+        self.observes = rules.observes
+        self.effect = effect
+        configured = rules.totals.get(self.meters.node_id, rules.total)
+        self.total = None if configured is None else configured * effect.factor
+        delays = self.total is not None and (rules.delays or effect.factor < 1.0)
+        if delays == self.strategy.delays:
+            self.strategy.retune(now)
+        else:
+            self.strategy.release()
+            self.strategy = Pacer(self, self._fleet) if delays else Rejecter(self)
+        for meter in self.meters.topics.values():
+            meter.limit = self.explicit(meter.name)
+        self.recount()
+        self.strategy.refresh()
+        self._share_storage(None if effect.shared == 1.0 else configured, now)
+        self.affected.retotal(configured, now)
+
+    def recount(self) -> None:
+        """Other topics are there, or have thresholds; the strategy has to be refreshed."""
+        rules, internal = self._rules.topics, self._internal
+        own = [rules.get(topic) for topic in self.meters.present() if topic in rules or topic not in internal]
+        self._explicit = math.fsum(threshold for threshold in own if threshold is not None)
+        self._sharing = own.count(None)
+        self._find_share()
+
+    def add_topic(self, topic: bytes) -> None:
+        """One more topic is there: O(1), as it can only lower the share of others."""
+        own = self._rules.topics.get(topic)
+        if own is not None:
+            self._explicit += own
+        elif topic not in self._internal:
+            self._sharing += 1
+        self._find_share()
+        self.strategy.lower_share()
+
+    def _find_share(self) -> None:
+        """V1: (total - sum of explicit thresholds) / number of topics without one."""
+        if self.total is None:
+            self.share = None
+            return
+        left = max(0.0, self.total - self._explicit * self.effect.factor)
+        self.share = left / max(1, self._sharing)
+
+    # --- our part of them ---------------------------------------------------------------------------------------------
+
+    @property
+    def delays(self) -> bool:
+        """Whether requests wait for our part of the total."""
+        return self.strategy.delays or self.storage is not None or self.affected.delays
+
+    def set_affected(self, holding: Holding, now: float) -> None:
+        """Storage holds these topics. Lines go on where their volume's did before: debts outlive a change."""
+        self.affected = AffectedLimits(self, holding, self.configured_total, self.affected, now)
+
+    @property
+    def configured_total(self) -> float | None:
+        """The total threshold without the storage factor."""
+        return None if self.total is None else self.total / self.effect.factor
+
+    @property
+    def own_total(self) -> float | None:
+        """Ours of the total threshold, where it delays."""
+        total = self.total
+        if total is None:
+            return None
+        return total * self._fleet.fraction(total_key(self.meters.node_id), total / self.effect.factor)
+
+    def portion_of(self, meter: TopicMeter) -> float:
+        """Ours of a topic's threshold where it delays, 0..1: by our part of its traffic."""
+        processes = self._fleet.processes
+        if processes == 1:
+            return 1.0
+        whole = meter.fleet_rate - meter.fading
+        return max(1.0 / processes, meter.rate / whole if whole > 0.0 else 0.0)
+
+    def retune(self, now: float) -> None:
+        """Go by our part of the total as it is now."""
+        self.strategy.retune(now)
+        for limit in self._storage_limits():
+            limit.line.retune(now)
+
+    def is_hungry(self, now: float) -> bool:
+        """Whether any request has to wait for our part of the total."""
+        return self.strategy.is_hungry(now) or any(now < each.line.hungry_until for each in self._storage_limits())
+
+    def _storage_limits(self) -> Iterator[StorageLimit]:
+        if self.storage is not None:
+            yield self.storage
+        yield from self.affected.shared
+
+    def _share_storage(self, total: float | None, now: float) -> None:
+        """All producers together get `total` times the storage factor; None = no such limit."""
+        if total is None:
+            self.storage = None
+            return
+        if self.storage is None:  # shared by strangers: none of them shall stall all others for longer than DEBT_S
+            self.storage = StorageLimit(self, self.effect, self.make_line(total, self.effect.shared, now))
+        else:
+            self.storage.set(total, self.effect, now)
+
+    def make_line(self, total: float, factor: float, now: float, name: str = "") -> FleetLine:
+        """A line of producers that share our part of the total times a factor. `name`: see FleetLine."""
+        return FleetLine(self._fleet, total_key(self.meters.node_id), total, factor, now, name=name)

@@ -1,0 +1,64 @@
+# The two ways in which thresholds treat requests beyond them: one interface and two strategies, thresholds that reject
+# (rejecting.py) and thresholds that delay (pacing.py).
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from policies.decision import Patience
+    from policies.thresholds.topic_meter import TopicMeter
+    from policies.verdict import Verdict
+
+
+class ThresholdStrategy:
+    """Decides about requests beyond the thresholds of one broker, whose meters tell it of changes. It alone says which
+    topics have to be asked about (`TopicMeter.ask_thresholds`).
+
+    `delays`: requests wait for the total, which is ours in part.
+    """
+
+    __slots__ = ()
+    delays: ClassVar[bool]
+
+    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
+        """The verdict on `size` bytes for a topic that has to ask. `topic`: its name; several topics may share a
+        meter. Takes nothing.
+        """
+        raise NotImplementedError
+
+    def take(self, meter: TopicMeter, size: int, now: float) -> None:
+        """These pass: charge for them. The caller adds them to `uncounted`."""
+
+    def spare(self, meter: TopicMeter, size: int) -> None:
+        """These pass as well, and are charged to no bucket."""
+
+    def is_limiting(self, meter: TopicMeter) -> bool:
+        """Whether topic and total were beyond their thresholds when they were last looked at."""
+        raise NotImplementedError
+
+    def join(self, meter: TopicMeter) -> None:
+        """A topic is new."""
+
+    def lower_share(self) -> None:
+        """The implicit share has become smaller, and nothing else has changed."""
+
+    def refresh(self) -> None:
+        """Rates or thresholds have changed."""
+
+    def retune(self, now: float) -> None:
+        """The total's threshold has changed, or our part of it."""
+
+    def pace(self, now: float) -> None:
+        """Called every pacing.PACE_S while anything delays."""
+
+    def close_tick(self, now: float) -> None:
+        """Called before the meters tick, as that sets `uncounted` to 0."""
+
+    def is_hungry(self, now: float) -> bool:
+        """Whether a request has to wait for the total."""
+        return False
+
+    def release(self) -> None:
+        """Mark no topic any more: another strategy takes over."""
+        raise NotImplementedError

@@ -1,0 +1,146 @@
+# What layouts.py does, in C. The positions are those of its formats: a format and its function stand side by side in
+# mind when either is changed, and tests read every cut of every message by both.
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+ctypedef const unsigned char *Bytes
+
+
+cdef inline Bytes at(bytearray buf, Py_ssize_t pos, Py_ssize_t size) except NULL:
+    # `size` bytes from `pos` on: nothing is read anywhere else.
+    if pos < 0 or size < 0 or size > PyByteArray_GET_SIZE(buf) - pos:
+        raise IndexError("the buffer ends before")
+    return <Bytes>PyByteArray_AS_STRING(buf) + pos
+
+
+cdef inline int int8(Bytes data) noexcept:
+    return <signed char>data[0]
+
+
+cdef inline int int16(Bytes data) noexcept:
+    return <short>(data[0] << 8 | data[1])
+
+
+cdef inline long long int32(Bytes data) noexcept:
+    return <int>(<unsigned int>data[0] << 24 | <unsigned int>data[1] << 16 | <unsigned int>data[2] << 8 | data[3])
+
+
+cdef inline long long int64(Bytes data) noexcept:
+    return <long long>(<unsigned long long>int32(data) << 32 | <unsigned int>int32(data + 4))
+
+
+cdef inline bytes text(Bytes data, Py_ssize_t size):
+    return PyBytes_FromStringAndSize(<const char *>data, size)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+cdef inline (int, int) version_and_client(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 10)
+    return int16(data + 2), int16(data + 8)
+
+
+cdef inline (int, int) acks_and_topics(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 7)
+    return int16(data), data[6]
+
+
+cdef inline (long long, int, long long, int, long long, long long) batch(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 61)
+    return int32(data + 8), int8(data + 16), int64(data + 43), int16(data + 51), int32(data + 53), int32(data + 57)
+
+
+cdef inline (long long, int, int, int, int) flexible_partition(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 8)
+    return int32(data), data[4], data[5], data[6], data[7]
+
+
+cdef inline (int, long long, int, long long, int, long long, int, long long, long long) short_partition(
+    bytearray buf, Py_ssize_t pos
+) except *:
+    cdef Bytes data = at(buf, pos, 67)
+    cdef Bytes of = data + 6
+    return (
+        data[0], int32(data + 1), data[5],
+        int32(of + 8), int8(of + 16), int64(of + 43), int16(of + 51), int32(of + 53), int32(of + 57),
+    )
+
+
+cdef inline (int, long long, int, int, long long, int, long long, int, long long, long long) partition(
+    bytearray buf, Py_ssize_t pos
+) except *:
+    cdef Bytes data = at(buf, pos, 68)
+    cdef Bytes of = data + 7
+    return (
+        data[0], int32(data + 1), data[5], data[6],
+        int32(of + 8), int8(of + 16), int64(of + 43), int16(of + 51), int32(of + 53), int32(of + 57),
+    )
+
+
+cdef inline (long long, long long) plain_partition(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 8)
+    return int32(data), int32(data + 4)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+cdef inline (int, int) answer_head(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 6)
+    return data[4], data[5]
+
+
+cdef inline (long long, int, long long, int, int, int) answered(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 33)
+    return int32(data), int16(data + 4), int64(data + 6), data[30], data[31], data[32]
+
+
+cdef inline (long long, int, long long) plain_answered(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 14)
+    return int32(data), int16(data + 4), int64(data + 6)
+
+
+cdef inline (long long, int) record_errors_and_message(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 6)
+    return int32(data), int16(data + 4)
+
+
+# --- behind a string --------------------------------------------------------------------------------------------------
+
+
+cdef inline tuple flexible_head(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
+    cdef Bytes data = at(buf, pos, size + 9)
+    cdef Bytes of = data + size
+    return text(data, size), of[0], of[1], int16(of + 2), of[8]
+
+
+cdef inline tuple plain_head(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
+    cdef Bytes data = at(buf, pos, size + 12)
+    cdef Bytes of = data + size
+    return text(data, size), int16(of), int16(of + 2), int32(of + 8)
+
+
+cdef inline tuple flexible_topic(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
+    cdef Bytes data = at(buf, pos, size + 9)
+    cdef Bytes of = data + size
+    return text(data, size), of[0], int32(of + 1), of[5], of[6], of[7], of[8]
+
+
+cdef inline tuple plain_topic(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
+    cdef Bytes data = at(buf, pos, size + 12)
+    cdef Bytes of = data + size
+    return text(data, size), int32(of), int32(of + 4), int32(of + 8)
+
+
+cdef inline tuple flexible_answer(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
+    cdef Bytes data = at(buf, pos, size + 34)
+    cdef Bytes of = data + size
+    return text(data, size), of[0], int32(of + 1), int16(of + 5), int64(of + 7), of[31], of[32], of[33]
+
+
+cdef inline tuple plain_answer(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
+    cdef Bytes data = at(buf, pos, size + 18)
+    cdef Bytes of = data + size
+    return text(data, size), int32(of), int32(of + 4), int16(of + 8), int64(of + 10)

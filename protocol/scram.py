@@ -1,0 +1,155 @@
+# SCRAM as a server says it, and the records that it knows passwords by: a salt, and two keys from which no password can
+# be had. The client's side is in gateway/kafka/sasl.py.
+#
+# Nothing is kept between a client's two messages: who asks brings the first one and the challenge again. Names and
+# passwords are UTF-8, unprepared, as Kafka has them. Salts and nonces are the caller's to draw.
+#
+# Spec: RFC 5802, RFC 7677; KIP-84 (SCRAM in Kafka), KIP-48 (delegation tokens, which aren't taken here). The text of a
+# record is Kafka's (ScramCredentialUtils).
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from typing import Final, NamedTuple
+
+HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MIN_ITERATIONS: Final = 4096  # RFC 7677, 4; Kafka takes no less either
+MAX_ITERATIONS: Final = 1_000_000  # half a second
+MAX_MESSAGE: Final = 4096  # bytes of either message of a client
+_MIN_SALT: Final = 8
+
+_NAME = rb"(?:[\x01-\x2B\x2D-\x3C\x3E-\x7F]++|=2C|=3D)++"  # anything but ',' and '=', as ScramMessages has it
+_NONCE = rb"[\x21-\x2B\x2D-\x7E]++"
+_MORE = rb"((?:,(?!p=)[A-Za-z]++=[\x01-\x2B\x2D-\x7F]++)*+)"
+_FIRST = re.compile(rb"(n,(?:a=(" + _NAME + rb"))?,)(n=(" + _NAME + rb"),r=(" + _NONCE + rb")" + _MORE + rb")")
+_FINAL = re.compile(rb"(c=([A-Za-z0-9+/]++=*+),r=(" + _NONCE + rb")" + _MORE + rb"),p=([A-Za-z0-9+/]++=*+)")
+
+
+class Refused(Exception):
+    """The client isn't let in. The text is for the log, not for the client."""
+
+
+class Record(NamedTuple):
+    """Of one user, for one hash. The keys are enough to answer a client, and not enough to be one."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class First(NamedTuple):
+    """A client's first message: its header (`n,,`), what is behind that, and the name and the nonce in it."""
+
+    header: bytes
+    bare: bytes
+    name: str
+    nonce: bytes
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def make_record(hash_name: str, password: str, salt: bytes, iterations: int) -> Record:
+    """The record of a password. Takes milliseconds: that is the purpose of `iterations`."""
+    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
+    return Record(salt, _stored(hash_name, salted), hmac.digest(salted, b"Server Key", hash_name), iterations)
+
+
+def knows(record: Record, hash_name: str, password: bytes) -> bool:
+    """Whether it is this record's password. Takes milliseconds, without the interpreter's lock."""
+    salted = hashlib.pbkdf2_hmac(hash_name, password, record.salt, record.iterations)
+    return hmac.compare_digest(_stored(hash_name, salted), record.stored_key)
+
+
+def _stored(hash_name: str, salted: bytes) -> bytes:
+    return hashlib.new(hash_name, hmac.digest(salted, b"Client Key", hash_name)).digest()
+
+
+def decoy(hash_name: str, secret: bytes, name: str, iterations: int) -> Record:
+    """A record for a name that nobody has, always the same one: strangers can't tell that by the challenge. No password
+    opens it.
+    """
+    key = hmac.digest(secret, name.encode("utf-8", "surrogatepass"), "sha512")
+    size = hashlib.new(hash_name).digest_size
+    return Record(key[:16], bytes(size), bytes(size), iterations)
+
+
+def record_text(record: Record) -> str:
+    """As Kafka writes it: `salt=…,stored_key=…,server_key=…,iterations=4096`."""
+    keys = (("salt", record.salt), ("stored_key", record.stored_key), ("server_key", record.server_key))
+    return ",".join([*(f"{key}={b64encode(value).decode()}" for key, value in keys), f"iterations={record.iterations}"])
+
+
+def parse_record(text: str, hash_name: str) -> Record:
+    """The reverse of `record_text`, in any order.
+
+    Raises:
+        ValueError: one line that doesn't repeat the text.
+    """
+    fields = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    if fields.keys() != {"salt", "stored_key", "server_key", "iterations"}:
+        raise ValueError("must have exactly salt=…,stored_key=…,server_key=…,iterations=…")
+    try:
+        salt, stored, server = (b64decode(fields[key], validate=True) for key in ("salt", "stored_key", "server_key"))
+    except ValueError:
+        raise ValueError("salt, stored_key and server_key must be base64") from None
+    size = hashlib.new(hash_name).digest_size
+    if not len(stored) == len(server) == size:
+        raise ValueError(f"stored_key and server_key must have {size} bytes each")
+    if len(salt) < _MIN_SALT:
+        raise ValueError(f"salt must have {_MIN_SALT} bytes or more")
+    rounds = fields["iterations"]
+    if not (rounds.isascii() and rounds.isdigit() and MIN_ITERATIONS <= int(rounds[:9]) <= MAX_ITERATIONS):
+        raise ValueError(f"iterations must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+    return Record(salt, stored, server, int(rounds))
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def read_first(message: bytes) -> First:
+    """
+    Raises:
+        Refused: it is none that a server takes.
+    """
+    found = _FIRST.fullmatch(message) if len(message) <= MAX_MESSAGE else None
+    if found is None:
+        raise Refused("the client's first message is none of SCRAM's")
+    header, other, bare, name, nonce, more = found.groups()
+    if other is not None and other != name:
+        raise Refused("the client wants to be somebody else than it authenticates as")
+    if b",tokenauth=true" in more.lower():
+        raise Refused("delegation tokens are the broker's: they can't be used where SASL ends at the gateway")
+    return First(header, bare, name.replace(b"=2C", b",").replace(b"=3D", b"=").decode(), nonce)
+
+
+def challenge(first: First, record: Record, nonce: bytes) -> bytes:
+    """The server's first message. `nonce`: the server's part, printable and without a comma."""
+    return b"r=%b%b,s=%b,i=%d" % (first.nonce, nonce, b64encode(record.salt), record.iterations)
+
+
+def verify(hash_name: str, record: Record, first: First, challenged: bytes, message: bytes) -> bytes:
+    """The server's final message, where the client's final `message` proves that it knows the password.
+
+    Raises:
+        Refused: it doesn't.
+    """
+    found = _FINAL.fullmatch(message) if len(message) <= MAX_MESSAGE else None
+    if found is None:
+        raise Refused("the client's final message is none of SCRAM's")
+    unproven, binding, nonce, _, proof = found.groups()
+    if binding != b64encode(first.header) or nonce != challenged[2 : challenged.index(b",")]:
+        raise Refused("the client's final message belongs to another exchange")
+    messages = b",".join((first.bare, challenged, unproven))
+    signature = hmac.digest(record.stored_key, messages, hash_name)
+    try:
+        key = bytes(a ^ b for a, b in zip(b64decode(proof, validate=True), signature, strict=True))
+    except ValueError:
+        raise Refused("the client's proof is none") from None
+    if not hmac.compare_digest(hashlib.new(hash_name, key).digest(), record.stored_key):
+        raise Refused("wrong password, or no such user")
+    return b"v=" + b64encode(hmac.digest(record.server_key, messages, hash_name))

@@ -1,0 +1,299 @@
+# The form that nearly all Produce requests and answers have, read fast: `request` for produce_request.skim, `answer`
+# for produce_response.skim. They run once per request and decide what the gateway costs.
+#
+# A run of fields is read at once (layouts.py), and nothing of it is trusted until it has come out at exactly the end of
+# the frame. Whatever doesn't fit gives None: the careful readers of those two modules read it once more, know every
+# form, and are the ones to say what is wrong.
+#
+# This file is compiled where a C compiler is: usual_compiled.pxd says what its variables are in C, setup.py how it is
+# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
+
+from __future__ import annotations
+
+import struct
+from typing import TypeAlias
+
+from protocol import layouts
+from protocol.api import (
+    CAPS,
+    FLOORS,
+    PRODUCE,
+    PRODUCE_ERROR_TEXT,
+    PRODUCE_FLEXIBLE,
+    PRODUCE_LOG_START,
+    PRODUCE_TOPIC_IDS,
+)
+from protocol.wire import UUID_SIZE, Buffer
+
+# topic name or id, index, bytes of the batch, messages, producer id, producer epoch, base sequence, trailing bytes
+Partition: TypeAlias = tuple[bytes, int, int, int, int, int, int, int]
+# version, acks, client id, transactional id
+Skimmed: TypeAlias = tuple[int, int, bytes | None, bytes | None, list[Partition]]
+Answered: TypeAlias = tuple[bytes, int, int, int]  # topic name or id, index, error code, base offset
+
+# Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
+_MIN = FLOORS[PRODUCE]
+_MAX = CAPS[PRODUCE]
+_FLEXIBLE = PRODUCE_FLEXIBLE
+_TOPIC_IDS = PRODUCE_TOPIC_IDS
+_LOG_START = PRODUCE_LOG_START
+_ERROR_TEXT = PRODUCE_ERROR_TEXT
+_ID = UUID_SIZE
+_LONGEST = layouts.LONGEST
+_LEAST_LENGTH = 49  # a batch's length where it has no record: 61 bytes of header without the 12 that it doesn't count
+_MAGIC = 2
+
+
+def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
+    """The contents of the Produce request in buf[start:end] as `produce_request.skim` gives them; None: ask that."""
+    content = buf if isinstance(buf, bytearray) else bytearray(buf)
+    try:
+        version, size = layouts.version_and_client(content, start)
+        if not _FLEXIBLE <= version <= _MAX:
+            return _plain_request(content, start, end, version, size, most)
+        if not -1 <= size <= _LONGEST:
+            return None
+        client_id: bytes | None = None
+        if size >= 0:
+            client_id, header_tags, transactional, acks, topics = layouts.flexible_head(content, start + 10, size)
+            pos = start + 19 + size
+        else:
+            _, header_tags, transactional, acks, topics = layouts.flexible_head(content, start + 10, 0)
+            pos = start + 19
+        transactional_id: bytes | None = None
+        if transactional:
+            if transactional >= 0x80:
+                return None
+            transactional_id = bytes(content[pos - 7 : pos + transactional - 8])
+            pos += transactional - 1
+            acks, topics = layouts.acks_and_topics(content, pos - 7)
+        if header_tags or not 0 < topics < 0x80:
+            return None
+        several = topics - 1 if topics > 2 else 0
+        names: set[bytes] = set()
+        partitions: list[Partition] = []
+        while topics > 1:
+            topics -= 1
+            if version < _TOPIC_IDS:
+                size = content[pos] - 1
+                if not 0 <= size <= _LONGEST:
+                    return None
+                pos += 1
+            else:
+                size = _ID
+            topic, count, index, a, b, c, d = layouts.flexible_topic(content, pos, size)
+            pos += size + 5
+            if not 1 < count < 0x80:
+                return None
+            if several:
+                names.add(topic)
+            first, last, ascends = len(partitions), -0x80000001, True
+            while True:
+                if b < 0x80 <= a:
+                    size = (a & 0x7F | b << 7) - 1
+                    pos += 2
+                elif a < 0x80:
+                    size = a - 1
+                    pos += 1
+                elif c < 0x80:
+                    size = (a & 0x7F | (b & 0x7F) << 7 | c << 14) - 1
+                    pos += 3
+                elif d < 0x80:
+                    size = (a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21) - 1
+                    pos += 4
+                else:
+                    return None
+                length, magic, producer, epoch, sequence, messages = layouts.batch(content, pos)
+                trailing = size - 12 - length
+                if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
+                    return None
+                partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
+                pos += size
+                if index <= last:
+                    ascends = False
+                last = index
+                # Most of the time the next ones are like it: the same number of bytes for the length, no tagged fields.
+                if a < 0x80:
+                    while count > 2:
+                        tags, index, a, length, magic, producer, epoch, sequence, messages = layouts.short_partition(
+                            content, pos
+                        )
+                        trailing = a - 13 - length
+                        if tags or a >= 0x80 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
+                            break
+                        if trailing < 0:
+                            return None
+                        partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
+                        pos += a + 5
+                        count -= 1
+                        if index <= last:
+                            ascends = False
+                        last = index
+                elif b < 0x80:
+                    while count > 2:
+                        tags, index, a, b, length, magic, producer, epoch, sequence, messages = layouts.partition(
+                            content, pos
+                        )
+                        size = (a & 0x7F | b << 7) - 1
+                        trailing = size - 12 - length
+                        if tags or not b < 0x80 <= a or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
+                            break
+                        if trailing < 0:
+                            return None
+                        partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
+                        pos += size + 7
+                        count -= 1
+                        if index <= last:
+                            ascends = False
+                        last = index
+                if content[pos]:  # tagged fields
+                    return None
+                pos += 1
+                if count == 2:
+                    break
+                count -= 1
+                index, a, b, c, d = layouts.flexible_partition(content, pos)
+                pos += 4
+            if content[pos]:
+                return None
+            pos += 1
+            if not ascends and _twice(partitions, first):
+                return None
+        if pos + 1 != end or content[pos] or len(partitions) > most or len(names) != several:
+            return None
+        return version, acks, client_id, transactional_id, partitions
+    except (struct.error, IndexError):
+        return None
+
+
+def _plain_request(content: bytearray, start: int, end: int, version: int, size: int, most: int) -> Skimmed | None:
+    # v3 … v8: no compact forms, no tagged fields. Called by `request`, which catches what reading raises.
+    if not _MIN <= version < _FLEXIBLE or not 0 <= size <= _LONGEST:
+        return None
+    client_id, transactional, acks, topics = layouts.plain_head(content, start + 10, size)
+    pos = start + 22 + size
+    if transactional != -1 or topics < 0:
+        return None
+    several = topics if topics > 1 else 0
+    names: set[bytes] = set()
+    partitions: list[Partition] = []
+    room = most
+    while topics:
+        topics -= 1
+        size = content[pos] << 8 | content[pos + 1]
+        if size > _LONGEST:
+            return None
+        topic, count, index, records = layouts.plain_topic(content, pos + 2, size)
+        pos += size + 14
+        room -= count
+        if count < 1 or room < 0:
+            return None
+        if several:
+            names.add(topic)
+        first, last, ascends = len(partitions), -0x80000001, True
+        while True:
+            length, magic, producer, epoch, sequence, messages = layouts.batch(content, pos)
+            trailing = records - 12 - length
+            if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
+                return None
+            partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
+            pos += records
+            if index <= last:
+                ascends = False
+            last = index
+            count -= 1
+            if not count:
+                break
+            index, records = layouts.plain_partition(content, pos)
+            pos += 8
+        if not ascends and _twice(partitions, first):
+            return None
+    if pos != end or end > len(content) or len(names) != several:
+        return None
+    return version, acks, client_id, None, partitions
+
+
+def _twice(partitions: list[Partition], first: int) -> bool:
+    # Whether two of these, from `first` on, have the same index; they are of one topic.
+    return len({partition[1] for partition in partitions[first:]}) != len(partitions) - first
+
+
+def answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | None:
+    """The results in the Produce answer in buf[start:end] as `produce_response.skim` gives them, where it carries
+    nothing else; None: ask that.
+    """
+    content = buf if isinstance(buf, bytearray) else bytearray(buf)
+    try:
+        if not _FLEXIBLE <= version <= _MAX:
+            return _plain_answer(content, start, end, version)
+        header_tags, topics = layouts.answer_head(content, start)
+        if header_tags or not 0 < topics < 0x80:
+            return None
+        pos = start + 6
+        results: list[Answered] = []
+        while topics > 1:
+            topics -= 1
+            if version < _TOPIC_IDS:
+                size = content[pos] - 1
+                if not 0 <= size <= _LONGEST:
+                    return None
+                pos += 1
+            else:
+                size = _ID
+            topic, count, index, error, offset, record_errors, message, tags = layouts.flexible_answer(
+                content, pos, size
+            )
+            pos += size + 34
+            if not 1 < count < 0x80:
+                return None
+            while True:
+                if record_errors != 1 or message or tags:  # neither an empty array, nor null, nor no tags
+                    return None
+                results.append((topic, index, error, offset))
+                if count == 2:
+                    break
+                count -= 1
+                index, error, offset, record_errors, message, tags = layouts.answered(content, pos)
+                pos += 33
+            if content[pos]:  # tagged fields
+                return None
+            pos += 1
+        if pos + 5 != end or content[pos + 4]:
+            return None
+        return results
+    except (struct.error, IndexError):
+        return None
+
+
+def _plain_answer(content: bytearray, start: int, end: int, version: int) -> list[Answered] | None:
+    # v3 … v8: no compact forms, no tagged fields. Called by `answer`, which catches what reading raises.
+    _, topics = layouts.plain_partition(content, start)  # the correlation id stands before them
+    if topics < 0 or not _MIN <= version < _FLEXIBLE:
+        return None
+    pos = start + 8
+    rest = 8 if version < _LOG_START else 16
+    results: list[Answered] = []
+    while topics:
+        topics -= 1
+        size = content[pos] << 8 | content[pos + 1]
+        if size > _LONGEST:
+            return None
+        topic, count, index, error, offset = layouts.plain_answer(content, pos + 2, size)
+        pos += size + 20 + rest
+        if count < 1:
+            return None
+        while True:
+            if version >= _ERROR_TEXT:
+                record_errors, message = layouts.record_errors_and_message(content, pos)
+                if record_errors or message != -1:
+                    return None
+                pos += 6
+            results.append((topic, index, error, offset))
+            count -= 1
+            if not count:
+                break
+            index, error, offset = layouts.plain_answered(content, pos)
+            pos += 14 + rest
+    if pos + 4 != end or end > len(content):
+        return None
+    return results

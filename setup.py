@@ -1,0 +1,47 @@
+# The parts of the hot path that are compiled by Cython, each from a module of Python: NAME.py becomes NAME_compiled,
+# and NAME_compiled.pxd beside it has the types. Everything else about the package is in pyproject.toml.
+#
+# They are optional: without a C compiler, or with PURE_PYTHON=1, the package is built without them, and the modules run
+# as the Python that they are.
+#
+#     python setup.py build_ext --inplace        what `make env` does, beside the sources
+
+from __future__ import annotations
+
+import os
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+MODULES = ("protocol/usual", "policies/duplicates", "gateway/data/sums")
+DIRECTIVES = {
+    "annotation_typing": False,  # types are in the .pxd files; annotations are for mypy
+    "language_level": 3,
+}
+
+
+class Optional(build_ext):
+    """All of them, or none and one line about it."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as why:  # no compiler, no headers, and whatever else a machine may lack
+            print(f"the hot path is not compiled, it runs as Python: {why}", file=sys.stderr)
+            self.extensions = []
+
+
+def extensions() -> list[Extension]:
+    if os.environ.get("PURE_PYTHON"):
+        return []
+    try:
+        from Cython.Build import cythonize
+    except ImportError as why:
+        print(f"the hot path is not compiled, it runs as Python: {why}", file=sys.stderr)
+        return []
+    found = [Extension(f"{module.replace('/', '.')}_compiled", [f"{module}.py"]) for module in MODULES]
+    return list(cythonize(found, build_dir="build/cython", compiler_directives=DIRECTIVES, quiet=True))
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": Optional})

@@ -1,0 +1,66 @@
+# Writes constraints.txt: one exact version of everything that the gateway and its audit install, directly or not. They
+# are the versions that are installed here, so those that `make test` ran with. Without them an image that is built
+# tomorrow is another product.
+#
+#     python -m tools.constraints        after `make env` and `make test`; then commit the file
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tools.requirements import requirements
+
+ROOT = Path(__file__).parent.parent
+FILE = ROOT / "constraints.txt"
+EXTRAS = ("audit",)
+HEAD = """\
+# What `make test` ran with: pip install --constraint constraints.txt 'produce-gateway[audit]'
+# Written by python -m tools.constraints.
+"""
+
+
+def installed(lines: Iterable[str]) -> dict[str, str]:
+    """Versions of these requirements and of all that they need here, by name.
+
+    Raises:
+        PackageNotFoundError: one is not installed.
+    """
+    found: dict[str, str] = {}
+    todo = [(Requirement(line), "") for line in lines]
+    seen: set[tuple[str, str]] = set()
+    while todo:
+        requirement, extra = todo.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        distribution = metadata.distribution(name)
+        found[name] = distribution.version
+        for wanted in ("", *requirement.extras):
+            if (name, wanted) not in seen:
+                seen.add((name, wanted))
+                todo += [(Requirement(line), wanted) for line in distribution.requires or ()]
+    return found
+
+
+def text(versions: Mapping[str, str]) -> str:
+    return HEAD + "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def needed() -> list[str]:
+    """What pyproject.toml asks for, the audit's extra included."""
+    return requirements((ROOT / "pyproject.toml").read_text("utf-8"), EXTRAS)
+
+
+def main() -> int:
+    FILE.write_text(text(installed(needed())), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

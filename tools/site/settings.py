@@ -1,0 +1,127 @@
+# The reference of the configuration: every section with its keys, types, bounds, defaults and meanings, of the JSON
+# Schema that `produce-gateway schema` prints. What keys are for, together and with examples, is docs/configuration.md.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from gateway.config.descriptions import described_schema
+from tools.site.tables import cell, code, table
+
+HEAD: Final = """\
+# Every setting
+
+Made of the program: what `produce-gateway schema` prints, by sections. [Configuration](../configuration.md) explains
+how they work together. Sizes are written `20MB`, `20MiB` or in bytes; durations `500ms`, `3s`, `1h30m`, `PT1M` or in
+seconds. The defaults here are in bytes and seconds.
+
+"""
+_KINDS: Final = {"integer": "number", "number": "number", "string": "text", "boolean": "true, false"}
+_BOUNDS: Final = (
+    ("minimum", "at least {}"), ("exclusiveMinimum", "more than {}"), ("maximum", "at most {}"),
+    ("exclusiveMaximum", "less than {}"), ("maxLength", "at most {} characters"),
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One key of a section. `default`: None where it is required."""
+
+    key: str
+    kind: str
+    default: str | None
+    text: str
+
+
+class Place(NamedTuple):
+    """A section, under each path at which it may stand."""
+
+    name: str
+    paths: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def sections() -> list[Place]:
+    """All sections, the top first, each once."""
+    schema = described_schema()
+    definitions = schema["$defs"]
+    paths: dict[str, list[str]] = {}
+    todo: list[tuple[str, str]] = [("Settings", "")]
+    while todo:
+        name, path = todo.pop(0)
+        if path in paths.setdefault(name, []):
+            continue
+        paths[name].append(path)
+        section = schema if name == "Settings" else definitions[name]
+        for key, field in section.get("properties", {}).items():
+            todo += [(inner, f"{path}{key}.{step}") for inner, step in _sections_of(field)]
+    return [Place(name, tuple(found), _rows(schema if name == "Settings" else definitions[name]))
+            for name, found in paths.items()]  # fmt: skip
+
+
+def _sections_of(field: Mapping[str, Any], step: str = "") -> Iterator[tuple[str, str]]:
+    """Names of the sections that a key leads to, and what is in between: NAME. for each in a mapping."""
+    if "$ref" in field:
+        yield field["$ref"].rpartition("/")[2], step
+    for each in (*field.get("allOf", ()), *field.get("anyOf", ())):
+        yield from _sections_of(each, step)
+    if isinstance(field.get("additionalProperties"), dict):
+        yield from _sections_of(field["additionalProperties"], f"{step}NAME.")
+    if isinstance(field.get("items"), dict):
+        yield from _sections_of(field["items"], f"{step}[].")
+
+
+def _rows(section: Mapping[str, Any]) -> tuple[Row, ...]:
+    required = section.get("required", ())
+    return tuple(
+        Row(
+            key, _kind(field), None if key in required else _default(field.get("default")), field.get("description", "")
+        )
+        for key, field in section.get("properties", {}).items()
+    )
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return ", ".join(str(each) for each in field["enum"])
+    if "const" in field:
+        return str(field["const"])
+    if "$ref" in field or "allOf" in field:
+        return "section"
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(_kind(each) for each in field["anyOf"] if each.get("type") != "null"))
+    kind = field.get("type")
+    if kind == "array":
+        return f"list of {_kind(field['items'])}" if isinstance(field.get("items"), dict) else "list"
+    if kind == "object":
+        inner = field.get("additionalProperties")
+        return f"by name: {_kind(inner)}" if isinstance(inner, dict) else "mapping"
+    bounds = [words.format(f"{field[key]:,}") for key, words in _BOUNDS if key in field]
+    return ", ".join([_KINDS.get(str(kind), "text"), *bounds])
+
+
+def _default(value: Any) -> str:
+    if value in (None, "", [], {}) or isinstance(value, dict):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def page() -> str:
+    """The page, in Markdown."""
+    return HEAD + "\n".join(_section(place) for place in sections())
+
+
+def _section(place: Place) -> str:
+    path = place.paths[0].rstrip(".")
+    heading = f"## `{path}`" if path else "## The top"
+    also = ", ".join(code(each.rstrip(".")) for each in place.paths[1:])
+    rows = [
+        (code(row.key), cell(row.kind), "required" if row.default is None else code(row.default), cell(row.text))
+        for row in place.rows
+    ]
+    lead = f"The same under {also}.\n\n" if also else ""
+    return f"{heading}\n\n{lead}{table(('Key', 'Value', 'Default', 'Meaning'), rows)}"
