@@ -29,13 +29,15 @@ class Authority:
             *("-keyout", self._key, "-out", self.certificate),
         )
 
-    def sign(self, name: str, *, password: str = "") -> tuple[Path, Path]:
-        """(certificate, key) of that name, good for servers on this machine and for clients."""
+    def sign(self, name: str, *, password: str = "", names: str = SERVER, days: int = 30) -> tuple[Path, Path]:
+        """(certificate, key) of that name, good for servers on this machine and for clients. `days`: how long it is
+        valid; negative: it has expired.
+        """
         certificate, key, request = (self.folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
         kept = ("-passout", f"pass:{password}") if password else ("-nodes",)
-        openssl("req", *CURVE, *kept, "-subj", f"/CN={name}", "-addext", SERVER, "-keyout", key, "-out", request)
+        openssl("req", *CURVE, *kept, "-subj", f"/CN={name}", "-addext", names, "-keyout", key, "-out", request)
         openssl(
-            *("x509", "-req", "-days", "30", "-in", request, "-copy_extensions", "copyall"),
+            *("x509", "-req", "-days", str(days), "-in", request, "-copy_extensions", "copyall"),
             *("-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial", "-out", certificate),
         )
         return certificate, key

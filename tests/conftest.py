@@ -1,20 +1,23 @@
-# For all tests: Hypothesis profiles; real Kafka clusters, started when the first test asks for one; and how several
-# processes share the files (`make test JOBS=3` runs three with pytest-xdist; a file stays in one process).
+# For all tests: Hypothesis profiles; how several processes share the tests (`make test` runs JOBS of them with
+# pytest-xdist); and real Kafka clusters, started when the first test asks for one.
 #
 # The default profile is small and derandomised: the same examples on every machine, in a
 # second or two. HYPOTHESIS_PROFILE=exhaustive looks for new ones for minutes; what it finds becomes a named test.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gateway import embedded
-from gateway.embedded import Cluster
+from gateway.embedded import Cluster, ports
 
 settings.register_profile("small", max_examples=15, derandomize=True, deadline=None, database=None)
 settings.register_profile(
@@ -23,47 +26,148 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "small"))
 
 
-# What one process runs alone, the longest first: each has a session of its own to start (Spark, three brokers with a
-# gateway), and together they would only take the cores from each other. Of the rest, each file is a group. Half of the
-# time of tests that drive Kafka and clients is waiting, so several processes are worth having even on two cores.
+# `make test` runs several processes, and a process takes one group of tests after the other: a file, or all files that
+# share something that takes long to start. So each cluster, Spark session and gateway is started once. The groups are
+# told by path, since that is all that the scheduler has of a test.
 _TESTS = Path(__file__).parent
-_TOGETHER = ("audit", "clients")
-_FIRST = (*_TOGETHER, "integration", "chaos", "hostile")
+_AUDIT, _CLIENTS, _SPARK, _THREE = "audit", "clients", "commands that start Spark", "three brokers"
+_STREAMS = "audit: streams"  # goes on with the session of what is named so before the colon, in the same process
+_SHARING = {
+    **dict.fromkeys(("audit/test_stream.py", "audit/test_stream_kafka.py", "audit/test_upkeep.py"), _STREAMS),
+    **dict.fromkeys(
+        (  # each command is a Java of its own, so these need no session: beside those that do
+            "audit/test_cli.py",
+            "integration/test_demo_run.py",
+            "integration/test_whatif.py",
+        ),
+        _SPARK,
+    ),
+    **dict.fromkeys(
+        (
+            "integration/test_describe.py",
+            "integration/test_embedded.py",
+            "integration/test_listeners.py",
+            "integration/test_log_dirs.py",
+            "integration/test_policy_fleet.py",
+            "integration/test_resilience.py",
+        ),
+        _THREE,
+    ),
+}
+# These begin first, in this order: a long group that began last would keep one process busy while the others are idle.
+_FIRST = (
+    _STREAMS,
+    _CLIENTS,
+    _THREE,
+    _AUDIT,
+    _SPARK,
+    "integration/test_storage_events.py",
+    "integration/test_storage_disk.py",
+    "integration/test_client_quotas.py",
+    "integration/test_thresholds.py",
+    "integration/test_dispatch_groups.py",
+    "gateway/test_control_app.py",
+    "integration",
+    "chaos",
+    "deploy",  # on a new machine it compiles Helm first
+    "gateway/test_cli.py",
+    "hostile",
+)
+_SHARED = pytest.StashKey[ExitStack]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell begins its background jobs with SIGINT ignored, and all programs that they start would ignore it too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker:  # a range of ports of its own: a port that is free may be another process's choice at the same moment
         count = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        size = len(embedded.FREE_PORTS) // count
-        first = embedded.FREE_PORTS.start + size * int(worker.removeprefix("gw"))
-        embedded.FREE_PORTS = range(first, first + size)
-    config.pluginmanager.register(_Order())
+        size = len(ports.FREE_PORTS) // count
+        first = ports.FREE_PORTS.start + size * int(worker.removeprefix("gw"))
+        ports.FREE_PORTS = range(first, first + size)
+    if worker or not getattr(config.option, "numprocesses", None):  # else others collect
+        gc.disable()  # nothing of what is imported and collected is garbage; to look for it takes half of the time
+    config.stash[_SHARED] = ExitStack()
     # kafka-python 3.0 reads its schemas with importlib.resources.read_text, which Python 3.11 and 3.12 deprecate.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By our groups. pytest-xdist's own (`--dist loadgroup`) writes them into `Item._nodeid`, which pytest 9.2 doesn't
+    read any more: every test would be a group of its own, and every process start everything.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid.partition("::")[0].removeprefix("tests/"))
+
+    return Groups(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # after pytest-randomly
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "AUDIT_FULL" not in os.environ:
         long = [item for item in items if item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
     for item in items:
-        folder = _folder(item)
-        item.add_marker(pytest.mark.xdist_group(folder if folder in _TOGETHER else item.path.as_posix()))
+        _check_group(item)
+    items.sort(key=lambda item: _place(_group_of(item)))
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(_TESTS).parts[0]
+def pytest_collection_finish() -> None:
+    gc.freeze()  # likewise with every test that collects garbage
+    gc.enable()
 
 
-class _Order:
-    """After pytest-randomly: what takes longest begins first, or one process would be busy with it at the end alone."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Captured text may hold lone surrogates (tests log such names), which would end the process that sends it."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: _FIRST.index(_folder(item)) if _folder(item) in _FIRST else len(_FIRST))
+
+def _check_group(item: pytest.Item) -> None:
+    group = _group_of(item)
+    if "kafka3" in getattr(item, "fixturenames", ()) and group != _THREE:
+        raise pytest.UsageError(f"{item.nodeid} uses kafka3: its file must be in _SHARING, see tests/conftest.py")
+    if item.get_closest_marker("spark") and group not in (_AUDIT, _STREAMS, _SPARK):
+        raise pytest.UsageError(f"{item.nodeid} starts Spark: its file must be in _SHARING, see tests/conftest.py")
+
+
+def _group_of(item: pytest.Item) -> str:
+    return _group(item.path.relative_to(_TESTS).as_posix())
+
+
+def _group(path: str) -> str:
+    """`path`: of a file, relative to tests/."""
+    folder = path.partition("/")[0]
+    return _SHARING.get(path, folder if folder in (_AUDIT, _CLIENTS) else path)
+
+
+def _session_of(item: pytest.Item) -> str:
+    """What the group shares with the next one: the two of the audit one session."""
+    return _group_of(item).partition(":")[0]
+
+
+def _place(group: str) -> int:
+    return next((place for place, name in enumerate(_FIRST) if group.startswith(name)), len(_FIRST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or _session_of(nextitem) != _session_of(item):
+        item.config.stash[_SHARED].close()
+
+
+@pytest.fixture(scope="session")
+def group_stack(pytestconfig: pytest.Config) -> ExitStack:
+    """What enters here ends with the last test of the group: brokers and Spark cost time and memory while they idle."""
+    return pytestconfig.stash[_SHARED]
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +178,6 @@ def kafka() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def kafka3() -> Iterator[Cluster]:
+def kafka3(group_stack: ExitStack) -> Cluster:
     """Three brokers, likewise. A test that ends one of them starts it again, whatever happens."""
-    with Cluster(3) as cluster:
-        yield cluster
+    return group_stack.enter_context(Cluster(3))

@@ -14,23 +14,29 @@ ROOT = Path(__file__).parent.parent
 PURE = ("protocol", "policies")
 # Of the data plane: bytes and numbers in, bytes and verdicts out.
 CORES = [
+    "accounts",
     "admin_requests",
     "admin_turn",
     "answers",
     "authentication",
     "budget",
+    "client",
     "dispatch",
     "enforcement",
     "fetches",
     "gate",
     "hold",
     "in_flight",
+    "latencies",
     "ledger",
     "lookup",
     "parked",
     "requests",
     "session",
     "steps",
+    "sums",
+    "termination",
+    "topics",
     "watch",
     "world",
 ]
@@ -97,12 +103,12 @@ def test_policies_are_pure_and_know_no_protocol(path: Path) -> None:
 
 @pytest.mark.parametrize("path", under(PURE), ids=ids(under(PURE)))
 def test_pure_packages_print_nothing(path: Path) -> None:
-    calls = [node.func.id for node in ast.walk(ast.parse(path.read_text())) if _is_named_call(node)]
-    assert not {"print", "open", "input"} & set(calls)
-
-
-def _is_named_call(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not {"print", "open", "input"} & calls
 
 
 @pytest.mark.parametrize("name", CORES)
@@ -111,8 +117,26 @@ def test_the_cores_of_the_data_plane_do_no_io(name: str) -> None:
     assert not tops & (IMPURE | {"trio"})
 
 
-@pytest.mark.parametrize("name", ["form", "names", "reports", "peers"])
-def test_what_gateways_say_to_each_other_is_made_without_io(name: str) -> None:
+MAX_ATTRIBUTES = 15  # of a class of the data plane; one with more has several purposes, and is several classes
+
+
+@pytest.mark.parametrize("path", under("gateway/data/"), ids=ids(under("gateway/data/")))
+def test_no_class_of_the_data_plane_has_many_attributes(path: Path) -> None:
+    classes = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
+    assert [each.name for each in classes if len(attributes(each)) > MAX_ATTRIBUTES] == []
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """What a class declares, or its methods set on `self`."""
+    declared = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+    stored = [each for each in ast.walk(node) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
+    return {each.id for each in declared if isinstance(each, ast.Name)} | {
+        each.attr for each in stored if isinstance(each.value, ast.Name) and each.value.id == "self"
+    }
+
+
+@pytest.mark.parametrize("name", ["form", "reports", "peers"])
+def test_the_messages_between_gateways_are_made_without_io(name: str) -> None:
     names = imports(ROOT / "gateway" / "fleet" / f"{name}.py")
     assert not {module.split(".")[0] for module in names} & (IMPURE | {"trio", "confluent_kafka"})
     assert not [module for module in names if module.startswith("gateway.") and not module.startswith("gateway.fleet.")]

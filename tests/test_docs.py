@@ -1,14 +1,18 @@
-# What can be checked of the documentation: links lead somewhere, and docs/metrics.md lists the metrics that there are.
+# What can be checked of the documentation: links lead somewhere, docs/metrics.md lists the metrics that there are, and
+# docs/seeds.md the tests.
+
+from __future__ import annotations
 
 import re
 from pathlib import Path
 
 import pytest
 
-from gateway.control.metrics import PREFIX, Metrics
+from gateway.control.metrics import FAMILIES, PREFIX, Metrics
+from tests import pages, seeds
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 
 
 def prose(page: Path) -> str:
@@ -21,7 +25,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page)):
         name, _, anchor = link.partition("#")
@@ -30,17 +34,28 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_the_page_on_metrics_lists_every_metric_with_its_type() -> None:
+@pytest.mark.parametrize("page", pages.tables())
+def test_tables_that_the_code_knows_are_those_of_the_code(page: str) -> None:
+    assert pages.written(page) == (ROOT / "docs" / page).read_text("utf-8"), "python -m tests.pages writes it"
+
+
+def test_the_table_of_metrics_has_every_metric_that_is_exposed_with_its_type() -> None:
     metrics = Metrics()
     metrics.show_fleet()
     metrics.show_storage()
     shown = {
-        (f"{family.name}_total" if family.type == "counter" else family.name, family.type)
+        (family.name, family.type): set(family.samples[0].labels) if family.samples else None
         for family in metrics.registry.collect()
         if not family.name.startswith(f"{PREFIX}_control_process_")
     }
-    rows = re.findall(
-        r"^\| `(\w+)` \| (counter|gauge) \|", (ROOT / "docs" / "metrics.md").read_text("utf-8"), re.MULTILINE
-    )
-    assert {(f"{PREFIX}_{name}", kind) for name, kind in rows} == shown
-    assert len(rows) == len(shown)
+    table = {(f"{PREFIX}_{family.name}", str(family.kind)): set(family.labels) for family in FAMILIES.values()}
+    assert shown.keys() == table.keys()
+    assert [name for name, labels in shown.items() if labels is not None and labels - {"le"} != table[name]] == []
+
+
+def test_the_page_on_the_proposals_names_the_tests_of_each_sentence() -> None:
+    page = seeds.PAGE.read_text("utf-8")
+    assert seeds.written(page) == page, "python -m tests.seeds writes it"
+    rows = {row: said.strip() for row, _, said in seeds.ROW.findall(page)}
+    assert seeds.tests_of_rows().keys() <= rows.keys()
+    assert [row for row, said in rows.items() if not said] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _sockets() -> Iterator[None]:
+def _sockets(request: pytest.FixtureRequest) -> Iterator[None]:
     """PySpark leaves the sockets of `collect` to the collector of garbage: not to that of somebody else's test."""
     yield
-    gc.collect()
+    if "spark" in request.fixturenames:
+        gc.collect()
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+_SESSION: pytest.StashKey[SparkSession] = pytest.StashKey()
+
+
+@pytest.fixture(scope="module")
+def spark(pytestconfig: pytest.Config, group_stack: ExitStack) -> SparkSession:
+    """The session of the module before, unless that ended with its group."""
     from gateway.audit.batch import job
 
+    if _SESSION in pytestconfig.stash:
+        return pytestconfig.stash[_SESSION]
     # A dozen rows deserve no more: two partitions, no adaptive planning, no compiled code of their own. (The command's
     # test runs as users run it.)
     small = {
@@ -42,8 +50,19 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    with job.session(small, delta=True) as session:
-        yield session
+    pytestconfig.stash[_SESSION] = found = group_stack.enter_context(job.session(small, delta=True))
+    group_stack.callback(pytestconfig.stash.__delitem__, _SESSION)
+    return found
+
+
+@pytest.fixture
+def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """`produce-gateway audit` in this process and with this session: a Java of its own takes 15 s of CPU time."""
+    from gateway.audit import cli
+    from gateway.audit.batch import job
+
+    monkeypatch.setattr(job, "session", lambda *_, **__: nullcontext(spark))
+    return lambda *args: cli.main([str(each) for each in args])
 
 
 @pytest.fixture

@@ -137,6 +137,17 @@ def test_a_java_that_has_ended_is_one_line(monkeypatch: pytest.MonkeyPatch, caps
         assert line.startswith(f"produce-gateway audit: Java ended before it was done ({type(error).__name__})")
 
 
+def test_ctrl_c_is_an_interrupt_whatever_putting_away_raises(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("Answer from Java side is empty")
+
+    assert cli.guarded(interrupted) == 130
+    assert capsys.readouterr().err == "produce-gateway audit: interrupted\n"
+
+
 def test_ctrl_c_is_one_line(tmp_path: Path) -> None:
     lines = [line for seq in range(2000) for line in interval(seq)]
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")

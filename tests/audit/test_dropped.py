@@ -33,7 +33,7 @@ def _sums(**given: int) -> dict[str, int]:
         ({"repeats": 100, "dropped": 7}, True, Dropped(7, 7)),
     ],
 )
-def test_what_is_left_of_the_rejected_bytes(given: dict[str, int], torn: bool, found: Dropped) -> None:
+def test_the_dropped_part_of_the_rejected_bytes(given: dict[str, int], torn: bool, found: Dropped) -> None:
     assert finally_dropped(_sums(**given), torn) == found
     assert found.upper_bound == (found.least < found.bytes)
 
@@ -67,7 +67,8 @@ def _attempts(chance: random.Random) -> Iterator[tuple[int, bool, str, str, bool
 @pytest.mark.parametrize("seed", range(5))
 def test_sums_say_what_became_of_every_batch(seed: int) -> None:
     truth = 0
-    whole, by_reason = defaultdict(int, _sums()), defaultdict(lambda: defaultdict(int, _sums()))
+    whole = defaultdict(int, _sums())
+    by_reason: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int, _sums()))
     for size, lost, outcome, reason, again in _attempts(random.Random(seed)):
         truth += size * lost
         for sums in (whole, by_reason[reason]):

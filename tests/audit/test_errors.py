@@ -84,7 +84,7 @@ def test_a_full_disk_is_named_and_nothing_of_the_batch_counts(spark: SparkSessio
 
 
 @pytest.mark.parametrize("small", ["ro"], indirect=True)
-def test_where_it_may_not_write_it_says_where(spark: SparkSession, small: Path) -> None:
+def test_it_names_the_place_that_it_may_not_write(spark: SparkSession, small: Path) -> None:
     with pytest.raises((AuditError, Py4JJavaError, PySparkException)) as caught:
         store.open_tables(spark, f"{small}/tables", make=True)
     said = explain(caught.value)

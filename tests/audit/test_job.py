@@ -104,7 +104,7 @@ def test_topic_and_spool_and_both_together_give_the_same_exact_sums(
 
 
 @pytest.mark.kafka
-def test_what_arrives_after_the_start_is_not_read(spark: SparkSession, kafka: Cluster) -> None:
+def test_records_that_arrive_after_the_start_are_not_read(spark: SparkSession, kafka: Cluster) -> None:
     name = f"{TOPIC}-late"  # of its own: other tests know what is in the shared one
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)

@@ -37,7 +37,7 @@ SPARK_HOME = Path(pyspark.__file__).parent
 def _environment(folder: Path) -> dict[str, str]:
     # Every Python of it, executors' too, is this one with what is installed here; and workers work in that folder.
     own = {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": embedded.HOST}
-    own |= {"SPARK_DAEMON_MEMORY": "256m"}
+    own |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}  # the quick compiler
     conf = {"SPARK_CONF_DIR": str(ROOT / "deploy" / "spark" / "conf"), "SPARK_WORKER_DIR": str(folder / "work")}
     return {**os.environ, **own, **conf}
 
@@ -46,8 +46,9 @@ def _submit(master: str, folder: Path, *args: str, jars: str = "") -> subprocess
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, *(["--jars", jars] if jars else [])]
     command += ["--conf", "spark.sql.shuffle.partitions=2", str(ROOT / "deploy" / "spark" / "audit_main.py"), *args]
     command.append("--quiet")  # spark-submit gives what a Python program says on stderr to stdout
-    own = {"cwd": ROOT, "env": _environment(folder)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, **own)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=500, check=False, cwd=ROOT, env=_environment(folder)
+    )
 
 
 def _lines(count: int) -> list[str]:

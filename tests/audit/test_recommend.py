@@ -23,7 +23,8 @@ from gateway.audit.whatif.recommend import (
     busiest,
     reasons,
 )
-from policies.policy_set import PolicyKey, PolicySet
+from policies.policy_set import PolicySet
+from policies.policy_values import PolicyKey
 from tests.audit import records
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def topic(name: str, rate: float, **more: Any) -> Busiest:
-    return Busiest(**{"topic": name, "broker": 1, "rate": rate, "most": rate, "windows": 60, "unknown": False, **more})
+    made = {"topic": name, "broker": 1, "rate": rate, "most": rate, "windows": 60, "unknown": False, **more}
+    return Busiest(**{"brokers": (made["broker"],), **made})
 
 
 def thresholds(advice: Sequence[Advice]) -> dict[str, float]:
@@ -41,26 +43,35 @@ def thresholds(advice: Sequence[Advice]) -> dict[str, float]:
 # --- who gets how much ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_wanted_and_some_head_room_with_few_digits() -> None:
+def test_the_wanted_rate_and_some_head_room_with_few_digits() -> None:
     advice = advise([topic("clicks", 4_123_456), topic("orders", 87)], Wish(20e6, headroom=0.2))
     assert thresholds(advice) == {"clicks": 5_000_000, "orders": 110}
     assert not any(each.is_lowered for each in advice)
 
 
-def test_where_it_does_not_fit_who_wants_little_gets_it_and_the_others_alike() -> None:
+def test_when_it_does_not_fit_small_wants_are_met_and_the_others_get_alike() -> None:
     advice = advise([topic("a", 1e6), topic("b", 30e6), topic("c", 60e6)], Wish(20e6, headroom=0.0, reserve=0.05))
     assert thresholds(advice) == {"a": 1_000_000, "b": 9_000_000, "c": 9_000_000}
     assert [each.is_lowered for each in advice] == [False, True, True]
 
 
-def test_everybody_gets_the_least_even_where_it_does_not_fit() -> None:
+def test_every_topic_gets_the_least_even_when_it_does_not_fit() -> None:
     advice = advise([topic("idle", 0.0), topic("busy", 90e6)], Wish(10e6, least=1e6, reserve=0.0))
     assert thresholds(advice) == {"idle": 1_000_000, "busy": 9_000_000}
 
 
+def test_topics_make_room_for_each_other_only_on_brokers_that_have_both() -> None:
+    """Thirty brokers with three topics each get as much as one broker's three would."""
+    topics = [topic(f"t{number}", 30e6, broker=number // 3) for number in range(90)]
+    assert set(thresholds(advise(topics, Wish(20e6, headroom=0.0, reserve=0.1))).values()) == {6_000_000}
+    wide = topic("wide", 30e6, broker=0, brokers=(0, 1))
+    found = thresholds(advise([wide, *topics[:4]], Wish(20e6, headroom=0.0, reserve=0.0)))
+    assert found == {"wide": 5_000_000, "t0": 5_000_000, "t1": 5_000_000, "t2": 5_000_000, "t3": 15_000_000}
+
+
 def test_more_topics_than_the_least_has_room_for_is_refused_with_what_would_do() -> None:
     with pytest.raises(
-        CannotAdvise, match=r"3 topics with at least 1.0 MB/s each need 3.0 MB/s.*lower --min to 666666"
+        CannotAdvise, match=r"3 topics of broker 1 with at least 1.0 MB/s each need 3.0 MB/s.*lower --min to 666666"
     ):
         advise([topic(name, 1.0) for name in "abc"], Wish(2e6, least=1e6, reserve=0.0))
 
@@ -70,7 +81,7 @@ def test_nothing_recorded_is_only_the_total() -> None:
     assert document.parse(as_yaml([], Wish(1e6))) == {PolicyKey.of_broker(): 1e6}
 
 
-def test_where_records_are_missing_it_says_so() -> None:
+def test_it_says_when_records_are_missing() -> None:
     text = as_yaml([], Wish(1e6), complete=False)
     assert "# Records are missing" in text
     assert document.parse(text) == document.parse(as_yaml([], Wish(1e6)))
@@ -78,20 +89,27 @@ def test_where_records_are_missing_it_says_so() -> None:
 
 
 @given(
-    rates=st.lists(st.floats(0, 1e12), max_size=30),
+    rates=st.lists(st.tuples(st.floats(0, 1e12), st.sets(st.integers(1, 4), min_size=1)), max_size=30),
     total=st.floats(1e3, 1e12),
     headroom=st.floats(0, 3),
     reserve=st.floats(0, 0.9),
     least=st.floats(0, 1),
 )
 def test_never_more_than_the_total_less_the_reserve(
-    rates: list[float], total: float, headroom: float, reserve: float, least: float
+    rates: list[tuple[float, set[int]]], total: float, headroom: float, reserve: float, least: float
 ) -> None:
     wish = Wish(
         total, headroom=headroom, reserve=reserve, least=least * total * (1 - reserve) / max(1, len(rates)) * 0.99
     )
-    advice = advise([topic(f"t{number}", rate) for number, rate in enumerate(rates)], wish)
-    assert sum(each.threshold for each in advice) <= total * (1 - reserve) * (1 + 1e-9)
+    topics = [topic(f"t{n}", rate, broker=min(on), brokers=tuple(on)) for n, (rate, on) in enumerate(rates)]
+    advice = advise(topics, wish)
+    on = {broker: [each for each in advice if broker in each.busiest.brokers] for broker in range(1, 5)}
+    used = {broker: sum(each.threshold for each in each_on) for broker, each_on in on.items()}
+    assert all(size <= total * (1 - reserve) * (1 + 1e-9) for size in used.values())
+    for each in advice:  # what is lowered is on a full broker, of whose topics none has more; but for two digits
+        full = [broker for broker in each.busiest.brokers if used[broker] >= 0.89 * total * (1 - reserve)]
+        most = [max(other.threshold for other in on[broker]) for broker in full]
+        assert not each.is_lowered or min(most) <= each.threshold / 0.89
     assert all(wish.least * (1 - 1e-9) <= each.threshold <= each.wanted for each in advice)
 
 
@@ -100,7 +118,7 @@ def test_never_more_than_the_total_less_the_reserve(
 NAMES = ("clicks", "123", "null", "a" * 249, "x.y_z-1")
 
 
-def test_the_gateway_s_own_reader_takes_it_whatever_topics_are_called() -> None:
+def test_the_gateway_s_own_reader_takes_it_with_any_names_of_topics() -> None:
     advice = advise([topic(name, 100_000.0 + number) for number, name in enumerate(NAMES)], Wish(20e6))
     text = as_yaml(advice, Wish(20e6))
     values = document.parse(text)
@@ -108,7 +126,7 @@ def test_the_gateway_s_own_reader_takes_it_whatever_topics_are_called() -> None:
         PolicyKey.of_broker(): 20e6,
         **{PolicyKey.of_topic(each.busiest.topic): each.threshold for each in advice},
     }
-    PolicySet().alter(PolicySet().diff(values))
+    PolicySet().alter(PolicySet().diff(values), places={1: set(NAMES)})
     assert as_json(advice, Wish(20e6))["document"] == document.load(text)
 
 
@@ -151,7 +169,7 @@ def test_the_percentile_of_first_attempts_on_the_busiest_broker(usage: Callable[
         ]
         lines += records.interval(second, rows)
     (found,) = busiest(usage(lines), Wish(1e9, percentile=50, window_ms=1000))
-    assert found == Busiest("clicks", 2, 100_500.0, 200_000.0, 200, unknown=False)
+    assert found == Busiest("clicks", 2, 100_500.0, 200_000.0, 200, unknown=False, brokers=(1, 2))
 
 
 def test_rates_are_those_of_windows_with_traffic(usage: Callable[[Sequence[str]], DataFrame]) -> None:
@@ -160,7 +178,7 @@ def test_rates_are_those_of_windows_with_traffic(usage: Callable[[Sequence[str]]
     assert (found.rate, found.most, found.windows) == (1500.0, 2000.0, 2), "not diluted by an hour without"
 
 
-def test_attempts_that_nobody_can_tell_from_repeats_are_said_so(usage: Callable[[Sequence[str]], DataFrame]) -> None:
+def test_attempts_that_can_not_be_told_from_repeats_are_said_so(usage: Callable[[Sequence[str]], DataFrame]) -> None:
     rejected = records.Row(outcome="rejected", reason="topic-threshold", bytes=60_000)
     (found,) = busiest(usage(records.interval(0, [rejected], version=1)), Wish(1e9))
     assert found.unknown

@@ -75,7 +75,7 @@ def test_logs_grow_by_what_their_leaders_hold_more_and_a_partition_may_be_new() 
         (_topic(_part(9, 5, 2)), _topic(_part(20, 9, 2, leader=2)), (4, None, 11), "leaders have moved"),
     ],
 )
-def test_where_bytes_are_taken_away_or_changed_offsets_alone_are_compared(
+def test_offsets_alone_are_compared_when_bytes_are_taken_away_or_changed(
     before: TopicLog | None, after: TopicLog, grown: tuple[int, int | None, int | None], said: str
 ) -> None:
     found = growth(before, after)
@@ -154,13 +154,13 @@ def test_transaction_markers_are_78_bytes_and_one_offset_each_and_nothing_else_i
         assert _judged(counted, messages, size).verdict == DIFFERS, "without a transaction there"
 
 
-def test_what_only_looks_like_markers_is_said_to() -> None:
+def test_a_difference_that_only_looks_like_markers_is_said_to() -> None:
     found = _judged(EXACT, 13, 1000 + 3 * 78)
     assert found.verdict == DIFFERS
     assert found.reasons[-1].startswith("3 transaction markers would be just as large, but no broker remembers")
 
 
-def test_where_bytes_are_unknown_markers_and_records_can_not_be_told_apart() -> None:
+def test_without_bytes_markers_and_records_can_not_be_told_apart() -> None:
     found = judge("t", EXACT, Growth(13, None, 900, transactional=True))
     assert (found.verdict, found.markers) == (UNKNOWN, (3, 3))
     assert "that can't be told" in found.reasons[-1]
@@ -181,7 +181,7 @@ def test_a_topic_that_was_made_again_is_unknown_unless_the_new_log_alone_is_too_
 def test_a_usage_log_with_gaps_may_lack_what_the_log_has_more() -> None:
     found = judge("t", EXACT, Growth(11, 1100, 1100), complete=False)
     assert found.reasons == [
-        "100 bytes and 1 messages were not produced through the gateway, or are in what is missing from the usage log"
+        "100 bytes and 1 messages were not produced through the gateway, or are in the gaps of the usage log"
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_snapshot_survives_its_file_and_anything_else_is_refused_in_one_line()
         loads(dumps(snapshot).replace('"version": 1', '"version": 9'))
 
 
-def test_what_is_shown() -> None:
+def test_the_table_that_is_shown() -> None:
     verdicts = [
         _judged(EXACT, 10, 1000),
         judge("longer", LOOSE, Growth(20, None, None, reasons=("because: messages only",))),
@@ -236,7 +236,7 @@ def test_what_is_shown() -> None:
         "               20  differs",
         "    because: messages only",
         "    7 messages were not produced through the gateway",
-        "the usage log is NOT COMPLETE: `produce-gateway audit` says what is missing",
+        "the usage log is NOT COMPLETE: `produce-gateway audit` names the gaps",
         "3 topics: 2 agrees, 1 differs, 0 unknown",
     ]
     answer = as_json(None, _snapshot(5, {}), verdicts, complete=True)
@@ -267,7 +267,7 @@ def _again() -> Verdict:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "nobody to ask: give --bootstrap-servers, or --until FILE"),
+        ((), "no broker to ask: give --bootstrap-servers, or --until FILE"),
         (("--until", "{good}"), "nothing to compare with: give --bootstrap-servers"),
         (("--until", "{good}", "--tables", "t", "--spool", "s"), "--tables can't be read together with --spool"),
         (("--bootstrap-servers", "x:1", "--since", "/nowhere"), "--since: /nowhere: No such file or directory"),

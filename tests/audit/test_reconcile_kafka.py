@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +89,7 @@ def _interval_has_ended(kafka: Cluster, gateway: Gateway, filler: str, before: S
     wait_for("the end of the interval", ended, every_s=0.2)
 
 
-def test_it_agrees_to_the_byte_and_finds_who_goes_past_the_gateway(
+def test_it_agrees_to_the_byte_and_finds_a_producer_that_goes_past_the_gateway(
     spark: SparkSession, kafka: Cluster, gateway: Gateway
 ) -> None:
     clean, passed, quiet = _topic(kafka), _topic(kafka), _topic(kafka)
@@ -131,7 +129,7 @@ def _grown(verdict: Verdict) -> tuple[int, int]:
     return verdict.growth.bytes, verdict.growth.messages
 
 
-def test_transaction_markers_are_told_from_what_nobody_counted(
+def test_transaction_markers_are_told_from_uncounted_records(
     spark: SparkSession, kafka: Cluster, gateway: Gateway
 ) -> None:
     topic = _topic(kafka)
@@ -154,7 +152,7 @@ def test_transaction_markers_are_told_from_what_nobody_counted(
     assert (found.verdict, found.markers) == (DIFFERS, None)
 
 
-def test_what_changes_bytes_in_the_log_leaves_offsets_and_a_topic_made_again_leaves_nothing(
+def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_nothing(
     spark: SparkSession, kafka: Cluster, gateway: Gateway
 ) -> None:
     packed, cut, again = _topic(kafka, compression_type="gzip"), _topic(kafka), _topic(kafka)
@@ -192,7 +190,14 @@ def _made(kafka: Cluster, topic: str) -> bool:
     return True
 
 
-def test_the_command_says_the_same(spark: SparkSession, kafka: Cluster, gateway: Gateway, tmp_path: Path) -> None:
+def test_the_command_says_the_same(
+    spark: SparkSession,
+    kafka: Cluster,
+    gateway: Gateway,
+    command: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
     topic = _topic(kafka)
     _send(kafka.bootstrap_servers, topic, 3)
     beside = _held(kafka, topic)
@@ -201,12 +206,12 @@ def test_the_command_says_the_same(spark: SparkSession, kafka: Cluster, gateway:
     gateway.wait_published(kafka)
     until = tmp_path / "until.json"
     until.write_text(dumps(_look(spark, kafka, topic)))
-    command = [sys.executable, "-m", "gateway.audit", "reconcile", "--until", str(until), "--format", "json"]
-    command += ["--spool", str(gateway.spool), "--margin", "0s", "--topics", topic]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert all(line.startswith("audit ") for line in done.stderr.splitlines()), done.stderr
-    answer = json.loads(done.stdout)
-    assert (done.returncode, answer["agrees"], answer["usage_log_complete"]) == (3, False, True)
+    status = command("reconcile", "--until", until, "--format", "json", "--spool", gateway.spool, "--margin", "0s",
+                     "--topics", topic)  # fmt: skip
+    out, err = capsys.readouterr()
+    assert all(line.startswith("audit ") for line in err.splitlines()), err
+    answer = json.loads(out)
+    assert (status, answer["agrees"], answer["usage_log_complete"]) == (3, False, True)
     assert answer["topics"][0]["reasons"] == [
         f"{beside.bytes:,} bytes and 3 messages were not produced through the gateway"
     ]  # fmt: skip

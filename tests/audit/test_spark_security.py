@@ -108,13 +108,13 @@ def test_batch_and_stream_and_snapshots_are_let_in(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"mechanism": "PLAIN", "password": "neither-this"}, r"refuses who we say we are \(.*Invalid username or"),
-        ({"mechanism": "SCRAM-SHA-512", "password": "neither-this"}, r"refuses who we say we are \(.*invalid cred"),
+        ({"mechanism": "PLAIN", "password": "neither-this"}, r"refuses our credentials \(.*Invalid username or"),
+        ({"mechanism": "SCRAM-SHA-512", "password": "neither-this"}, r"refuses our credentials \(.*invalid cred"),
         ({"mechanism": "PLAIN", "authority": "other"}, r"^no TLS with .* ssl.truststore.location has to hold"),
         ({"mechanism": "PLAIN", "authority": "nowhere"}, r"nowhere.crt"),
     ],
 )
-def test_what_is_wrong_is_one_line_without_a_secret(
+def test_an_error_is_one_line_without_a_secret(
     spark: SparkSession, secured: Secured, wrong: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     properties = secured.properties(**wrong)

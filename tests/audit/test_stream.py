@@ -18,6 +18,7 @@ from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, Question
 from gateway.audit.stream import stream, upkeep
+from policies import usage
 from tests.audit.records import START, Row, changed, interval, lost, truth
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def test_the_tables_answer_what_the_topic_answers(
     }
 
 
-def test_whatever_is_read_again_by_whatever_checkpoint_counts_once(
+def test_a_record_read_again_by_any_checkpoint_counts_once(
     tables: Tables, writer: Writer, batch: Batches, found: list[Found]
 ) -> None:
     parts = _thirds(found)
@@ -187,7 +188,7 @@ def test_whatever_is_read_again_by_whatever_checkpoint_counts_once(
 
 
 def test_a_control_that_appends_counts_twice(tables: Tables, batch: Batches, found: list[Found]) -> None:
-    """What the tests above would say of a job that trusts its checkpoint alone."""
+    """The tests above would find such sums in a job that trusts its checkpoint alone."""
     path = f"{tables.root}/control"
     for records in (found, found[10:]):
         decoded = stream.decode(batch(records), "id")
@@ -292,7 +293,22 @@ def test_fields_of_version_2_are_columns_and_version_1_reads_as_unknown(
     assert {row["group"]: row["offered_bytes"] for row in by} == {"": 270, "web": 100}
 
 
-def test_compaction_changes_no_sum_whatever_goes_on_beside_it(
+def test_volumes_are_in_the_tables_and_tables_from_before_have_none(
+    tables: Tables, writer: Writer, batch: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = usage.Disks((usage.VolumeNote(1, "/a", 100, 80, None, 10.0),), (usage.SpreadNote(1, "clicks", 1, 3),))
+    lines = [interval(0, disks=disks)[0], interval(1)[0]]
+    stream.add(writer, batch([(0, i, line) for i, line in enumerate([*lines, lines[0]])]), "id")
+    seen = tables.read("intervals").orderBy("seq").select("volumes", "spread").collect()
+    assert [tuple(volume) for volume in seen[0]["volumes"]] == [(1, "/a", 100, 80, None, 10)]
+    assert [tuple(each) for each in seen[0]["spread"]] == [(1, "clicks", 1, 3)]
+    assert (seen[1]["volumes"], seen[1]["spread"]) == (None, None)
+    load = store.Tables._load
+    monkeypatch.setattr(store.Tables, "_load", lambda *args: load(*args).drop("volumes", "spread"))
+    assert [row["volumes"] for row in tables.read("intervals").select("volumes").collect()] == [None, None]
+
+
+def test_compaction_changes_no_sum_despite_anything_beside_it(
     tables: Tables, writer: Writer, batch: Batches, found: list[Found]
 ) -> None:
     parts = _thirds(found)

@@ -72,7 +72,7 @@ def test_an_hour_in_uneven_partitions_in_small_batches_loses_nothing(
     assert {key[0] for key in got} == {START // 600_000 * 600_000 + i * 600_000 for i in range(7)}
 
 
-def test_what_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
+def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     spark: SparkSession, kafka: Cluster, tmp_path: Path
 ) -> None:
     topic = "stream-again"

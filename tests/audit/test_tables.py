@@ -84,14 +84,14 @@ def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
     ]
 
 
-def test_what_a_client_named_itself_can_not_move_the_cursor() -> None:
+def test_the_name_a_client_gives_itself_can_not_move_the_cursor() -> None:
     report = _report(("client_id",))
     report.rows[0]["client_id"] = "a\x1b[2Jb\nc\u202e"
     text = tables.as_text(report, ("bytes",))
     assert "a\\x1b[2Jb\\nc\\u202e" in text
 
 
-def test_who_has_no_name_is_said_to_have_none() -> None:
+def test_a_client_without_a_name_is_said_to_have_none() -> None:
     report = _report(("client_id",))
     report.rows[0]["client_id"] = ""
     assert "\n(none)  " in tables.as_text(report, ("bytes",))
@@ -130,7 +130,7 @@ def test_everything_that_is_missing_is_named() -> None:
         "GAP  gw/b1/0: intervals 1 to 2 (2) missing, between the start and 2025-11-20T00:54:00Z",
         "GAP  gw/b1/0: 1 parts of interval 5 missing, between 2025-11-20T00:54:00Z and 2025-11-20T00:54:00.001Z",
         "  … and 10 more",
-        "LOST  gw/b1/0: died; seen up to interval 7 (2025-11-20T00:54:00Z), what it did after that is not known",
+        "LOST  gw/b1/0: died; seen up to interval 7 (2025-11-20T00:54:00Z), its later work is not known",
         "OPEN  gw/b1/0: no final interval; seen up to nothing; it still runs, or died unnoticed",
-        "NOT COMPLETE: the sums above leave out what is named here",
+        "NOT COMPLETE: the sums above leave out the items named here",
     ]

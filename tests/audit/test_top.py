@@ -159,7 +159,7 @@ def test_the_json_has_every_sum() -> None:
     ("args", "said"),
     [
         ((), "nothing to read"),
-        (("--spool", "x", "--by", ""), "--by: who is to be ranked?"),
+        (("--spool", "x", "--by", ""), "--by: name the dimensions to rank"),
         (("--spool", "x", "--by", "user"), "--by: 'user' is none of broker"),
         (("--spool", "x", "--what", "lost"), "argument --what: invalid choice: 'lost'"),
         (("--spool", "x", "--limit", "0"), "--limit: 0 is no number of rows"),

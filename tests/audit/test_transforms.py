@@ -27,6 +27,8 @@ def _row(**fields: object) -> str:
     return changed(GOOD, rows=[fine, {name: value for name, value in (fine | fields).items() if value is not ...}])
 
 
+VOLUME = {"broker": 1, "log_dir": "/a", "total": 5, "available": 4}
+SPREAD = {"broker": 1, "topic": "clicks", "here": 1, "partitions": 3}
 MALFORMED = {
     "nothing": "",
     "blanks": "  ",
@@ -66,6 +68,12 @@ MALFORMED = {
     "a storage factor below 0": changed(GOOD, storage_factor_ppm=-1),
     "a storage factor above 1": changed(GOOD, storage_factor_ppm=usage.PPM + 1),
     "a storage factor as text": changed(GOOD, storage_factor_ppm="1"),
+    "volumes that are no list": changed(GOOD, volumes={}),
+    "a volume that is null": changed(GOOD, volumes=[None]),
+    "a volume without its free space": changed(GOOD, volumes=[{"broker": 1, "log_dir": "/a", "total": 5}]),
+    "a volume's limit below 0": changed(GOOD, volumes=[VOLUME | {"hard": -1}]),
+    "a topic's replicas as text": changed(GOOD, spread=[SPREAD | {"here": "1"}]),
+    "a topic's replicas below 0": changed(GOOD, spread=[SPREAD | {"here": -1}]),
     "no rows": changed(GOOD, rows=...),
     "rows as an object": changed(GOOD, rows={}),
     "a row that is a number": changed(GOOD, rows=[5]),
@@ -87,6 +95,8 @@ MALFORMED = {
 WELL_FORMED = {
     "an interval": GOOD,
     "a final interval without rows": interval(1, (), final=True)[0],
+    "disks": changed(GOOD, volumes=[VOLUME, VOLUME | {"soft": None, "hard": 3}], spread=[SPREAD], other=1),
+    "no disks": changed(GOOD, volumes=None, spread=[]),
     "a lost worker": lost(3),
     "a worker lost before its first interval": lost(-1),
     "a field that is new": changed(GOOD, region="eu", tags=[1, {"a": None}]),
@@ -159,7 +169,7 @@ def _log() -> list[str]:
 
 
 @pytest.mark.parametrize(("by", "window"), [(("topic", "principal"), 60_000), (("broker", "outcome", "reason"), None)])
-def test_sums_are_exact_whatever_comes_twice_and_in_any_order(
+def test_sums_are_exact_with_any_rows_twice_and_in_any_order(
     unique: Make, by: tuple[str, ...], window: int | None
 ) -> None:
     lines = _log()
@@ -171,7 +181,7 @@ def test_sums_are_exact_whatever_comes_twice_and_in_any_order(
     assert len({row[schema.WINDOW] for row in rows if window}) == (3 if window else 0)
 
 
-def test_what_a_policy_would_have_done_is_beside_the_offered_bytes_not_among_them(unique: Make) -> None:
+def test_the_effects_of_an_observed_policy_are_beside_the_offered_bytes_not_among_them(unique: Make) -> None:
     rows = [
         Row(outcome="accepted", bytes=100, messages=1, requests=1, delay_ms=5),
         Row(outcome="would_reject", reason="topic-threshold", bytes=70, messages=1, requests=1, delay_ms=3000),

@@ -20,7 +20,7 @@ def test_killed_at_a_random_moment_the_tables_say_the_truth(spark: SparkSession,
     assert outcome.wrong == []
 
 
-def test_what_is_called_wrong_can_be_seen(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_wrong_table_is_seen_to_be_wrong(spark: SparkSession, tmp_path: Path) -> None:
     """The experiment's own eyes: a table that lacks a commit is not taken for the truth."""
     log = kill_upkeep.lines(12)
     tables = kill_upkeep.fill(spark, tmp_path / "tables", log, 3)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from policies import usage
-from policies.policy_set import PolicyKey
+from policies.policy_values import PolicyKey
 from policies.whatif.replay import replay
 from policies.whatif.rows import Row, Rules
 from tests.audit import records
@@ -54,7 +54,7 @@ def lines_of(rows: Iterable[Row]) -> list[str]:
     return [
         line.decode()
         for (life, seq, start_ms, end_ms), own in intervals.items()
-        for line in usage.encode_interval(*life, seq, own, start_ms=start_ms, end_ms=end_ms)
+        for line in usage.encode_interval(life[0], life[1], life[2], seq, own, start_ms=start_ms, end_ms=end_ms)
     ]
 
 
@@ -180,7 +180,7 @@ def told(*clients: Any, unknown: bool = False) -> Any:
     return Answer(job.Question(("topic",)), list(clients), list(clients), unknown, {1: 1})
 
 
-def test_words_say_who_would_be_hit_and_by_how_much() -> None:
+def test_words_name_the_clients_that_would_be_hit_and_by_how_much() -> None:
     from gateway.audit.whatif.text import in_words
 
     found = told(
@@ -204,14 +204,14 @@ def test_words_where_nothing_differs() -> None:
     )
 
 
-def test_the_table_has_what_was_what_would_have_been_and_the_difference() -> None:
+def test_the_table_has_the_recorded_and_the_replayed_sums_and_the_difference() -> None:
     from gateway.audit.whatif.text import as_text
 
     lines = as_text(told(effect("clicks", accepted=(4000, -1000))), "x.yaml").splitlines()
     assert lines[-1].split() == ["clicks", "accepted", "4,000", "3,000", "-1,000", "-25.0", "%"]
 
 
-def test_beside_rejected_attempts_stands_what_was_finally_dropped() -> None:
+def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
     from gateway.audit.batch import job
     from gateway.audit.whatif.text import as_json, as_text
     from gateway.audit.whatif.whatif import Answer, Effect
@@ -253,6 +253,7 @@ def test_the_json_has_all_three_of_each_measure() -> None:
     (row,) = made["rows"]
     assert [row[name]["bytes"] for name in ("actual", "what_if", "difference")] == [10, 30, 20]
     assert made["clients"][0]["what_if"]["finally_dropped_bytes"] == 30
+    assert 0 <= made["clients"][0]["place"] < 100
 
 
 # --- the command's options --------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ def test_wrong_options(argv: tuple[str, ...], words: str, tmp_path: Path, capsys
     assert words in capsys.readouterr().err
 
 
-def test_what_of_a_configuration_is_replayed() -> None:
+def test_the_parts_of_a_configuration_that_are_replayed() -> None:
     from gateway import config
     from gateway.audit.whatif.command import rules_of
 
@@ -318,3 +319,5 @@ internal: {principals: ["User:mirror"]}
     assert rules.values[PolicyKey.of_topic("clicks")] == 2e6, "a document stands over the file"
     assert rules.exempt_principals == {"User:mirror"}
     assert [note.split(":")[0].split(" is ")[0] for note in notes] == ["mode observe", "request_percentage"]
+    steps = config.parse("{upstream: {bootstrap_servers: 'k:9092'}, thresholds: {enforce_percent: 5}}")
+    assert rules_of(steps, {}, 30.0)[1][0].startswith("enforce_percent: ")

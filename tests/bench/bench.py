@@ -18,12 +18,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cpu import machine
-from load import SCENARIOS, Scenario, build_rawload, limit_in_force, measure
-from processes import BenchError, free_ports
-from profile_worker import INSTRUMENTS, profile
-from report import as_markdown, as_text
-from targets import (
+from gateway.embedded import Cluster, EmbeddedError
+from tests.bench import features
+from tests.bench.cpu import machine
+from tests.bench.java_producer import BROKER_CONFIG, create_topic
+from tests.bench.load import SCENARIOS, Scenario, build_rawload, limit_in_force, measure
+from tests.bench.processes import BenchError, free_ports
+from tests.bench.profile_worker import INSTRUMENTS, profile
+from tests.bench.report import as_markdown, as_text
+from tests.bench.targets import (
     BUSY_THRESHOLDS,
     IDLE_THRESHOLDS,
     MANY_GROUPS,
@@ -34,13 +37,18 @@ from targets import (
     gateway,
     kafka_proxy,
     kafka_proxy_path,
+    make_keystore,
     null_broker,
+    tls_address,
 )
 
-SCALED = ("gateway-2", "gateway-tls", "gateway-tls-2")  # two workers, TLS, both: measured where a scenario says so
+# Two workers, also with groups whose limits they share; TLS; both: measured where a scenario says so.
+SCALED = ("gateway-2", "gateway-2-groups", "gateway-tls", "gateway-tls-2")
 VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
-TARGETS = ("direct", "gateway", *VARIANTS, *SCALED, "kafka-proxy")
-JAVA = ("java-200B", "java-1000B")
+SECURED = ("gateway-tls-both", "kafka-proxy-tls-both")  # TLS with clients and with the broker
+TARGETS = ("direct", "gateway", *VARIANTS, *SCALED, "kafka-proxy", *SECURED)
+JAVA = ("java-200B", "java-1000B", "java-consume")
+FEATURED = (features.SCENARIO.name, features.FLEET_SCENARIO.name)
 ROUNDS, JAVA_ROUNDS, QUICK_SHARE = 5, 3, 0.25
 PROFILE_FACTOR = 5  # of requests: a sampler on the kernel's tick gets some 250 samples a second
 PORTS = 28_000  # below the range from which Linux gives ports to outgoing connections
@@ -69,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    names = [scenario.name for scenario in SCENARIOS] + list(JAVA)
+    names = [*(scenario.name for scenario in SCENARIOS), *JAVA, *FEATURED]
     parser = argparse.ArgumentParser(prog="bench.py", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{JAVA_ROUNDS} rounds of a quarter of the requests")
     parser.add_argument("--only", type=names_of(names), help=f"scenarios, comma-separated: {', '.join(names)}")
@@ -79,7 +87,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--read", type=Path, metavar="FILE", help="measure nothing: print what --json wrote")
     parser.add_argument("--profile", choices=INSTRUMENTS, help="where a worker's time goes, in the first of --only")
-    parser.add_argument("--ports", type=int, default=PORTS, help=f"first of about 90 ports to use ({PORTS})")
+    parser.add_argument("--ports", type=int, default=PORTS, help=f"first of about 150 ports to use ({PORTS})")
     return parser.parse_args(arguments)
 
 
@@ -94,12 +102,12 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def run_all(options: argparse.Namespace) -> dict[str, Any]:
-    wanted = options.only or [scenario.name for scenario in SCENARIOS] + list(JAVA)
+    wanted = options.only or [*(scenario.name for scenario in SCENARIOS), *JAVA, *FEATURED]
     targets = list(options.targets or TARGETS)
-    if "kafka-proxy" in targets and kafka_proxy_path() is None:
+    if kafka_proxy_path() is None and any(name.startswith("kafka-proxy") for name in targets):
         say("kafka-proxy is not on PATH: left out")
-        targets.remove("kafka-proxy")
-    facts = machine(ROOT) | {"kafka_proxy_used": "kafka-proxy" in targets}
+        targets = [name for name in targets if not name.startswith("kafka-proxy")]
+    facts = machine(ROOT) | {"kafka_proxy_used": any(name.startswith("kafka-proxy") for name in targets)}
     rawload = build_rawload()
     rounds = options.rounds or (JAVA_ROUNDS if options.quick else ROUNDS)
     share = QUICK_SHARE if options.quick else 1.0
@@ -110,6 +118,10 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
             results += run_raw(rawload, raw, targets, rounds, share, options.ports, Path(run_dir))
         if java := [name for name in JAVA if name in wanted]:
             results += run_java(java, targets, options.rounds or JAVA_ROUNDS, share, options.ports, Path(run_dir))
+        if features.SCENARIO.name in wanted:
+            results.append(run_features(rawload, rounds, share, options.ports, Path(run_dir)))
+        if features.FLEET_SCENARIO.name in wanted:
+            results.append(run_fleet(rawload, rounds, share, options.ports, Path(run_dir)))
     return {"machine": facts | {"load_after": os.getloadavg()[0]}, "scenarios": results}
 
 
@@ -125,10 +137,11 @@ def run_raw(
     """The Go load against the Go null broker."""
     results = []
     with ExitStack() as stack:
-        ports = free_ports(ports, 80)
-        upstream, broker = stack.enter_context(null_broker(rawload, ports, run_dir))
+        ports = free_ports(ports, 120)
+        keystore = make_keystore(run_dir / "broker.pem") if set(names) & set(SECURED) else None
+        upstream, broker = stack.enter_context(null_broker(rawload, ports, run_dir, keystore))
         needed = [name for name in names if any(takes_part(name, scenario) for scenario in scenarios)]
-        targets = start(stack, needed, upstream, ports, run_dir)
+        targets = start(stack, needed, upstream, ports, run_dir, keystore)
         for scenario in scenarios:
             requests = int(scenario.requests * share)
 
@@ -139,6 +152,7 @@ def run_raw(
             turns = [target for target in targets if takes_part(target.name, scenario)]
             results.append(
                 {"name": scenario.name, "title": scenario.title, "per": scenario.per, "bar": scenario.bar,
+                 "tls_bar": scenario.tls_bar,
                  "units": requests, "rounds": take_turns(scenario.title, turns, rounds, take)}
             )  # fmt: skip
     return results
@@ -147,6 +161,8 @@ def run_raw(
 def takes_part(target: str, scenario: Scenario) -> bool:
     if target in VARIANTS:
         return scenario.limited
+    if target in SECURED:
+        return scenario.tls_bar is not None
     return scenario.scaled or target not in SCALED
 
 
@@ -154,20 +170,14 @@ def run_java(
     wanted: Sequence[str], names: Sequence[str], rounds: int, share: float, ports: int, run_dir: Path
 ) -> list[dict[str, Any]]:
     """Kafka's ProducerPerformance against a real broker."""
-    from java_producer import BROKER_CONFIG, JAVA_SCENARIOS, JavaScenario, create_topic, measure_java
-
-    from gateway.embedded import Cluster, EmbeddedError
+    from tests.bench.java_consumer import CONSUMER_SCENARIOS, measure_consumer, store_records
+    from tests.bench.java_producer import JAVA_SCENARIOS, JavaScenario, measure_java
 
     results = []
     ports = free_ports(ports, 50)
-    try:
-        cluster = Cluster(brokers=1, overrides=BROKER_CONFIG, port=ports + 40).open()
-    except EmbeddedError as error:
-        raise BenchError(f"no real broker: {error}") from error
     with ExitStack() as stack:
-        stack.callback(cluster.stop)
-        create_topic(cluster)
-        names = [name for name in names if name not in (*VARIANTS, *SCALED)]
+        cluster = real_broker(stack, ports + 40)
+        names = [name for name in names if name not in (*VARIANTS, *SCALED, *SECURED)]
         targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir)
         for scenario in JAVA_SCENARIOS:
             if scenario.name not in wanted:
@@ -183,12 +193,78 @@ def run_java(
                 {"name": scenario.name, "title": scenario.title, "per": "record", "bar": None, "units": records,
                  "rounds": take_turns(scenario.title, targets, rounds, take)}
             )  # fmt: skip
+        for consuming in CONSUMER_SCENARIOS:
+            if consuming.name not in wanted:
+                continue
+            count = int(consuming.records * share)
+            store_records(cluster, count)
+
+            def consume(target: Target, count: int = count) -> Sample:
+                return measure_consumer(cluster, target, count)
+
+            consume(direct(cluster.bootstrap_servers))  # the broker warms up
+            results.append(
+                {"name": consuming.name, "title": consuming.title, "per": "record", "bar": None, "units": count,
+                 "rounds": take_turns(consuming.title, targets, rounds, consume)}
+            )  # fmt: skip
     return results
 
 
-def start(stack: ExitStack, names: Sequence[str], upstream: str, ports: int, run_dir: Path) -> list[Target]:
-    """Takes ports `ports` + 10 to `ports` + 79, in the order in which they take turns."""
+def real_broker(stack: ExitStack, port: int) -> Cluster:
+    """One broker with the topic `load`, until the stack is left."""
+    try:
+        cluster = Cluster(brokers=1, overrides=BROKER_CONFIG, port=port).open()
+    except EmbeddedError as error:
+        raise BenchError(f"no real broker: {error}") from error
+    stack.callback(cluster.stop)
+    create_topic(cluster)
+    return cluster
+
+
+def run_features(rawload: Path, rounds: int, share: float, ports: int, run_dir: Path) -> dict[str, Any]:
+    """A gateway with each of them, beside one without."""
+    scenario, requests = features.SCENARIO, int(features.SCENARIO.requests * share)
+    with ExitStack() as stack:
+        ports = free_ports(ports, (len(features.FEATURES) + 1) * features.PORTS_EACH)
+        keystore = make_keystore(run_dir / "features-broker.pem")
+        running = {each.target.name: each for each in features.start_features(stack, rawload, ports, run_dir, keystore)}
+
+        def take(target: Target) -> Sample:
+            with running[target.name].feature.during(target) as more:
+                return measure(rawload, target, scenario, requests, running[target.name].broker) | more
+
+        done = take_turns(scenario.title, [each.target for each in running.values()], rounds, take)
+    return result_of(scenario, requests, done, features.PLAIN)
+
+
+def run_fleet(rawload: Path, rounds: int, share: float, ports: int, run_dir: Path) -> dict[str, Any]:
+    """A group that two gateways share, in front of a real broker."""
+    scenario, requests = features.FLEET_SCENARIO, int(features.FLEET_SCENARIO.requests * share)
+    with ExitStack() as stack:
+        ports = free_ports(ports, 50)
+        cluster = real_broker(stack, ports + 40)
+        targets = features.start_fleet(stack, cluster.bootstrap_servers, ports, run_dir)
+        done = take_turns(
+            scenario.title, targets, rounds,
+            lambda target: measure(rawload, target, scenario, requests, cluster.broker(1).pid or 0),
+        )  # fmt: skip
+    return result_of(scenario, requests, done, features.PLAIN)
+
+
+def result_of(scenario: Scenario, requests: int, rounds: list[dict[str, Sample]], reference: str) -> dict[str, Any]:
+    """As run_raw has them; ratios are to `reference`."""
+    return {
+        "name": scenario.name, "title": scenario.title, "per": scenario.per, "bar": None, "units": requests,
+        "reference": reference, "rounds": rounds,
+    }  # fmt: skip
+
+
+def start(
+    stack: ExitStack, names: Sequence[str], upstream: str, ports: int, run_dir: Path, ca: Path | None = None
+) -> list[Target]:
+    """Takes ports `ports` + 10 to `ports` + 119, in the order in which they take turns."""
     run_dir = Path(tempfile.mkdtemp(dir=run_dir))
+    secure_upstream = tls_address(upstream)
 
     def idle(name: str, port: int, workers: int = 1, *, secure: bool = False) -> Target:
         more = {"workers": workers}
@@ -204,9 +280,20 @@ def start(stack: ExitStack, names: Sequence[str], upstream: str, ports: int, run
             gateway("gateway-groups", upstream, ports + 40, IDLE_THRESHOLDS, run_dir, more=MANY_GROUPS)
         ),
         "gateway-2": lambda: idle("gateway-2", ports + 50, workers=2),
+        "gateway-2-groups": lambda: stack.enter_context(
+            gateway(
+                "gateway-2-groups", upstream, ports + 80, IDLE_THRESHOLDS, run_dir, more=MANY_GROUPS | {"workers": 2}
+            )
+        ),
         "gateway-tls": lambda: idle("gateway-tls", ports + 60, secure=True),
         "gateway-tls-2": lambda: idle("gateway-tls-2", ports + 70, workers=2, secure=True),
         "kafka-proxy": lambda: stack.enter_context(kafka_proxy(upstream, ports + 30, run_dir)),
+        "gateway-tls-both": lambda: stack.enter_context(
+            gateway("gateway-tls-both", secure_upstream, ports + 90, IDLE_THRESHOLDS, run_dir, secure=True, ca=ca)
+        ),
+        "kafka-proxy-tls-both": lambda: stack.enter_context(
+            kafka_proxy(secure_upstream, ports + 100, run_dir, "kafka-proxy-tls-both", ca)
+        ),
     }
     return [begin[name]() for name in TARGETS if name in names]
 

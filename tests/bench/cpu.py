@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -30,6 +31,21 @@ def _stat(pid: int) -> tuple[int, float] | None:
 
 def tree_cpu(root: int) -> dict[int, float]:
     """CPU seconds so far of `root` and each of its living descendants, by process id."""
+    return {pid: cpu for pid, (_, cpu) in _tree(root).items()}
+
+
+def tree_memory(root: int) -> int:
+    """Bytes of memory of `root` and its living descendants; what processes share is counted once."""
+    found = 0
+    for pid in _tree(root):
+        with contextlib.suppress(OSError):  # it has just ended
+            rollup = (_PROC / str(pid) / "smaps_rollup").read_text()
+            found += sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+    return found
+
+
+def _tree(root: int) -> dict[int, tuple[int, float]]:
+    """Parent and CPU seconds of `root` and each of its living descendants."""
     pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
     stats = {pid: found for pid in pids if (found := _stat(pid)) is not None}
     children: dict[int, list[int]] = {}
@@ -38,7 +54,7 @@ def tree_cpu(root: int) -> dict[int, float]:
     tree, todo = {}, [root] if root in stats else []
     while todo:
         pid = todo.pop()
-        tree[pid] = stats[pid][1]
+        tree[pid] = stats[pid]
         todo += children.get(pid, [])
     return tree
 

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from gateway.channel import Demand
 from gateway.control.fleet import FleetControl
@@ -24,7 +25,8 @@ from gateway.fleet.peers import Peers
 from gateway.fleet.reports import Reporter
 from policies.fleet.shares import Use
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, EXISTS, PUBLISH_BYTES, PUBLISH_MSGS
-from policies.policy_set import PolicyKey, PolicySet
+from policies.policy_set import PolicySet
+from policies.policy_values import PolicyKey
 from tests.bench.resource_model import Model, Uses, boot_of, changed, usage
 from tests.gateway.fleet_play import Reporter as Other
 
@@ -36,8 +38,9 @@ RATES = (PUBLISH_BYTES, PUBLISH_MSGS, DISPATCH_BYTES, DISPATCH_MSGS)
 class Exchange:
     """The exchange's place, as FleetControl sees it."""
 
-    up, problem, dropped = True, "", dict[str, int]()
-    sent = sent_bytes = received = received_bytes = 0
+    health = SimpleNamespace(up=True, problem="")
+    writer = SimpleNamespace(sent=0, sent_bytes=0)
+    received = received_bytes = 0
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
@@ -55,7 +58,7 @@ class Gateway:
         self.control.set_policies(PolicySet(values | {PolicyKey.of_group(name, EXISTS): 1.0 for name in names}))
         for number in range(WORKERS):
             self.control.join(number, lambda message: True)
-        self.control.known.set()
+        self.control.reach.known.set()
         self.control.follow_exchange(True)
         self.steps: dict[str, list[float]] = defaultdict(list)
 
@@ -72,7 +75,7 @@ class Gateway:
 
     def report(self) -> list[bytes]:
         """As Exchange does it."""
-        messages = []
+        messages: list[bytes] = []
         present = Present({}, more=True)
         while present.more:
             with self._step("a report: what changed"):

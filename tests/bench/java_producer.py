@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import admin
-from load import cpu_figures, snapshot, spent
-from processes import BenchError
-from targets import Target
 
 from gateway.embedded import Cluster, EmbeddedError
+from tests.bench.load import cpu_figures, snapshot, spent
+from tests.bench.processes import BenchError
+from tests.bench.targets import Target
 
 TOPIC = "load"
 PARTITIONS = 4
@@ -43,9 +43,7 @@ JAVA_SCENARIOS = (
 
 def create_topic(cluster: Cluster) -> None:
     client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    topic = admin.NewTopic(  # type: ignore[attr-defined]  # it comes from a C module
-        TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=TOPIC_CONFIG
-    )
+    topic = admin.NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=TOPIC_CONFIG)
     client.create_topics([topic])[TOPIC].result(30)
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cpu import command_line, tree_cpu
-from processes import BenchError
-from targets import Target, cache_dir
+from tests.bench.cpu import command_line, tree_cpu
+from tests.bench.processes import BenchError
+from tests.bench.targets import Target, cache_dir
 
 SOURCES = Path(__file__).resolve().parent / "rawload"
 TIMEOUT_S = 180.0  # for one measured stretch: far beyond what any takes
@@ -40,14 +40,21 @@ class Scenario:
     idempotent: bool = False
     limited: bool = False  # also measured with a limit in force on another topic
     scaled: bool = False  # also measured with two workers, and over TLS
+    tls_bar: float | None = None  # `bar` where both sides have TLS; None: not measured so
     partitions: int = 1  # of each request
     depth: int = 5
+    rate: int = 0  # requests per second; 0: as fast as answers come
 
 
 SCENARIOS = (
     Scenario("small-4", "215-byte requests, 4 connections", 215, 4, 150_000, "request", 0.45, limited=True),
     Scenario(
-        "small-64", "215-byte requests, 64 connections", 215, 64, 150_000, "request", 0.45, limited=True, scaled=True
+        "small-64", "215-byte requests, 64 connections", 215, 64, 150_000, "request", 0.45, limited=True, scaled=True,
+        tls_bar=0.6,
+    ),
+    Scenario(
+        "half-64", "215-byte requests, 64 connections, 15,000 a second, one in flight each", 215, 64, 60_000, "request",
+        None, depth=1, rate=15_000,
     ),
     Scenario(
         "idempotent-64", "215-byte requests of idempotent producers, 64 connections", 215, 64, 150_000, "request", 0.45,
@@ -57,8 +64,8 @@ SCENARIOS = (
         "wide-64", "6,000-byte requests of 50 partitions, 64 connections", 6_000, 64, 40_000, "request", None,
         scaled=True, partitions=50,
     ),
-    Scenario("100KB", "100,000-byte requests, 4 connections", 100_000, 4, 25_000, "GB", 0.7, scaled=True),
-    Scenario("1MB", "1,000,000-byte requests, 4 connections", 1_000_000, 4, 3_000, "GB", 0.9),
+    Scenario("100KB", "100,000-byte requests, 4 connections", 100_000, 4, 25_000, "GB", 0.7, scaled=True, tls_bar=0.9),
+    Scenario("1MB", "1,000,000-byte requests, 4 connections", 1_000_000, 4, 3_000, "GB", 0.9, tls_bar=0.9),
 )  # fmt: skip
 
 
@@ -122,6 +129,8 @@ def measure(rawload: Path, target: Target, scenario: Scenario, requests: int, br
         "-hold", "-warm", "500ms", "-n", str(requests), "-size", str(scenario.bytes), "-c", str(scenario.connections),
         "-d", str(scenario.depth), "-p", str(scenario.partitions),
     ]  # fmt: skip
+    if scenario.rate:
+        flags += ["-rate", str(scenario.rate)]
     if scenario.idempotent:
         flags += ["-pid", str(next(_producer_ids))]
     with tool(rawload, target, *flags) as process:

@@ -15,10 +15,10 @@ import signal
 import subprocess
 from pathlib import Path
 
-from cpu import command_line, tree_cpu
-from load import Scenario, measure
-from processes import BenchError
-from targets import IDLE_THRESHOLDS, Target, gateway, null_broker
+from tests.bench.cpu import command_line, tree_cpu
+from tests.bench.load import Scenario, measure
+from tests.bench.processes import BenchError
+from tests.bench.targets import IDLE_THRESHOLDS, Target, gateway, null_broker
 
 INSTRUMENTS = ("lines", "calls", "perf")
 WORKER = "gateway.data"  # what a worker's command line has in it

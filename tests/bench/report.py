@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 REFERENCE = "kafka-proxy"
+BOTH = "-tls-both"  # of the names of targets with TLS on both sides, which are compared with each other
 PAIRS = (("gateway", "gateway-2"), ("gateway-tls", "gateway-tls-2"))  # one worker, and two
 WORKER = "gateway.data"  # what a worker's command line has in it
 
@@ -24,10 +25,15 @@ def _over(rounds: Sequence[Round], target: str, key: str) -> list[float]:
     return [float(samples[target][key]) for samples in rounds if key in samples.get(target, {})]
 
 
-def ratios(rounds: Sequence[Round], target: str, key: str) -> list[float]:
-    """The target's CPU by the reference's, one per round that has both."""
-    both = (samples for samples in rounds if key in samples.get(target, {}) and key in samples.get(REFERENCE, {}))
-    return [float(samples[target][key] / samples[REFERENCE][key]) for samples in both if samples[REFERENCE][key]]
+def reference_of(target: str) -> str:
+    return REFERENCE + BOTH if target.endswith(BOTH) else REFERENCE
+
+
+def ratios(rounds: Sequence[Round], target: str, key: str, by: str | None = None) -> list[float]:
+    """The target's CPU by that of `by` or of its usual reference, one per round that has both."""
+    by = by or reference_of(target)
+    both = (samples for samples in rounds if key in samples.get(target, {}) and key in samples.get(by, {}))
+    return [float(samples[target][key] / samples[by][key]) for samples in both if samples[by][key]]
 
 
 def _speed(rounds: Sequence[Round], target: str, per: str) -> float:
@@ -40,33 +46,45 @@ def _ratio_text(found: Sequence[float]) -> str:
     return f"{median(found):.2f} ({min(found):.2f}–{max(found):.2f})" if found else "–"
 
 
-def _row(rounds: Sequence[Round], target: str, per: str) -> list[str]:
+def _median_text(found: Sequence[float]) -> str:
+    return f"{median(found):.2f}" if found else "–"
+
+
+def _row(rounds: Sequence[Round], target: str, per: str, by: str) -> list[str]:
     key = _UNITS[per][2]
     used = _over(rounds, target, key)
     return [
         target,
         f"{_speed(rounds, target, per):,.0f}",
-        f"{median(used):.2f}" if used else "–",
-        "1" if target == REFERENCE else _ratio_text(ratios(rounds, target, key)),
-        f"{median(_over(rounds, target, 'p50_ms')):.2f}",
-        f"{median(_over(rounds, target, 'p99_ms')):.2f}",
+        _median_text(used),
+        "1" if target == by else _ratio_text(ratios(rounds, target, key, by)),
+        _median_text(_over(rounds, target, "p50_ms")),
+        _median_text(_over(rounds, target, "p99_ms")),
     ]
 
 
 def _table(scenario: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     speed, cpu, _ = _UNITS[scenario["per"]]
-    head = ["", speed, cpu, f"of {REFERENCE}'s", "p50 ms", "p99 ms"]
-    return head, [_row(scenario["rounds"], target, scenario["per"]) for target in scenario["rounds"][0]]
+    rounds, by = scenario["rounds"], scenario.get("reference")
+    head = ["", speed, cpu, f"of {by or REFERENCE}'s", "p50 ms", "p99 ms"]
+    return head, [_row(rounds, target, scenario["per"], by or reference_of(target)) for target in rounds[0]]
+
+
+def _notes(scenario: Mapping[str, Any]) -> list[str]:
+    """What was measured beside CPU and time."""
+    rounds = scenario["rounds"]
+    memory = {target: _over(rounds, target, "kib_per_connection") for target in rounds[0]}
+    return [f"{target}: {median(found):.1f} KiB of memory each" for target, found in memory.items() if found]
 
 
 def bars(scenarios: Iterable[Mapping[str, Any]]) -> list[tuple[str, float, float]]:
     """(scenario, median ratio of the gateway's CPU to kafka-proxy's, highest ratio we accept) where both ran."""
     found = []
     for scenario in scenarios:
-        if scenario.get("bar") is not None:
-            got = ratios(scenario["rounds"], "gateway", _UNITS[scenario["per"]][2])
-            if got:
-                found.append((str(scenario["title"]), median(got), float(scenario["bar"])))
+        for key, target, what in (("bar", "gateway", ""), ("tls_bar", f"gateway{BOTH}", ", TLS on both sides")):
+            got = ratios(scenario["rounds"], target, _UNITS[scenario["per"]][2])
+            if got and scenario.get(key) is not None:
+                found.append((f"{scenario['title']}{what}", median(got), float(scenario[key])))
     return found
 
 
@@ -133,7 +151,7 @@ def _size(scenario: Mapping[str, Any]) -> str:
 def as_text(run: Mapping[str, Any]) -> str:
     lines = _facts(run)
     for scenario in run["scenarios"]:
-        lines += ["", f"{scenario['title']} ({_size(scenario)})", *_aligned(*_table(scenario))]
+        lines += ["", f"{scenario['title']} ({_size(scenario)})", *_aligned(*_table(scenario)), *_notes(scenario)]
     if rows := _all_scaling(run):
         lines += ["", *_aligned(_SCALING_HEAD, rows)]
     if met := bars(run["scenarios"]):
@@ -161,6 +179,7 @@ def as_markdown(run: Mapping[str, Any]) -> str:
     lines = [f"- {fact}" for fact in _facts(run)]
     for scenario in run["scenarios"]:
         lines += ["", f"**{scenario['title']}** ({_size(scenario)})", "", *_in_markdown(*_table(scenario))]
+        lines += [line for note in _notes(scenario) for line in ("", f"{note}.")]
     if rows := _all_scaling(run):
         lines += ["", *_in_markdown(_SCALING_HEAD, rows)]
     if met := bars(run["scenarios"]):

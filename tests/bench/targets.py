@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from processes import BenchError, running, wait_for_port
+
+from tests.bench.processes import BenchError, running, wait_for_port
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
@@ -43,7 +45,7 @@ BUSY_THRESHOLDS = {
 MANY_GROUPS = {
     "resource_groups": {
         "topic_pattern": "{tenant}",
-        "groups": {f"g{i}": {"publishRateInBytes": "1GB", "publishRateInMsgs": 100_000_000} for i in range(5000)},
+        "groups": {f"g{i}": {"publishRateInBytes": "100GB", "publishRateInMsgs": 100_000_000} for i in range(5000)},
         "tenants": {"load": "g0"} | {f"t{i}": f"g{i}" for i in range(1, 5000)},
     }
 }
@@ -64,12 +66,23 @@ def direct(upstream: str) -> Target:
     return Target("direct", upstream, upstream, None)
 
 
+def tls_address(address: str) -> str:
+    """That of the null broker's listener with TLS: the port behind the plain one."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}"
+
+
 @contextmanager
-def null_broker(rawload: Path, port: int, run_dir: Path) -> Iterator[tuple[str, int]]:
-    """Address and process id of a broker that keeps nothing."""
-    log = run_dir / "null-broker.log"
+def null_broker(
+    rawload: Path, port: int, run_dir: Path, keystore: Path | None = None, more_topics: Sequence[str] = ()
+) -> Iterator[tuple[str, int]]:
+    """Address and process id of a broker that keeps nothing. With a keystore it listens at `tls_address` as well."""
+    log = run_dir / f"null-broker-{port}.log"
     address = f"{HOST}:{port}"
-    with running([str(rawload), "-null", address, "-topics", "load,busy"], log) as process:
+    secure = ["-null-tls", tls_address(address), "-pem", str(keystore)] if keystore is not None else []
+    with running(
+        [str(rawload), "-null", address, "-topics", ",".join(("load", "busy", *more_topics)), *secure], log
+    ) as process:
         wait_for_port(process, port, log)
         yield address, process.pid
 
@@ -95,24 +108,31 @@ def gateway(
     env: dict[str, str] | None = None,
     more: dict[str, Any] | None = None,
     secure: bool = False,
+    ca: Path | None = None,
+    root: Path = ROOT,
 ) -> Iterator[Target]:
-    """Takes ports `port` to `port` + 9. `more`: keys of its configuration. `secure`: clients speak TLS to it."""
-    log, config = run_dir / f"{name}.log", run_dir / f"{name}.yaml"
-    spool = run_dir / f"{name}-spool"
+    """Takes ports `port` to `port` + 9. `more`: keys of its configuration. `secure`: clients speak TLS to it. `ca`: so
+    does it with the broker, whose certificate that is. `root`: of the checkout whose code it runs.
+    """
+    file = re.sub(r"\W+", "-", name)
+    log, config = run_dir / f"{file}.log", run_dir / f"{file}.yaml"
+    spool = run_dir / f"{file}-spool"
     spool.mkdir()
     settings = gateway_config(upstream, port, thresholds, spool) | (more or {})
     if secure:
-        settings["listener"]["ssl.keystore.location"] = str(make_keystore(run_dir / f"{name}.pem"))
+        settings["listener"]["ssl.keystore.location"] = str(make_keystore(run_dir / f"{file}.pem"))
+    if ca is not None:
+        settings["upstream"] |= {"security.protocol": "SSL", "ssl.ca.location": str(ca)}
     config.write_text(yaml.safe_dump(settings))
     node_port = port + 1 + NODE_ID
     command = [sys.executable, "-m", "gateway", "serve", str(config)]
-    with running(command, log, env=env, cwd=ROOT) as process:
+    with running(command, log, env={"PYTHONPATH": str(root)} | (env or {}), cwd=root) as process:
         wait_for_port(process, node_port, log)
         yield Target(name, f"{HOST}:{port}", f"{HOST}:{node_port}", process.pid, secure)
 
 
 def make_keystore(path: Path) -> Path:
-    """A certificate that nobody need trust, and its key, as `ssl.keystore.location` takes them."""
+    """A certificate for this host, signed by itself, and its key, as `ssl.keystore.location` takes them."""
     if shutil.which("openssl") is None:
         raise BenchError("the targets with TLS need openssl on PATH, for a certificate")
     certificate = path.with_suffix(".crt")
@@ -128,7 +148,16 @@ def make_keystore(path: Path) -> Path:
         "-days",
         "30",
     ]
-    command += ["-subj", f"/CN={HOST}", "-keyout", str(path), "-out", str(certificate)]
+    command += [
+        "-subj",
+        f"/CN={HOST}",
+        "-addext",
+        f"subjectAltName=IP:{HOST}",
+        "-keyout",
+        str(path),
+        "-out",
+        str(certificate),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     path.write_text(path.read_text() + certificate.read_text())
     return path
@@ -139,19 +168,27 @@ def kafka_proxy_path() -> str | None:
 
 
 @contextmanager
-def kafka_proxy(upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
-    """grepplabs' kafka-proxy with its defaults, on loopback. The one broker's address is mapped to one listener."""
+def kafka_proxy(
+    upstream: str, port: int, run_dir: Path, name: str = "kafka-proxy", ca: Path | None = None
+) -> Iterator[Target]:
+    """grepplabs' kafka-proxy with its defaults, on loopback. The one broker's address is mapped to one listener. `ca`:
+    with TLS on both sides; the broker's certificate.
+    """
     path = kafka_proxy_path()
     if path is None:
         raise BenchError("kafka-proxy is not on PATH")
-    log, address = run_dir / "kafka-proxy.log", f"{HOST}:{port}"
+    log, address = run_dir / f"{name}.log", f"{HOST}:{port}"
     command = [
         path, "server", "--bootstrap-server-mapping", f"{upstream},{address}", "--default-listener-ip", HOST,
         "--http-listen-address", f"{HOST}:{port + 1}",
     ]  # fmt: skip
+    if ca is not None:
+        keystore = str(make_keystore(run_dir / f"{name}.pem"))
+        command += ["--tls-enable", "--tls-ca-chain-cert-file", str(ca), "--proxy-listener-tls-enable"]
+        command += ["--proxy-listener-cert-file", keystore, "--proxy-listener-key-file", keystore]
     with running(command, log) as process:
         wait_for_port(process, port, log)
-        yield Target("kafka-proxy", address, address, process.pid)
+        yield Target(name, address, address, process.pid, secure=ca is not None)
 
 
 def cache_dir() -> Path:

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as Place
@@ -50,11 +51,16 @@ def kill_broker(scene: Scene, *nodes: int) -> None:
     scene.progress(SOME)
 
 
+def replaced(scene: Scene, number: int, pid: int) -> bool:
+    """Whether that worker is another process by now."""
+    return scene.gateway.worker(number) not in (0, pid)
+
+
 def kill_worker(scene: Scene, *numbers: int) -> None:
     for number in numbers:
         first = scene.gateway.worker(number)
         os.kill(first, signal.SIGKILL)
-        wait_for("another worker", lambda n=number, pid=first: scene.gateway.worker(n) not in (0, pid), RECOVERY_S)
+        wait_for("another worker", partial(replaced, scene, number, first), RECOVERY_S)
         scene.progress(SOME)
 
 
@@ -182,9 +188,9 @@ def move_leaders(scene: Scene) -> None:
         for turn in range(2 * BROKERS):
             orders = {n: [(n + turn + k) % BROKERS + 1 for k in range(BROKERS)] for n in range(PARTITIONS)}
             mover.alter_partition_reassignments({Partition(t, n): orders[n] for t in topics for n in orders})
-            wait_for("the new order", lambda m=mover: not m.list_partition_reassignments(), RECOVERY_S)
+            wait_for("the new order", lambda: not mover.list_partition_reassignments(), RECOVERY_S)
             admin.elect_leaders(ElectionType.PREFERRED, [Place(t, n) for t in topics for n in orders]).result(30)
-            wait_for("new leaders", lambda want=orders: led_as(admin, topics, want), RECOVERY_S)
+            wait_for("new leaders", partial(led_as, admin, topics, orders), RECOVERY_S)
             scene.progress(SOME // 3)
     finally:
         mover.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from gateway import embedded
+from tests.background import Telling
 
 CLIENT = "librdkafka"
 TELL_S = 0.2
@@ -47,47 +46,26 @@ class Task:
     client_id: str = ""
 
 
-class Load:
-    """The process, seen from outside. `progress`: records acknowledged or seen so far, as it told last."""
+class Load(Telling):
+    """The process, seen from outside. `progress`: records acknowledged or seen so far."""
 
     def __init__(self, task: Task) -> None:
+        super().__init__([sys.executable, "-m", "tests.chaos.load", json.dumps(asdict(task))])
         self.task = task
-        command = [sys.executable, "-m", "tests.chaos.load", json.dumps(asdict(task))]
-        self._process = embedded.spawn(command, stdout=subprocess.PIPE, text=True)
-        self.progress = 0
-        self._last = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def stop(self) -> None:
         """Let it come to its end; `result` waits for that."""
-        self._process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGTERM)
 
     def result(self) -> dict[str, Any]:
         """What it saw; it is gone afterwards."""
         try:
-            self._process.wait(FLUSH_S + 30)
+            self.process.wait(FLUSH_S + 30)
         finally:
-            self.kill()
-        assert self._process.returncode == 0, (
-            f"{self.task.role} {self.task.run}: exit status {self._process.returncode}"
-        )
-        found: dict[str, Any] = json.loads(self._last)
+            self.close()
+        assert self.process.returncode == 0, f"{self.task.role} {self.task.run}: exit status {self.process.returncode}"
+        found: dict[str, Any] = json.loads(self.last)
         return found
-
-    def kill(self) -> None:
-        """End it whatever it is doing."""
-        embedded.reap(self._process)
-        self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._last = line.strip()
-            if self._last.isdigit():
-                self.progress = int(self._last)
 
 
 class _Producing:

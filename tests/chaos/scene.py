@@ -310,11 +310,11 @@ class Scene:
                     client_id=f"{run}-{self.name}",
                 )
             )
-            stack.callback(self.loads[run].kill)
+            stack.callback(self.loads[run].close)
         self.loads["consumer"] = Load(
             Task("consume", bootstrap, list(self.topics.values()), f"readers-{self.name}", PARTITIONS)
         )
-        stack.callback(self.loads["consumer"].kill)
+        stack.callback(self.loads["consumer"].close)
 
     # --- after --------------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import random
 import statistics
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 from gateway.embedded import wait_for
+from tests.background import Background
 from tests.chaos.faults import API_VERSIONS, nothing, resident
 from tests.chaos.scene import BROKERS, HEADER, RECOVERY_S, Chaos, Fault, Scene
 from tests.clients import processes
@@ -41,24 +40,13 @@ class Measure(NamedTuple):
     form: str = "{:.0f}"
 
 
-class Strangers:
+class Strangers(Background):
     """Opens connections, asks, produces to a topic that isn't there, and goes; from the beginning of its `with` on."""
 
     def __init__(self, gateway: Gateway) -> None:
+        super().__init__()
         self._gateway = gateway
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="strangers")
         self.came = self.turned_away = 0
-
-    def __enter__(self) -> Strangers:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(1 / PER_S):

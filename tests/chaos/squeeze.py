@@ -13,8 +13,8 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from types import TracebackType
 
+from tests.background import Background
 from tests.integration.gateways import Gateway
 
 BROKERS = ("1", "2", "3")
@@ -26,26 +26,15 @@ NOT_SET = 404
 AWAY = (OSError, http.client.HTTPException)  # nobody answers, or not to the end, or with an error
 
 
-class Squeeze:
+class Squeeze(Background):
     """Lowers and takes back from the beginning of its `with` to its end; thresholds are the file's again then."""
 
     def __init__(self, gateway: Gateway, topic: str) -> None:
+        super().__init__()
         self._gateway = gateway
         self._topic = topic
-        self._stop = threading.Event()
         self.refusal = ""  # the last one, for who wonders why nothing bites
         self._turn = threading.Lock()  # held while thresholds are low
-        self._thread = threading.Thread(target=self._run, name="squeeze")
-
-    def __enter__(self) -> Squeeze:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:

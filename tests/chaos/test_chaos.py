@@ -10,6 +10,8 @@ from tests.chaos import toxiproxy
 from tests.chaos.faults import kill_control, kill_worker, reset
 from tests.chaos.scene import BROKERS, Chaos, Fault, Scene, play
 
+PACE = 0.5  # of the load of `make chaos`
+
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
@@ -34,8 +36,8 @@ def reset_both_sides(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("kills", kill_own, kills=1, again=BROKERS),
-        Fault("resets", reset_both_sides, again=2 * BROKERS, proxied=True),
+        Fault("kills", kill_own, kills=1, again=BROKERS, pace=PACE),
+        Fault("resets", reset_both_sides, again=2 * BROKERS, proxied=True, pace=PACE),
     ],
     ids=lambda fault: fault.name,
 )

@@ -44,7 +44,7 @@ def row(outcome: str, size: int, messages: int, reason: str = "") -> dict[str, A
     return {"topic": TOPIC, "outcome": outcome, "reason": reason, "bytes": size, "messages": messages}
 
 
-def test_batches_are_read_from_files_and_control_batches_are_nobodys(tmp_path: Path) -> None:
+def test_batches_are_read_from_files_and_control_batches_are_no_producers(tmp_path: Path) -> None:
     data = batch(100, 3, 5) + batch(78, 1, 6, control=True) + batch(200, 1, 7)
     (tmp_path / "0.log").write_bytes(data + bytes(50))
     producer = (1, 0)
@@ -53,7 +53,7 @@ def test_batches_are_read_from_files_and_control_batches_are_nobodys(tmp_path: P
     ]  # fmt: skip
 
 
-def test_what_its_client_sends_under_another_epoch_is_told_from_what_was_written_twice() -> None:
+def test_a_resend_under_another_epoch_is_told_from_a_batch_written_twice() -> None:
     sizes, offsets, epochs = (3, 2, 2, 3, 1), (0, 3, 5, 7, 10), (0, 0, 0, 1, 1)
     log = [
         Batch(Amount(100 * size, size), 0, first, (7, epoch))
@@ -98,7 +98,7 @@ def test_of_an_idempotent_producer_the_log_is_what_was_accepted_to_the_byte() ->
     assert judged(999, row("accepted", 1000, 10))
 
 
-def test_of_a_plain_producer_what_was_not_answered_may_be_there() -> None:
+def test_unanswered_records_of_a_plain_producer_may_be_there() -> None:
     rows = row("accepted", 900, 9), row("unanswered", 50, 1), row("errored", 50, 1, "REQUEST_TIMED_OUT")
     assert not judged(1000, *rows, idempotent=False)
     assert judged(1001, *rows, idempotent=False)

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
 import json
-import os
 import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,23 +14,14 @@ from typing import Any
 
 from gateway import embedded
 from gateway.embedded import wait_for
+from tests.go_programs import built
 
 VERSION = "v2.12.0"
-BUILD_TIMEOUT_S = 600.0
 
 
-@functools.cache
 def build() -> Path:
     """The program; the first call on a machine fetches and compiles it, which takes about a minute."""
-    folder = embedded.cache_dir() / f"toxiproxy-{VERSION}"
-    program = folder / "server"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            command = ["go", "install", f"github.com/Shopify/toxiproxy/v2/cmd/server@{VERSION}"]
-            subprocess.run(command, env={**os.environ, "GOBIN": str(folder)}, check=True, timeout=BUILD_TIMEOUT_S)
-    return program
+    return built("github.com/Shopify/toxiproxy/v2/cmd/server", VERSION, "server", folder="toxiproxy")
 
 
 class Toxiproxy:

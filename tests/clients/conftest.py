@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.clients.gateways import Gateway
 from tests.clients.processes import PROC
 
 FULL = os.environ.get("CLIENTS_FULL", "") not in ("", "0")
+collect_ignore = [] if FULL else ["test_broker_versions.py"]  # it downloads brokers
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 _TARGETS = {"gateway": ("gateway",), "direct": ("direct",), "both": ("gateway", "direct")}
 TARGETS = _TARGETS[os.environ.get("CLIENTS_TARGET", "both" if FULL else "gateway")]
@@ -44,10 +46,10 @@ def missing(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[embedded.Cluster]:
-    with embedded.Cluster(brokers=3) as three:
-        _warm_up(three.bootstrap_servers)
-        yield three
+def cluster(group_stack: ExitStack) -> embedded.Cluster:
+    three = group_stack.enter_context(embedded.Cluster(brokers=3))
+    _warm_up(three.bootstrap_servers)
+    return three
 
 
 def _warm_up(bootstrap: str) -> None:
@@ -61,9 +63,8 @@ def _warm_up(bootstrap: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def gateway(cluster: embedded.Cluster) -> Iterator[Gateway]:
-    with Gateway(cluster.bootstrap_servers) as running:
-        yield running
+def gateway(cluster: embedded.Cluster, group_stack: ExitStack) -> Gateway:
+    return group_stack.enter_context(Gateway(cluster.bootstrap_servers))
 
 
 @pytest.fixture(scope="session")
@@ -108,10 +109,10 @@ class Matrix:
 
 
 @pytest.fixture(scope="session")
-def matrix() -> Iterator[Matrix]:
+def matrix(group_stack: ExitStack) -> Matrix:
     running = Matrix()
-    yield running
-    running.close()
+    group_stack.callback(running.close)
+    return running
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +29,7 @@ class Gateway:
     """A running gateway in front of `upstream`; `settings` are sections of the configuration file.
 
     Attributes:
-        bootstrap: where clients connect first.
+        bootstrap: where clients connect first, unless `settings` have listeners of their own.
         admin: base URL of /metrics and /readyz.
     """
 
@@ -39,7 +40,7 @@ class Gateway:
         self._admin_port = self.port + node_ids + 2
         self.bootstrap = f"{embedded.HOST}:{self.port}"
         self.admin = f"http://{embedded.HOST}:{self._admin_port}"
-        config = {
+        config: dict[str, Any] = {
             "upstream": {"bootstrap_servers": upstream},
             "listener": {"host": embedded.HOST, "port": self.port},
             "admin": {"host": embedded.HOST, "port": self._admin_port},
@@ -47,18 +48,25 @@ class Gateway:
             # A fleet of its own: limits hold over all gateways that share this topic, and tests share a cluster.
             "resourceUsagePublishTopicName": f"__produce_gateway_resource_usage_{self.port}",
         }
-        path = folder / "gateway.yaml"
+        self._file = folder / "gateway.yaml"
         given = dict(settings or {})
         given["usage_log"] = {
             **config["usage_log"],
             **given.get("usage_log", {}),
         }  # never a spool in the working directory
-        given["listener"] = config["listener"] | given.get("listener", {})
-        path.write_text(yaml.safe_dump(config | given))
+        given["admin"] = config["admin"] | given.get("admin", {})
+        if "listeners" in given:
+            del config["listener"]
+        else:
+            given["listener"] = config["listener"] | given.get("listener", {})
+        self._file.write_text(yaml.safe_dump(config | given))
         self._log = folder / "log"
-        with open(self._log, "wb") as log:
-            command = [sys.executable, "-m", "gateway", "serve", str(path)]
-            self.process = embedded.spawn(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
+        self.process = self._spawn()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "gateway", "serve", str(self._file)]
+        with open(self._log, "ab") as log:
+            return embedded.spawn(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
 
     def broker_port(self, node_id: int) -> int:
         return self.port + 1 + node_id
@@ -76,6 +84,13 @@ class Gateway:
     def metrics(self) -> str:
         with urllib.request.urlopen(f"{self.admin}/metrics", timeout=10) as answer:
             return str(answer.read().decode())
+
+    def restart(self) -> int:
+        """SIGTERM, and the same once more; the exit status."""
+        status = embedded.reap(self.process, DRAIN_S)
+        self.process = self._spawn()
+        self.__enter__()
+        return status
 
     def __enter__(self) -> Gateway:
         deadline = time.monotonic() + READY_TIMEOUT_S

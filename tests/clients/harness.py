@@ -12,6 +12,8 @@
 #            -> partitions{"topic/0": [i, …]} strangers first_s events elapsed_s
 #   admin    client topics partitions replication
 #            -> listed partitions retention_ms cluster_id controller brokers deleted
+#   share    client run topics group count [release_every client_id options timeout_s]; Java only
+#            -> deliveries{delivery count: [i, …]} strangers events elapsed_s metrics times_ms[of each delivery]
 #
 # Record i is `client:run:i`, padded with `|xxx` to record_bytes, and goes to partition i modulo their number (with
 # keys: where the library's partitioner puts it). `options` are the library's own settings by the library's own names.
@@ -29,7 +31,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +42,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from gateway import embedded
+from gateway.embedded import jars
 
 HERE = Path(__file__).parent
 BUILD_TIMEOUT_S = 600.0  # modules and packages are downloaded the first time
@@ -130,38 +133,67 @@ def build_java() -> Path:
     versions = _tool("javac", "-version", "the Java clients are driven by a small Java program, which needs a JDK")
     libs = embedded.fetch()
     # Release 11 is the oldest that every kafka-clients in CLIENTS can run with.
-    command = ["javac", "--release", "11", "-nowarn", "-cp", f"{libs}/*", "-d", ".", "Driver.java"]
+    command = ["javac", "--release", "11", "-nowarn", "-cp", f"{libs}/*", "-d", ".", "Driver.java", "Shares.java"]
     return _built("java", versions + libs.parent.name, lambda folder: _run_build(command, folder))
 
 
 @functools.cache
-def old_kafka_clients(version: str) -> Path:
+def other_kafka_clients(version: str) -> Path:
     """The jar of another kafka-clients; the rest of the class path is the embedded Kafka's."""
-    folder = embedded.cache_dir() / "clients" / f"kafka-clients-{version}"
-    jar = folder / f"kafka-clients-{version}.jar"
+    return _from_maven("kafka-clients", version, with_dependencies=False) / f"kafka-clients-{version}.jar"
+
+
+@functools.cache
+def other_kafka(version: str) -> Path:
+    """The jars of another broker, for `embedded.Cluster`; its own tools are not among them."""
+    return _from_maven("kafka_2.13", version, with_dependencies=True)
+
+
+def _log_as_we_do(libs: Path) -> None:
+    """Maven's brokers come without a logger, or with half of one: they get the embedded Kafka's."""
+    ours = ("slf4j-api-*.jar", "log4j-*.jar")
+    for theirs in [path for pattern in ours for path in libs.glob(pattern)]:
+        theirs.unlink()
+    for path in [path for pattern in ours for path in embedded.fetch().glob(pattern)]:
+        shutil.copy(path, libs)
+
+
+def _from_maven(module: str, version: str, *, with_dependencies: bool) -> Path:
+    folder = embedded.cache_dir() / "clients" / f"{module}-{version}"
+    libs = folder / "libs"
     with _locked(folder.with_name(f"{folder.name}.lock")):
-        if not jar.exists():
+        if not (libs / f"{module}-{version}.jar").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "settings.xml").write_text(embedded._settings(os.environ.get(embedded.MAVEN_ENV)))
-            command = [embedded.java(), "-jar", str(embedded._ivy_jar()), "-settings", "settings.xml", "-cache", "ivy"]
-            command += ["-dependency", "org.apache.kafka", "kafka-clients", version, "-confs", "default"]
-            _run_build([*command, "-retrieve", "[artifact]-[revision].[ext]"], folder)
-    if not jar.exists():
-        raise Unavailable(f"Ivy brought no kafka-clients {version}")
-    return jar
+            settings = jars.ivy_settings(os.environ.get(embedded.MAVEN_ENV))
+            if with_dependencies:
+                settings = settings.replace('usepoms="false"', 'usepoms="true"')
+            (folder / "settings.xml").write_text(settings)
+            command = [embedded.java(), "-jar", str(jars.ivy_jar()), "-settings", "settings.xml", "-cache", "ivy"]
+            command += ["-dependency", "org.apache.kafka", module, version, "-confs", "default"]
+            _run_build([*command, "-retrieve", "fetched/[artifact]-[revision](-[classifier]).[ext]"], folder)
+            if (folder / "fetched").is_dir():
+                if with_dependencies:
+                    _log_as_we_do(folder / "fetched")
+                (folder / "fetched").rename(libs)
+    if not (libs / f"{module}-{version}.jar").exists():
+        raise Unavailable(f"Ivy brought no {module} {version}")
+    return libs
 
 
 def _java_command(version: str | None) -> list[str]:
     classes = build_java()
     libs = embedded.fetch()
-    path = [str(classes), *([str(old_kafka_clients(version))] if version else []), f"{libs}/*"]
+    # The archive serves only a class path that begins as its own.
+    path = [str(other_kafka_clients(version)), f"{libs}/*"] if version else [f"{libs}/*"]
+    archive = [] if version else jars.class_data_options(libs)
     config = libs.parent / "log4j2.xml"
     log = [f"-Dlog4j2.configurationFile={config}", f"-Dkafka.log.file={os.devnull}"]
-    return [embedded.java(), "-Xmx192m", *embedded.JVM_OPTIONS, *log, "-cp", os.pathsep.join(path), "Driver"]
+    options = ["-Xmx192m", *embedded.JVM_OPTIONS, *archive, *log]
+    return [embedded.java(), *options, "-cp", os.pathsep.join([*path, str(classes)]), "Driver"]
 
 
 def _python_command(module: str) -> list[str]:
-    return [sys.executable, str(HERE / "python" / f"drive_{module}.py")]
+    return [sys.executable, "-m", f"tests.clients.python.drive_{module}"]
 
 
 # --- the clients ------------------------------------------------------------------------------------------------------
@@ -178,12 +210,18 @@ class Client:
 
 
 _ALL_CODECS = ("gzip", "snappy", "lz4", "zstd")
+# The newest release. The embedded one is older: it has Kafka's tools as well, and Maven Central lacks those of 4.4.0.
+NEWEST = "4.4.0"
+# Beside the embedded Kafka's own: from the oldest that Kafka 4 brokers serve (KIP-896) on.
+OTHER_JAVA = ("2.1.1", "2.4.1", "2.8.2", "3.3.2", "3.9.1", "4.0.1", NEWEST)
 CLIENTS = {
     client.name: client
     for client in (
         Client("java", lambda: _java_command(None), _ALL_CODECS),
-        Client("java-3.9.1", lambda: _java_command("3.9.1"), _ALL_CODECS, full_only=True),
-        Client("java-2.8.2", lambda: _java_command("2.8.2"), _ALL_CODECS, full_only=True),
+        *(
+            Client(f"java-{version}", lambda version=version: _java_command(version), _ALL_CODECS, full_only=True)  # type: ignore[misc]
+            for version in OTHER_JAVA
+        ),
         Client("librdkafka", lambda: _python_command("librdkafka"), _ALL_CODECS),
         Client("franz-go", lambda: [str(build_go())], _ALL_CODECS),
         Client("sarama", lambda: [str(build_go())], _ALL_CODECS),
@@ -197,14 +235,25 @@ CLIENTS = {
 class Driver:
     """A running driver. `result` waits for its end, never beyond its deadline, and the process is gone after it."""
 
-    def __init__(self, client: str, mode: str, bootstrap: str, *, timeout_s: float = 60.0, **config: Any) -> None:
+    def __init__(
+        self,
+        client: str,
+        mode: str,
+        bootstrap: str,
+        *,
+        timeout_s: float = 60.0,
+        prefix: Sequence[str] = (),
+        **config: Any,
+    ) -> None:
+        """`prefix`: of its command."""
         self.client = client
         self.mode = mode
         command = CLIENTS[client].command()
         given = {"client": client, "mode": mode, "bootstrap": bootstrap, "timeout_s": timeout_s, **config}
         self._deadline = time.monotonic() + timeout_s + GRACE_S
         self._process = embedded.spawn(
-            [*command, json.dumps(given)],
+            [*prefix, *command, json.dumps(given)],
+            cwd=HERE.parents[1],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -400,7 +449,7 @@ def create_topics(
     replication: int = 1,
     *,
     broker: int | None = None,
-    **config: str,
+    config: Mapping[str, str] | None = None,
 ) -> None:
     """Create topics and return when metadata has them with all leaders, and these know that they lead.
 
@@ -408,10 +457,10 @@ def create_topics(
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     if broker is None:
-        new = [NewTopic(name, partitions, replication, config=dict(config)) for name in names]
+        new = [NewTopic(name, partitions, replication, config=dict(config or {})) for name in names]
     else:
         places = [[broker]] * partitions
-        new = [NewTopic(name, partitions, replica_assignment=places, config=dict(config)) for name in names]
+        new = [NewTopic(name, partitions, replica_assignment=places, config=dict(config or {})) for name in names]
     for future in admin.create_topics(new).values():
         future.result(30)
 

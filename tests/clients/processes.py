@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.background import Background
 
 PROC = Path("/proc")
 
@@ -84,7 +84,7 @@ def command_of(pid: int) -> str:
     return " ".join(word.decode(errors="replace")[-300:] for word in words)
 
 
-class Watch:
+class Watch(Background):
     """Looks many times a second at who is connected to `ports`, until the `with` ends.
 
     Args:
@@ -97,26 +97,17 @@ class Watch:
         unresolved: connections that were gone before their owner could be found.
     """
 
-    INTERVAL_S = 0.02
+    INTERVAL_S = 0.05
 
     def __init__(self, ports: Iterable[int], allowed: Callable[[], set[int]]) -> None:
+        super().__init__()
         self._ports = set(ports)
         self._allowed = allowed
         self._known: set[int] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch")
         self.looks = 0
         self.seen: dict[int, set[int]] = {port: set() for port in self._ports}
         self.strangers: dict[int, str] = {}
         self.unresolved = 0
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(self.INTERVAL_S):
@@ -140,10 +131,3 @@ class Watch:
                 self.seen[connection.remote_port].add(pid)
             else:
                 self.strangers.setdefault(pid, command_of(pid))
-
-
-def wait_until(what: str, condition: Callable[[], bool], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
-        time.sleep(0.05)

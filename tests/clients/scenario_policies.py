@@ -105,6 +105,7 @@ class ByTopic:
 
     def __init__(self) -> None:
         self._began: dict[bytes, tuple[float, random.Random]] = {}
+        self._met: dict[bytes, float] = {}
 
     def decide(
         self,
@@ -124,7 +125,10 @@ class ByTopic:
         if topic not in self._began:
             self._began[topic] = now, random.Random(SEED)
         began, chance = self._began[topic]
-        return rule(now - began, partition, chance)
+        since = now - began
+        if rule is _lifted and since >= LIMIT_FROM_S:  # for its whole time from when it is met: a client may be slow
+            since = LIMIT_FROM_S + now - self._met.setdefault(topic, now)
+        return rule(since, partition, chance)
 
 
 def make() -> ByTopic:

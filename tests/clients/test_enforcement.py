@@ -131,7 +131,7 @@ def test_limits_cost_no_records(cell: Cell, runs: Callable[..., Outcome]) -> Non
 def two_producers(gateway: Gateway, direct: str) -> dict[str, float]:
     """Bytes per second that got into the log over the measured time, of each producer."""
     harness.create_topics(
-        direct, [SHARED], 4, broker=SHARED_ON, **{"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+        direct, [SHARED], 4, broker=SHARED_ON, config={"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
     )
     with ExitStack() as stack:
         for client, config in PRODUCERS.items():

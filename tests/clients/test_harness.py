@@ -63,7 +63,7 @@ def test_a_repetition_is_a_duplicate_and_no_disorder() -> None:
     assert harness.reordered([0, 2, 1, 4, 3]) == 2
 
 
-def test_what_a_consumer_saw_is_held_against_the_log() -> None:
+def test_the_records_a_consumer_saw_are_held_against_the_log() -> None:
     there = log(EVEN, ODD)
     assert harness.judge_reading({"partitions": {"t/0": EVEN, "t/1": ODD}}, there) == []
     [finding] = harness.judge_reading({"partitions": {"t/0": EVEN, "t/1": [1, 3, 7, 7]}}, there)
@@ -85,7 +85,7 @@ def test_a_record_counts_as_whole_only_byte_for_byte(value: bytes, number: int |
     assert (there.damaged, there.strangers) == (damaged, int(number is None))
 
 
-def test_a_watch_tells_who_is_allowed_from_who_is_not(proc: None) -> None:
+def test_a_watch_tells_allowed_principals_from_others(proc: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         for allowed, seen, strangers in (({os.getpid()}, {os.getpid()}, set()), (set(), set(), {os.getpid()})):

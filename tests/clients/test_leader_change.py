@@ -17,11 +17,12 @@ from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
+from gateway.embedded import wait_for
 from tests.clients import harness
 from tests.clients.conftest import Target, missing
 from tests.clients.gateways import Gateway
 from tests.clients.harness import Driver
-from tests.clients.processes import Watch, connections_to, sockets_of, wait_until
+from tests.clients.processes import Watch, connections_to, sockets_of
 
 pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -89,7 +90,7 @@ def test_after_a_leader_change_only_the_gateway_is_connected_to_the_brokers(
             count, mark = int(RATE) * seconds, uuid.uuid4().hex[:6]
             topics = {client: f"leaders-{client}-{mark}" for client in CLIENTS}
             names = list(topics.values())
-            harness.create_topics(direct, names, PARTITIONS, 3, **{"min.insync.replicas": "2"})
+            harness.create_topics(direct, names, PARTITIONS, 3, config={"min.insync.replicas": "2"})
             for client, topic in topics.items():
                 given: dict[str, Any] = {"topics": [topic], "run": mark, "count": count, "timeout_s": seconds + 105.0}
                 drivers[client, "consume"] = Driver(client, "consume", target.bootstrap, group=topic, **given)
@@ -124,18 +125,18 @@ def move_leaders_away_and_back(cluster: embedded.Cluster, names: list[str]) -> N
     def sent() -> int:
         return min(harness.end_offsets(direct, name, PARTITIONS) for name in names)
 
-    wait_until("every producer's first records", lambda: sent() > 3 * RATE, 60)
+    wait_for("every producer's first records", lambda: sent() > 3 * RATE, 60, every_s=0.5)
     before = leaders(direct, names)
     assert {leader for leader, _ in before.values()} == set(cluster.brokers)
     cluster.kill(KILLED)
     survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.running)
-    wait_until("new leaders", lambda: all(n != KILLED for n, _ in leaders(survivors, names).values()), 30)
+    wait_for("new leaders", lambda: all(n != KILLED for n, _ in leaders(survivors, names).values()), 30, every_s=0.5)
     reached = sent()
-    wait_until("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
+    wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
     cluster.start(KILLED)
-    wait_until("node 2 to catch up", lambda: all(isr == 3 for _, isr in leaders(direct, names).values()), 60)
+    wait_for("node 2 to catch up", lambda: all(isr == 3 for _, isr in leaders(direct, names).values()), 60, every_s=0.5)
     give_back(direct, names)
-    wait_until("the old leaders", lambda: led_as(before, direct, names), 30)
+    wait_for("the old leaders", lambda: led_as(before, direct, names), 30, every_s=0.5)
 
 
 def led_as(before: dict[tuple[str, int], tuple[int, int]], bootstrap: str, names: list[str]) -> bool:
@@ -151,7 +152,7 @@ def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(
     with Watch(broker_ports(cluster), lambda: broker_pids(cluster) | {os.getpid()}) as watch:
         driver = Driver("librdkafka", "produce", cluster.bootstrap_servers, topics=[topic], count=50, rate=50.0)
         drivers["librdkafka", "produce"] = driver
-        wait_until("the client's connection", lambda: bool(_dialled(driver.pid, broker_ports(cluster))), 20)
+        wait_for("the client's connection", lambda: bool(_dialled(driver.pid, broker_ports(cluster))), 20)
         driver.result()
     assert "drive_librdkafka" in watch.strangers[driver.pid]
 

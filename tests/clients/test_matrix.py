@@ -109,7 +109,7 @@ def run_of(
 
 @pytest.mark.parametrize("aim", TARGETS)
 @pytest.mark.parametrize(("client", "scenario"), rows())
-def test_what_was_sent_is_what_is_read(
+def test_the_sent_records_are_the_read_ones(
     aim: str, client: str, scenario: str, run_of: Callable[[str, str, str], Run]
 ) -> None:
     run = run_of(aim, client, scenario)

@@ -4,7 +4,7 @@
 #   family.py control | worker   its children, by their own start
 #
 # FAMILY says how children misbehave: stubborn (never ends), crash (dies at once), give-up. "broker 1" listens on
-# FAMILY_PORT.
+# FAMILY_PORT. Of FAMILY_WORKERS, if there are several, each counts its starts in the memory that they share.
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import logging
 import os
 import sys
 import time
+from itertools import pairwise
 
 import trio
 
 from gateway import supervisor
-from gateway.channel import Channel, ChannelClosed, Hello, decode_down, decode_up
+from gateway.channel import Channel, ChannelClosed, Down, Hello, Up, decode_down, decode_up
+from gateway.shared_memory import SharedMemory
 
 MOOD = os.environ.get("FAMILY", "")
+WORKERS = int(os.environ.get("FAMILY_WORKERS", "1"))
 
 
 def tell(who: str, event: str, **more: object) -> None:
@@ -36,7 +39,15 @@ def parent() -> int:
         return [sys.executable, __file__, "control" if number == supervisor.CONTROL else "worker"]
 
     listeners = {"bootstrap": ("127.0.0.1", port)}
-    return supervisor.run(b"{}", listeners, drain_timeout_s=drain_timeout_s, program=program)
+    return supervisor.run(
+        b"{}",
+        listeners,
+        workers=WORKERS,
+        memory_bytes=WORKERS if WORKERS > 1 else 0,
+        drain_timeout_s=drain_timeout_s,
+        shutdown_delay_s=float(os.environ.get("FAMILY_DELAY", "0")),
+        program=program,
+    )
 
 
 async def control(link: supervisor.ParentLink) -> None:
@@ -46,6 +57,7 @@ async def control(link: supervisor.ParentLink) -> None:
         tell(
             "control", "started",
             settings=link.settings.decode(), inherited=sorted(link.inherited), was_up=link.was_up,
+            files=link.origin.files,
         )  # fmt: skip
         if MOOD == "give-up" or (MOOD == "give-up-later" and link.was_up):
             await link.give_up("no spool to write to")
@@ -62,9 +74,27 @@ async def control(link: supervisor.ParentLink) -> None:
                 tell("control", "listening", name=name)
                 nursery.start_soon(accept, name, sock)
         nursery.start_soon(follow, link, nursery)
+        nursery.start_soon(tell_leaving, link)
+        nursery.start_soon(tell_reload, link)
         await link.stopping.wait()
         tell("control", "stop", timeout=link.drain_timeout_s)
         nursery.cancel_scope.cancel()
+
+
+async def tell_leaving(link: supervisor.ParentLink) -> None:
+    await link.leaving.wait()
+    tell("control", "leaving", stopping=link.stopping.is_set())
+
+
+async def tell_reload(link: supervisor.ParentLink) -> None:
+    while True:
+        await link.reload.wait()
+        tell("control", "reload")
+        if MOOD == "adopt":
+            link.adopt(supervisor.Adopt(b'{"new": 1}', supervisor.Origin(("gw.yaml",), 5), 0.0, 3.0))
+            # Messages are read in their order: with this answer the parent has that one.
+            (await link.listen("again", "127.0.0.1", int(os.environ["FAMILY_BOOT"]) + 2)).close()
+            tell("control", "adopted")
 
 
 async def accept(name: str, sock: object) -> None:
@@ -81,9 +111,10 @@ async def follow(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
         nursery.start_soon(greet, link, message.restarts, Channel(sock, decode_up))
 
 
-async def greet(link: supervisor.ParentLink, restarts: int, channel: Channel) -> None:
+async def greet(link: supervisor.ParentLink, restarts: int, channel: Channel[Down, Up]) -> None:
     try:
         hello, _ = await channel.receive()
+        assert isinstance(hello, Hello)
         tell("control", "hello", worker_pid=hello.pid, restarts=restarts)
         if MOOD == "break":
             channel.close()
@@ -107,12 +138,12 @@ async def worker(link: supervisor.ParentLink) -> None:
 
 async def say_hello(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
     while True:
-        channel = Channel(await link.next_channel(), decode_down)
+        channel = Channel[Up, Down](await link.next_channel(), decode_down)
         channel.post(Hello(1, 0, os.getpid(), "boot"))
         nursery.start_soon(hold, channel)
 
 
-async def hold(channel: Channel) -> None:
+async def hold(channel: Channel[Up, Down]) -> None:
     try:
         await channel.run()
     except ChannelClosed:
@@ -120,8 +151,16 @@ async def hold(channel: Channel) -> None:
 
 
 def child(who: str) -> int:
-    link = supervisor.attach(int(sys.argv[sys.argv.index("--fd") + 1]))
-    tell(who, "born")
+    args = dict(pairwise(sys.argv))
+    link = supervisor.attach(int(args["--fd"]))
+    starts: list[int] = []
+    if "--memory" in args:
+        assert int(args["--workers"]) == WORKERS
+        memory = SharedMemory(int(args["--memory"]))
+        with memory.locked():
+            memory.view[int(args["--worker"])] += 1
+            starts = list(memory.view)
+    tell(who, "born", number=args.get("--worker"), starts=starts)
     if MOOD == "crash" and who == "worker":
         return 3
     if MOOD == "deaf":  # hears of nothing, not even of its parent's end

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gateway.fleet import reports
-from gateway.fleet.form import Usage
-from gateway.fleet.reports import NOBODY, Rate, Wants
+from gateway.fleet.reports import Rate
 from policies.fleet.keys import FleetKey
-from policies.fleet.shares import IDLE
+from policies.fleet.shares import IDLE, Use
 
 
 class Reporter(reports.Reporter):
-    """Is told all that is used now; what isn't given is idle."""
+    """Tell it all that is in use now; limits that aren't given are idle."""
 
     _before: frozenset[FleetKey] = frozenset()
 
     def say(
         self,
-        uses: Mapping[FleetKey, Usage],
+        uses: Mapping[FleetKey, Use],
         rates: Iterable[Rate] = (),
         *,
         workers: int = 1,
-        wants: Wants = NOBODY,
         is_turn: bool = True,
     ) -> list[bytes]:
         """A cycle's messages."""
@@ -30,4 +28,4 @@ class Reporter(reports.Reporter):
         self._before = frozenset(uses)
         for _ in self.note_rates(rates):
             pass
-        return list(self.report(workers=workers, wants=wants, is_turn=is_turn))
+        return list(self.report(workers=workers, is_turn=is_turn))

@@ -21,7 +21,7 @@ class NullBroker:
         self._server = socket.create_server(("127.0.0.1", port))
         self.port = self._server.getsockname()[1]
         self.brokers = {1: ("127.0.0.1", self.port)}
-        self.topics: dict[str, list[int]] = {}
+        self.topics: dict[str, list[int | tuple[int, int]]] = {}  # by partition: the leader, or it and the replica
         self._clients: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -66,6 +66,7 @@ class NullBroker:
         out += struct.pack(">ii", 1, len(self.topics))
         for name, leaders in self.topics.items():
             out += struct.pack(">h", 0) + text(name) + struct.pack(">bi", 0, len(leaders))
-            for index, leader in enumerate(leaders):
-                out += struct.pack(">hiiiiii", 0, index, leader, 1, leader, 1, leader)
+            for index, said in enumerate(leaders):
+                leader, replica = said if isinstance(said, tuple) else (said, said)
+                out += struct.pack(">hiiiiii", 0, index, leader, 1, replica, 1, replica)
         return out

@@ -6,15 +6,21 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from gateway.channel import PROTOCOL, Broker, Row, WorkerSettings
+from gateway.channel import PROTOCOL, Broker, Brokers, Row, WorkerSettings
 from gateway.data.budget import Account, Budget
+from gateway.data.complaints import NO_FIELDS, Fields
 from gateway.data.session import Session
 from gateway.data.world import World
+from gateway.listener_names import DEFAULT_LISTENER
 from policies.engine import Engine
 from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch
 
-ADDRESSES = (Broker(1, "10.0.0.1", 9092, "gateway", 19094), Broker(2, "10.0.0.2", 9092, "gateway", 19095))
+ADDRESSES = Brokers(
+    (),
+    (Broker(1, "10.0.0.1", 9092), Broker(2, "10.0.0.2", 9092)),
+    {DEFAULT_LISTENER: {1: ("gateway", 19094), 2: ("gateway", 19095)}},
+)
 TOPIC_ID = bytes(range(16))
 JAVA = ("apache-kafka-java", "4.1.0")
 
@@ -65,7 +71,7 @@ def other_request(correlation: int, key: int = 12, version: int = 0, body: bytes
 
 
 def account() -> Account:
-    """Of a session without sockets, which nobody bounds."""
+    """The account of a session without sockets; its budget has no bound."""
     return Account(Budget(2**40), "")
 
 
@@ -84,18 +90,21 @@ class Play:
     def __init__(self, *, total: float | None = None, topics: dict[str, float] | None = None, **settings: Any) -> None:
         self.now = 1000.0
         self.logs: list[tuple[str, str]] = []
+        self.log_fields: list[Fields] = []
         self.engine = Engine(self.now)
         self.engine.set_policy(total, topics or {})
-        self.world = World(
-            WorkerSettings(PROTOCOL, "gw", **settings), self.engine, lambda *line: self.logs.append(line)
-        )
-        self.world.set_brokers(ADDRESSES)
+        self.world = World(WorkerSettings(PROTOCOL, "gw", **settings), self.engine, self._log)
+        self.world.cluster.set_brokers(ADDRESSES)
         self.session = Session(self.world, 1, account(), self.now)
         self.unhandled = b""
         self._answers_left = b""
 
+    def _log(self, level: str, text: str, fields: Fields = NO_FIELDS) -> None:
+        self.logs.append((level, text))
+        self.log_fields.append(fields)
+
     def named(self, software: tuple[str, str] | None = JAVA) -> Play:
-        self.session.gate.software = software
+        self.session.client.software = software
         return self
 
     def overload(self, topic: str = "clicks") -> Play:
@@ -111,7 +120,7 @@ class Play:
         return self
 
     def client(self, data: bytes, step: int = 0) -> tuple[bytes, bytes]:
-        """What goes (upstream, to the client) when the client sends `data`, in pieces of `step` bytes if given."""
+        """What goes (upstream, to the client) after the client sent `data`, in pieces of `step` bytes if given."""
         upstream, client = b"", b""
         for piece in _pieces(data, step):
             buf = bytearray(self.unhandled + piece)
@@ -122,11 +131,11 @@ class Play:
         return upstream, client
 
     def again(self) -> tuple[bytes, bytes]:
-        """Handle once more what had to wait."""
+        """Handle the requests that had to wait once more."""
         return self.client(b"", 0)
 
     def broker(self, data: bytes, step: int = 0) -> bytes:
-        """What the client gets when the broker sends `data`."""
+        """The bytes that the client gets after the broker sent `data`."""
         client = b""
         for piece in _pieces(data, step):
             buf = bytearray(self._answers_left + piece)

@@ -9,15 +9,35 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from gateway.channel import PROTOCOL, Answer, Ask, Channel, ChannelClosed, Hello, WorkerSettings, decode_down, decode_up
+from gateway.channel import (
+    PROTOCOL,
+    Answer,
+    Ask,
+    Channel,
+    ChannelClosed,
+    Down,
+    Hello,
+    ListenerSettings,
+    Orders,
+    OwnSasl,
+    Policy,
+    Up,
+    WorkerSettings,
+    decode_down,
+    decode_up,
+)
 from gateway.data import admin_turn
 from gateway.data.session import Session
 from gateway.data.worker import Worker
 from gateway.data.world import Asker
+from gateway.listener_names import DEFAULT_LISTENER
 from gateway.supervisor import ParentLink
+from tests.background import until
 from tests.gateway.play import Play, account, answer, other_answer, other_request, request
 from tests.gateway.test_links import Stage, receive_exactly, staged
+from tests.gateway.test_termination import authenticate, handshake
 
 MANAGED = (44, 49)
 ADMIN = other_request(5, 44, 1, b"a change")
@@ -28,19 +48,19 @@ CLIENTS = other_answer(5, b"what the client gets")
 def managed() -> tuple[Play, list[Asker]]:
     play = Play(managed_apis=MANAGED)
     asked: list[Asker] = []
-    play.world._put = asked.append
+    play.world.questions._put = asked.append
     return play, asked
 
 
-def say(stage: Stage, asked: list[Asker], **said: bytes) -> None:
+def say(stage: Stage, asked: list[Asker], **said: Any) -> None:
     """Control's answer, as the worker takes it."""
     turn = asked.pop().turn
     assert turn is not None
-    stage.play.world.asked.pop(turn.token).tell(Answer(turn.token, **said))
+    stage.play.world.questions.open.pop(turn.token).tell(Answer(turn.token, **said))
     stage.reactor.settle(trio.current_time())
 
 
-async def test_a_request_waits_for_control_and_the_broker_and_what_is_behind_it_too() -> None:
+async def test_a_request_and_those_behind_it_wait_for_control_and_the_broker() -> None:
     play, asked = managed()
     async with staged(play) as stage:
         _, client, broker = stage.connect()
@@ -49,12 +69,12 @@ async def test_a_request_waits_for_control_and_the_broker_and_what_is_behind_it_
         assert not asked
         await broker.send_all(other_answer(1))
         assert await receive_exactly(client, len(other_answer(1))) == other_answer(1)
-        await stage.until(lambda: bool(asked))
+        await until(lambda: asked)
         assert asked[0].peer == "test:1"
         say(stage, asked, upstream=PROBE, memo=b"m")
         assert await receive_exactly(broker, len(PROBE)) == PROBE
         await broker.send_all(other_answer(-7))
-        await stage.until(lambda: bool(asked))
+        await until(lambda: asked)
         say(stage, asked, client=CLIENTS)
         assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
         assert await receive_exactly(broker, len(request(6))) == request(6)
@@ -68,7 +88,7 @@ async def test_a_request_cut_into_single_bytes_is_the_same_request() -> None:
         _, client, _ = stage.connect()
         for i in range(len(ADMIN)):
             await client.send_all(ADMIN[i : i + 1])
-        await stage.until(lambda: bool(asked))
+        await until(lambda: asked)
         assert asked[0].turn is not None
         assert asked[0].turn.request == ADMIN[4:]
         say(stage, asked, client=CLIENTS)
@@ -82,18 +102,42 @@ async def test_a_large_request_and_large_answers_give_their_memory_back() -> Non
         frame = other_request(5, 49, 1, bytes(1_000_000))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, frame + request(6))
-            await stage.until(lambda: bool(asked))
+            await until(lambda: asked)
             say(stage, asked, upstream=frame, memo=b"m")
             assert await receive_exactly(broker, len(frame)) == frame
         await broker.send_all(other_answer(5, bytes(2_000_000)))
-        await stage.until(lambda: bool(asked))
+        await until(lambda: asked)
         assert asked[0].turn is not None
         assert len(asked[0].turn.answer) == 2_000_004
         large = other_answer(5, bytes(3_000_000))
         say(stage, asked, client=large)
         assert await receive_exactly(client, len(large)) == large
         assert await receive_exactly(broker, len(request(6))) == request(6)
-        await stage.until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used == 0)
+
+
+async def test_a_broker_that_refuses_the_gateway_and_closes_leaves_time_to_tell_the_client() -> None:
+    """Of SASL that ends here: brokers close behind such an answer at once."""
+    play = Play(listeners={DEFAULT_LISTENER: ListenerSettings(sasl=OwnSasl(("PLAIN",), True))})
+    asked: list[Asker] = []
+    play.world.questions._put = asked.append
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        for frame in (handshake("PLAIN"), authenticate(b"\0alice\0secret")):
+            await client.send_all(frame)
+        await until(lambda: asked)
+        say(stage, asked, upstream=PROBE, memo=b"m")
+        assert await receive_exactly(broker, len(PROBE)) == PROBE
+        await broker.send_all(other_answer(-7))
+        await broker.aclose()
+        await until(lambda: asked)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        refused = other_answer(6, b"the gateway is refused")
+        say(stage, asked, client=refused, why="the broker refuses the gateway")
+        offered = await receive_exactly(client, 4 + 17)
+        assert await receive_exactly(client, len(refused)) == refused
+        assert await client.receive_some(1) == b""
+        assert offered
 
 
 @pytest.mark.parametrize("who", ["client", "broker"])
@@ -102,7 +146,7 @@ async def test_a_side_that_goes_away_in_the_middle_is_harmless(who: str) -> None
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(ADMIN + request(6))
-        await stage.until(lambda: bool(asked))
+        await until(lambda: asked)
         turn = asked[0].turn
         assert turn is not None
         await (client if who == "client" else broker).aclose()
@@ -111,8 +155,8 @@ async def test_a_side_that_goes_away_in_the_middle_is_harmless(who: str) -> None
             with trio.move_on_after(5):
                 await broker.receive_some(1000)
             await broker.aclose()
-        await stage.until(lambda: link.closed)
-        assert play.world.asked == {}
+        await until(lambda: link.closed)
+        assert play.world.questions.open == {}
         link.session.admin.tell(Answer(turn.token, client=CLIENTS))
         stage.reactor.settle(trio.current_time())
 
@@ -122,17 +166,17 @@ async def test_a_client_that_half_closes_still_gets_its_answer() -> None:
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(ADMIN)
-        await stage.until(lambda: bool(asked))
+        await until(lambda: asked)
         await client.send_eof()
         say(stage, asked, upstream=PROBE, memo=b"m")
         assert await receive_exactly(broker, len(PROBE)) == PROBE
         await broker.send_all(other_answer(-7))
-        await stage.until(lambda: bool(asked))
+        await until(lambda: asked)
         say(stage, asked, client=CLIENTS)
         assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
         assert await broker.receive_some(1) == b""
         await broker.aclose()
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
 
 
 async def test_a_link_that_is_drained_answers_first() -> None:
@@ -140,13 +184,13 @@ async def test_a_link_that_is_drained_answers_first() -> None:
     async with staged(play) as stage:
         link, client, _ = stage.connect()
         await client.send_all(ADMIN)
-        await stage.until(lambda: bool(asked))
-        link.drain(trio.current_time())
+        await until(lambda: asked)
+        link.end_gently("disconnects_drain", trio.current_time())
         stage.reactor.settle(trio.current_time())
         assert not link.closed
         say(stage, asked, client=CLIENTS)
         assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
 
 
 async def test_control_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +200,7 @@ async def test_control_that_never_answers_is_given_up(monkeypatch: pytest.Monkey
     async with staged(play) as stage:
         _, client, broker = stage.connect()
         await client.send_all(frame + request(6))
-        await stage.until(lambda: bool(asked))
+        await until(lambda: asked)
         assert await receive_exactly(broker, len(request(6))) == request(6)
         head = await receive_exactly(client, 4)
         said = await receive_exactly(client, int.from_bytes(head, "big"))
@@ -182,18 +226,18 @@ class Staff:
         self._link._line.close()
         self.worker.configured.connections.reactor._poller.close()
 
-    async def control(self) -> Channel:
+    async def control(self) -> Channel[Down, Up]:
         """A new control's end, once the worker has said hello."""
         ours, theirs = socket.socketpair()
         self.nursery.start_soon(self.worker.converse, Channel(ours, decode_down), self.nursery)
-        channel = Channel(theirs, decode_up)
+        channel = Channel[Down, Up](theirs, decode_up)
         self.nursery.start_soon(_run, channel)
         hello, _ = await channel.receive()
         assert isinstance(hello, Hello)
         return channel
 
 
-async def _run(channel: Channel) -> None:
+async def _run(channel: Channel[Down, Up]) -> None:
     try:
         await channel.run()
     except ChannelClosed:
@@ -202,11 +246,23 @@ async def _run(channel: Channel) -> None:
         channel.close()
 
 
-async def ask_of(channel: Channel) -> Ask:
+async def ask_of(channel: Channel[Down, Up]) -> Ask:
     while True:
-        message: Any = (await channel.receive())[0]
+        message, _ = await channel.receive()
         if isinstance(message, Ask):
             return message
+
+
+async def test_a_worker_goes_by_all_orders_from_one_moment_on() -> None:
+    async with trio.open_nursery() as nursery:
+        staff = Staff(nursery)
+        world = staff.worker.configured.world
+        settings = WorkerSettings(PROTOCOL, "gw", observe=True, max_buffered_bytes=5 * 2**20, max_client_keys=7)
+        staff.worker.obey(Orders((settings, Policy(3, 5e6, mode="observe"))))
+        assert (world.settings.observe, world.ledger.max_names) == (True, 7)
+        assert staff.worker.configured.connections.reactor.budget.limit == 5 * 2**20
+        assert (world.engine._rules.total, world.engine._rules.observes) == (5e6, True)
+        staff.close()
 
 
 async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
@@ -217,7 +273,7 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
             first = await staff.control()
             session = Session(world, 1, account(), trio.current_time())
             session.admin.peer = "10.0.0.9:5"
-            session.gate.authenticate("User:alice")
+            session.client.authenticate("User:alice")
             buf = bytearray(ADMIN)
             assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
             ask = await ask_of(first)

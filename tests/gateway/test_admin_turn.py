@@ -16,18 +16,19 @@ from gateway.data.world import Asker
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
+from protocol import topics as t
 from protocol.wire import MalformedFrame
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 
 STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
-MANAGED = (32, 33, 44, 48, 49)
+MANAGED = (19, 32, 33, 44, 48, 49)
 PROBE = other_request(-7, 44, 1, b"may this client?")
 REST = other_request(-8, 44, 1, b"the rest")
 CLIENTS = other_answer(5, b"what the client gets")
 
 
 def change(correlation: int = 5, *, keys: int = 1) -> bytes:
-    rows = tuple(c.Operation(f"bytes.in.per.sec.threshold.{i}", c.SET, "5") for i in range(keys))
+    rows = tuple(c.ConfigOperation(f"bytes.in.per.sec.threshold.{i}", c.SET, "5") for i in range(keys))
     resources = (c.IncrementalAlterConfigsResource(c.TOPIC, "clicks", rows),)
     return c.INCREMENTAL_ALTER_CONFIGS.encode_request(
         c.IncrementalAlterConfigsRequest(resources), 1, correlation, b"tool"
@@ -35,13 +36,13 @@ def change(correlation: int = 5, *, keys: int = 1) -> bytes:
 
 
 class Managed(Play):
-    """A play with a control: `asked` are the turns that have put a question."""
+    """A play with a control. `asked`: the questions that turns have put."""
 
     def __init__(self, managed: tuple[int, ...] = MANAGED, **options: Any) -> None:
         super().__init__(managed_apis=managed, **options)
         self.asked: list[Asker] = []
         self.woken = 0
-        self.world._put = self.asked.append
+        self.world.questions._put = self.asked.append
         self.session.admin.wake = self._wake
 
     def _wake(self) -> None:
@@ -52,14 +53,14 @@ class Managed(Play):
         assert self.session.admin.turn is not None
         return self.session.admin.turn
 
-    def control(self, **said: bytes) -> tuple[bytes, bytes]:
-        """What goes where when control says that."""
+    def control(self, **said: Any) -> tuple[bytes, bytes]:
+        """Control answers; the bytes that go (upstream, to the client)."""
         token = self.turn.token
-        self.world.asked.pop(token).tell(Answer(token, **said))
+        self.world.questions.open.pop(token).tell(Answer(token, **said))
         return self.go_on()
 
     def go_on(self) -> tuple[bytes, bytes]:
-        """As the link does after any event."""
+        """Go on as the link does after any event."""
         return self.again() if self.session.admin.may_move(self.session.hold.until, self.now) else (b"", b"")
 
 
@@ -67,7 +68,7 @@ class Managed(Play):
 
 
 @STEPS
-def test_a_request_is_asked_about_and_answered_by_what_control_says(step: int) -> None:
+def test_control_is_asked_about_a_request_and_its_answer_goes_to_the_client(step: int) -> None:
     play = Managed()
     assert play.client(change(), step) == (b"", b"")
     assert len(play.asked) == 1
@@ -76,7 +77,7 @@ def test_a_request_is_asked_about_and_answered_by_what_control_says(step: int) -
     assert play.control(client=CLIENTS) == (b"", CLIENTS)
     assert play.session.admin.turn is None
     assert play.session.is_idle
-    assert play.world.asked == {}
+    assert play.world.questions.open == {}
 
 
 @STEPS
@@ -107,7 +108,7 @@ def test_the_broker_is_asked_on_the_same_connection_and_the_client_sees_nothing_
 
 
 @STEPS
-def test_it_waits_for_the_answers_before_it_and_what_is_behind_it_waits(step: int) -> None:
+def test_it_waits_for_the_answers_before_it_and_requests_behind_it_wait(step: int) -> None:
     play = Managed()
     behind = request(6) + other_request(7)
     upstream, client = play.client(request(1) + other_request(2) + change() + behind, step)
@@ -160,10 +161,22 @@ def test_only_the_apis_that_control_answers_wait_for_it() -> None:
     assert len(play.asked) == 1
 
 
+@STEPS
+@pytest.mark.parametrize("version", range(2, 8))
+def test_control_is_asked_about_topics_with_a_key_of_ours_alone(version: int, step: int) -> None:
+    for key, asked in (("retention.ms", 0), ("bytes.in.per.sec.threshold", 1)):
+        play = Managed()
+        topic = t.CreatableTopic("clicks", 1, 1, (), (t.TopicConfig(key, "5"),))
+        frame = t.CREATE_TOPICS.encode_request(t.CreateTopicsRequest((topic,), 1000), version, 5, b"tool")
+        passed = play.client(frame + other_request(6, 18, 0), step)[0]
+        assert len(play.asked) == asked
+        assert passed.startswith(frame) is not bool(asked)
+
+
 def test_a_turn_goes_on_where_the_gateway_was_told_meanwhile_that_it_manages_nothing() -> None:
     play = Managed()
     play.client(change())
-    play.world.managed = frozenset()
+    play.world.questions.apis = frozenset()
     assert play.control(client=CLIENTS) == (b"", CLIENTS)
 
 
@@ -185,12 +198,12 @@ def test_control_that_does_not_answer_in_time_is_an_error_for_each_resource() ->
     (row,) = said.responses
     assert (row.error_code, *row[2:]) == (api.REQUEST_TIMED_OUT, c.TOPIC, "clicks")
     assert row.error_message == "the gateway's control process did not answer within 10 s: nothing was changed"
-    assert play.world.asked == {}
+    assert play.world.questions.open == {}
     play.session.admin.tell(Answer(late, client=CLIENTS))  # too late
     assert play.client(b"") == (b"", b"")
 
 
-def test_control_that_goes_away_in_the_middle_leaves_it_open_what_was_done() -> None:
+def test_control_that_goes_away_in_the_middle_leaves_the_outcome_open() -> None:
     play = Managed()
     play.client(change())
     play.control(upstream=PROBE, memo=b"m")
@@ -203,7 +216,7 @@ def test_control_that_goes_away_in_the_middle_leaves_it_open_what_was_done() -> 
     assert (row.error_message or "").endswith("describe what you changed, it may have been done")
 
 
-def test_what_was_asked_before_is_no_answer_to_what_is_asked_now() -> None:
+def test_an_answer_to_an_earlier_question_is_none_to_the_present_one() -> None:
     play = Managed()
     play.client(change())
     first = play.turn.token
@@ -226,7 +239,7 @@ def test_what_was_asked_before_is_no_answer_to_what_is_asked_now() -> None:
     ],
     ids=["configs", "quotas"],
 )
-def test_a_description_that_nobody_gives_says_nothing_about_changes(frame: bytes) -> None:
+def test_a_description_that_control_does_not_give_says_nothing_about_changes(frame: bytes) -> None:
     play = Managed()
     play.client(frame)
     play.now += ASK_S
@@ -235,16 +248,16 @@ def test_a_description_that_nobody_gives_says_nothing_about_changes(frame: bytes
     assert b"change" not in client
 
 
-def test_a_large_request_that_nobody_answers_closes_its_connection() -> None:
+def test_a_large_request_that_control_does_not_answer_closes_its_connection() -> None:
     play = Managed()
     frame = change(keys=3000)
     assert len(frame) > admin_turn.MAX_REFUSED_BYTES
     play.client(frame)
     play.now += ASK_S
-    with pytest.raises(MalformedFrame, match="nobody answered IncrementalAlterConfigs"):
+    with pytest.raises(MalformedFrame, match="no answer to IncrementalAlterConfigs"):
         play.go_on()
     assert play.session.admin.turn is None
-    assert play.world.asked == {}
+    assert play.world.questions.open == {}
 
 
 def test_a_request_beyond_all_measure_is_not_even_asked_about() -> None:
@@ -277,7 +290,7 @@ def test_a_connection_that_closes_in_the_middle_forgets_its_question() -> None:
     token = play.turn.token
     assert not play.session.is_idle
     play.session.close()
-    assert play.world.asked == {}
+    assert play.world.questions.open == {}
     play.session.admin.tell(Answer(token, client=CLIENTS))
     assert play.woken == 0
     assert play.session.is_idle
@@ -309,7 +322,7 @@ def test_requests_are_counted_once() -> None:
     play.go_on()
     play.control(client=CLIENTS)
     play.ledger()
-    assert play.counts == {"requests": 2, "answers_local": 1}
+    assert play.counts == {"requests": 2, "answers_local": 1, "api_requests_12": 1, "api_requests_44": 1}
 
 
 def test_a_topic_id_that_is_asked_for_and_a_turn_do_not_mix_their_answers_up() -> None:

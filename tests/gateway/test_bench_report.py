@@ -22,7 +22,7 @@ def sample(workers: tuple[float, ...], others_s: float, seconds: float = 1.0) ->
     }  # fmt: skip
 
 
-def test_workers_that_are_the_bottleneck_may_do_twice_as_much_on_cores_that_nobody_needs() -> None:
+def test_workers_that_are_the_bottleneck_may_do_twice_as_much_on_cores_that_are_free() -> None:
     assert allowed(sample((0.9,), 0.1), workers=1, cores=8) == pytest.approx(1000 / 0.9)
     assert allowed(sample((0.9,), 0.1), workers=2, cores=8) == pytest.approx(2000 / 0.9)
 

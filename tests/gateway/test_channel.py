@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import struct
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
+from gateway.certificates import ListenerTls
 from gateway.channel import (
     COUNTS,
     PROTOCOL,
@@ -23,12 +25,17 @@ from gateway.channel import (
     Brokers,
     Channel,
     ChannelClosed,
+    Connection,
     Demand,
+    Down,
     Drain,
+    FindConnections,
+    FoundConnections,
     Gauges,
     Groups,
     Hello,
     Interval,
+    ListenerSettings,
     Log,
     OtherRates,
     Parts,
@@ -39,10 +46,12 @@ from gateway.channel import (
     Spooled,
     Storage,
     Topics,
+    Up,
     WorkerSettings,
     decode_down,
     decode_up,
 )
+from gateway.server_names import ServerNames
 from policies.engine import BrokerRate, TopicRate
 from policies.fleet.shares import Part, Use
 from policies.groups.lines import GroupLimits, GroupRate
@@ -50,9 +59,15 @@ from policies.quotas.lines import QuotaRate
 from policies.storage import Factor
 from policies.thresholds.broker_meters import Others
 
-DOWN = [
-    WorkerSettings(PROTOCOL, "gw", reject_code=89, internal_principals=("User:a",)),
-    Brokers((("h", 9092),), (Broker(1, "b1", 9092, "gw", 19094),)),
+DOWN: list[Down] = [
+    WorkerSettings(
+        PROTOCOL,
+        "gw",
+        reject_code=89,
+        internal_principals=("User:a",),
+        listeners={"tls": ListenerSettings(ListenerTls("gw.pem"), ServerNames("gw", "b-$(node_id).gw"))},
+    ),
+    Brokers((("h", 9092),), (Broker(1, "b1", 9092),), {"default": {1: ("gw", 19094)}}),
     Topics({1: ("a", "ü")}, {bytes(range(16)): "a"}),
     Policy(3, 2e7, {"a": 5e6}),
     Storage(Factor(0.0, "kept", "full"), "observe", 12.5, Factor(0.3, "fallback")),
@@ -62,8 +77,9 @@ DOWN = [
     Spooled(7),
     Drain(2.5),
     Answer(7, b"\0\1", b"", b"memo"),
+    FindConnections(7, 20, "User:a", None, "::1", 2, True),
 ]
-UP = [
+UP: list[Up] = [
     Hello(PROTOCOL, 0, 17, "abc"),
     Interval("abc", 0, 0, 1, 2, (Row(1, "t", "User:x", "c", "accepted", "", 2**40, 2, 1),), {COUNTS[0]: 3}, True),
     Interval("abc", 0, 1, 2, 3, (Row(1, "t", "User:x", "c", "rejected", "fence", 9, 2, 1, 5, "gold", "kgo", 0),)),
@@ -77,24 +93,30 @@ UP = [
     Gauges(1, 2, 3),
     Log("info", "text"),
     Refresh("metadata"),
+    FoundConnections(7, 40, 1, (Connection("[::1]:5", -1, "User:ü", "", "kgo 1", 1.5, 0.0, 2, 3.5, "fence"),)),
     Ask(7, 12.5, "10.0.0.9:5", "User:a", b"\0\x2c", b"memo", b"\xff"),
+    Ask(8, 12.5, "10.0.0.9:5", "User:a", b"\0\x24", mechanism="PLAIN", listener="external"),
 ]
 
 
+Ends = tuple[Channel[Down, Up], Channel[Up, Down]]
+Raw = tuple[socket.socket, Channel[Up, Down]]
+
+
 @trio_fixture
-async def ends():
+async def ends() -> AsyncIterator[Ends]:
     left, right = socket.socketpair()
-    control, worker = Channel(left, decode_up), Channel(right, decode_down)
+    control, worker = Channel[Down, Up](left, decode_up), Channel[Up, Down](right, decode_down)
     yield control, worker
     control.close()
     worker.close()
 
 
 @trio_fixture
-async def raw():
+async def raw() -> AsyncIterator[Raw]:
     """A worker's end, and the bare socket that feeds it."""
     left, right = socket.socketpair()
-    worker = Channel(right, decode_down)
+    worker = Channel[Up, Down](right, decode_down)
     yield left, worker
     left.close()
     worker.close()
@@ -120,15 +142,15 @@ def encoded(message: object) -> bytes:
 
 
 @pytest.mark.trio
-async def test_every_message_arrives_as_it_was_sent(ends):
+async def test_every_message_arrives_as_it_was_sent(ends: Ends) -> None:
     control, worker = ends
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         nursery.start_soon(worker.run)
-        for message in DOWN:
-            control.post(message)
-        for message in UP:
-            worker.post(message)
+        for down in DOWN:
+            control.post(down)
+        for up in UP:
+            worker.post(up)
         with trio.fail_after(10):
             assert [await worker.receive() for _ in DOWN] == [(message, -1) for message in DOWN]
             assert [await control.receive() for _ in UP] == [(message, -1) for message in UP]
@@ -136,7 +158,7 @@ async def test_every_message_arrives_as_it_was_sent(ends):
 
 
 @pytest.mark.trio
-async def test_bytes_may_come_one_by_one_or_all_at_once(raw):
+async def test_bytes_may_come_one_by_one_or_all_at_once(raw: Raw) -> None:
     sock, worker = raw
     stream = b"".join(encoded(message) for message in DOWN)
     sock.sendall(stream)
@@ -145,7 +167,7 @@ async def test_bytes_may_come_one_by_one_or_all_at_once(raw):
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
-        async def drip():
+        async def drip() -> None:
             for i in range(len(stream)):
                 sock.sendall(stream[i : i + 1])
                 await trio.testing.wait_all_tasks_blocked()
@@ -155,7 +177,9 @@ async def test_bytes_may_come_one_by_one_or_all_at_once(raw):
 
 
 @pytest.mark.trio
-async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_behind_it(ends):
+async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_behind_it(
+    ends: Ends,
+) -> None:
     control, worker = ends
     large = Topics({1: tuple(f"topic-{i}" for i in range(200_000))})
     async with trio.open_nursery() as nursery:
@@ -172,7 +196,7 @@ async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_b
 
 
 @pytest.mark.trio
-async def test_each_descriptor_comes_with_its_own_message(ends):
+async def test_each_descriptor_comes_with_its_own_message(ends: Ends) -> None:
     control, worker = ends
     for i in range(40):
         control.post(Accepted(i, "peer"), marked_pipe(b"%d" % i))
@@ -189,7 +213,7 @@ async def test_each_descriptor_comes_with_its_own_message(ends):
 
 
 @pytest.mark.trio
-async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(ends):
+async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(ends: Ends) -> None:
     control, worker = ends
     for i in range(3):
         control.post(Accepted(i, "peer"), marked_pipe(b"%d" % i))
@@ -213,7 +237,7 @@ async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(e
 
 
 @pytest.mark.trio
-async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends):
+async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends: Ends) -> None:
     control, worker = ends
     sent, kept = marked_pipe(b"s"), marked_pipe(b"k")
     control.post(Accepted(1, "p"), sent)
@@ -233,7 +257,7 @@ async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends):
 
 
 @pytest.mark.trio
-async def test_descriptors_received_with_nobody_to_take_them_are_closed(raw):
+async def test_descriptors_that_are_received_and_never_taken_are_closed(raw: Raw) -> None:
     sock, worker = raw
     reading, writing = os.pipe()
     whole = encoded(Accepted(1, "p"))
@@ -258,7 +282,7 @@ async def test_descriptors_received_with_nobody_to_take_them_are_closed(raw):
         encoded(Hello(PROTOCOL, 0, 1, "up, not down")),
     ],
 )
-async def test_what_the_other_end_may_not_say_ends_the_channel(raw, garbage):
+async def test_a_message_that_the_other_end_may_not_send_ends_the_channel(raw: Raw, garbage: bytes) -> None:
     sock, worker = raw
     sock.sendall(garbage)
     with trio.fail_after(10), pytest.raises(ChannelClosed):
@@ -266,7 +290,7 @@ async def test_what_the_other_end_may_not_say_ends_the_channel(raw, garbage):
 
 
 @pytest.mark.trio
-async def test_the_end_of_the_other_process_ends_reading_and_writing(ends):
+async def test_the_end_of_the_other_process_ends_reading_and_writing(ends: Ends) -> None:
     control, worker = ends
     worker.post(Log("info", "last words"))
     async with trio.open_nursery() as nursery:
@@ -285,11 +309,11 @@ async def test_the_end_of_the_other_process_ends_reading_and_writing(ends):
 
 
 @pytest.mark.trio
-async def test_closing_wakes_whoever_waits(ends):
+async def test_closing_wakes_all_tasks_that_wait(ends: Ends) -> None:
     control, _ = ends
     ended = []
 
-    async def wait():
+    async def wait() -> None:
         try:
             await control.receive()
         except ChannelClosed:

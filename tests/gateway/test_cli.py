@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway import cli, embedded
 from tests.certificates import Authority
 
 GOOD = """
@@ -19,14 +24,24 @@ thresholds: {total.bytes.in.per.sec.threshold: 20MB, topics: {clicks: {bytes.in.
 """
 
 
-def run(*args):
+def run(*args: Any) -> Any:
+    """As a user runs it. (`check`, which is asked for most, in this process: to start one takes it half a second.)"""
+    if args[:1] != ("check",):
+        return run_process(*args)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main([str(each) for each in args])
+    return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())
+
+
+def run_process(*args: Any) -> Any:
     command = [sys.executable, "-m", "gateway", *args]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text):
+def write(tmp_path: Path) -> Any:
+    def write(text: Any) -> Any:
         path = tmp_path / "gw.yaml"
         path.write_text(text)
         return str(path)
@@ -34,16 +49,17 @@ def write(tmp_path):
     return write
 
 
-def test_check_shows_what_a_configuration_comes_to(write):
-    done = run("check", write(GOOD))
+def test_check_shows_what_a_configuration_comes_to(write: Any) -> None:
+    done = run_process("check", write(GOOD))
     assert done.returncode == 0, done.stderr
     for line in (
         "gw.yaml: OK",
+        "upstream   127.0.0.1:9092; plain TCP",
         "bootstrap  127.0.0.1:32101",
         "broker 1   127.0.0.1:32103",
         "broker 100000 127.0.0.1:32105",
         "broker N   127.0.0.1:32102+N, up to N = 33433",
-        "TLS        none on the listeners: plain TCP",
+        "TLS        none: plain TCP",
         "total      20,000,000 bytes/s per broker",
         "topic      clicks: 5,000,000 bytes/s",
         "storage    not looked at, full disks hold nothing back",
@@ -62,7 +78,7 @@ resourceUsagePublishIntervalInSecs: 2
 """
 
 
-def test_check_shows_workers_and_groups_and_how_far_limits_hold(write):
+def test_check_shows_workers_and_groups_and_how_far_limits_hold(write: Any) -> None:
     done = run("check", write(GOOD + GROUPS))
     assert done.returncode == 0, done.stderr
     for line in (
@@ -79,7 +95,7 @@ def test_check_shows_workers_and_groups_and_how_far_limits_hold(write):
     assert "limits     hold over this gateway alone" in done.stdout
 
 
-def test_check_warns_of_what_is_hardly_meant(write):
+def test_check_warns_of_settings_that_are_hardly_meant(write: Any) -> None:
     done = run("check", write(GOOD.replace("total.bytes.in.per.sec.threshold: 20MB, ", "")))
     assert done.returncode == 0
     assert "warning: 1 topics have a bytes.in.per.sec.threshold, but without" in done.stdout
@@ -90,10 +106,13 @@ def test_check_warns_of_what_is_hardly_meant(write):
     [
         (GOOD + "listner: {}", "gw.yaml:6: listner: unknown key; did you mean listener?"),
         (GOOD.replace('9092"', '9092", ssl.nonsense: 1'), 'No such configuration property: "ssl.nonsense"'),
-        (GOOD.replace('9092"', '9092", security.protocol: TLS'), 'Invalid value "TLS"'),
+        (
+            GOOD.replace('9092"', '9092", security.protocol: TLS'),
+            "upstream: security.protocol: must be one of PLAINTEXT, SSL",
+        ),
     ],
 )
-def test_check_refuses_with_a_clear_message(write, text, finding):
+def test_check_refuses_with_a_clear_message(write: Any, text: Any, finding: Any) -> None:
     done = run("check", write(text))
     assert done.returncode == 1
     assert finding in done.stderr
@@ -102,12 +121,12 @@ def test_check_refuses_with_a_clear_message(write, text, finding):
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
-def test_a_missing_file_is_one_line(command):
+def test_a_missing_file_is_one_line(command: Any) -> None:
     done = run(command, "/nowhere/gw.yaml")
     assert (done.returncode, done.stderr) == (1, "/nowhere/gw.yaml: can't be read: No such file or directory\n")
 
 
-def test_serve_says_so_when_a_port_is_taken(write):
+def test_serve_says_so_when_a_port_is_taken(write: Any) -> None:
     with socket.create_server(("127.0.0.1", 32101)):
         done = run("serve", write(GOOD))
     assert done.returncode == 1
@@ -115,7 +134,7 @@ def test_serve_says_so_when_a_port_is_taken(write):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_wrong_command_line_is_exit_code_2():
+def test_a_wrong_command_line_is_exit_code_2() -> None:
     assert run("serve").returncode == 2
     assert run("frobnicate").returncode == 2
     done = run()
@@ -126,9 +145,10 @@ def test_a_wrong_command_line_is_exit_code_2():
     )
 
 
-def test_schema_is_json_and_version_is_a_version():
+def test_schema_is_json_and_version_is_a_version() -> None:
     assert json.loads(run("schema").stdout)["title"] == "Settings"
     assert run("version").stdout.startswith("produce-gateway 0.")
+    assert run("version").stdout.endswith((", hot path: compiled\n", ", hot path: pure Python\n"))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +177,7 @@ def test_schema_is_json_and_version_is_a_version():
         ("check_interval: PT0S", ["storage    not looked at", "warning: storage.check_interval PT0S"]),
     ],
 )
-def test_check_shows_how_disks_are_looked_at(write, storage, lines):
+def test_check_shows_how_disks_are_looked_at(write: Any, storage: Any, lines: Any) -> None:
     done = run("check", write(GOOD + f"storage: {{{storage}}}\n"))
     assert done.returncode == 0, done.stderr
     assert [line for line in lines if line not in done.stdout] == []
@@ -181,21 +201,23 @@ def test_check_shows_how_disks_are_looked_at(write, storage, lines):
         ),
     ],
 )
-def test_check_tries_what_storage_names(write, text, finding):
+def test_check_tries_what_storage_names(write: Any, text: Any, finding: Any) -> None:
     done = run("check", write(GOOD + text + "\n"))
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    line, *others = done.stderr.splitlines()
+    assert "gw.yaml:6: storage" in line
     assert finding in line
+    assert len(others) == ("two kinds" in finding)  # and the plugin of the other kind isn't there
     assert done.stdout == ""
 
 
-def test_check_tries_the_source_of_thresholds(write):
+def test_check_tries_the_source_of_thresholds(write: Any) -> None:
     done = run("check", write(GOOD.replace("thresholds: {", "thresholds: {source: mine, ")))
     assert (done.returncode, done.stderr.count("thresholds: produce_gateway.quota_sources mine: ")) == (1, 1)
 
 
 @pytest.mark.parametrize("command", ["storage", "volume-agent", "import-strimzi"])
-def test_the_storage_commands_are_there(command):
+def test_the_storage_commands_are_there(command: Any) -> None:
     done = run(command, "--help")
     assert done.returncode == 0
     assert f"produce-gateway {command}" in done.stdout
@@ -210,24 +232,78 @@ def test_the_storage_commands_are_there(command):
         ("builtins:dict", "has no method decide"),
     ],
 )
-def test_a_policy_that_cannot_be_made_is_one_line(write, command, policy, why):
+def test_a_policy_that_cannot_be_made_is_one_line(write: Any, command: Any, policy: Any, why: Any) -> None:
     done = run(command, write(GOOD + f"policies: ['{policy}']\n"))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert f"policies: {policy}: " in line
+    assert f"gw.yaml:6: policies.0: {policy}: " in line
     assert why in line
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
-def test_certificates_that_can_not_be_used_end_the_start(command, write, tmp_path):
+def test_certificates_that_can_not_be_used_end_the_start(command: Any, write: Any, tmp_path: Path) -> None:
     text = f"{{port: 32101, ssl.keystore.location: {tmp_path}/missing.pem}}"
     done = run(command, write(GOOD.replace("{port: 32101, brokers: {100000: 32105}}", text)))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert f"gw.yaml: listener.ssl.keystore.location: {tmp_path}/missing.pem can't be read: No such file" in line
+    assert f"gw.yaml:3: listener.ssl.keystore.location: {tmp_path}/missing.pem can't be read: No such file" in line
 
 
-def test_check_says_how_listeners_speak_tls(write, tmp_path):
+def test_a_certificate_that_can_not_be_used_is_told_with_its_listener(write: Any, tmp_path: Path) -> None:
+    text = f"listeners: {{a: {{port: 32101}}, b: {{port: 32201, ssl.keystore.location: {tmp_path}/missing.pem}}}}"
+    done = run("check", write(GOOD.replace("listener: {port: 32101, brokers: {100000: 32105}}", text)))
+    assert done.returncode == 1
+    assert f"gw.yaml:3: listeners.b.ssl.keystore.location: {tmp_path}/missing.pem can't be read" in done.stderr
+
+
+def test_a_certificate_that_is_not_for_what_clients_are_told_is_a_warning(write: Any, tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).sign("gateway", names="subjectAltName=DNS:*.kafka.example")
+    tls = f"ssl.keystore.location: {certificate}, ssl.key.location: {key}"
+    sni = "bootstrap_address: kafka.example, advertised_broker_address_pattern: b$(node_id).kafka.example"
+    text = f"listeners: {{in: {{port: 32101}}, out: {{port: 32201, {tls}, sni: {{{sni}}}}}}}"
+    path = write(GOOD.replace("listener: {port: 32101, brokers: {100000: 32105}}", text))
+    said = (
+        f"listeners.out.ssl.keystore.location: {certificate} is not for kafka.example, which clients are told"
+        " (sni.bootstrap_address): those that check names will refuse it. It is for *.kafka.example: it needs"
+        " DNS:kafka.example in its subjectAltName"
+    )
+    done = run("check", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in done.stdout.splitlines() if "not for" in line] == [f"{path}:3: warning: {said}"]
+    strict = run("check", "--strict", path)
+    assert strict.returncode == 1
+    assert f"warning: {said}" in strict.stderr
+
+
+def test_check_says_how_brokers_are_trusted(write: Any, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("gateway")
+    mine = f"ssl.certificate.location: {certificate}, ssl.key.location: {key}"
+    text = f'9092", security.protocol: SSL, ssl.ca.location: {authority.certificate}, {mine}'
+    done = run("check", write(GOOD.replace('9092"', text)))
+    assert done.returncode == 0, done.stderr
+    trusted = f"certificates verified by {authority.certificate}, host names as well"
+    assert f"upstream   127.0.0.1:9092; TLS, {trusted}; own certificate {certificate}" in done.stdout
+
+
+def test_check_refuses_certificates_for_brokers_that_can_not_be_used(write: Any, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.pem"
+    done = run("check", write(GOOD.replace('9092"', f'9092", security.protocol: SSL, ssl.ca.location: {missing}')))
+    assert done.returncode == 1
+    assert f"gw.yaml:2: upstream.ssl.ca.location: {missing} can't be read: No such file" in done.stderr.splitlines()[0]
+
+
+def test_check_connects_where_it_is_told_to(write: Any) -> None:
+    port = embedded.free_port()
+    text = GOOD.replace("9092", str(port))
+    assert run("check", write(text)).returncode == 0
+    done = run("check", "--connect", write(text))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f"gw.yaml: upstream: 127.0.0.1:{port}: Connection refused (ECONNREFUSED)")
+
+
+def test_check_says_how_listeners_speak_tls(write: Any, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("gateway")
     text = f"ssl.keystore.location: {certificate}, ssl.key.location: {key}, ssl.client.auth: requested"
@@ -238,3 +314,99 @@ def test_check_says_how_listeners_speak_tls(write, tmp_path):
     assert (
         f"TLS        {spoken}, certificate {certificate}; client certificates checked where one is sent" in done.stdout
     )
+
+
+WRONG_ALL_OVER = """\
+upstream:
+  bootstrap_servers: "localhost:32101"
+  ssl.ca.loction: /x
+  broker.address.family: v5
+listener:
+  port: 32101
+  ssl.keystore.location: /nowhere.pem
+policies: [nosuch_module:make]
+thresholds: {mode: obsrve}
+"""
+FAULTS = [
+    (9, "thresholds.mode: should be 'enforce' or 'observe', not 'obsrve'"),
+    (2, "upstream.bootstrap_servers: localhost:32101 is this gateway's own address (listener): write those of brokers"),
+    (3, 'upstream.ssl.ca.loction: No such configuration property: "ssl.ca.loction"; did you mean ssl.ca.location?'),
+    (4, 'upstream.broker.address.family: Invalid value "v5" for configuration property "broker.address.family"'),
+    (7, "listener.ssl.keystore.location: /nowhere.pem can't be read: No such file or directory"),
+    (8, "policies.0: nosuch_module:make: ModuleNotFoundError: No module named 'nosuch_module'"),
+]
+
+
+def test_check_tells_what_each_stage_finds_at_once_with_its_line(write: Any) -> None:
+    path = write(WRONG_ALL_OVER)
+    done = run("check", path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [f"{path}:{line}: {text}" for line, text in FAULTS]
+
+
+def test_serve_refuses_what_check_refuses(write: Any) -> None:
+    done = run("serve", write("upstream: {bootstrap_servers: '127.0.0.1:32101'}\nlistener: {port: 32101}\n"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "gw.yaml:1: upstream.bootstrap_servers: 127.0.0.1:32101 is this gateway's own address" in done.stderr
+
+
+def test_check_reads_standard_input_and_answers_in_json() -> None:
+    command = [sys.executable, "-m", "gateway", "check", "--json", "-"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, input=WRONG_ALL_OVER)
+    said = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert said == {
+        "config": "standard input",
+        "ok": False,
+        "errors": [{"line": line, "variable": None, "message": text} for line, text in FAULTS],
+        "warnings": [],
+        "effect": [],
+    }
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, input=GOOD)
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["ok"], said["errors"], said["warnings"]) == (0, True, [], [])
+    assert "bootstrap  127.0.0.1:32101, listening on 127.0.0.1" in said["effect"]
+    raw = subprocess.run([*command[:-2], "-"], check=False, capture_output=True, timeout=60, input=b"\xff")
+    assert (raw.returncode, raw.stderr) == (1, b"standard input: not UTF-8 text: invalid start byte at byte 0\n")
+
+
+def test_strict_makes_warnings_errors(write: Any) -> None:
+    path = write(GOOD + "mode: observe\n")
+    assert run("check", path).returncode == 0
+    done = run("check", "--strict", path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{path}:6: warning: mode observe: ")
+    done = run("check", "--strict", "--json", path)
+    assert (done.returncode, json.loads(done.stdout)["ok"], len(json.loads(done.stdout)["warnings"])) == (1, False, 1)
+
+
+def test_the_demo_looks_for_what_it_needs_before_it_begins() -> None:
+    hide = "import sys; sys.modules |= {'pyspark': None, 'matplotlib': None}"
+    code = f"{hide}; from gateway.cli import main; sys.exit(main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    wanted = "the demo needs PySpark, Matplotlib: pip install 'produce-gateway[audit]'\n"
+    assert (done.returncode, done.stderr) == (1, wanted)
+
+
+def test_check_looks_into_the_files_of_authentication(write: Any, tmp_path: Path) -> None:
+    users = tmp_path / "users.yaml"
+    text = (
+        GOOD
+        + f"""
+authentication: {{sasl.enabled.mechanisms: "PLAIN, SCRAM-SHA-256", credentials_file: {users}}}
+"""
+    )
+    done = run("check", write(text))
+    assert done.returncode == 1
+    assert f"gw.yaml:7: authentication: {users}: can't be read: No such file" in done.stderr
+    made = subprocess.run(
+        [sys.executable, "-m", "gateway", "scram-record", "alice"],
+        check=True,
+        input="pencil\n",
+        capture_output=True,
+        text=True,
+    )
+    users.write_text(made.stdout)
+    done = run("check", write(text))
+    assert done.returncode == 0, done.stderr
+    assert "clients    SASL ends here: PLAIN, SCRAM-SHA-256; to brokers: none" in done.stdout

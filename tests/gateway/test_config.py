@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 
 from gateway import config
+from gateway.broker_tls import BrokerTls
 from gateway.certificates import ListenerTls
 from gateway.config import ConfigError, Settings, parse, warnings
+from gateway.config.fields import MAX_GATEWAY_ID
+from gateway.config.storage import Storage
 from gateway.control.snapshots import worker_settings
+from gateway.fleet import form
+from gateway.listener_names import DEFAULT_LISTENER
+from policies.policy_values import PolicyKey
+from policies.quotas.names import Entity, QuotaKey
+from policies.thresholds.values import OUT_KEY
 
 ISSUE = """
 upstream: {bootstrap_servers: "127.0.0.1:9092"}
@@ -25,23 +33,29 @@ internal_topics: kafka            # or none
 UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 
 
-def problems(text):
+def storage_of(text: str) -> Storage:
+    found = parse(text).storage
+    assert found is not None
+    return found
+
+
+def problems(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(text, "gw.yaml")
     return caught.value.lines
 
 
-def test_the_documented_example_is_understood():
+def test_the_documented_example_is_understood() -> None:
     settings = parse(ISSUE)
     assert settings.upstream.addresses() == (("127.0.0.1", 9092),)
     assert settings.thresholds.total == 20 * 10**6
     assert settings.thresholds.by_topic() == {"clicks": 5e6}
-    assert [settings.listener.broker_port(n) for n in (0, 7)] == [19093, 19100]
+    assert [settings.all_listeners[DEFAULT_LISTENER].broker_port(n) for n in (0, 7)] == [19093, 19100]
     assert settings.limits.max_request_bytes == 100 * 2**20
     assert config.warnings(settings) == []
 
 
-def test_only_upstream_is_required():
+def test_only_upstream_is_required() -> None:
     settings = parse(UPSTREAM)
     assert settings.reject_code == "auto"
     assert settings.thresholds.total is None
@@ -49,7 +63,7 @@ def test_only_upstream_is_required():
     assert settings.gateway.endswith("-19092")
 
 
-def test_settings_survive_the_way_to_control():
+def test_settings_survive_the_way_to_control() -> None:
     text = ISSUE + "internal: {principals: ['User:mm'], client_ids: [mm]}\nreject_code: 19\ndrain_timeout: 1m\n"
     settings = parse(text.replace('"127.0.0.1:9092"}', '"127.0.0.1:9092", sasl.password: s3cret, ssl.x: true}'))
     assert settings.upstream.properties == {"sasl.password": "s3cret", "ssl.x": "true"}
@@ -74,9 +88,25 @@ def test_settings_survive_the_way_to_control():
         ("listener: {}", "gw.yaml:1: upstream: is required"),
         ("upstream: {bootstrap_servers: 'b'}", "'b' is not a valid host:port; for example: broker1:9092,broker2:9092"),
         ("upstream: {bootstrap_servers: 'b:1,c:70000'}", "'c:70000' is not a valid host:port"),
-        ("upstream: [1]", "gw.yaml:1: upstream: keys with values are needed here, not [1]"),
+        ("upstream: [1]", "gw.yaml:1: upstream: keys with values are needed here, not a list"),
         (UPSTREAM + "listener: {port: 70000}", "listener.port: should be less than or equal to 65535, not 70000"),
         (UPSTREAM + "listener: {port: x}", "listener.port: should be a valid integer"),
+        (
+            UPSTREAM + "thresholds:\n  enforce_percent: 5%",
+            "gw.yaml:3: thresholds.enforce_percent: '5%' is no percentage: write a number from 0 to 100 without a sign",
+        ),
+        (
+            UPSTREAM + "client_quotas_enforce_percent: 101",
+            "gw.yaml:2: client_quotas_enforce_percent: 101 is no percent",
+        ),
+        (
+            UPSTREAM + "resource_groups: {enforce_percent: .nan}",
+            "resource_groups.enforce_percent: nan is no percentage",
+        ),
+        (
+            UPSTREAM + "resource_groups: {enforce_percent: true}",
+            "resource_groups.enforce_percent: True is no percentage",
+        ),
         (UPSTREAM + "listener: {host: 0.0.0.0}", "listener: advertised_host is needed, because 0.0.0.0"),
         (
             UPSTREAM + "listener: {port: 5000, brokers: {1: 6000, 2: 6000}}",
@@ -104,9 +134,23 @@ def test_settings_survive_the_way_to_control():
         ),
         (
             UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.key.password: [geheim]}",
-            "listener.ssl.key.password: should be a valid string, not what is there",
+            "listener.ssl.key.password: should be a valid string, not a list",
         ),
         (UPSTREAM + "listener: {ssl.keystore.locaton: x.pem}", "did you mean ssl.keystore.location?"),
+        (
+            UPSTREAM + "listener:\n  ssl.keystore.location: x.pem\n  ssl.principal.mapping.rules: RULE:(?=x)/y/",
+            "gw.yaml:4: listener.ssl.principal.mapping.rules: 'RULE:(?=x)/y/': (?=: lookahead is Java's only",
+        ),
+        (
+            UPSTREAM + "listener: {ssl.keystore.location: x.pem, ssl.principal.mapping.rules: RULE:x/y/}",
+            "listener: ssl.principal.mapping.rules: clients are asked for no certificate: write ssl.client.auth: req",
+        ),
+        (
+            UPSTREAM + "listener:\n  proxy_protocol: {from: [10.0.0.1/8]}",
+            "proxy_protocol.from.0: '10.0.0.1/8' is no network: 10.0.0.1/8 has host bits set; for example 10.0.0.0/8",
+        ),
+        (UPSTREAM + "listener: {proxy_protocol: {from: []}}", "listener.proxy_protocol.from: "),
+        ("upstream: {bootstrap_servers: 'b:1', proxy_protocol: v3}", "upstream.proxy_protocol: "),
         (UPSTREAM + "listener: {brokers: {1: 19092}}", "brokers.1: port 19092 is taken by the bootstrap listener"),
         (UPSTREAM + "admin: {port: 19092}", "admin.port: 19092 is a port of the listener as well"),
         (UPSTREAM + "internal_topics: yes", "internal_topics: should be 'kafka' or 'none', not True"),
@@ -116,6 +160,10 @@ def test_settings_survive_the_way_to_control():
         (UPSTREAM + "drain_timeout: true", "drain_timeout: a number is needed here, not true or false"),
         (UPSTREAM + "drain_timeout: .nan", "drain_timeout: should be"),
         (UPSTREAM + "gateway_id: 'a/b'", "gateway_id: 'a/b': letters, digits"),
+        (
+            UPSTREAM + f"gateway_id: {'g' * 201}",
+            f"gateway_id: '{'g' * 20}…, 201 characters': letters, digits, '.', '_' and '-' only, at most 200,",
+        ),
         (UPSTREAM + "internal: {principals: [alice]}", "'alice' is not a valid principal: write User:alice"),
         (UPSTREAM + "usage_log: {topic: 'a b'}", "usage_log.topic: 'a b' can't be a topic's name"),
         *[
@@ -170,23 +218,23 @@ def test_settings_survive_the_way_to_control():
         ),
         (
             UPSTREAM + "thresholds: {total.bytes.in.per.sec.threshold: 5MB,\n"
-            " topics: {a: {bytes.in.per.sec.threshold: 3MB}, b: {bytes.in.per.sec.threshold: 4MB}}}",
-            "thresholds: the topics' bytes.in.per.sec.threshold sum up to 7,000,000 bytes/s, which exceeds"
+            " topics: {a: {bytes.in.per.sec.threshold: 3MB}, b: {bytes.in.per.sec.threshold: 7MB}}}",
+            "thresholds: bytes.in.per.sec.threshold of topic b is 7,000,000 bytes/s, which exceeds"
             " total.bytes.in.per.sec.threshold = 5,000,000 bytes/s by 2,000,000 bytes/s",
         ),
         (UPSTREAM + UPSTREAM, "gw.yaml:2: upstream is there twice"),
         ("a: [", "gw.yaml:1: "),
-        ("a: 1\n\tb: 2", "gw.yaml:2: found character '\\t'"),
+        ("a: 1\n\tb: 2", "gw.yaml:2: a tab: YAML is indented by spaces"),
         ("", "keys such as upstream: and listener: are needed"),
         ("just text", "keys such as upstream: and listener: are needed"),
         ("upstream: {bootstrap_servers: 'b:1', sasl.password: {file: /nowhere}}", "file /nowhere can't be read"),
         (
             "upstream: {bootstrap_servers: 'b:1', sasl.password: [1]}",
-            "upstream.properties.sasl.password: should be a valid string",
+            "upstream.sasl.password: should be a valid string",
         ),
     ],
 )
-def test_a_mistake_is_told_with_place_and_remedy(text, finding):
+def test_a_mistake_is_told_with_place_and_remedy(text: str, finding: str) -> None:
     lines = problems(text)
     assert any(finding in line for line in lines), lines
 
@@ -297,13 +345,13 @@ TOTAL = "thresholds: {total.bytes.in.per.sec.threshold: 1MB}\n"
         (" {source: 'my source'}", "storage.source: 'my source' can't be the name of an entry point"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_storage_is_told_with_place_and_remedy(storage, finding):
+def test_a_mistake_in_storage_is_told_with_place_and_remedy(storage: str, finding: str) -> None:
     lines = problems(UPSTREAM + TOTAL + "storage:" + storage)
     assert len(lines) == 1, lines
     assert finding in lines[0]
 
 
-def test_a_soft_limit_needs_a_limit_that_it_can_lower():
+def test_a_soft_limit_needs_a_limit_that_it_can_lower() -> None:
     soft = "storage:\n  hard: {type: MinFreeBytes, level: 1GB}\n  soft: {type: MinFreePercentage, level: 0.2}\n"
     (line,) = problems(UPSTREAM + soft)
     assert line.startswith("gw.yaml:4: storage.soft: a soft limit has no effect where no produce limit exists: write")
@@ -311,7 +359,7 @@ def test_a_soft_limit_needs_a_limit_that_it_can_lower():
     parse(UPSTREAM + "thresholds: {source: mine}\n" + soft)
 
 
-def test_a_source_of_thresholds_takes_options_and_without_one_they_are_refused():
+def test_a_source_of_thresholds_takes_options_and_without_one_they_are_refused() -> None:
     settings = parse(UPSTREAM + "thresholds: {source: mine, interval: PT30S, options: {url: 'http://x', n: 3}}")
     assert (settings.thresholds.source, settings.thresholds.interval) == ("mine", 30)
     assert settings.thresholds.options == {"url": "http://x", "n": 3}
@@ -339,12 +387,12 @@ storage:
         ("{user: alice, consumer_byte_rate: 1MB}", False),
     ],
 )
-def test_a_soft_limit_may_lower_client_quotas_alone(quota, accepted):
+def test_a_soft_limit_may_lower_client_quotas_alone(quota: str, accepted: bool) -> None:
     text = UPSTREAM + "storage: {soft: {type: MinFreeBytes, level: 2GB}, hard: {type: MinFreeBytes, level: 1GB}}\n"
     text += "thresholds: {topics: {clicks: {bytes.in.per.sec.threshold: 1MB}}}\n"  # limits nothing without a total
     text += f"client_quotas:\n- {quota}\n"
     if accepted:
-        assert parse(text).storage.soft
+        assert storage_of(text).soft
     else:
         assert "storage.soft: a soft limit has no effect where no produce limit exists" in problems(text)[0]
 
@@ -353,16 +401,16 @@ def test_a_soft_limit_may_lower_client_quotas_alone(quota, accepted):
     ("rate", "accepted"),
     [("publishRateInBytes: 1MB", True), ("publishRateInMsgs: 5", True), ("dispatchRateInBytes: 1", False)],
 )
-def test_a_soft_limit_may_lower_resource_groups_alone(rate, accepted):
+def test_a_soft_limit_may_lower_resource_groups_alone(rate: str, accepted: bool) -> None:
     text = UPSTREAM + "storage: {soft: {type: MinFreeBytes, level: 2GB}, hard: {type: MinFreeBytes, level: 1GB}}\n"
     text += f"resource_groups: {{groups: {{gold: {{{rate}}}}}}}\n"
     if accepted:
-        assert parse(text).storage.soft
+        assert storage_of(text).soft
     else:
         assert "storage.soft: a soft limit has no effect where no produce limit exists" in problems(text)[0]
 
 
-def test_head_room_is_reckoned_from_the_largest_total():
+def test_head_room_is_reckoned_from_the_largest_total() -> None:
     text = (
         UPSTREAM + "storage: {min.available.bytes: 1GB, throttle.factor.fallback: 0}\nthresholds:\n  on_exceed: delay\n"
     )
@@ -375,17 +423,19 @@ def test_head_room_is_reckoned_from_the_largest_total():
     assert "30,000,000 bytes/s" in warning
 
 
-def test_options_of_limits_of_ones_own_are_apart():
+def test_options_of_limits_of_ones_own_are_apart() -> None:
     text = "storage: {source: mine, options: {path: /x}, limit_policy: theirs, limit_policy_options: {level: 3}}"
-    storage = parse(UPSTREAM + text).storage
+    storage = storage_of(UPSTREAM + text)
     assert (storage.options, storage.limit_policy_options) == ({"path": "/x"}, {"level": 3})
 
 
-def test_the_storage_section_is_understood_and_survives_the_way_to_control():
+@pytest.mark.seed("035.25")
+def test_the_storage_section_is_understood_and_survives_the_way_to_control() -> None:
     settings = parse(UPSTREAM + TOTAL + FULL_STORAGE)
-    storage = settings.storage
+    storage = storage_of(UPSTREAM + TOTAL + FULL_STORAGE)
     assert storage.check_interval == 30
-    assert (storage.soft.level, storage.hard.level) == (0.2, 10 * 10**9)
+    ((soft,), (hard,)) = storage.soft, storage.hard
+    assert (soft.level, hard.level) == (0.2, 10 * 10**9)
     assert storage.reads.model_dump() == {"topic": "volumes", "max_age": 180, "fail_safe": "OPEN", "replication": 2}
     assert settings.storage_admin.bootstrap_servers == "r1:9091"
     assert settings.storage_admin.properties == {"security.protocol": "SSL", "ssl.ca.location": "/ca.pem"}
@@ -400,14 +450,16 @@ def test_the_storage_section_is_understood_and_survives_the_way_to_control():
     assert Settings.model_validate_json(plain.model_dump_json(by_alias=True)) == plain
 
 
-def test_storage_defaults_are_the_proposal_s():
-    storage = parse(UPSTREAM + "storage: {min.available.ratio: 0.01}").storage
+@pytest.mark.seed("DISK.15", "DISK.27", "DISK.31")
+def test_storage_defaults_are_the_proposal_s() -> None:
+    storage = storage_of(UPSTREAM + "storage: {min.available.ratio: 0.01}")
     assert (storage.source, storage.check_interval, storage.fallback, storage.validity) == ("log-dirs", 60, 1.0, 300)
     assert storage.reads.fail_safe == "PAUSE"
     assert parse(UPSTREAM).storage is None
 
 
-def test_the_storage_admin_falls_back_to_upstream_s_values():
+@pytest.mark.seed("DISK.16")
+def test_the_storage_admin_falls_back_to_upstream_s_values() -> None:
     text = "upstream: {bootstrap_servers: 'b:9092', security.protocol: SASL_PLAINTEXT}\n"
     limit = "storage: {min.available.bytes: 1GB"
     admin = parse(text + limit + "}").storage_admin
@@ -420,10 +472,11 @@ def test_the_storage_admin_falls_back_to_upstream_s_values():
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
 
 
-def test_storage_that_is_off_needs_no_limit():
-    settings = parse(UPSTREAM + "storage: {check_interval: PT0S, source: log-dirs}")
-    assert settings.storage.off
-    assert config.warnings(settings) == ["storage.check_interval PT0S: full disks are not looked for"]
+@pytest.mark.seed("DISK.33")
+def test_storage_that_is_off_needs_no_limit() -> None:
+    text = UPSTREAM + "storage: {check_interval: PT0S, source: log-dirs}"
+    assert storage_of(text).off
+    assert config.warnings(parse(text)) == ["storage.check_interval PT0S: full disks are not looked for"]
 
 
 @pytest.mark.parametrize(
@@ -431,7 +484,7 @@ def test_storage_that_is_off_needs_no_limit():
     [
         ("min.available.bytes: 74MB", "storage.min.available.bytes: 74,000,000 bytes of head-room are less than the"
          " 75,000,000 bytes that 1,000,000 bytes/s bring to a broker within 60 s and the 15 s that a request may be on"
-         " its way, not counting what replication adds: raise the limit or check more often"),
+         " its way, not counting the bytes that replication adds: raise the limit or check more often"),
         ("hard: {type: MinFreeBytes, level: 74MB}", "storage.hard: 74,000,000 bytes of head-room are less"),
         ("min.available.bytes: 1GB", "storage: thresholds.on_exceed reject goes by the average of a minute"),
         ("min.available.ratio: 0.1", "storage: throttle.factor.fallback 1.0: when nothing has been learned of the disks"
@@ -441,7 +494,7 @@ def test_storage_that_is_off_needs_no_limit():
         ("soft: {type: MinFreePercentage, level: 0.1}", "storage.soft: without a hard limit producers are held only"),
     ],
 )  # fmt: skip
-def test_storage_that_is_hardly_meant_is_warned_about(storage, warning):
+def test_storage_that_is_hardly_meant_is_warned_about(storage: str, warning: str) -> None:
     assert any(warning in line for line in config.warnings(parse(UPSTREAM + TOTAL + f"storage: {{{storage}}}")))
 
 
@@ -453,64 +506,163 @@ def test_storage_that_is_hardly_meant_is_warned_about(storage, warning):
         "source: snapshots",
     ],
 )
-def test_storage_as_it_should_be_is_not_warned_about(storage):
+def test_storage_as_it_should_be_is_not_warned_about(storage: str) -> None:
     delays = TOTAL.replace("1MB}", "1MB, on_exceed: delay}")
     assert config.warnings(parse(UPSTREAM + delays + f"storage: {{{storage}}}")) == []
 
 
-def test_without_a_total_no_head_room_is_known_to_suffice():
+@pytest.mark.parametrize(
+    ("storage", "what"),
+    [
+        ("min.available.bytes: 1TB, throttle.factor.fallback: 0.1", "storage: throttle.factor.fallback 0.1: a factor"),
+        ("factor_source: mine", "storage: factor_source mine: a factor between 0 and 1 holds nothing back"),
+        ("limit_policy: mine", "storage: limit_policy mine: a factor between 0 and 1 holds nothing back"),
+    ],
+)
+def test_a_factor_that_could_throttle_nothing_is_warned_about(storage: str, what: str) -> None:
+    def found(more: str = "") -> list[str]:
+        warnings = config.warnings(parse(UPSTREAM + f"storage: {{{storage}}}\n{more}"))
+        return [line for line in warnings if line.startswith(what)]
+
+    assert len(found()) == 1
+    assert found(TOTAL) == []
+    assert found("client_quotas: [{user: <default>, producer_byte_rate: 1MB}]") == []
+
+
+def test_without_a_total_no_head_room_is_known_to_suffice() -> None:
     found = config.warnings(parse(UPSTREAM + "storage: {min.available.bytes: 1TB, throttle.factor.fallback: 0}"))
-    assert ["no bound to what is written between two checks" in line for line in found] == [True]
+    assert ["no bound to the bytes written between two checks" in line for line in found] == [True]
 
 
-def test_a_secret_is_not_repeated():
+def test_a_secret_is_not_repeated() -> None:
     assert "s3cret" not in str(problems("upstream: {bootstrap_servers: 'b:1', sasl.password: [s3cret]}"))
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_told_at_once() -> None:
     assert len(problems(UPSTREAM + "listener: {port: 0}\nadmin: {prt: 1}\ndrain_timeout: 0s")) == 3
 
 
-def test_a_secret_may_stand_in_a_file(tmp_path):
+def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3cret\n")
     text = f"upstream: {{bootstrap_servers: 'b:1', sasl.password: {{file: {tmp_path}/password}}}}"
     assert parse(text).upstream.properties == {"sasl.password": "s3cret"}
 
 
-def test_bootstrap_servers_may_be_a_list_and_ipv6():
+def test_bootstrap_servers_may_be_a_list_and_ipv6() -> None:
     settings = parse("upstream: {bootstrap_servers: [b1:9092, '[::1]:9093']}")
     assert settings.upstream.addresses() == (("b1", 9092), ("::1", 9093))
 
 
-def test_an_empty_section_is_an_absent_one():
-    assert parse(UPSTREAM + "listener:\nadmin:\nthresholds:\n").listener.port == 19092
+def test_an_empty_section_is_an_absent_one() -> None:
+    assert parse(UPSTREAM + "listener:\nadmin:\nthresholds:\n").all_listeners[DEFAULT_LISTENER].port == 19092
 
 
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
         ("thresholds: {topics: {a: {bytes.in.per.sec.threshold: 1}}}", "without total.bytes.in.per.sec.threshold"),
+        (
+            "thresholds: {total.bytes.in.per.sec.threshold: 5, brokers: {2: {total.bytes.in.per.sec.threshold: 9}},"
+            " topics: {a: {bytes.in.per.sec.threshold: 3}, b: {bytes.in.per.sec.threshold: 4}}}",
+            "by 2 bytes/s: lower some of them, or raise the total to at least 7 bytes/s, unless no broker has all of"
+            " these topics",
+        ),
+        (
+            "thresholds: {total.bytes.in.per.sec.threshold: 9, brokers: {2: {total.bytes.in.per.sec.threshold: 7}},"
+            " topics: {a: {bytes.in.per.sec.threshold: 3}, b: {bytes.in.per.sec.threshold: 4}}}",
+            "thresholds: brokers.2: the topics' bytes.in.per.sec.threshold use up",
+        ),
         ("reject_code: 87", "reject_code 87 (INVALID_RECORD) is not retriable"),
         ("reject_code: 20", "reject_code 20 (NOT_ENOUGH_REPLICAS_AFTER_APPEND): not every client retries it"),
         ("reject_code: 89", "reject_code 89 (THROTTLING_QUOTA_EXCEEDED): librdkafka, sarama, aiokafka"),
         ("mode: observe", "mode observe: nothing is limited, only counted"),
-        ("acks0: drop", "acks0 drop: what is over a limit is lost"),
+        ("thresholds: {enforce_percent: 5}", "thresholds.enforce_percent 5: all other clients are not limited"),
+        (
+            "mode: observe\nclient_quotas_enforce_percent: 0.5",
+            "client_quotas_enforce_percent 0.5: has no effect with mode observe",
+        ),
+        (
+            "resource_groups: {mode: observe, enforce_percent: 50}",
+            "resource_groups.enforce_percent 50: has no effect with resource_groups.mode observe",
+        ),
+        ("acks0: drop", "acks0 drop: batches over a limit are lost"),
         ("thresholds: {on_exceed: delay}", "thresholds.on_exceed delay: without a total"),
         ("internal_topics: none", "are not published to a topic"),
         ("internal_topics: none", "every limit holds for this gateway alone"),
         ("resourceUsagePublishToTopic: false", "every limit holds for this gateway alone"),
     ],
 )
-def test_what_is_hardly_meant_is_warned_about(text, warning):
+def test_settings_that_are_hardly_meant_are_warned_about(text: str, warning: str) -> None:
     assert any(warning in line for line in config.warnings(parse(UPSTREAM + text)))
 
 
-def test_tls_to_brokers_is_warned_about():
-    settings = parse("upstream: {bootstrap_servers: 'b:1', security.protocol: SASL_SSL}")
-    assert "plaintext in this release" in config.warnings(settings)[0]
+def test_tls_to_brokers_is_what_librdkafka_s_properties_say() -> None:
+    settings = parse("""\
+upstream:
+  bootstrap_servers: b:1
+  security.protocol: sasl_ssl
+  ssl.ca.location: /ca.pem
+  ssl.certificate.location: /tls.crt
+  ssl.key.location: /tls.key
+  ssl.key.password: secret
+  ssl.endpoint.identification.algorithm: none
+""")
+    tls = BrokerTls("/ca.pem", "", "/tls.crt", "", "/tls.key", "", "secret", checks_name=False)
+    assert settings.upstream.tls == worker_settings(settings).upstream_tls == tls
+    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)).upstream.tls == tls
+    assert worker_settings(parse(UPSTREAM)).upstream_tls is None
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("properties", "warning"),
+    [
+        ("security.protocol: SSL, ssl.endpoint.identification.algorithm: none", "algorithm none: any server with a"),
+        (
+            "security.protocol: SSL, enable.ssl.certificate.verification: false",
+            "false: any server is taken for a broker",
+        ),
+        ("ssl.ca.location: /ca.pem", "upstream.ssl.ca.location: has no effect without security.protocol: SSL"),
+    ],
+)
+def test_brokers_that_are_not_verified_are_warned_about(properties: str, warning: str) -> None:
+    assert warning in config.warnings(parse(f"upstream: {{bootstrap_servers: 'b:1', {properties}}}"))[0]
+
+
+def test_verified_brokers_are_not_warned_about() -> None:
+    settings = parse("upstream: {bootstrap_servers: 'b:1', security.protocol: SSL}")
+    assert not [line for line in config.warnings(settings) if "upstream" in line]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (
+            "ssl.keystore.location",
+            "PKCS#12 is not read by relayed connections: convert it with openssl pkcs12 -in FILE",
+        ),
+        (
+            "ssl.keystore.password",
+            "PKCS#12 is not read by relayed connections: convert it with openssl pkcs12 -in FILE",
+        ),
+        ("ssl.truststore.location", "is a name of Java's: write ssl.ca.location: ca.pem"),
+        ("ssl.engine.location", "can't be set for relayed connections: leave it out, or set it for all of OpenSSL"),
+        ("ssl.providers", "can't be set for relayed connections"),
+        ("ssl.curves.list", "can't be set for relayed connections"),
+        ("ssl.sigalgs.list", "can't be set for relayed connections"),
+        ("ssl.magic", "not understood here; known are enable.ssl.certificate.verification, ssl.ca.location,"),
+        ("ssl.key.pem", "needed with ssl.key.pem"),
+    ],
+)
+def test_properties_that_relayed_connections_can_not_honour_are_refused_where_tls_is_on(key: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"upstream: {{bootstrap_servers: 'b:1', security.protocol: SSL, {key}: hidden-value}}")
+    (line,) = caught.value.lines
+    assert said in line
+    assert "hidden-value" not in line
+    parse(f"upstream: {{bootstrap_servers: 'b:1', security.protocol: PLAINTEXT, {key}: hidden-value}}")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(ConfigError, match="can't be read"):
             config.load(path)
@@ -519,14 +671,14 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
         config.load(tmp_path / "binary")
 
 
-def test_the_schema_names_the_keys_as_they_are_written():
+def test_the_schema_names_the_keys_as_they_are_written() -> None:
     schema = Settings.model_json_schema(by_alias=True)
     assert "total.bytes.in.per.sec.threshold" in schema["$defs"]["Thresholds"]["properties"]
     assert schema["additionalProperties"] is False
     assert "patternProperties" in schema["$defs"]["Upstream"]
 
 
-def test_workers_are_one_unless_somebody_says_more():
+def test_there_is_one_worker_unless_the_file_says_more() -> None:
     assert parse(UPSTREAM).workers == 1
     assert parse(UPSTREAM + "workers: auto").workers == "auto"
     assert parse(UPSTREAM + "workers: 8").workers == 8
@@ -547,7 +699,7 @@ resource_usage_report_every: 10
 """
 
 
-def test_groups_and_the_exchange_are_understood_and_survive_the_way_to_control():
+def test_groups_and_the_exchange_are_understood_and_survive_the_way_to_control() -> None:
     settings = parse(UPSTREAM + FLEET)
     gold = settings.resource_groups.groups["gold"]
     assert (gold.publish_bytes, gold.publish_msgs) == (12_000_000, 0.5)
@@ -560,7 +712,7 @@ def test_groups_and_the_exchange_are_understood_and_survive_the_way_to_control()
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)) == settings
 
 
-def test_groups_of_the_file_are_part_of_the_base_of_what_may_be_changed():
+def test_groups_of_the_file_are_part_of_the_base_of_what_may_be_changed() -> None:
     settings = parse(UPSTREAM + FLEET)
     values = {(key.kind, key.name, key.key): value for key, value in settings.policy_values().items()}
     assert values["group", "gold", "publishRateInBytes"] == 12_000_000
@@ -573,7 +725,7 @@ def test_groups_of_the_file_are_part_of_the_base_of_what_may_be_changed():
 
 
 @pytest.mark.parametrize("text", ["internal_topics: none", "resourceUsagePublishToTopic: false"])
-def test_a_gateway_that_exchanges_nothing_has_no_topic_for_it(text):
+def test_a_gateway_that_exchanges_nothing_has_no_topic_for_it(text: str) -> None:
     settings = parse(UPSTREAM + text)
     assert not settings.exchanges
     assert "__produce_gateway_resource_usage" not in settings.own_topics
@@ -605,10 +757,10 @@ client_quotas:
     ("text", "where", "what"),
     [
         (
-            "thresholds:\n  total.bytes.in.per.sec.threshold: 20MB\n"
+            "thresholds:\n  total.bytes.in.per.sec.threshold: 2MB\n"
             "  brokers: {2: {total.bytes.in.per.sec.threshold: 4MB}}\n"
             "  topics: {clicks: {bytes.in.per.sec.threshold: 5MB}}\n",
-            "thresholds: brokers.2:",
+            "thresholds: bytes.in.per.sec.threshold of topic clicks is 5,000,000 bytes/s",
             "by 1,000,000 bytes/s",
         ),
         ("client_quotas:\n  - {usr: alice, producer_byte_rate: 1MB}\n", "client_quotas.0.usr", "user"),
@@ -617,7 +769,7 @@ client_quotas:
         ("policies_store: {topic: __produce_gateway_usage}\n", "policies_store.topic", "name another topic"),
     ],
 )
-def test_policies_that_can_not_be_are_refused_with_where_and_what(text: str, where: str, what: str) -> None:
+def test_policies_that_can_not_be_are_refused_with_place_and_reason(text: str, where: str, what: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(UPSTREAM + text)
     assert where in caught.value.lines[0]
@@ -645,20 +797,33 @@ listener:
   ssl.truststore.location: /etc/gw/clients.pem
   ssl.client.auth: required
   ssl.enabled.protocols: TLSv1.3
+  ssl.principal.mapping.rules: RULE:CN=(.*?),.*/$1/L
 """
     )
-    tls = ListenerTls(
-        "/etc/gw/tls.crt", "/etc/gw/tls.key", "open sesame", "/etc/gw/clients.pem", "required", ("TLSv1.3",)
-    )
-    assert settings.listener.tls == tls
+    files = ("/etc/gw/tls.crt", "/etc/gw/tls.key", "open sesame", "/etc/gw/clients.pem")
+    tls = ListenerTls(*files, "required", ("TLSv1.3",), "RULE:CN=(.*?),.*/$1/L")
+    assert settings.all_listeners[DEFAULT_LISTENER].tls == tls
     passed_on = Settings.model_validate_json(settings.model_dump_json(by_alias=True))
-    assert passed_on.listener.tls == tls
+    assert passed_on.all_listeners[DEFAULT_LISTENER].tls == tls
+
+
+def test_proxies_before_the_gateway_and_before_brokers_are_named_and_control_reads_the_same() -> None:
+    text = "upstream: {bootstrap_servers: 'b:1', proxy_protocol: v2}\n"
+    text += "listener: {proxy_protocol: {from: [10.0.0.0/8, '::1']}}"
+    for settings in (parse(text), Settings.model_validate_json(parse(text).model_dump_json(by_alias=True))):
+        assert settings.all_listeners[DEFAULT_LISTENER].proxies == ("10.0.0.0/8", "::1")
+        assert worker_settings(settings).upstream_proxy == "v2"
+    assert "the gateway's own clients can't send it" in warnings(parse(text))[0]
+    assert parse(UPSTREAM).all_listeners[DEFAULT_LISTENER].proxies == ()
 
 
 def test_listeners_are_plain_unless_there_is_a_certificate() -> None:
     settings = parse(UPSTREAM)
-    assert settings.listener.tls is None
-    assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)).listener.tls is None
+    assert settings.all_listeners[DEFAULT_LISTENER].tls is None
+    assert (
+        Settings.model_validate_json(settings.model_dump_json(by_alias=True)).all_listeners[DEFAULT_LISTENER].tls
+        is None
+    )
 
 
 def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
@@ -675,3 +840,139 @@ def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
 def test_names_of_the_admin_server_are_its_host_s_and_more() -> None:
     admin = parse(UPSTREAM + "admin: {host: GW.example, hosts: [gw.monitoring.svc], open: true}").admin
     assert admin.names == {"gw.example", "gw.monitoring.svc"}
+
+
+def test_totals_that_consumers_share() -> None:
+    shares = "client_quotas: [{user: a, consumer_byte_rate.shares: 2}]"
+    settings = parse(
+        f"{UPSTREAM}thresholds:\n  {OUT_KEY}: 50MB\n  brokers: {{2: {{{OUT_KEY}: 20MB}}}}\n{shares}", "g.yaml"
+    )
+    assert settings.policy_values() == {
+        PolicyKey.of_broker(key=OUT_KEY): 50e6,
+        PolicyKey.of_broker(2, OUT_KEY): 20e6,
+        PolicyKey.of_quota(Entity("a"), QuotaKey("consumer_byte_rate", "shares")): 2.0,
+    }
+    assert not settings.thresholds.limits_bytes
+    assert any("a total of its own is needed" in each for each in problems(UPSTREAM + "thresholds: {brokers: {2: {}}}"))
+    assert any(f"brokers have no {OUT_KEY} to share: set one first" in each for each in problems(UPSTREAM + shares))
+
+
+def test_other_gateways_take_any_name_that_a_gateway_may_have() -> None:
+    longest = "g" * MAX_GATEWAY_ID
+    assert parse(f"{UPSTREAM}gateway_id: {longest}\n").gateway == longest
+    assert len(f"{longest}-65535") <= form.MAX_NAME  # made of host name and port
+
+
+SECRET = "correct-horse-battery-staple-42"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"admin: {{tokens: {SECRET}}}",
+        f"admin: {SECRET}",
+        f"admin: {{tokens: {{a: {SECRET}}}}}",
+        f"admin: [{{tokens: [{SECRET}]}}]",
+        f"listener: {{ssl.key.password: [{SECRET}]}}",
+        f"upstream: {{bootstrap_servers: 'b:1', sasl.password: [{SECRET}]}}",
+        f"upstream: {{bootstrap_servers: 'b:1', ssl.key.pem: [{SECRET}]}}",
+        f"upstream: {SECRET}",
+        f"thresholds: {{source: x, options: {SECRET}}}",
+        f"storage: {{source: x, options: {SECRET}}}",
+        f"storage: {{source: prometheus, prometheus: {{bearer_token_file: [{SECRET}]}}}}",
+    ],
+)
+def test_no_finding_repeats_a_secret(text: str) -> None:
+    found = problems(text if text.startswith("upstream") else UPSTREAM + text)
+    assert found
+    assert SECRET not in str(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["tokens: [31415926535897932]", "tokens: 31415926535897932", "token_file: 31415926535897932"]
+)
+def test_no_finding_repeats_a_secret_that_yaml_takes_for_a_number(text: str) -> None:
+    found = problems(f"{UPSTREAM}admin: {{{text}}}")
+    assert found
+    assert "31415926535897932" not in str(found)
+
+
+def test_one_fault_hides_no_other_and_each_has_its_line() -> None:
+    text = (
+        "listener:\n  ssl.keystore.type: JKS\n  ssl.keystore.location: x\n  ssl.client.auth: required\n"
+        "storage:\n  prometeus: {url: x}\n  min.available.bytes: 1GB\n  min.available.ratio: 0.1\n"
+        "client_quotas:\n- {usr: a, producer_byte_rate: 1}\n- {user: b}\n- {user: c, request_percentage: 0}\n"
+        "admin: {port: 19092}\n"
+    )
+    starts = [
+        "gw.yaml:3: listener.ssl.keystore.type: JKS can't be read",
+        "gw.yaml:5: listener: ssl.client.auth: required needs to know whose certificates to take",
+        "gw.yaml:7: storage.prometeus: unknown key; did you mean prometheus?",
+        "gw.yaml:8: storage: min.available.bytes and min.available.ratio: two kinds of limit at once",
+        "gw.yaml:11: client_quotas.0.usr: did you mean user?",
+        "gw.yaml:12: client_quotas.1: {user=b} has no quota",
+        "gw.yaml:13: client_quotas.2.request_percentage: ",
+        "gw.yaml:14: admin.port: 19092 is a port of the listener as well",
+    ]
+    found = problems(UPSTREAM + text)
+    assert [line[: len(start)] for line, start in zip(found, starts, strict=True)] == starts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "upstream: {bootstrap_server: 'b:1'}",  # not also: bootstrap_servers is required
+        UPSTREAM + "listener: {ssl.keystore.location: x, ssl.client.auth: required, ssl.truststore.locaton: ca.pem}",
+        UPSTREAM + "storage: {source: prometheus, prometeus: {url: 'http://p'}, min.available.bytes: 1GB}",
+        UPSTREAM + "storage: {soft: {type: MinFreeBytes, level: 1GB}, hard: {type: MinFreeBytes, level: 1}}\n"
+        "thresholds: {total.bytes.in.per.sec.threshold: 5x}",  # not also: no produce limit exists
+    ],
+)
+def test_what_only_follows_from_a_fault_is_not_told(text: str) -> None:
+    assert len(problems(text)) == 1
+
+
+def test_the_rest_of_a_wrong_configuration_can_be_looked_at() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("upstream: {bootstrap_server: 'b:1'}\nlistener: {port: 0, host: h}\nadmin: {port: 7}\n")
+    rest = caught.value.rest
+    assert rest is not None
+    listener = rest.all_listeners[DEFAULT_LISTENER]
+    assert (listener.host, listener.port, rest.admin.port) == ("h", 19092, 7)
+    assert caught.value.explains("upstream.bootstrap_servers: nobody is there")
+    assert not caught.value.explains("storage: nobody is there")
+
+
+@pytest.mark.parametrize(
+    ("upstream", "listener", "is_loop"),
+    [
+        ("127.0.0.1:19092", "", True),
+        ("LocalHost:19092", "host: 127.0.0.1", True),
+        ("b1:9092,gw.example:9092", "{host: 0.0.0.0, advertised_host: GW.example, port: 9092}", True),
+        ("localhost:9092", "{host: 0.0.0.0, advertised_host: gw, port: 9092}", True),
+        ("10.0.0.7:9092", "{host: 10.0.0.7, port: 9092}", True),
+        ("localhost:9092", "{host: 10.0.0.7, port: 9092}", False),  # Kafka on the same machine, at another address
+        ("localhost:9092", "", False),
+        ("b1:19092", "", False),
+    ],
+)
+def test_a_gateway_that_would_relay_to_itself_is_found(upstream: str, listener: str, is_loop: bool) -> None:
+    more = f"listener: {listener if listener.startswith('{') else '{' + listener + '}'}\n"
+    settings = parse(f"upstream: {{bootstrap_servers: '{upstream}'}}\n{more}")
+    assert bool(config.loops(settings.upstream, {"listener": settings.all_listeners[DEFAULT_LISTENER]})) == is_loop
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (UPSTREAM + "listener: {brokers: {5: 19094}}", "listener.brokers.5: 19094 is the port that broker 1 would"),
+        (UPSTREAM + "listener: {brokers: {5: 19094, 1: 19200}}", ""),
+        (UPSTREAM + "listener: {brokers: {100001: 19094}}", ""),  # all of that cluster's ids will be like this one
+        ("upstream: {bootstrap_servers: 'localhost:19095'}", "upstream.bootstrap_servers: 19095 is the port that"),
+        ("upstream: {bootstrap_servers: 'b:19095'}", ""),
+    ],
+)  # fmt: skip
+def test_a_port_that_some_broker_would_need_is_warned_about(text: str, warning: str) -> None:
+    found = [line for line in warnings(parse(text)) if "withheld from clients" in line]
+    assert len(found) == bool(warning)
+    assert all(line.startswith(warning) for line in found)

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
 from pytest_trio import trio_fixture
 
 from gateway.control.admin import make_application, serve
+from gateway.embedded import free_port
 from gateway.supervisor import open_listener
-from tests.gateway.test_supervisor import free_ports
 
 
 class Server:
-    def __init__(self):
-        self.problems = []
-        self.lacking = []
-        self.port = free_ports(1)[0]
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.lacking: list[str] = []
+        self.port = free_port()
 
-    async def ask(self, path, method="GET", headers=()):
-        def ask():
+    async def ask(
+        self, path: str, method: str = "GET", headers: dict[str, str] | tuple[()] = ()
+    ) -> tuple[int, str, bytes]:
+        def ask() -> tuple[int, str, bytes]:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
             connection.request(method, path, headers=dict(headers))
             answer = connection.getresponse()
             try:
-                return answer.status, answer.getheader("content-type"), answer.read()
+                return answer.status, answer.getheader("content-type", ""), answer.read()
             finally:
                 connection.close()
 
@@ -34,7 +38,7 @@ class Server:
 
 
 @trio_fixture
-async def server():
+async def server() -> AsyncIterator[Any]:
     server = Server()
     sock = open_listener("127.0.0.1", server.port)
     async with trio.open_nursery() as nursery:
@@ -52,7 +56,7 @@ async def server():
 
 
 @pytest.mark.trio
-async def test_metrics_are_prometheus_text(server):
+async def test_metrics_are_prometheus_text(server: Server) -> None:
     status, kind, body = await server.ask("/metrics")
     assert (status, body) == (200, b"metric 1\n")
     assert kind.startswith("text/plain; version=")
@@ -60,7 +64,7 @@ async def test_metrics_are_prometheus_text(server):
 
 
 @pytest.mark.trio
-async def test_readyz_says_what_is_missing(server):
+async def test_readyz_says_what_is_missing(server: Server) -> None:
     assert (await server.ask("/readyz"))[0] == 200
     server.problems = ["no worker is connected"]
     status, kind, body = await server.ask("/readyz")
@@ -70,14 +74,14 @@ async def test_readyz_says_what_is_missing(server):
 
 
 @pytest.mark.trio
-async def test_what_is_lacking_is_told_and_no_reason_to_be_taken_out_of_service(server):
+async def test_a_lack_is_told_and_no_reason_to_be_taken_out_of_service(server: Server) -> None:
     server.lacking = ["usage_log.spool_dir: read-only"]
     status, _, body = await server.ask("/readyz")
     assert (status, json.loads(body)) == (200, {"ready": True, "problems": [], "lacking": server.lacking})
 
 
 @pytest.mark.trio
-async def test_other_paths_and_methods_are_refused(server):
+async def test_other_paths_and_methods_are_refused(server: Server) -> None:
     status, _, body = await server.ask("/")
     assert (status, body) == (404, b"here are /metrics, /healthz, /readyz, /v1/things\n")
     assert (await server.ask("/metrics", "POST"))[0] == 405
@@ -85,7 +89,7 @@ async def test_other_paths_and_methods_are_refused(server):
 
 
 @pytest.mark.trio
-async def test_a_view_is_json(server):
+async def test_a_view_is_json(server: Server) -> None:
     status, kind, body = await server.ask("/v1/things")
     assert (status, kind) == (200, "application/json")
     assert json.loads(body) == {"things": [1, None, "x"]}
@@ -97,7 +101,7 @@ async def test_a_view_is_json(server):
 
 @pytest.mark.parametrize("host", ["evil.example:9190", "evil.example", "localhost.evil.example", "[", "127.0.0.1.evil"])
 @pytest.mark.trio
-async def test_under_a_name_that_anybody_s_dns_may_point_here_there_is_nothing_but_health(server, host):
+async def test_under_a_name_that_any_dns_may_point_here_there_is_nothing_but_health(server: Server, host: str) -> None:
     for method in ("GET", "HEAD", "PUT"):
         for path in ("/metrics", "/v1/things", "/nothing"):
             status, _, body = await server.ask(path, method, {"Host": host})
@@ -111,12 +115,12 @@ async def test_under_a_name_that_anybody_s_dns_may_point_here_there_is_nothing_b
     "host", ["localhost", "LOCALHOST:1", "10.1.2.3:9190", "[fe80::1]:9190", "gw.example", "Gw.Example."]
 )
 @pytest.mark.trio
-async def test_its_own_names_and_addresses_are_fine(server, host):
+async def test_its_own_names_and_addresses_are_fine(server: Server, host: str) -> None:
     assert (await server.ask("/metrics", headers={"Host": host}))[0] == 200
 
 
 @pytest.mark.trio
-async def test_connections_are_bounded_and_others_wait_for_a_place():
+async def test_connections_are_bounded_and_others_wait_for_a_place() -> None:
     server = Server()
     sock = open_listener("127.0.0.1", server.port)
     async with trio.open_nursery() as nursery:

@@ -14,37 +14,31 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.embedded import free_port
 from policies import usage
 from tests.gateway.null_broker import NullBroker
 from tests.gateway.play import request as produce_request
 from tests.gateway.test_supervisor import is_alive
 
 DEADLINE_S = 60.0
-
-
-def free_block(count):
-    """The first of so many ports in a row that nobody has."""
-    for first in range(32200, 32900, count):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for port in range(first, first + count):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
-    raise AssertionError("no free ports")
+Found = TypeVar("Found")
 
 
 class Gateway:
     """`produce-gateway serve`, its log and its admin port."""
 
-    def __init__(self, path: Path, upstream: str, extra: str = "", spool: Path | None = None, files: int = 0):
-        first = free_block(10)
+    def __init__(self, path: Path, upstream: str, extra: str = "", spool: Path | None = None, files: int = 0) -> None:
+        first = free_port(10)
         self.admin, self.port = first, first + 1
         self.spool = spool or path / "spool"
-        config = path / f"gw-{first}.yaml"
+        self.config = config = path / f"gw-{first}.yaml"
         config.write_text(
             f"upstream: {{bootstrap_servers: '{upstream}', metadata_refresh: 300ms}}\n"
             f"listener: {{port: {self.port}}}\nadmin: {{port: {self.admin}}}\n"
@@ -54,25 +48,27 @@ class Gateway:
         if files:
             command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
-        os.set_blocking(self.process.stderr.fileno(), False)
+        assert self.process.stderr is not None
+        self._said = self.process.stderr
+        os.set_blocking(self._said.fileno(), False)
         self.log = ""
 
-    def read_log(self, seconds=0.0):
-        if select.select([self.process.stderr], [], [], seconds)[0]:
-            self.log += (self.process.stderr.read() or b"").decode()
+    def read_log(self, seconds: float = 0.0) -> str:
+        if select.select([self._said], [], [], seconds)[0]:
+            self.log += (self._said.read() or b"").decode()
         return self.log
 
-    def wait_for(self, what, condition):
+    def wait_for(self, what: str, condition: Callable[[], Found]) -> Found:
         deadline = time.monotonic() + DEADLINE_S
         while not (found := condition()):
             self.read_log(0.02)
             assert time.monotonic() < deadline, f"{what}; the log says:\n{self.log}"
         return found
 
-    def wait_for_log(self, pattern, count=1):
-        return self.wait_for(pattern, lambda: len(re.findall(pattern, self.read_log())) >= count)
+    def wait_for_log(self, pattern: str, count: int = 1) -> None:
+        self.wait_for(pattern, lambda: len(re.findall(pattern, self.read_log())) >= count)
 
-    def get(self, path):
+    def get(self, path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=10)
         try:
             connection.request("GET", path)
@@ -83,82 +79,85 @@ class Gateway:
         finally:
             connection.close()
 
-    def ready(self):
+    def ready(self) -> Gateway:
         self.wait_for("ready", lambda: self.get("/readyz")[0] == 200)
         return self
 
-    def put(self, path, value):
+    def put(self, path: str, value: dict[str, int]) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=10)
         with contextlib.closing(connection):
             connection.request("PUT", path, json.dumps(value), {"Content-Type": "application/json"})
             return connection.getresponse().status
 
-    def metric(self, name, **labels):
+    def metric(self, name: str, **labels: str) -> float | None:
         for family in text_string_to_metric_families(self.get("/metrics")[1]):
             for sample in family.samples:
                 if sample.name == f"produce_gateway_{name}" and sample.labels == labels:
                     return sample.value
         return None
 
-    def child(self, module):
-        """The pid of the child that runs this module."""
+    def child(self, module: str) -> int:
+        """The pid of the child that runs this module; 0: there is none."""
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 stat = (entry / "stat").read_text().rpartition(")")[2].split()
                 if int(stat[1]) == self.process.pid and module.encode() in (entry / "cmdline").read_bytes():
                     return int(entry.name)
-        return None
+        return 0
 
-    def records(self):
+    def records(self) -> list[Any]:
         files = sorted(self.spool.glob("*.jsonl"))
         return [usage.decode(line) for file in files for line in file.read_bytes().splitlines()]
 
-    def end(self, number=signal.SIGTERM):
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.finish()
 
-    def finish(self):
+    def finish(self) -> int:
         code = self.process.wait(timeout=DEADLINE_S)
-        os.set_blocking(self.process.stderr.fileno(), True)
-        self.log += self.process.stderr.read().decode()
+        os.set_blocking(self._said.fileno(), True)
+        self.log += self._said.read().decode()
         assert "Traceback" not in self.log, self.log
         return code
 
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(timeout=DEADLINE_S)
+        self._said.close()
+
 
 @pytest.fixture
-def serve(tmp_path):
+def serve(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     gateways = []
 
-    def serve(upstream, extra="", **more):
+    def serve(upstream: str, extra: str = "", **more: Any) -> Gateway:
         gateways.append(Gateway(tmp_path, upstream, extra, **more))
         return gateways[-1]
 
     yield serve
     for gateway in gateways:
-        if gateway.process.poll() is None:
-            gateway.process.kill()
-        gateway.process.wait(timeout=DEADLINE_S)
-        gateway.process.stderr.close()
+        gateway.close()
 
 
 @pytest.fixture
-def broker():
+def broker() -> Iterator[NullBroker]:
     broker = NullBroker()
     yield broker
     broker.close()
 
 
 @pytest.fixture
-def closing():
+def closing() -> Iterator[Callable[..., Any]]:
     with contextlib.ExitStack() as stack:
         yield lambda thing: stack.enter_context(contextlib.closing(thing))
 
 
-def at(broker):
+def at(broker: NullBroker) -> str:
     return f"127.0.0.1:{broker.port}"
 
 
-def ask_api_versions(port):
+def ask_api_versions(port: int) -> tuple[int, int] | None:
     """An ApiVersions v0 request through that listener: the answer's correlation id and error code."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
         sock.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
@@ -171,7 +170,7 @@ def ask_api_versions(port):
         return struct.unpack_from(">ih", answer, 4)
 
 
-def test_it_serves_a_broker_that_offers_next_to_nothing(serve, broker):
+def test_it_serves_a_broker_that_offers_next_to_nothing(serve: Callable[..., Any], broker: NullBroker) -> None:
     broker.topics = {"clicks": [1]}
     gateway = serve(at(broker), "internal_topics: none").ready()
     assert ask_api_versions(gateway.port) == (7, 0)
@@ -186,14 +185,14 @@ def test_it_serves_a_broker_that_offers_next_to_nothing(serve, broker):
     assert [record["final"] for record in gateway.records()][-1] is True
 
 
-def test_a_broker_that_joins_later_gets_a_listener(serve, broker):
+def test_a_broker_that_joins_later_gets_a_listener(serve: Callable[..., Any], broker: NullBroker) -> None:
     gateway = serve(at(broker), "internal_topics: none").ready()
     broker.brokers[3] = ("127.0.0.1", broker.port)
     gateway.wait_for_log(rf"broker 3: 127.0.0.1:{gateway.port + 4} -> {at(broker)}")
     assert ask_api_versions(gateway.port + 4) == (7, 0)
 
 
-def test_a_broker_whose_port_is_taken_is_withheld_and_told(serve, broker):
+def test_a_broker_whose_port_is_taken_is_withheld_and_told(serve: Callable[..., Any], broker: NullBroker) -> None:
     gateway = serve(at(broker), "internal_topics: none").ready()
     with socket.create_server(("127.0.0.1", gateway.port + 3)):
         broker.brokers[2] = ("127.0.0.1", broker.port)
@@ -203,7 +202,7 @@ def test_a_broker_whose_port_is_taken_is_withheld_and_told(serve, broker):
     assert ask_api_versions(gateway.port + 3) == (7, 0)
 
 
-def test_an_upstream_that_is_not_there_is_one_line_until_it_comes(serve):
+def test_an_upstream_that_is_not_there_is_one_line_until_it_comes(serve: Callable[..., Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     gateway = serve(f"127.0.0.1:{port}", "internal_topics: none")
@@ -219,7 +218,7 @@ def test_an_upstream_that_is_not_there_is_one_line_until_it_comes(serve):
         assert ask_api_versions(gateway.port) == (7, 0)
 
 
-def test_a_worker_that_is_killed_is_replaced_and_noted_as_lost(serve, broker):
+def test_a_worker_that_is_killed_is_replaced_and_noted_as_lost(serve: Callable[..., Any], broker: NullBroker) -> None:
     gateway = serve(at(broker), "internal_topics: none").ready()
     worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
     os.kill(worker, signal.SIGKILL)
@@ -231,7 +230,9 @@ def test_a_worker_that_is_killed_is_replaced_and_noted_as_lost(serve, broker):
     assert [record["kind"] for record in gateway.records()].count("lost") == 1
 
 
-def test_two_workers_are_ready_together_and_one_is_enough_to_stay_so(serve, broker):
+def test_two_workers_are_ready_together_and_one_is_enough_to_stay_so(
+    serve: Callable[..., Any], broker: NullBroker
+) -> None:
     gateway = serve(at(broker), "internal_topics: none\nworkers: 2").ready()
     assert [gateway.metric("worker_up", worker=number) for number in ("0", "1")] == [1, 1]
     gateway.wait_for("both to have a part", lambda: gateway.metric("fleet_members") == 2)
@@ -250,7 +251,9 @@ def test_two_workers_are_ready_together_and_one_is_enough_to_stay_so(serve, brok
     assert {number for number, _, final in kinds if final} == {0, 1}
 
 
-def test_a_control_that_is_killed_leaves_worker_and_connections_alone(serve, broker):
+def test_a_control_that_is_killed_leaves_worker_and_connections_alone(
+    serve: Callable[..., Any], broker: NullBroker
+) -> None:
     gateway = serve(at(broker), "internal_topics: none").ready()
     control = gateway.wait_for("control", lambda: gateway.child("gateway.control"))
     worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
@@ -270,12 +273,12 @@ def test_a_control_that_is_killed_leaves_worker_and_connections_alone(serve, bro
 class Producer:
     """A connection that produces with acks=0 and can tell whether it is still served; to be closed."""
 
-    def __init__(self, port):
+    def __init__(self, port: int) -> None:
         self._sock = socket.create_connection(("127.0.0.1", port), timeout=20)
         self.sent = 0
         self.close = self._sock.close
 
-    def produce(self):
+    def produce(self) -> None:
         self._sock.sendall(produce_request(acks=0))
         self.sent += 1
         self._sock.sendall(struct.pack(">ihhih", 10, 18, 0, self.sent, -1))
@@ -287,7 +290,9 @@ class Producer:
         assert struct.unpack_from(">i", answer, 4) == (self.sent,)
 
 
-def test_a_control_that_comes_back_to_an_unusable_spool_goes_on_without_and_loses_nothing(serve, broker, closing):
+def test_a_control_that_comes_back_to_an_unusable_spool_goes_on_without_and_loses_nothing(
+    serve: Callable[..., Any], broker: NullBroker, closing: Callable[..., Any]
+) -> None:
     broker.topics = {"clicks": [1]}
     gateway = serve(at(broker), "internal_topics: none").ready()
     producer = closing(Producer(gateway.port + 2))
@@ -324,7 +329,9 @@ def test_a_control_that_comes_back_to_an_unusable_spool_goes_on_without_and_lose
     assert "lost" not in [record["kind"] for record in records]
 
 
-def test_limits_set_at_run_time_hold_on_while_a_new_control_can_not_read_them(serve, broker):
+def test_limits_set_at_run_time_hold_on_while_a_new_control_can_not_read_them(
+    serve: Callable[..., Any], broker: NullBroker
+) -> None:
     broker.topics = {"clicks": [1]}
     gateway = serve(at(broker), "internal_topics: none").ready()
     assert gateway.put("/v1/thresholds/total", {"value": 5000}) == 200
@@ -379,8 +386,8 @@ test-quotas = test_plugins_of_ours:Quotas
 
 
 @pytest.fixture
-def plugins(tmp_path, monkeypatch):
-    """A folder where plugins are installed, and where the files are that they read."""
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with installed plugins and the files that they read."""
     (tmp_path / "test_plugins_of_ours.py").write_text(PLUGINS)
     info = tmp_path / "test_plugins_of_ours-1.dist-info"
     info.mkdir()
@@ -390,7 +397,9 @@ def plugins(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_control_that_is_killed_does_not_end_a_pause(serve, broker, plugins):
+def test_a_control_that_is_killed_does_not_end_a_pause(
+    serve: Callable[..., Any], broker: NullBroker, plugins: Path
+) -> None:
     (plugins / "factor").write_text("0")
     storage = (
         f"storage: {{factor_source: test-factor, options: {{path: {plugins}/factor}}, check_interval: 500ms,"
@@ -412,7 +421,9 @@ def test_a_control_that_is_killed_does_not_end_a_pause(serve, broker, plugins):
     assert gateway.end() == 0
 
 
-def test_client_quotas_of_producers_are_limits_that_a_soft_limit_can_lower(serve, broker, plugins):
+def test_client_quotas_of_producers_are_limits_that_a_soft_limit_can_lower(
+    serve: Callable[..., Any], broker: NullBroker, plugins: Path
+) -> None:
     limits = "soft: {type: MinFreeBytes, level: 80}, hard: {type: MinFreeBytes, level: 20}"
     gateway = serve(
         at(broker),
@@ -420,12 +431,15 @@ def test_client_quotas_of_producers_are_limits_that_a_soft_limit_can_lower(serve
         "client_quotas: [{user: <default>, producer_byte_rate: 1MB}]",
     ).ready()
     gateway.wait_for("seen", lambda: gateway.metric("storage_throttle_factor") == 0.5)
-    assert gateway.metric("storage_soft_limit_without_effect") == 0
+    assert gateway.metric("storage_throttle_without_effect") == 0
     assert "has no effect" not in gateway.read_log()
     assert gateway.end() == 0
 
 
-def test_thresholds_of_a_source_replace_those_of_the_file(serve, broker, plugins):
+@pytest.mark.seed("DISK.9")
+def test_thresholds_of_a_source_replace_those_of_the_file(
+    serve: Callable[..., Any], broker: NullBroker, plugins: Path
+) -> None:
     (plugins / "quotas").write_text('{"total": 5000, "topics": {"clicks": 2000}}')
     thresholds = (
         f"thresholds: {{total.bytes.in.per.sec.threshold: 1000, source: test-quotas, interval: 300ms,"
@@ -434,20 +448,22 @@ def test_thresholds_of_a_source_replace_those_of_the_file(serve, broker, plugins
     gateway = serve(at(broker), f"internal_topics: none\n{thresholds}").ready()
     gateway.wait_for("limit", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == 5000)
     (plugins / "quotas").write_text('{"total": 1000, "topics": {"clicks": 2000}}')
-    gateway.wait_for_log("thresholds.source: the topics' .* exceeds total.* the last thresholds stay")
+    gateway.wait_for_log("thresholds.source: .* of topic clicks .* exceeds total.* the last thresholds stay")
     (plugins / "quotas").write_text('{"total": null, "topics": {}}')
     gateway.wait_for("none", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == float("inf"))
     assert gateway.log.count("the last thresholds stay") == 1
     assert gateway.end() == 0
 
 
-def test_a_plugin_that_cannot_be_made_is_one_clear_line(serve, broker, plugins):
+def test_a_plugin_that_cannot_be_made_is_one_clear_line(
+    serve: Callable[..., Any], broker: NullBroker, plugins: Path
+) -> None:
     gateway = serve(at(broker), "storage: {factor_source: test-factor}")
     assert gateway.finish() == 1
     assert "storage: produce_gateway.factor_sources test-factor: needs the option path" in gateway.log
 
 
-def test_disks_that_cannot_be_seen_let_the_fallback_in(serve, broker):
+def test_disks_that_cannot_be_seen_let_the_fallback_in(serve: Callable[..., Any], broker: NullBroker) -> None:
     gateway = serve(
         at(broker), "internal_topics: none\nstorage: {min.available.bytes: 1GB, throttle.factor.fallback: 0.25}"
     ).ready()
@@ -461,13 +477,13 @@ def test_disks_that_cannot_be_seen_let_the_fallback_in(serve, broker):
     assert time.monotonic() - begin < 10
 
 
-def test_without_storage_protection_the_admin_server_says_so(serve, broker):
+def test_without_storage_protection_the_admin_server_says_so(serve: Any, broker: Any) -> None:
     gateway = serve(at(broker), "internal_topics: none").ready()
     assert json.loads(gateway.get("/v1/storage")[1]) == {"enabled": False}
     assert gateway.end() == 0
 
 
-def test_running_out_of_descriptors_delays_connections_and_passes(serve, broker):
+def test_running_out_of_descriptors_delays_connections_and_passes(serve: Any, broker: Any) -> None:
     gateway = serve(at(broker), "internal_topics: none", files=80).ready()
     worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
     os.kill(worker, signal.SIGSTOP)  # so control has to hold what it accepted
@@ -475,6 +491,8 @@ def test_running_out_of_descriptors_delays_connections_and_passes(serve, broker)
         for _ in range(400):  # more than fit into the channel's buffer and control's descriptors together
             clients.enter_context(socket.create_connection(("127.0.0.1", gateway.port)))
         gateway.wait_for_log("no connections can be accepted just now: Too many open files")
+        clients.enter_context(socket.create_connection(("127.0.0.1", gateway.admin)))
+        time.sleep(0.5)  # several tries
     os.kill(worker, signal.SIGCONT)
     gateway.wait_for("service", lambda: ask_api_versions(gateway.port) == (7, 0))
     gateway.wait_for("metric", lambda: gateway.metric("accept_pauses_total"))
@@ -483,16 +501,21 @@ def test_running_out_of_descriptors_delays_connections_and_passes(serve, broker)
 
 
 @pytest.mark.parametrize("mode", ["kafka", "none"])
-def test_a_stop_does_not_wait_for_an_upstream_that_is_not_there(serve, mode):
+def test_a_stop_does_not_wait_for_an_upstream_that_is_not_there(serve: Any, mode: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:  # connects, and never says a word
-        gateway = serve(f"127.0.0.1:{probe.getsockname()[1]}", f"internal_topics: {mode}")
-        gateway.wait_for("admin", lambda: gateway.get("/healthz")[0] == 200)
-        begin = time.monotonic()
-        assert gateway.end() == 0
-        assert time.monotonic() - begin < 4  # one question to the cluster takes five
+
+        def stop_s() -> float:
+            gateway = serve(f"127.0.0.1:{probe.getsockname()[1]}", f"internal_topics: {mode}")
+            gateway.wait_for("admin", lambda: gateway.get("/healthz")[0] == 200)
+            begin = time.monotonic()
+            assert gateway.end() == 0
+            return time.monotonic() - begin
+
+        # One question to the cluster takes five seconds. A busy machine may take as long, but not again and again.
+        assert any(stop_s() < 4 for _ in range(4))
 
 
-def test_nothing_is_left_when_the_parent_is_killed_and_the_next_one_notes_it(serve, broker):
+def test_nothing_is_left_when_the_parent_is_killed_and_the_next_one_notes_it(serve: Any, broker: Any) -> None:
     gateway = serve(at(broker), "internal_topics: none").ready()
     ask_api_versions(gateway.port)
     children = [gateway.child(module) for module in ("gateway.control", "gateway.data")]
@@ -502,14 +525,14 @@ def test_nothing_is_left_when_the_parent_is_killed_and_the_next_one_notes_it(ser
     assert again.end() == 0
 
 
-def test_two_gateways_with_one_spool_are_refused(serve, broker):
+def test_two_gateways_with_one_spool_are_refused(serve: Any, broker: Any) -> None:
     first = serve(at(broker), "internal_topics: none").ready()
     second = serve(at(broker), "internal_topics: none", spool=first.spool)
     assert second.finish() == 1
     assert "is in use by another gateway: give each its own usage_log.spool_dir" in second.log
 
 
-def test_a_spool_that_cannot_be_made_is_one_clear_line(serve, broker, tmp_path):
+def test_a_spool_that_cannot_be_made_is_one_clear_line(serve: Any, broker: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     gateway = serve(at(broker), spool=tmp_path / "file")
     assert gateway.finish() == 1
@@ -517,7 +540,7 @@ def test_a_spool_that_cannot_be_made_is_one_clear_line(serve, broker, tmp_path):
 
 
 @pytest.mark.kafka
-def test_the_disks_of_a_real_cluster_are_shown(serve, kafka):
+def test_the_disks_of_a_real_cluster_are_shown(serve: Any, kafka: Any) -> None:
     gateway = serve(kafka.bootstrap_servers, "storage: {min.available.bytes: 1}").ready()
     gateway.wait_for("seen", lambda: gateway.metric("storage_active_brokers") == 1)
     done = subprocess.run(
@@ -531,7 +554,7 @@ def test_the_disks_of_a_real_cluster_are_shown(serve, kafka):
 
 
 @pytest.mark.kafka
-def test_a_volume_topic_nobody_writes_to_is_made_protected_and_pauses(serve, kafka):
+def test_a_volume_topic_without_writers_is_made_protected_and_pauses(serve: Any, kafka: Any) -> None:
     from confluent_kafka.admin import AdminClient
 
     gateway = serve(kafka.bootstrap_servers, "storage: {source: snapshots, check_interval: 1s}").ready()
@@ -544,7 +567,7 @@ def test_a_volume_topic_nobody_writes_to_is_made_protected_and_pauses(serve, kaf
 
 
 @pytest.mark.kafka
-def test_what_is_produced_is_in_metrics_spool_and_topic_alike(serve, kafka):
+def test_produced_bytes_are_in_metrics_spool_and_topic_alike(serve: Any, kafka: Any) -> None:
     from confluent_kafka import Consumer, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
@@ -572,14 +595,47 @@ def test_what_is_produced_is_in_metrics_spool_and_topic_alike(serve, kafka):
     topic = "__produce_gateway_usage"
     partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-    published, deadline = [], time.monotonic() + DEADLINE_S
+    published: list[dict[str, Any]] = []
+    deadline = time.monotonic() + DEADLINE_S
     while len(published) < len(records) and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None and message.key() == f"gw/{boot}/0".encode():
-            published.append(usage.decode(message.value()))
+            published.append(usage.decode(message.value() or b""))
     consumer.close()
     for found in (records, published):
         rows = [row for record in found for row in record["rows"] if row["outcome"] == "accepted"]
         assert sum(row["bytes"] for row in rows) == size
         assert sum(row["messages"] for row in rows) == 1000
     assert published == records
+
+
+def test_the_connections_that_are_there_are_told(serve: Callable[..., Any], broker: NullBroker) -> None:
+    gateway = serve(at(broker), "internal_topics: none\nworkers: 2").ready()
+
+    def look(query: str = "") -> Any:
+        return json.loads(gateway.get(f"/v1/connections{query}")[1])
+
+    assert look() == {"total": 0, "matched": 0, "missing": 0, "connections": []}
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port + 2), timeout=20))
+            client.sendall(produce_request(1, acks=0, client_id="app"))
+        found = gateway.wait_for("three", lambda: (said := look("?client_id=app"))["matched"] == 3 and said)
+        for each in found["connections"]:
+            assert (each["broker"], each["principal"], each["client_id"]) == (1, "User:ANONYMOUS", "app")
+            assert each["peer"].startswith("127.0.0.1:")
+        assert len({each["peer"] for each in found["connections"]}) == 3
+        assert look("?client_id=other") == {"total": 3, "matched": 0, "missing": 0, "connections": []}
+        gateway.wait_for("counted", lambda: json.loads(gateway.get("/v1/status")[1])["connections"] == 3)
+    status = json.loads(gateway.get("/v1/status")[1])
+    assert (status["ready"], status["workers"]) == (True, {"configured": 2, "connected": 2})
+    assert (status["gateway"], status["upstream"], status["peers"]) == ("gw", at(broker), None)
+
+
+def test_a_gateway_that_stops_is_not_ready_before_it_is_closed(serve: Callable[..., Any], broker: NullBroker) -> None:
+    gateway = serve(at(broker), "internal_topics: none\nshutdown_delay: 1h").ready()
+    gateway.process.send_signal(signal.SIGTERM)
+    status, said = gateway.wait_for("not ready", lambda: (found := gateway.get("/readyz"))[0] == 503 and found)
+    assert (status, json.loads(said)["problems"]) == (503, ["the gateway is stopping"])
+    assert ask_api_versions(gateway.port) == (7, 0)  # whoever has not heard of it yet
+    assert gateway.end() == 0

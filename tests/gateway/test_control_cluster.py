@@ -4,118 +4,186 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import TypeVar
 
 import pytest
 import trio
+import trio.testing
 from pytest_trio import trio_fixture
 
+from gateway import embedded
 from gateway.channel import Broker, Brokers, Topics
 from gateway.config import Listener
-from gateway.control.cluster import KEEP_LISTENER_S, AdminSource, Cluster, Unreachable, View
+from gateway.config.listeners import BrokerPlace
+from gateway.control.cluster import KEEP_LISTENER_S, Cluster
+from gateway.control.listeners import Listeners
+from gateway.control.metadata import AdminSource, Unreachable, View
 from gateway.control.metrics import Metrics
+from gateway.listener_names import DEFAULT_LISTENER
+from policies.thresholds.sums import Places
+from tests.background import until
 from tests.gateway.null_broker import NullBroker
 
+Message = TypeVar("Message", Brokers, Topics)
 BOOTSTRAP = (("b", 9092),)
 
 
 class Scene:
-    """A cluster that says what the test wants, and a record of what came of it."""
+    """A cluster that answers as the test wants, and a record of the effects."""
 
-    def __init__(self, **listener):
+    def __init__(self, nursery: trio.Nursery, **more: Listener) -> None:
+        self.nursery = nursery
         self.view: View | str = View({1: ("b1", 9092)}, {1: ("a",)})
         self.asked = 0
-        self.open = {}  # name -> port
-        self.taken = set()  # ports that can't be opened
-        self.accepting = set()
-        self.told = []
+        self.open: dict[str, int] = {}  # name -> port
+        self.taken: set[int] = set()  # ports that can't be opened
+        self.accepting: set[int] = set()
+        self.told: list[Brokers | Topics] = []
+        self.moves: list[Places | None] = []
+        self.relocations: list[Mapping[int, frozenset[str]] | None] = []
         self.metrics = Metrics()
+        self.configured = {DEFAULT_LISTENER: Listener(port=19092, advertised_host="gw"), **more}
+        listeners = Listeners(
+            self.configured,
+            listen=self.listen, unlisten=self.unlisten, accept=self.accept,
+        )  # fmt: skip
         self.cluster = Cluster(
-            self, BOOTSTRAP, Listener(port=19092, advertised_host="gw", **listener), 5.0, self.metrics,
-            listen=self.listen, unlisten=self.open.pop, accept=self.accept, tell=self.tell,
+            self, BOOTSTRAP, listeners, 5.0, self.metrics, tell=self.tell,
+            moved=lambda: self.moves.append(self.cluster.places),
+            relocated=lambda: self.relocations.append(self.cluster.replicas),
         )  # fmt: skip
 
-    async def ask(self):
+    async def ask(self) -> View:
         await trio.sleep(0.01)
         self.asked += 1
         if isinstance(self.view, str):
             raise Unreachable(self.view)
         return self.view
 
-    async def listen(self, name, host, port):
+    async def listen(self, name: str, host: str, port: int) -> str:
         await trio.lowlevel.checkpoint()
         if port in self.taken or port > 65535:
             raise OSError(f"{host}:{port}: taken")
         self.open[name] = port
         return name
 
-    async def accept(self, node_id, sock):
-        assert self.open[sock] == 19093 + node_id
+    def unlisten(self, name: str) -> None:
+        del self.open[name]
+
+    async def accept(self, listener: str, node_id: int | None, sock: str) -> None:
+        assert node_id is not None
+        assert self.open[sock] == self.configured[listener].broker_port(node_id)
         self.accepting.add(node_id)
         try:
             await trio.sleep_forever()
         finally:
             self.accepting.discard(node_id)
 
-    def tell(self, message):
+    def tell(self, message: Brokers | Topics) -> None:
         if isinstance(message, Brokers):
-            for broker in message.brokers:
-                assert self.open[f"broker {broker.node_id}"] == broker.advertised_port
+            for node_id, (_, port) in message.addresses.get(DEFAULT_LISTENER, {}).items():
+                assert self.open[f"broker {node_id} default"] == port
         self.told.append(message)
 
-    def last(self, kind):
+    def last(self, kind: type[Message]) -> Message:
         return [message for message in self.told if isinstance(message, kind)][-1]
 
-    def brokers(self):
+    def run(self) -> None:
+        self.nursery.start_soon(self.cluster.run, self.nursery)
+
+    def brokers(self) -> list[int]:
         return [broker.node_id for broker in self.last(Brokers).brokers]
 
 
-async def until(condition):
-    with trio.fail_after(10_000):
-        while not condition():  # noqa: ASYNC110  the clock jumps
-            await trio.sleep(0.1)
-
-
 @trio_fixture
-async def scene():
-    scene = Scene()
+async def scene() -> AsyncIterator[Scene]:
     async with trio.open_nursery() as nursery:
-        scene.nursery = nursery
-        scene.run = lambda: nursery.start_soon(scene.cluster.run, nursery)
-        yield scene
+        yield Scene(nursery)
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
-async def test_each_broker_gets_a_listener_and_is_told_with_it(autojump_clock, scene):
+async def test_each_broker_gets_a_listener_and_is_told_with_it(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
     scene.view = View({1: ("b1", 9092), 5: ("b5", 9095)}, {1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
     scene.run()
-    await until(lambda: scene.accepting == {1, 5})
+    await until(lambda: scene.accepting == {1, 5}, 0.1)
     assert scene.last(Brokers) == Brokers(
-        BOOTSTRAP, (Broker(1, "b1", 9092, "gw", 19094), Broker(5, "b5", 9095, "gw", 19098))
+        BOOTSTRAP,
+        (Broker(1, "b1", 9092), Broker(5, "b5", 9095)),
+        {DEFAULT_LISTENER: {1: ("gw", 19094), 5: ("gw", 19098)}},
     )
     assert scene.last(Topics) == Topics({1: ("a",), 5: ("a", "c")}, {b"i" * 16: "a"})
 
 
 @pytest.mark.trio
-async def test_nothing_is_told_twice(autojump_clock, scene):
+async def test_nothing_is_told_twice(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
     scene.run()
-    await until(lambda: scene.asked >= 5)
+    await until(lambda: scene.asked >= 5, 0.1)
     assert len(scene.told) == 2
 
 
 @pytest.mark.trio
-async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(autojump_clock, scene):
+async def test_a_reader_of_places_is_told_when_partitions_moved(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
+    assert scene.cluster.places is None, "nobody knows"
     scene.run()
-    await until(lambda: scene.told)
+    await until(lambda: scene.asked >= 3, 0.1)
+    assert scene.moves == [{}]
+    scene.view = View({1: ("b1", 9092)}, {1: ("a",)}, places={1: frozenset("a"), 2: frozenset("a")})
+    await until(lambda: scene.asked >= 7, 0.1)
+    assert scene.moves[1:] == [{1: {"a"}, 2: {"a"}}]
+
+
+@pytest.mark.trio
+async def test_a_reader_of_replicas_is_told_when_there_are_others(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
+    assert scene.cluster.replicas is None, "nobody knows"
+    scene.run()
+    await until(lambda: scene.asked >= 3, 0.1)
+    assert scene.relocations == [{}]
+    scene.view = View({1: ("b1", 9092)}, {1: ("a",)}, replicas={2: frozenset("a")})
+    await until(lambda: scene.asked >= 7, 0.1)
+    assert scene.relocations[1:] == [{2: frozenset("a")}]
+
+
+@pytest.mark.trio
+async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
+    scene.run()
+    await until(lambda: scene.told, 0.1)
+    for topics in (("a", "b"), ("a", "b", "c")):
+        scene.view = View({1: ("b1", 9092)}, {1: topics}, places={1: frozenset(topics)})
+        await scene.cluster.refresh()
+        assert scene.cluster.places == {1: set(topics)}
+    scene.view = "away"
+    began = trio.current_time()
+    await scene.cluster.refresh()
+    assert trio.current_time() - began < 1.0, "there is nothing to wait for"
+
+
+@pytest.mark.trio
+async def test_a_broker_that_joins_later_is_there_at_once_when_a_worker_asks(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
+    scene.run()
+    await until(lambda: scene.told, 0.1)
     scene.view = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     now = trio.current_time()
     scene.cluster.want()
-    await until(lambda: scene.brokers() == [1, 2])
+    await until(lambda: scene.brokers() == [1, 2], 0.1)
     assert trio.current_time() - now < 1.0
 
 
 @pytest.mark.trio
-async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(autojump_clock, scene):
+async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
     scene.run()
     begin = trio.current_time()
     while trio.current_time() < begin + 10:
@@ -125,77 +193,155 @@ async def test_asking_all_the_time_does_not_ask_the_cluster_all_the_time(autojum
 
 
 @pytest.mark.trio
-async def test_a_broker_whose_port_cannot_be_opened_is_withheld_until_it_can(autojump_clock, scene, caplog):
+async def test_a_broker_whose_port_cannot_be_opened_is_withheld_until_it_can(
+    autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     scene.taken.add(19095)
     scene.view = View({1: ("b1", 9092), 2: ("b2", 9092), 60_000: ("b3", 9092)}, {})
     scene.run()
-    await until(lambda: scene.asked >= 4)
+    await until(lambda: scene.asked >= 4, 0.1)
     assert scene.brokers() == [1]
     assert caplog.text.count("broker 2 is withheld from clients") == 1
     assert scene.metrics.registry.get_sample_value("produce_gateway_upstream_brokers_without_listener") == 2
     scene.taken.clear()
-    await until(lambda: scene.brokers() == [1, 2])
+    await until(lambda: scene.brokers() == [1, 2], 0.1)
+
+
+SNI = {"bootstrap_address": "kafka.example", "advertised_broker_address_pattern": "b$(node_id).kafka.example:443"}
+EXTERNAL = Listener.model_validate({"port": 9093, "ssl.keystore.location": "x.pem", "sni": SNI})
 
 
 @pytest.mark.trio
-async def test_a_broker_that_left_keeps_its_listener_for_a_while(autojump_clock, scene):
+async def test_each_listener_tells_addresses_of_its_own_and_withholds_brokers_for_itself(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    scene = Scene(nursery, external=EXTERNAL)
+    scene.taken.add(19095)
     scene.view = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     scene.run()
-    await until(lambda: scene.accepting == {1, 2})
-    scene.view = View({1: ("b1", 9092)}, {})
-    left = trio.current_time()
-    await until(lambda: trio.current_time() > left + KEEP_LISTENER_S - 20)
-    assert scene.brokers() == [1, 2]
-    await until(lambda: scene.accepting == {1})
-    assert scene.brokers() == [1]
-    assert scene.open == {"broker 1": 19094}
+    await until(lambda: scene.told, 0.1)
+    assert scene.brokers() == [1, 2], "there is a way to each"
+    assert scene.last(Brokers).addresses == {
+        DEFAULT_LISTENER: {1: ("gw", 19094)},
+        "external": {1: ("b1.kafka.example", 443), 2: ("b2.kafka.example", 443)},
+    }
+    assert scene.open == {"broker 1 default": 19094}, "no socket for names"
+    assert scene.metrics.registry.get_sample_value("produce_gateway_upstream_brokers_without_listener") == 1
+    for line in (
+        "bootstrap: gw:19092 -> b:9092",
+        "listener external: bootstrap: kafka.example:9093 -> b:9092",
+        "listener external: broker 2: b2.kafka.example:443 -> b2:9092",
+        "listener external: try: kcat -b kafka.example:9093 -X security.protocol=SSL -L",
+    ):
+        assert line in caplog.text
+    scene.taken.add(19096)
+    scene.view = View({1: ("b1", 9092), 2: ("b2", 9092), 3: ("b3", 9092)}, {})
+    await until(lambda: scene.brokers() == [1, 2, 3], 0.1)
+    assert scene.last(Brokers).addresses["external"][3] == ("b3.kafka.example", 443)
+    assert "listener external: broker 3: b3.kafka.example:443 -> b3:9092" in caplog.text
 
 
 @pytest.mark.trio
-async def test_a_broker_that_comes_back_in_time_was_never_away(autojump_clock, scene):
+async def test_other_addresses_for_clients_are_told_at_once_and_on_the_same_sockets(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
+    scene.view = View({1: ("b1", 9092)}, {}, {})
+    scene.cluster.configure({DEFAULT_LISTENER: Listener(port=19092, advertised_host="early")}, 5.0)
+    assert scene.told == [], "nothing is known yet"
+    scene.run()
+    await until(lambda: scene.accepting == {1}, 0.1)
+    before, told = dict(scene.open), len(scene.told)
+    other = Listener(port=19092, advertised_host="other", brokers={1: BrokerPlace(advertised_host="b1.other")})
+    scene.cluster.configure({DEFAULT_LISTENER: other}, 60.0)
+    assert scene.last(Brokers).addresses == {DEFAULT_LISTENER: {1: ("b1.other", 19094)}}
+    assert scene.open == before
+    scene.cluster.configure({DEFAULT_LISTENER: other}, 60.0)
+    assert len(scene.told) == told + 1
+    asked = scene.asked
+    await trio.sleep(50)
+    assert scene.asked <= asked + 1, "it asks less often now"
+
+
+@pytest.mark.trio
+async def test_an_advertised_port_that_can_not_be_is_not_told(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(nursery, shifted=Listener(port=20000, advertised_host="gw", advertised_port=65000))
+    scene.view = View({1: ("b1", 9092), 600: ("b2", 9092)}, {})
+    scene.run()
+    await until(lambda: scene.told, 0.1)
+    assert scene.last(Brokers).addresses["shifted"] == {1: ("gw", 65002)}
+    assert "listener shifted: broker 600 is withheld from clients: no listener on advertised port 65601" in caplog.text
+
+
+@pytest.mark.trio
+async def test_a_broker_that_left_keeps_its_listener_for_a_while(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
+    scene.view = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
+    scene.run()
+    await until(lambda: scene.accepting == {1, 2}, 0.1)
+    scene.view = View({1: ("b1", 9092)}, {})
+    left = trio.current_time()
+    await until(lambda: trio.current_time() > left + KEEP_LISTENER_S - 20, 0.1)
+    assert scene.brokers() == [1, 2]
+    await until(lambda: scene.accepting == {1}, 0.1)
+    assert scene.brokers() == [1]
+    assert scene.open == {"broker 1 default": 19094}
+
+
+@pytest.mark.trio
+async def test_a_broker_that_comes_back_in_time_was_never_away(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
     both = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     scene.view = both
     scene.run()
-    await until(lambda: scene.accepting == {1, 2})
+    await until(lambda: scene.accepting == {1, 2}, 0.1)
     for _ in range(2):
         scene.view = View({1: ("b1", 9092)}, {})
         left = trio.current_time()
-        await until(lambda left=left: trio.current_time() > left + KEEP_LISTENER_S * 0.7)
+        await until(lambda left=left: trio.current_time() > left + KEEP_LISTENER_S * 0.7, 0.1)
         scene.view = both
         await trio.sleep(20)
     assert len([message for message in scene.told if isinstance(message, Brokers)]) == 1
 
 
 @pytest.mark.trio
-async def test_a_broker_that_moved_is_told_with_its_new_address(autojump_clock, scene):
+async def test_a_broker_that_moved_is_told_with_its_new_address(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
     scene.run()
-    await until(lambda: scene.told)
+    await until(lambda: scene.told, 0.1)
     scene.view = View({1: ("elsewhere", 9999)}, {})
-    await until(lambda: scene.last(Brokers).brokers[0].host == "elsewhere")
-    assert scene.last(Brokers).brokers[0].advertised_port == 19094
+    await until(lambda: scene.last(Brokers).brokers[0].host == "elsewhere", 0.1)
+    assert scene.last(Brokers).addresses == {DEFAULT_LISTENER: {1: ("gw", 19094)}}
 
 
 @pytest.mark.trio
-async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(autojump_clock, scene, caplog):
+async def test_an_unreachable_cluster_is_one_line_and_is_asked_again(
+    autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     scene.view = "Connection refused"
     scene.run()
-    await until(lambda: scene.asked >= 4)
+    await until(lambda: scene.asked >= 4, 0.1)
     assert caplog.text.count("the cluster at b:9092 does not answer (Connection refused)") == 1
     assert scene.told == [Brokers(BOOTSTRAP, ())]
     assert not scene.cluster.known
     assert scene.cluster.asked.is_set()
     scene.view = View({1: ("b1", 9092)}, {})
-    await until(lambda: scene.cluster.known)
+    await until(lambda: scene.cluster.known, 0.1)
     assert "the cluster answers again" in caplog.text
     assert scene.brokers() == [1]
     assert "try: kcat -b gw:19092 -L" in caplog.text
 
 
 @pytest.mark.trio
-async def test_an_outage_leaves_everything_as_it_was(autojump_clock, scene):
+async def test_an_outage_leaves_everything_as_it_was(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
     scene.run()
-    await until(lambda: scene.told)
+    await until(lambda: scene.told, 0.1)
     scene.view = "gone"
     before = list(scene.told)
     await trio.sleep(2 * KEEP_LISTENER_S)
@@ -204,15 +350,17 @@ async def test_an_outage_leaves_everything_as_it_was(autojump_clock, scene):
 
 
 @pytest.mark.trio
-async def test_after_a_restart_listeners_accept_before_the_cluster_answers(autojump_clock, scene):
+async def test_after_a_restart_listeners_accept_before_the_cluster_answers(
+    autojump_clock: trio.testing.MockClock, scene: Scene
+) -> None:
     scene.view = "unreachable"
-    await scene.cluster.adopt(scene.nursery, ["bootstrap", "broker 1", "admin"])
+    await scene.cluster.adopt(scene.nursery, ["bootstrap default", "broker 1 default", "admin"])
     scene.run()
-    await until(lambda: scene.asked >= 2)
+    await until(lambda: scene.asked >= 2, 0.1)
     assert scene.accepting == {1}
     assert scene.told == []  # the worker keeps what it knows
     scene.view = View({1: ("b1", 9092)}, {})
-    await until(lambda: scene.told)
+    await until(lambda: scene.told, 0.1)
     assert scene.brokers() == [1]
 
 
@@ -220,13 +368,13 @@ async def test_after_a_restart_listeners_accept_before_the_cluster_answers(autoj
 
 
 @pytest.fixture
-def null_broker():
+def null_broker() -> Iterator[NullBroker]:
     broker = NullBroker()
     yield broker
     broker.close()
 
 
-def test_a_broker_with_metadata_only_is_understood(null_broker):
+def test_a_broker_with_metadata_only_is_understood(null_broker: NullBroker) -> None:
     null_broker.brokers[2] = ("127.0.0.1", 9)
     null_broker.topics = {"a": [1, 2, -1], "b": [2], "__consumer_offsets": [1], "own": [1]}
     source = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])
@@ -237,27 +385,45 @@ def test_a_broker_with_metadata_only_is_understood(null_broker):
         assert view.ids == {}
 
 
-def test_no_broker_is_unreachable_with_the_cause():
+def test_a_topic_is_where_it_is_led_and_where_it_should_be_also_while_brokers_are_away(null_broker: NullBroker) -> None:
+    null_broker.topics = {"a": [1, (-1, 3)], "b": [(1, 2)], "own": [(-1, 3)], "waits": [-1]}
+    view = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])._ask()
+    assert view.leads == {1: ("a", "b")}
+    assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a"}}
+
+
+def test_how_topics_are_spread_is_told_where_somebody_wants_to_know(null_broker: NullBroker) -> None:
+    null_broker.topics = {"a": [1, 1, (-1, 3)], "b": [(1, 2)], "own": [(-1, 3)]}
+    source = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"], spread=True)
+    spread = source._ask().spread
+    assert spread is not None
+    assert spread.shares == {1: {"a": (2, 3)}, 2: {"b": (1, 1)}, 3: {"a": (1, 3)}}
+    assert spread.feeds == {1: {1}, 2: {1}}, "nobody leads a's last partition"
+
+
+def test_no_broker_is_unreachable_with_the_cause() -> None:
     with pytest.raises(Unreachable, match="refused"):
         AdminSource({"bootstrap.servers": "127.0.0.1:1", "log_level": 2})._ask()
 
 
 @pytest.mark.kafka
-def test_topic_ids_are_the_brokers_own(kafka):
+def test_topic_ids_are_the_brokers_own(kafka: embedded.Cluster) -> None:
     from confluent_kafka import TopicCollection
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic("ids-a", num_partitions=1, replication_factor=1)])["ids-a"].result(timeout=30)
-    view = AdminSource({"bootstrap.servers": kafka.bootstrap_servers})._ask()
+    source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, replicas=True)
+    view = source._ask()
+    assert "ids-a" in view.replicas[1]
     (topic_id,) = [topic_id for topic_id, name in view.ids.items() if name == "ids-a"]
     described = admin.describe_topics(TopicCollection(["ids-a"]))["ids-a"].result(timeout=30)
     assert base64.b64encode(topic_id).rstrip(b"=").decode() == str(described.topic_id).rstrip("=")
 
 
 @pytest.mark.kafka
-def test_our_own_topics_keep_every_id_that_they_ever_had_and_are_led_by_nobody(kafka):
+def test_our_own_topics_keep_every_id_that_they_ever_had_and_are_led_by_no_broker(kafka: embedded.Cluster) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 

@@ -1,22 +1,29 @@
-# Parts of limits, as control deals them out to workers: over the clock of the test; what
-# other gateways say is played.
+# This gateway's parts of limits, as control tells them to its workers: over the clock of the test; what other gateways
+# say is played.
 
 from __future__ import annotations
 
-import functools
+import math
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from gateway.channel import Demand, OtherRates, Parts
-from gateway.control.fleet import KNOWN_S, MOST_DEALT, MOST_TOLD, TICK_S, UNSURE_S, WORKERS_S, FleetControl
+from gateway.control.fleet import DEAL_S, MOST_DEALT, MOST_TOLD, FleetControl
 from gateway.control.fleet_keys import IDLE_S
+from gateway.control.fleet_rates import FADED_S, FADING_S, TICK_S, UNSURE_S
+from gateway.control.fleet_reach import KNOWN_S
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Heard, Rate
-from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
-from policies.policy_set import PolicyKey, PolicySet
+from policies.policy_set import PolicySet
+from policies.policy_values import PolicyKey
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.thresholds.broker_meters import Others
 from tests.gateway.test_control_fleet_rates import rates
@@ -27,7 +34,7 @@ SILVER = group_key("silver", "publish", "bytes")
 TIME = quota_key("request_percentage", "alice", None, 1)
 
 
-def policies(gold=100.0):
+def policies(gold: float = 100.0) -> PolicySet:
     return PolicySet(
         {
             PolicyKey.of_quota(Entity(DEFAULT), QuotaKey.parse("producer_byte_rate.bps")): 1000.0,
@@ -40,229 +47,357 @@ def policies(gold=100.0):
     )
 
 
-class Play:
-    """A FleetControl, and what each worker knows of it."""
+class Peers(Book):
+    """Simulated peers: how many workers they have, and their V1 rates."""
 
-    def __init__(self, workers=2, **options):
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought: dict[int, tuple[float, dict[str, float]]] = {}
+        self.of_each: dict[str, int] = {}
+        self.counts = {"stale": 3}
+
+    @property
+    def workers(self) -> int:
+        return sum(self.of_each[peer] for peer in self._living)
+
+    def rates(self) -> dict[int, tuple[float, dict[str, float]]]:
+        return self.brought
+
+
+class Exchange:
+    """A simulated exchange: reports of peers, its own messages, and its health."""
+
+    def __init__(self) -> None:
+        self.health = SimpleNamespace(up=True, problem="topic t can't be had")
+        self.writer = SimpleNamespace(sent=0, sent_bytes=0)
+        self.received = self.received_bytes = 0
+        self.hurries = 0
+        self.peers = Peers()
+
+    def hurry(self) -> None:
+        self.hurries += 1
+
+
+class Local:
+    """A FleetControl of a gateway that shares nothing with others, and what each worker was told."""
+
+    def __init__(self, workers: int = 1, **options: Any) -> None:
         self.now = 1000.0
-        self.posted = []
-        self.deaf = set()
+        self.posted: list[tuple[int, OtherRates | Parts]] = []
+        self.deaf: set[int] = set()
         self.metrics = FleetMetrics()
         self.fleet = FleetControl(self.metrics, clock=lambda: self.now, **options)
         self.fleet.set_policies(policies())
-        self.parts = {}
-        self.members = {}
+        self.parts: dict[int, dict[str, shares.Part]] = {}
+        self.gateways: dict[int, int] = {}
         for number in range(workers):
             self.join(number)
 
-    def post(self, number, message):
+    def post(self, number: int, message: OtherRates | Parts) -> bool:
         if number in self.deaf:
             return False
         self.posted.append((number, message))
         if isinstance(message, Parts):
-            self.members[number] = message.members
+            self.gateways[number] = message.gateways
             mine = self.parts.setdefault(number, {})
             mine |= message.parts
             for key in [key for key, part in mine.items() if part.rate < 0]:
                 del mine[key]
         return True
 
-    def join(self, number, members=1):
+    def join(self, number: int, gateways: int = 1) -> None:
         self.parts[number] = {}
-        self.fleet.join(number, functools.partial(self.post, number), members)
+        self.fleet.join(number, partial(self.post, number), gateways)
 
-    def use(self, number, *uses, whole=False):
-        """Each use: the limit's key, and what a shares.Use is made of."""
+    def use(self, number: int, *uses: tuple[Any, ...], whole: bool = False) -> None:
+        """A worker reports its demand. Each use: the limit's key, then the fields of a shares.Use."""
         self.fleet.take_demand(number, Demand({key: shares.Use(*use) for key, *use in uses}, whole))
 
-    def deal(self, after=0.25):
-        self.now += after
+    def step(self, seconds: float = 0.0) -> None:
+        """Let time pass, then do one step of `run`."""
+        self.now += seconds
         self.posted.clear()
-        self.fleet.deal()
+        self.fleet.look()
 
-    def rate(self, number, key=GOLD):
+    def rate(self, number: int = 0, key: str = GOLD) -> float | None:
         part = self.parts[number].get(key)
         return None if part is None else part.rate
 
+    def had(self, number: int = 0) -> float:
+        """The part's rate; the worker must have one."""
+        return self.parts[number][GOLD].rate
 
-def test_a_worker_that_is_alone_is_told_so_once_and_nothing_else():
-    play = Play(workers=1)
-    assert play.posted == [(0, Parts())]
+    def told(self, number: int) -> list[dict[str, shares.Part]]:
+        """The parts of each message to that worker since the last step."""
+        return [message.parts for to, message in self.posted if to == number and isinstance(message, Parts)]
+
+
+class Fleet(Local):
+    """A gateway with an exchange."""
+
+    def __init__(self, workers: int = 1, up: bool = True, **options: Any) -> None:
+        self.exchange = Exchange()
+        super().__init__(workers, exchange=lambda party: self.exchange, **options)
+        if up:
+            self.fleet.follow_exchange(True)
+            self.step(2.0)
+
+    def hear(
+        self,
+        peer: str = "gw-2#1",
+        workers: int = 1,
+        whole: bool = False,
+        rates: bool = False,
+        **uses: tuple[Any, ...],
+    ) -> None:
+        named = {GOLD: shares.Use(*uses["gold"])} if "gold" in uses else {}
+        self.exchange.peers.of_each[peer] = workers
+        keys = self.exchange.peers.hear(peer, named, self.now, whole=whole)
+        self.fleet.hear(Heard(peer, peer.partition("#")[0], set(keys or named), rates=rates))
+
+    def report(self) -> dict[str, shares.Use]:
+        """One cycle of our own: peers learn what we take."""
+        more, told = True, dict(self.exchange.peers.own)
+        while more:
+            uses, _, _, more = self.fleet.present()
+            told |= {key: use for key, use in uses.items() if isinstance(use, shares.Use)}
+            self.exchange.peers.own = told
+            self.fleet.publish(list(uses))
+        return {key: use for key, use in told.items() if not use.is_idle}
+
+    @property
+    def state(self) -> str:
+        return self.fleet.state
+
+
+def two(workers: int = 1, peer: tuple[float, bool] = (50.0, True), **options: Any) -> Fleet:
+    """A gateway and a peer that takes this rate of gold."""
+    play = Fleet(workers, **options)
+    play.hear(gold=peer)
+    play.step()
+    return play
+
+
+def test_a_gateway_without_others_tells_its_workers_nothing() -> None:
+    """Workers share one bucket, and need no fleet for it."""
+    play = Local(workers=2)
     play.use(0, (GOLD, 80.0, True), (TIME, 0.1, True))
     play.fleet.take_rates(0, rates(1, a=5.0))
     for _ in range(20):
-        play.deal()
+        play.step(DEAL_S)
+        assert play.posted == []
+    assert play.fleet.uses() == {}
+    assert play.fleet.state == "local"
+
+
+def test_a_gateway_that_hears_of_no_others_tells_so_once_and_nothing_else() -> None:
+    play = Fleet(workers=2)
+    assert play.posted == [(0, Parts(whole=True)), (1, Parts(whole=True))]
+    play.use(0, (GOLD, 80.0, True), (TIME, 0.1, True))
+    for _ in range(20):
+        play.step(DEAL_S)
         assert play.posted == []
 
 
-def test_two_workers_that_want_more_have_half_each_and_together_the_limit():
-    play = Play()
-    assert set(play.members.values()) == {2}
-    play.use(0, (GOLD, 90.0, True))
-    play.use(1, (GOLD, 10.0, True))
-    play.deal()
-    assert play.rate(0) == play.rate(1) == pytest.approx(50.0)
+# --- what workers are told --------------------------------------------------------------------------------------------
 
 
-def test_who_wants_less_has_less_and_the_other_one_the_rest():
-    play = Play()
-    play.use(0, (GOLD, 80.0, True))
-    play.use(1, (GOLD, 20.0))
-    play.deal()
-    assert play.rate(0) == pytest.approx(80.0)
-    assert 20.0 < play.rate(1) <= 25.0
-    assert play.rate(0) + play.rate(1) <= 110.0
+def test_all_workers_are_told_the_gateways_part_of_which_they_take_together() -> None:
+    play = two(workers=3)
+    play.use(0, (GOLD, 30.0, True))
+    play.use(1, (GOLD, 15.0))
+    assert play.report() == {GOLD: shares.Use(45.0, True)}
+    play.step()
+    assert [play.rate(number) for number in range(3)] == [50.0] * 3
+    assert play.parts[0][GOLD].fallback == 50.0
+    assert set(play.gateways.values()) == {2}
 
 
-def test_what_a_worker_missed_while_it_did_not_read_is_told_again():
-    play = Play()
-    for number in range(2):
-        play.use(number, (GOLD, 50.0, True))
-    play.deal()
+def test_a_content_peer_is_left_the_rate_that_it_takes_and_the_rest_is_ours() -> None:
+    play = two(peer=(20.0, False))
+    play.use(0, (GOLD, 70.0, True))
+    play.report()
+    play.step()
+    assert play.rate() == pytest.approx(80.0)
+
+
+def test_parts_that_a_worker_missed_while_it_did_not_read_are_told_again() -> None:
+    play = two(workers=2)
+    play.use(0, (GOLD, 50.0, True), (SILVER, 1.0))
+    play.report()
+    play.step()
     play.deaf = {1}
-    play.use(0, (GOLD, 0.0))
+    play.hear(gold=(0.0, False))
     for _ in range(8):
-        play.deal()
-    assert play.rate(1) == pytest.approx(50.0)
+        play.step(DEAL_S)
+    assert (play.rate(0), play.rate(1)) == (100.0, 50.0)
     play.deaf = set()
-    for _ in range(6):
-        play.deal()
-    assert play.rate(1) == pytest.approx(100.0)
+    play.step(DEAL_S)
+    assert play.rate(1) == 100.0
+    assert [set(parts) for parts in play.told(1)] == [{GOLD, SILVER}], "all of it"
 
 
-def test_a_limit_that_changes_is_dealt_out_anew():
-    play = Play()
-    for number in range(2):
-        play.use(number, (GOLD, 50.0, True))
-    play.deal()
+def test_a_limit_that_changes_is_dealt_out_anew() -> None:
+    play = two(workers=2)
+    play.use(0, (GOLD, 50.0, True))
+    play.report()
+    play.step()
     play.fleet.set_policies(policies(gold=40.0))
-    play.deal()
+    play.step()
     assert play.rate(0) == play.rate(1) == pytest.approx(20.0)
     assert play.parts[0][GOLD].fallback == 20.0
     play.fleet.set_policies(PolicySet())
-    play.deal()
+    play.step()
     assert play.parts == {0: {}, 1: {}}
 
 
-def test_only_what_changed_is_told():
-    play = Play()
+def test_only_parts_that_changed_are_told() -> None:
+    play = two(workers=2)
     play.use(0, (GOLD, 50.0, True), (SILVER, 1.0, True))
-    play.use(1, (GOLD, 50.0, True), (SILVER, 1.0, True))
-    play.deal()
+    play.report()
+    play.step()
     play.use(0, (SILVER, 0.0))
-    play.deal()
-    told = [set(message.parts) for _, message in play.posted if message.parts]
-    assert told
-    assert all(keys == {SILVER} for keys in told)
+    play.report()
+    play.step()
+    assert [set(parts) for number in range(2) for parts in play.told(number) if parts] == [{SILVER}, {SILVER}]
 
 
-def test_what_was_told_is_renewed_before_it_expires():
-    play = Play()
+def test_parts_are_renewed_before_they_expire() -> None:
+    play = two()
     play.use(0, (GOLD, 50.0, True))
     until = 0.0
     for _ in range(40):
-        play.deal()
+        play.step(0.25)
         for _, message in play.posted:
-            until = message.valid_until
-        assert until > play.now + 2, "a few cycles ahead"
+            assert isinstance(message, Parts)
+            until = message.valid_until or 0.0
+        assert until > play.now + 1, "a cycle ahead"
 
 
-def test_what_a_worker_had_that_is_gone_is_the_others_at_once():
-    play = Play(workers=3)
-    for number in range(3):
-        play.use(number, (GOLD, 33.0, True))
-    play.deal()
-    assert play.rate(0) == pytest.approx(100 / 3)
-    play.fleet.leave(2)
-    play.deal(0.0)
-    assert play.rate(0) == play.rate(1) == pytest.approx(50.0)
-    assert play.members[0] == 2
+def test_a_worker_that_ends_takes_no_more_and_one_that_comes_is_told_everything() -> None:
+    play = two(workers=2)
+    play.use(0, (GOLD, 10.0), (SILVER, 5.0))
+    play.use(1, (GOLD, 50.0, True))
+    assert play.report()[GOLD] == shares.Use(60.0, True)
+    play.step()
     play.fleet.leave(1)
-    play.deal(0.0)
-    assert play.members[0] == 1, "alone: the whole limit, whatever the parts were"
-
-
-def test_a_worker_that_was_started_again_is_told_everything_anew():
-    play = Play()
-    for number in range(2):
-        play.use(number, (GOLD, 50.0, True))
-    play.deal()
-    play.fleet.leave(1)
-    play.deal()
+    assert play.report()[GOLD] == shares.Use(10.0)
+    play.step()
+    play.posted.clear()
     play.join(1)
-    assert play.members == {0: 2, 1: 2}
-    play.use(1, (GOLD, 50.0, True), whole=True)
-    play.deal()
-    assert play.rate(0) == play.rate(1) == pytest.approx(50.0)
+    assert [set(parts) for parts in play.told(1)] == [{GOLD, SILVER}]
+    assert play.parts[1] == play.parts[0]
 
 
-def test_a_channel_that_broke_is_a_worker_that_joins_once_more():
-    play = Play()
+def test_a_channel_that_broke_is_a_worker_that_joins_once_more() -> None:
+    play = two(workers=2)
     for number in range(2):
-        play.use(number, (GOLD, 50.0, True))
-    play.deal()
+        play.use(number, (GOLD, 25.0, True))
+    play.report()
+    play.step()
     play.join(1)  # before the end of the first was seen
-    play.use(1, (GOLD, 50.0, True), whole=True)
-    play.deal()
+    play.use(1, (GOLD, 25.0, True), whole=True)
+    play.step()
     assert play.rate(1) == pytest.approx(50.0)
+    assert play.report() == {GOLD: shares.Use(50.0, True)}
 
 
-def test_a_share_of_a_threads_time_is_split_as_well():
-    play = Play()
-    for number in range(2):
-        play.use(number, (TIME, 0.25, True))
-    play.deal()
-    assert play.rate(0, TIME) == play.rate(1, TIME) == pytest.approx(0.25)
+def test_a_worker_that_tells_everything_is_told_everything() -> None:
+    """A worker may have lost its parts while control was silent."""
+    play = two(workers=2)
+    play.use(0, (GOLD, 50.0, True), (SILVER, 5.0, True), whole=True)
+    play.report()
+    play.step()
+    before = play.parts[0]
+    play.parts[0] = {}
+    play.step(1.0)
+    assert play.parts[0] == {}, "nothing of it is new"
+    play.use(0, (GOLD, 50.0, True), (SILVER, 5.0, True), whole=True)
+    play.step()
+    assert play.parts[0] == before
+    assert play.told(1) == []
 
 
-def test_what_is_not_listed_in_a_whole_demand_is_idle():
-    play = Play()
-    play.use(0, (GOLD, 50.0, True))
+def test_a_limit_that_a_whole_demand_does_not_list_is_idle() -> None:
+    play = two(workers=2)
+    play.use(0, (GOLD, 10.0))
     play.use(1, (GOLD, 50.0, True), (SILVER, 5.0))
-    play.deal()
+    assert set(play.report()) == {GOLD, SILVER}
     play.use(1, (SILVER, 5.0), whole=True)
-    play.deal()
-    assert play.rate(0) > 90.0
+    assert play.report() == {GOLD: shares.Use(10.0), SILVER: shares.Use(5.0)}
 
 
-def test_what_a_whole_demand_leaves_out_is_forgotten_in_time():
-    play = Play()
-    play.use(1, (GOLD, 50.0, True), (SILVER, 5.0))
-    play.deal()
-    play.use(1, (GOLD, 50.0, True), whole=True)
+def test_a_limit_that_a_whole_demand_leaves_out_is_forgotten_in_time() -> None:
+    play = two()
+    play.use(0, (GOLD, 50.0, True), (SILVER, 5.0))
+    play.step()
+    play.use(0, (GOLD, 50.0, True), whole=True)
     for _ in range(2):
         play.fleet.sweep()
         play.now += IDLE_S
-    play.deal()
+    play.step()
     assert set(play.fleet.uses()) == {GOLD}
 
 
-def test_the_first_worker_that_is_back_after_a_restart_of_control_is_not_told_that_it_is_alone():
-    play = Play(workers=0, patient=True)
-    play.join(0, members=2)
-    play.deal()
-    assert play.posted == []
-    play.join(1, members=2)
-    assert play.members == {0: 2, 1: 2}
-    alone = Play(workers=0, patient=True)
-    alone.join(0, members=2)
-    alone.deal(WORKERS_S)
-    assert alone.posted == [(0, Parts())]
+def test_a_share_of_a_threads_time_is_not_dealt_out() -> None:
+    """The limit is on the time of one machine's threads; its workers share it without a fleet."""
+    play = two()
+    play.use(0, (TIME, 0.4, True), (GOLD, 50.0, True))
+    play.report()
+    play.step()
+    assert set(play.parts[0]) == {GOLD}
 
 
-def others(play, number):
-    found = [message for to, message in play.posted if to == number and isinstance(message, OtherRates)]
+def test_names_that_traffic_brings_are_not_kept_for_ever() -> None:
+    play = two(workers=2)
+    for number in range(300):
+        key = quota_key("producer_byte_rate.bps", f"user-{number}", None, None)
+        play.use(number % 2, (key, 5.0, True))
+        play.step(DEAL_S)
+        play.use(number % 2, (key, 0.0))
+        play.now += IDLE_S / 10
+        play.fleet.sweep()
+        play.step(DEAL_S)
+    assert 5 < len(play.parts[0]) < 20
+    assert play.parts[0] == play.parts[1]
+    kept = play.fleet._dealer
+    assert kept is not None
+    assert len(kept._demand.users) < 20
+    assert sum(map(len, kept._demand._workers.values())) < 20
+
+
+def test_many_limits_are_dealt_a_few_at_a_time() -> None:
+    play = two()
+    keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MOST_DEALT + 7)]
+    play.use(0, *[(key, 5.0, True) for key in keys])
+    play.step(DEAL_S)
+    assert len(play.parts[0]) == MOST_DEALT
+    assert play.fleet.is_behind
+    play.step()
+    assert len(play.parts[0]) == len(keys)
+
+
+# --- what others bring ------------------------------------------------------------------------------------------------
+
+
+def other_rates(play: Local, number: int) -> list[OtherRates]:
+    return [message for to, message in play.posted if to == number and isinstance(message, OtherRates)]
+
+
+def others(play: Local, number: int) -> dict[int, Others] | None:
+    found = other_rates(play, number)
     return found[-1].brokers if found else None
 
 
-def test_workers_hear_what_the_others_bring_when_it_changed_or_at_the_next_tick():
-    play = Play()
+def test_workers_hear_what_the_others_bring_when_it_changed_or_at_the_next_tick() -> None:
+    play = Local(workers=2)
     play.fleet.take_rates(0, rates(1, a=100.0))
     play.fleet.take_rates(1, rates(1, a=30.0))
     play.posted.clear()
     play.fleet.tell_others()
     assert others(play, 0) == {1: Others(30.0, {b"a": 30.0})}
     assert others(play, 1) == {1: Others(100.0, {b"a": 100.0})}
+    assert [message.processes for number in range(2) for message in other_rates(play, number)] == [2, 2]
     play.posted.clear()
     play.fleet.take_rates(0, rates(1, a=101.0))
     play.fleet.tell_others()
@@ -271,12 +406,29 @@ def test_workers_hear_what_the_others_bring_when_it_changed_or_at_the_next_tick(
     play.fleet.tell_others()
     assert others(play, 1) == {1: Others(101.0, {b"a": 101.0})}
     play.fleet.leave(0)
+    play.now += FADING_S
+    play.fleet.tell_others()
+    assert (others(play, 1) or {})[1].rate == pytest.approx(101.0 / math.e)
+    assert other_rates(play, 1)[-1].processes == 1
+    play.now += FADED_S
     play.fleet.tell_others()
     assert others(play, 1) == {}
 
 
-def test_what_an_earlier_control_said_of_others_who_are_gone_does_not_stay_for_ever():
-    play = Play()
+def test_workers_hear_how_many_there_are_also_where_the_others_bring_nothing() -> None:
+    play = Local(workers=2)
+    for number in range(2):
+        play.fleet.take_rates(number, rates(1, a=100.0))
+    play.fleet.tell_others()
+    play.join(2)
+    play.posted.clear()
+    play.now += TICK_S
+    play.fleet.tell_others()
+    assert [message.processes for number in range(2) for message in other_rates(play, number)] == [3, 3]
+
+
+def test_rates_that_an_earlier_control_told_of_others_that_are_gone_do_not_stay_for_ever() -> None:
+    play = Local(workers=2)
     for seconds in (0.0, UNSURE_S - 1):
         play.now += seconds
         play.fleet.tell_others()
@@ -289,173 +441,70 @@ def test_what_an_earlier_control_said_of_others_who_are_gone_does_not_stay_for_e
     assert play.posted == []
 
 
-def test_names_that_traffic_brings_are_not_kept_for_ever():
-    play = Play()
-    for number in range(300):
-        key = quota_key("producer_byte_rate.bps", f"user-{number}", None, None)
-        play.use(number % 2, (key, 5.0, True))
-        play.deal()
-        play.use(number % 2, (key, 0.0))
-        play.now += IDLE_S / 10
-        play.fleet.sweep()
-        play.deal()
-    assert 5 < len(play.parts[0]) + len(play.parts[1]) < 20
-    kept = play.fleet._fleet
-    assert len(kept._users) < 20
-    assert sum(len(worker.uses) for worker in kept._workers.values()) < 20
+# --- other gateways come and go ---------------------------------------------------------------------------------------
 
 
-# --- other gateways ---------------------------------------------------------------------------------------------------
-
-
-class Peers(Book):
-    """What is played of others, V1's rates as well."""
-
-    def __init__(self):
-        super().__init__()
-        self.brought = {}
-
-    def rates(self):
-        return self.brought
-
-
-class Exchange:
-    """What is played of an exchange: what others say, what was told, whether it works."""
-
-    def __init__(self):
-        self.up, self.problem = True, "topic t can't be had"
-        self.sent = self.sent_bytes = self.received = self.received_bytes = 0
-        self.dropped = {"stale": 3}
-        self.hurries = 0
-        self.peers = Peers()
-
-    def hurry(self):
-        self.hurries += 1
-
-
-class Fleet(Play):
-    """A gateway with an exchange."""
-
-    def __init__(self, workers=1, up=True, **options):
-        self.exchange = Exchange()
-        super().__init__(workers, exchange=lambda party: self.exchange, **options)
-        if up:
-            self.fleet.follow_exchange(True)
-            self.step(2.0)
-
-    def step(self, seconds=0.0):
-        """What `run` does, so much later."""
-        self.now += seconds
-        self.posted.clear()
-        self.fleet.look()
-
-    def hear(self, peer="gw-2#1", workers=1, whole=False, rates=False, **uses):
-        named = {GOLD: shares.Use(*uses["gold"])} if "gold" in uses else {}
-        keys = self.exchange.peers.hear(peer, named, workers, self.now, whole=whole)
-        self.fleet.hear(Heard(peer, peer.partition("#")[0], set(keys or named), rates=rates))
-
-    def report(self):
-        """A cycle of ours: others know what we take."""
-        more, told = True, dict(self.exchange.peers.own)
-        while more:
-            uses, _, _, more = self.fleet.present()
-            told |= uses
-            self.exchange.peers.own = told
-            self.fleet.publish(list(uses))
-        return {key: use for key, use in told.items() if not use.is_idle}
-
-    @property
-    def state(self):
-        return self.fleet.state
-
-
-def test_nothing_is_dealt_before_others_could_be_heard():
+def test_nothing_is_dealt_before_others_could_be_heard() -> None:
     play = Fleet(up=False)
     assert play.posted == []
-    assert not play.fleet.known.is_set()
+    assert not play.fleet.reach.known.is_set()
     play.fleet.follow_exchange(True)
     play.hear(workers=2)
     play.step(1.0)
     assert play.posted == [], "somebody may not have spoken yet"
     play.step(0.3)
-    assert play.fleet.known.is_set()
-    assert play.members == {0: 3}
+    assert play.fleet.reach.known.is_set()
+    assert play.gateways == {0: 2}
 
 
-def test_alone_once_nobody_else_has_said_anything():
+def test_alone_once_no_other_gateway_has_said_anything() -> None:
     play = Fleet(up=False)
     play.fleet.follow_exchange(True)
     play.step(1.3)
-    assert play.posted == [(0, Parts())]
+    assert play.posted == [(0, Parts(whole=True))]
 
 
-def test_two_gateways_that_want_more_have_half_each():
-    play = Fleet(workers=2)
-    play.hear(workers=2, gold=(90.0, True, 2.0))
-    for number in range(2):
-        play.use(number, (GOLD, 50.0, True))
-    play.report()
-    play.step()
-    assert play.rate(0) == play.rate(1) == pytest.approx(25.0)
-    assert play.parts[0][GOLD].fallback == pytest.approx(25.0)
-
-
-def test_what_a_peer_takes_content_is_left_to_it_and_the_rest_is_ours():
+def test_a_gateway_that_has_gone_leaves_its_part_at_once() -> None:
     play = Fleet()
-    play.hear(gold=(20.0, False))
-    play.use(0, (GOLD, 70.0, True))
-    play.report()
-    play.step()
-    assert play.rate(0) == pytest.approx(80.0)
-
-
-def test_a_gateway_that_has_gone_leaves_its_part_at_once():
-    play = Fleet()
-    for leave in (lambda: play.fleet.hear(Heard("gw-2#1", "gw-2", left=True)), lambda: play.fleet.forget("gw-2#1")):
+    said = partial(play.fleet.hear, Heard("gw-2#1", "gw-2", left=True))
+    for leave in (said, partial(play.fleet.forget, "gw-2#1")):
         play.hear(gold=(90.0, True))
         play.use(0, (GOLD, 50.0, True), whole=True)
         play.report()
         play.step()
-        assert play.rate(0) == pytest.approx(50.0)
-        assert play.members[0] == 2
+        assert play.rate() == pytest.approx(50.0)
+        assert play.gateways[0] == 2
         play.exchange.peers.lose("gw-2#1")
         leave()
         play.step()
-        assert play.members[0] == 1
+        assert play.gateways[0] == 1
 
 
-def test_a_share_of_a_threads_time_is_not_shared_with_other_gateways():
-    play = Fleet()
-    play.hear(gold=(90.0, True))
-    play.use(0, (TIME, 0.4, True), (GOLD, 50.0, True))
-    assert set(play.report()) == {GOLD}
-    play.step()
-    assert play.rate(0, TIME) == pytest.approx(0.5)
-
-
-def test_without_the_exchange_parts_stay_then_go_to_what_is_right_in_sum(caplog):
+def test_without_the_exchange_parts_stay_then_go_to_values_that_are_right_in_sum(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO")
     play = Fleet()
     play.hear(gold=(20.0, False))
     play.use(0, (GOLD, 80.0, True))
     play.report()
     play.step()
-    play.exchange.up = False
+    play.exchange.health.up = False
     for _ in range(2):
         play.fleet.follow_exchange(False)
     play.step()
     assert (play.state, play.metrics.state, play.metrics.gauges["fleet_exchange_up"]) == ("frozen", "frozen", 0)
     play.step(shares.FROZEN_S - 1)
-    assert play.rate(0) == pytest.approx(80.0)
+    assert play.rate() == pytest.approx(80.0)
     play.step(1 + shares.DECAY_S / 2)
-    assert 55.0 < play.rate(0) < 75.0
+    assert 55.0 < play.had() < 75.0
     play.step(shares.DECAY_S / 2)
-    assert play.rate(0) == pytest.approx(50.0)
+    assert play.rate() == pytest.approx(50.0)
     assert play.state == play.metrics.state == "fallback"
-    play.exchange.up = True
+    play.exchange.health.up = True
     play.fleet.follow_exchange(True)
     play.step()
-    assert play.rate(0) == pytest.approx(80.0)
+    assert play.rate() == pytest.approx(80.0)
     assert play.state == "shared"
     lines = [record.getMessage() for record in caplog.records if record.name == "gateway.fleet"]
     assert len(lines) == 2
@@ -463,21 +512,21 @@ def test_without_the_exchange_parts_stay_then_go_to_what_is_right_in_sum(caplog)
     assert "limits hold over all gateways again, after " in lines[1]
 
 
-def test_a_gateway_that_never_reached_the_others_limits_alone(caplog):
+def test_a_gateway_that_never_reached_the_others_limits_alone(caplog: pytest.LogCaptureFixture) -> None:
     play = Fleet(up=False)
     play.step(KNOWN_S - 0.1)
-    assert not play.fleet.known.is_set()
+    assert not play.fleet.reach.known.is_set()
     play.step(0.1)
-    assert play.fleet.known.is_set()
-    assert play.members == {0: 1}
+    assert play.fleet.reach.known.is_set()
+    assert play.gateways == {0: 1}
     assert caplog.text.count("it was not reached so far") == 1
     play.hear(workers=3)
     play.fleet.follow_exchange(True)
     play.step()
-    assert play.members == {0: 4}
+    assert play.gateways == {0: 2}
 
 
-def test_a_control_that_was_started_again_leaves_workers_their_parts_until_it_hears_the_others():
+def test_a_control_that_was_started_again_leaves_workers_their_parts_until_it_hears_the_others() -> None:
     play = Fleet(up=False, patient=True)
     play.fleet.follow_exchange(False)
     play.step(60.0)
@@ -485,12 +534,12 @@ def test_a_control_that_was_started_again_leaves_workers_their_parts_until_it_he
     play.fleet.follow_exchange(True)
     play.hear()
     play.step(1.3)
-    assert play.members == {0: 2}
+    assert play.gateways == {0: 2}
 
 
-def test_a_worker_that_starts_while_nobody_knows_who_shares_does_not_take_itself_for_the_only_one():
+def test_a_worker_that_starts_while_the_sharing_workers_are_unknown_does_not_take_itself_for_the_only_one() -> None:
     play = Fleet(workers=0, up=False, patient=True)
-    play.join(0, members=6)
+    play.join(0, gateways=6)
     assert play.posted == []
     play.fleet.follow_exchange(False)
     play.join(1)
@@ -499,10 +548,10 @@ def test_a_worker_that_starts_while_nobody_knows_who_shares_does_not_take_itself
     assert play.posted == []
 
 
-def test_while_nobody_can_be_heard_for_long_even_parts_hold_as_everywhere():
+def test_while_no_gateway_can_be_heard_for_long_even_parts_hold_as_everywhere() -> None:
     play = Fleet(workers=0, up=False, patient=True)
-    play.join(0, members=6)
-    play.join(1, members=6)
+    play.join(0, gateways=6)
+    play.join(1, gateways=6)
     play.fleet.follow_exchange(False)
     play.step(shares.FROZEN_S + shares.DECAY_S - 1.0)
     assert play.posted == []
@@ -512,14 +561,13 @@ def test_while_nobody_can_be_heard_for_long_even_parts_hold_as_everywhere():
     assert play.posted == []
 
 
-def leases(play):
-    return {(number, m.lease_s, m.valid_until - play.now) for number, m in play.posted if isinstance(m, Parts)}
+def leases(play: Fleet) -> set[tuple[int, float | None, float]]:
+    return {(number, m.lease_s, (m.valid_until or 0.0) - play.now) for number, m in play.posted if isinstance(m, Parts)}
 
 
-def test_workers_have_their_parts_for_as_long_as_others_leave_them_to_this_gateway():
+def test_workers_have_their_parts_for_as_long_as_others_leave_them_to_this_gateway() -> None:
     play = Fleet(workers=2)
-    play.step(1.0)
-    assert leases(play) == {(0, None, 5.0), (1, None, 5.0)}, "there are no others"
+    assert all(isinstance(message, Parts) and message.valid_until is None for _, message in play.posted), "no others"
     play.hear(gold=(90.0, True))
     play.step(1.0)
     assert leases(play) == {(0, 2.0, 3.0), (1, 2.0, 3.0)}
@@ -528,22 +576,7 @@ def test_workers_have_their_parts_for_as_long_as_others_leave_them_to_this_gatew
     assert leases(play) == {(0, None, 5.0), (1, None, 5.0)}, "nobody gives anything away while nobody is heard"
 
 
-def test_a_worker_that_tells_everything_is_told_everything():
-    """It may have lost its parts while control said nothing."""
-    play = Fleet()
-    play.hear(gold=(90.0, True))
-    play.use(0, (GOLD, 50.0, True), (SILVER, 5.0, True), whole=True)
-    play.report()
-    play.step()
-    play.parts[0] = {}
-    play.step(1.0)
-    assert play.parts[0] == {}
-    play.use(0, (GOLD, 1.0, True), whole=True)
-    play.step()
-    assert play.rate(0) == pytest.approx(50.0)
-
-
-def test_many_usages_are_told_to_the_exchange_a_few_at_a_time():
+def test_many_usages_are_told_to_the_exchange_a_few_at_a_time() -> None:
     play = Fleet()
     keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MOST_TOLD + 7)]
     play.use(0, *[(key, 5.0) for key in keys])
@@ -552,7 +585,7 @@ def test_many_usages_are_told_to_the_exchange_a_few_at_a_time():
     assert {*first.uses, *second.uses} == set(keys)
 
 
-def test_without_the_exchange_others_are_taken_to_bring_as_much_as_we_do():
+def test_without_the_exchange_others_are_taken_to_bring_as_much_as_we_do() -> None:
     play = Fleet(workers=2)
     play.exchange.peers.brought = {1: (700.0, {"a": 600.0}), 9: (5.0, {})}
     play.hear(workers=4, rates=True)
@@ -574,18 +607,7 @@ def test_without_the_exchange_others_are_taken_to_bring_as_much_as_we_do():
     assert others(play, 0) == {1: Others(710.0, {b"a": 610.0}), 9: Others(5.0)}
 
 
-def test_many_limits_are_dealt_a_few_at_a_time():
-    play = Play()
-    keys = [quota_key("producer_byte_rate.bps", f"user-{number}", None, None) for number in range(MOST_DEALT + 7)]
-    for number in range(2):
-        play.use(number, *[(key, 5.0, True) for key in keys])
-    play.deal()
-    assert len(play.parts[0]) == MOST_DEALT
-    play.deal(after=0.0)
-    assert len(play.parts[0]) == len(keys)
-
-
-def test_what_all_gateways_bring_to_brokers_is_told_both_ways():
+def test_rates_that_all_gateways_bring_to_brokers_are_told_both_ways() -> None:
     play = Fleet()
     play.fleet.take_rates(0, rates(1, a=30.0))
     assert play.fleet.present().rates == [], "nobody asks: there is no total"
@@ -600,37 +622,86 @@ def test_what_all_gateways_bring_to_brokers_is_told_both_ways():
     play.exchange.peers.brought = {}
     play.fleet.forget("gw-2#1")
     play.fleet.tell_others()
+    play.step(FADING_S)
+    play.fleet.tell_others()
+    left = others(play, 0)
+    assert left is not None
+    assert left[1].rate == pytest.approx(70.0 / math.e), "its clients come to others"
+    play.step(FADED_S)
+    play.fleet.tell_others()
     assert others(play, 0) == {}
 
 
-def test_people_see_what_all_take_and_what_is_ours():
+def test_uses_show_the_rate_of_all_gateways_and_our_part() -> None:
     play = Fleet()
     play.hear(gold=(20.0, False))
-    play.use(0, (GOLD, 75.0, True), (TIME, 0.25, True))
+    play.use(0, (GOLD, 75.0, True))
     play.report()
     play.step()
-    assert play.fleet.uses() == {GOLD: FleetUse(95.0, pytest.approx(80.0)), TIME: FleetUse(0.25, 0.5)}
-    assert play.fleet.uses([GOLD, SILVER]) == {GOLD: FleetUse(95.0, pytest.approx(80.0))}
+    assert play.fleet.uses() == {GOLD: pytest.approx((95.0, 80.0))}
+    assert play.fleet.uses([GOLD, SILVER]) == {GOLD: pytest.approx((95.0, 80.0))}
     assert play.metrics.gauges == {"fleet_peers": 1, "fleet_members": 2, "fleet_exchange_up": 1}
     assert play.metrics.dropped == {"stale": 3}
 
 
-def test_what_begins_and_limits_that_change_are_told_before_the_cycle_ends():
-    play = Fleet()
-    play.hear(gold=(20.0, False))
-    play.use(0, (GOLD, 75.0, True))
+def hurries(play: Fleet, *uses: tuple[Any, ...]) -> int:
+    """Whether peers are told at once that worker 0 takes these."""
+    before = play.exchange.hurries
+    play.use(0, *uses)
     play.step()
-    assert play.exchange.hurries == 1
-    play.use(0, (GOLD, 85.0, True))
+    play.report()
     play.step()
-    assert play.exchange.hurries == 1
+    return play.exchange.hurries - before
+
+
+def test_a_gateway_that_begins_or_ends_to_take_or_to_want_more_tells_so_before_the_cycle_ends() -> None:
+    play = two()
+    for use, expected in (
+        ((GOLD, 75.0), 1),
+        ((GOLD, 85.0), 0),
+        ((GOLD, 85.0, True), 1),
+        ((GOLD, 20.0, True), 0),
+        ((GOLD, 20.0), 1),
+        ((GOLD, 0.0), 1),
+    ):
+        assert hurries(play, use) == expected, use
+
+
+def test_a_limit_that_changes_is_told_before_the_cycle_ends() -> None:
+    play = two()
+    hurries(play, (GOLD, 75.0))
+    before = play.exchange.hurries
     play.fleet.set_policies(policies(gold=50.0))
     play.step()
-    assert play.exchange.hurries == 2
+    assert play.exchange.hurries == before + 1
 
 
-def test_who_is_alone_again_has_nothing_to_deal_out():
-    """Or control would look again at once, for ever."""
+def test_a_gateway_that_is_alone_is_in_no_hurry() -> None:
+    assert hurries(Fleet(), (GOLD, 75.0, True)) == 0
+
+
+async def test_urgent_changes_are_told_at_once_and_the_rest_at_the_next_look(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    play = two()
+    hurries(play, (GOLD, 75.0))
+    before, began = play.exchange.hurries, trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(play.fleet.run)
+        await trio.testing.wait_all_tasks_blocked()
+        play.use(0, (GOLD, 85.0))
+        await trio.testing.wait_all_tasks_blocked()
+        assert play.fleet._dealer is not None
+        assert play.fleet._dealer.has_changes
+        play.use(0, (GOLD, 85.0, True))
+        await trio.testing.wait_all_tasks_blocked()
+        assert play.exchange.hurries == before + 1
+        assert trio.current_time() == began
+        nursery.cancel_scope.cancel()
+
+
+def test_a_gateway_whose_last_peer_has_gone_has_nothing_to_deal_out() -> None:
+    """Otherwise control would look again at once, for ever."""
     play = Fleet()
     play.hear(gold=(90.0, True))
     play.use(0, (GOLD, 50.0, True), whole=True)
@@ -639,3 +710,4 @@ def test_who_is_alone_again_has_nothing_to_deal_out():
     play.fleet.hear(Heard("gw-2#1", "gw-2", left=True))
     play.step()
     assert not play.fleet.is_behind
+    assert play.fleet.uses() == {}

@@ -1,24 +1,30 @@
-# Which limits are taken of, how much they are, and how far they hold.
+# Which limits are taken of, and how much they are.
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from gateway.control import fleet_keys
 from gateway.control.fleet_keys import IDLE_S, Keys
-from policies.fleet.keys import group_key, quota_key, total_key
+from policies.fleet.keys import group_key, quota_key, total_key, total_out_key
 from policies.groups.names import DISPATCH_MSGS, EXISTS, PUBLISH_BYTES
-from policies.policy_set import PolicyKey, PolicySet
-from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.policy_set import PolicySet
+from policies.policy_values import PolicyKey
+from policies.quotas.names import DEFAULT, Default, Entity, QuotaKey
+from policies.thresholds.values import OUT_KEY
 
 BPS = "producer_byte_rate.bps"
 
 
-def quota(key, value, user=None, client_id=None):
+def quota(
+    key: str, value: int, user: Default | str | None = None, client_id: Default | str | None = None
+) -> dict[PolicyKey, float]:
     return {PolicyKey.of_quota(Entity(user, client_id), QuotaKey.parse(key)): float(value)}
 
 
-def policies(**more):
+def policies(**more: Any) -> PolicySet:
     return PolicySet(
         {
             PolicyKey.of_group("gold", EXISTS): 1.0,
@@ -26,6 +32,8 @@ def policies(**more):
             PolicyKey.of_group("gold", DISPATCH_MSGS): 7.0,
             PolicyKey.of_broker(): 1000.0,
             PolicyKey.of_broker(2): 500.0,
+            PolicyKey.of_broker(key=OUT_KEY): 2000.0,
+            PolicyKey.of_broker(2, OUT_KEY): 900.0,
             **quota(BPS, 10, user="alice"),
             **quota(BPS, 20, user=DEFAULT),
             **quota(BPS, 30, user="alice", client_id=DEFAULT),
@@ -37,11 +45,11 @@ def policies(**more):
     )
 
 
-def limit_of(key):
+def limit_of(key: str) -> float | None:
     keys = Keys(policies())
     assert keys.use(0, key, idle=False)
     keys.refresh()
-    return {**keys.fleet, **keys.here}.get(key)
+    return keys.limits.get(key)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +61,8 @@ def limit_of(key):
         (group_key("tin", "publish", "bytes"), None),
         (total_key(1), 1000),
         (total_key(2), 500),
+        (total_out_key(1), 2000),
+        (total_out_key(2), 900),
         (quota_key(BPS, "alice", None, None), 10),
         (quota_key(BPS, "bob", None, None), 20),  # under a default everybody has his own
         (quota_key(BPS, "", None, None), 20),
@@ -62,32 +72,27 @@ def limit_of(key):
         (quota_key(BPS, "bob", "app", None), None),  # nothing is set for both of them
         (quota_key("consumer_byte_rate", "alice", None, 1), 50),
         (quota_key("consumer_byte_rate.bps", "alice", None, None), None),
-        (quota_key("request_percentage", "alice", None, 1), 0.25),  # seconds per second
+        (quota_key("request_percentage", "alice", None, 1), None),  # of one machine's thread: nobody shares it
         (quota_key("producer_byte_rate.shares", "alice", None, 1), None),  # of the total, whose key is another
         (quota_key("no_such_rate", "alice", None, None), None),
     ],
 )
-def test_a_key_has_the_limit_that_is_configured(key, limit):
+def test_a_key_has_the_limit_that_is_configured(key: str, limit: float | None) -> None:
     assert limit_of(key) == limit
 
 
-def test_what_is_no_key_is_left_out():
+def test_a_text_that_is_no_key_is_left_out() -> None:
     assert not Keys(policies()).use(0, "nonsense", idle=False)
 
 
-def test_a_share_of_a_threads_time_holds_here_and_everything_else_over_the_fleet():
+def test_nothing_is_new_the_second_time() -> None:
     keys = Keys(policies())
-    here, fleet = quota_key("request_percentage", "alice", None, 1), quota_key(BPS, "alice", None, None)
-    for key in (here, fleet):
-        keys.use(0, key, idle=False)
+    keys.use(0, quota_key(BPS, "alice", None, None), idle=False)
     assert keys.refresh()
-    assert (keys.here, keys.fleet) == ({here: 0.25}, {fleet: 10})
-    assert keys.is_here(here)
-    assert not keys.is_here(fleet)
-    assert not keys.refresh(), "nothing is new"
+    assert not keys.refresh()
 
 
-def test_limits_follow_the_policies():
+def test_limits_follow_the_policies() -> None:
     keys = Keys(PolicySet())
     gold, total = group_key("gold", "publish", "bytes"), total_key(1)
     for key in (gold, total):
@@ -95,13 +100,13 @@ def test_limits_follow_the_policies():
     assert not keys.refresh(), "no limits, no change"
     keys.set_policies(policies())
     assert keys.refresh()
-    assert keys.fleet == {gold: 100, total: 1000}
+    assert keys.limits == {gold: 100, total: 1000}
     keys.set_policies(PolicySet({PolicyKey.of_broker(): 900.0}))
     assert keys.refresh()
-    assert keys.fleet == {total: 900}
+    assert keys.limits == {total: 900}
 
 
-def test_what_nobody_uses_is_forgotten_after_a_while():
+def test_keys_that_no_worker_uses_are_forgotten_after_a_while() -> None:
     keys = Keys(policies())
     busy, idle, twice = (quota_key(BPS, name, None, None) for name in ("a", "b", "c"))
     for key in (busy, idle, twice):
@@ -112,24 +117,24 @@ def test_what_nobody_uses_is_forgotten_after_a_while():
     keys.sweep(100.0)
     keys.sweep(100.0 + IDLE_S - 1)
     keys.refresh()
-    assert set(keys.fleet) == {busy, idle, twice}
+    assert set(keys.limits) == {busy, idle, twice}
     keys.sweep(100.0 + IDLE_S)
     assert keys.refresh()
-    assert set(keys.fleet) == {busy, twice}
+    assert set(keys.limits) == {busy, twice}
     keys.forget_worker(1)
     keys.sweep(200.0)
     keys.use(0, twice, idle=False)  # back in time
     keys.sweep(300.0)
     keys.refresh()
-    assert set(keys.fleet) == {busy, twice}
+    assert set(keys.limits) == {busy, twice}
     keys.set_busy(0, [])
     keys.sweep(400.0)
     keys.sweep(400.0 + IDLE_S)
     keys.refresh()
-    assert keys.fleet == {}
+    assert keys.limits == {}
 
 
-def test_there_is_an_end_to_names_that_clients_make_up(monkeypatch):
+def test_there_is_an_end_to_names_that_clients_make_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_keys, "MAX_KEYS", 3)
     keys = Keys(policies())
     made_up = [quota_key(BPS, f"user-{number}", None, None) for number in range(5)]

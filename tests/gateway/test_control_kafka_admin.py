@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,21 @@ import trio.testing
 from pytest_trio import trio_fixture
 
 from gateway.channel import Answer, Ask
-from gateway.control.policies import kafka_admin as doors
-from gateway.control.policies.kafka_admin import KafkaAdmin, managed_apis
+from gateway.control.policies import kafka_admin
+from gateway.control.policies.admin_configs import FEW
+from gateway.control.policies.kafka_admin import LATE_S, KafkaAdmin, managed_apis
 from gateway.control.policies.service import PolicyService
-from gateway.control.policies.store import FileStore
-from policies.policy_set import PolicyKey
+from gateway.control.policies.store import Decide, FileStore, InDoubtError, StoreError, Written
+from policies.policy_records import Source
+from policies.policy_values import End, Held, Op, PolicyKey, Value
 from policies.quotas.names import Entity, QuotaKey
-from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
+from policies.quotas.store import QuotaStore
+from policies.thresholds.sums import Committed, Places
+from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
+from protocol import topics as t
 from protocol.admin import Api
 
 TOOL = b"admin-1"
@@ -42,6 +47,9 @@ class Metrics:
     def show_policy_store(self, up: bool) -> None:
         pass
 
+    def show_committed(self, committed: Mapping[str, Committed]) -> None:
+        pass
+
     def count_policy_change(self, outcome: str) -> None:
         self.outcomes.append(outcome)
 
@@ -55,7 +63,16 @@ class Stage:
 
     def __init__(self, path: Path, base: dict[PolicyKey, float]) -> None:
         self.metrics = Metrics()
-        self.service = PolicyService(FileStore(path / "policies.jsonl", base), self.metrics, lambda _: None)
+        self.upstream: QuotaStore | None = None
+        self.places: Places | None = None
+        self.store = FileStore(path / "policies.jsonl", base)
+        self.service = PolicyService(
+            self.store,
+            self.metrics,
+            lambda _: None,
+            lambda: self.places,
+            upstream=self.look_upstream,
+        )
         self.door = KafkaAdmin(self.service)
         self.sent: list[Any] = []
         self.errors: dict[str | None, int] = {}
@@ -63,6 +80,10 @@ class Stage:
         self.described: tuple[c.Config, ...] = (c.Config("retention.ms", "5", config_type=c.LONG),)
         self.entries: tuple[q.Entry, ...] | None = ()
         self.until = float("inf")
+
+    async def look_upstream(self) -> QuotaStore | None:
+        await trio.lowlevel.checkpoint()
+        return self.upstream
 
     async def ask(self, spoken: Api[Any, Any], body: Any, version: int | None = None) -> Any:
         """The client's answer; None: the request passes as it is."""
@@ -107,6 +128,13 @@ class Stage:
                     for kind, name, _ in reversed(body.resources)
                 ),
             )
+        elif spoken.key == api.CREATE_TOPICS:
+            created = []
+            for topic in reversed(body.topics):
+                code, text = self.error(topic.name, body)
+                own = tuple(t.CreatedConfig(name, value, False, 1, False) for name, value in topic.configs)
+                created.append(t.CreateTopicsResult(topic.name, bytes(16), code, text, 3, 1, () if code else own))
+            said = t.CreateTopicsAnswer(3, tuple(created))
         else:
             rows = [c.AlterConfigsResult(*self.error(row[1], body), *row[:2]) for row in reversed(body.resources)]
             said = c.AlterConfigsAnswer(3, tuple(rows))
@@ -119,25 +147,34 @@ class Stage:
         return code, f"no {name}" if code else None
 
     @property
-    def changes(self) -> dict[PolicyKey, float]:
+    def changes(self) -> dict[PolicyKey, Value]:
         return dict(self.service.policies.changes)
 
-    async def incremental(self, *rows: tuple[int, str, dict[str, str | None]], check: bool = False) -> Any:
+    async def incremental(self, *rows: tuple[int, str, Mapping[str, str | None]], check: bool = False) -> Any:
         """IncrementalAlterConfigs: (type, name, {key: value, or None to delete})."""
         return await self.ask(c.INCREMENTAL_ALTER_CONFIGS, incremental(*rows, check=check))
 
-    async def replace(self, *rows: tuple[int, str, dict[str, str | None]], check: bool = False) -> Any:
+    async def create(
+        self, *topics: t.CreatableTopic, check: bool = False, version: int | None = None
+    ) -> list[tuple[str, int, str | None]]:
+        """CreateTopics: what is said of each topic; nothing where the request passes as it is."""
+        said = await self.ask(t.CREATE_TOPICS, t.CreateTopicsRequest(topics, 1000, check), version)
+        return [(row.name, row.error_code, row.error_message) for row in said.topics] if said else []
+
+    async def replace(self, *rows: tuple[int, str, Mapping[str, str | None]], check: bool = False) -> Any:
         resources = tuple(
             c.AlterConfigsResource(kind, name, tuple(c.AlterableConfig(*item) for item in values.items()))
             for kind, name, values in rows
         )
         return await self.ask(c.ALTER_CONFIGS, c.AlterConfigsRequest(resources, check))
 
-    async def quotas(self, *rows: tuple[q.Entity, dict[str, float | None]], check: bool = False) -> Any:
+    async def quotas(self, *rows: tuple[q.Entity, Mapping[str, float | None]], check: bool = False) -> Any:
         entries = tuple(
             q.Alteration(
                 entity,
-                tuple(q.Operation(key, 0.0 if value is None else value, value is None) for key, value in ops.items()),
+                tuple(
+                    q.QuotaOperation(key, 0.0 if value is None else value, value is None) for key, value in ops.items()
+                ),
             )
             for entity, ops in rows
         )
@@ -150,13 +187,15 @@ class Stage:
         return await self.ask(c.DESCRIBE_CONFIGS, body, version)
 
 
-def incremental(*rows: tuple[int, str, dict[str, str | None]], check: bool = False) -> c.IncrementalAlterConfigsRequest:
+def incremental(
+    *rows: tuple[int, str, Mapping[str, str | None]], check: bool = False
+) -> c.IncrementalAlterConfigsRequest:
     return c.IncrementalAlterConfigsRequest(
         tuple(
             c.IncrementalAlterConfigsResource(
                 kind,
                 name,
-                tuple(c.Operation(key, DELETE if value is None else SET, value) for key, value in values.items()),
+                tuple(c.ConfigOperation(key, DELETE if value is None else SET, value) for key, value in values.items()),
             )
             for kind, name, values in rows
         ),
@@ -204,7 +243,9 @@ async def test_totals_of_one_broker_and_of_all(stage: Stage) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("version", [0, 1])
-async def test_who_may_not_is_refused_in_the_brokers_words_and_nothing_is_changed(stage: Stage, version: int) -> None:
+async def test_a_client_without_the_right_is_refused_in_the_brokers_words_and_nothing_is_changed(
+    stage: Stage, version: int
+) -> None:
     stage.errors = {"clicks": DENIED, "gone": NO_TOPIC, "7": ELSEWHERE}
     said = await stage.ask(
         c.INCREMENTAL_ALTER_CONFIGS,
@@ -247,7 +288,7 @@ async def test_our_keys_and_the_brokers_are_split_and_merged_in_the_order_of_the
 
 
 @pytest.mark.trio
-async def test_what_has_nothing_of_ours_passes_as_it_is(stage: Stage) -> None:
+async def test_a_request_with_nothing_of_ours_passes_as_it_is(stage: Stage) -> None:
     assert await stage.incremental((c.TOPIC, "clicks", {"retention.ms": "7"}), (c.GROUP, "g", {TOPIC_KEY: "1"})) is None
     assert await stage.replace((c.TOPIC, "clicks", {"retention.ms": "7"})) is None
     assert await stage.configs((c.TOPIC, "clicks", ("retention.ms",)), (c.GROUP, "g", None)) is None
@@ -271,7 +312,7 @@ async def test_what_has_nothing_of_ours_passes_as_it_is(stage: Stage) -> None:
         (c.BROKER, "one", TOTAL_KEY, "900", 44, "no broker id"),
     ],
 )
-async def test_what_can_not_be_is_refused_with_one_line_and_the_rest_of_that_resource_too(
+async def test_an_impossible_alteration_is_refused_with_one_line_and_the_rest_of_that_resource_too(
     stage: Stage, kind: int, name: str, key: str, value: str | None, code: int, text: str
 ) -> None:
     said = await stage.incremental((kind, name, {key: value, "x.y": "1"}), (c.TOPIC, "fine", {"retention.ms": "7"}))
@@ -314,7 +355,7 @@ async def test_each_of_thousands_of_topics_is_judged_in_one_pass(stage: Stage, m
 
 @pytest.mark.trio
 @pytest.mark.parametrize("kind", ["incremental", "replace"])
-async def test_what_is_only_to_be_validated_changes_nothing(stage: Stage, kind: str) -> None:
+async def test_a_request_that_is_only_to_be_validated_changes_nothing(stage: Stage, kind: str) -> None:
     send = getattr(stage, kind)
     said = await send(
         (c.TOPIC, "clicks", {TOPIC_KEY: "5", "retention.ms": "9"}), (c.TOPIC, "big", {TOPIC_KEY: "900"}), check=True
@@ -326,14 +367,14 @@ async def test_what_is_only_to_be_validated_changes_nothing(stage: Stage, kind: 
 
 
 @pytest.mark.trio
-async def test_append_and_a_key_given_twice_are_refused_without_asking_anybody(stage: Stage) -> None:
+async def test_append_and_a_key_given_twice_are_refused_without_asking_the_broker(stage: Stage) -> None:
     resource = c.IncrementalAlterConfigsResource
     request = c.IncrementalAlterConfigsRequest(
         (
-            resource(c.TOPIC, "a", (c.Operation(TOPIC_KEY, c.APPEND, "5"),)),
-            resource(c.TOPIC, "b", (c.Operation(TOPIC_KEY, SET, "5"), c.Operation(TOPIC_KEY, SET, "6"))),
-            resource(c.TOPIC, "d", (c.Operation(TOPIC_KEY, SET, "5"),)),
-            resource(c.TOPIC, "d", (c.Operation("retention.ms", SET, "5"),)),
+            resource(c.TOPIC, "a", (c.ConfigOperation(TOPIC_KEY, c.APPEND, "5"),)),
+            resource(c.TOPIC, "b", (c.ConfigOperation(TOPIC_KEY, SET, "5"), c.ConfigOperation(TOPIC_KEY, SET, "6"))),
+            resource(c.TOPIC, "d", (c.ConfigOperation(TOPIC_KEY, SET, "5"),)),
+            resource(c.TOPIC, "d", (c.ConfigOperation("retention.ms", SET, "5"),)),
         )
     )
     said = await stage.ask(c.INCREMENTAL_ALTER_CONFIGS, request)
@@ -343,14 +384,20 @@ async def test_append_and_a_key_given_twice_are_refused_without_asking_anybody(s
 
 
 @pytest.mark.trio
-async def test_what_is_refused_at_once_is_not_forgotten_while_the_broker_is_asked_about_the_others(
+async def test_a_resource_refused_at_once_is_not_forgotten_while_the_broker_is_asked_about_the_others(
     stage: Stage,
 ) -> None:
     resource = c.IncrementalAlterConfigsResource
     request = c.IncrementalAlterConfigsRequest(
         (
-            resource(c.TOPIC, "a", (c.Operation(TOPIC_KEY, c.SUBTRACT, "5"), c.Operation("retention.ms", SET, "5"))),
-            resource(c.TOPIC, "b", (c.Operation(TOPIC_KEY, SET, "5"), c.Operation("retention.ms", SET, "5"))),
+            resource(
+                c.TOPIC,
+                "a",
+                (c.ConfigOperation(TOPIC_KEY, c.SUBTRACT, "5"), c.ConfigOperation("retention.ms", SET, "5")),
+            ),
+            resource(
+                c.TOPIC, "b", (c.ConfigOperation(TOPIC_KEY, SET, "5"), c.ConfigOperation("retention.ms", SET, "5"))
+            ),
         )
     )
     said = await stage.ask(c.INCREMENTAL_ALTER_CONFIGS, request)
@@ -360,7 +407,9 @@ async def test_what_is_refused_at_once_is_not_forgotten_while_the_broker_is_aske
 
 
 @pytest.mark.trio
-async def test_what_the_broker_refuses_only_when_it_shall_do_it_is_told_as_half_done(stage: Stage) -> None:
+async def test_an_alteration_that_the_broker_refuses_only_when_it_shall_do_it_is_told_as_half_done(
+    stage: Stage,
+) -> None:
     stage.late = {"clicks": 41}
     said = await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5", "retention.ms": "9"}))
     assert codes(said) == [(41, c.TOPIC, "clicks")]
@@ -372,7 +421,7 @@ async def test_what_the_broker_refuses_only_when_it_shall_do_it_is_told_as_half_
 
 
 @pytest.mark.trio
-async def test_a_replacement_deletes_what_it_does_not_name_ours_as_well(stage: Stage) -> None:
+async def test_a_replacement_deletes_the_keys_that_it_does_not_name_ours_as_well(stage: Stage) -> None:
     await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5"}), (c.TOPIC, "other", {TOPIC_KEY: "6"}))
     stage.sent.clear()
     said = await stage.replace((c.TOPIC, "clicks", {"retention.ms": "9"}), (c.TOPIC, "other", {TOPIC_KEY: "7"}))
@@ -389,7 +438,19 @@ async def test_a_replacement_deletes_what_it_does_not_name_ours_as_well(stage: S
 
 
 @pytest.mark.trio
-async def test_a_replacement_can_not_remove_what_the_file_says_and_leaves_it(stage: Stage) -> None:
+async def test_a_replacement_that_repeats_the_value_in_force_leaves_its_end(stage: Stage) -> None:
+    until_ms = round(time.time() * 1000) + 3_600_000
+    clicks = PolicyKey.of_topic("clicks")
+    await stage.service.alter([Op(clicks, 5.0, until_ms)], Source("alice", "rest"))
+    said = await stage.replace((c.TOPIC, "clicks", {"retention.ms": "9", TOPIC_KEY: "5"}))
+    assert codes(said) == [(0, c.TOPIC, "clicks")]
+    assert stage.service.policies.ends == {clicks: End(until_ms, None)}
+    await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5"}))
+    assert (stage.service.policies.ends, stage.changes) == ({}, {clicks: 5.0})
+
+
+@pytest.mark.trio
+async def test_a_replacement_can_not_remove_a_value_of_the_file_and_leaves_it(stage: Stage) -> None:
     assert await stage.replace((c.TOPIC, "filed", {"retention.ms": "9"})) is None
 
 
@@ -430,7 +491,7 @@ async def test_a_threshold_is_described_among_the_brokers_configs(stage: Stage, 
 
 
 @pytest.mark.trio
-async def test_what_the_file_says_is_a_static_value(stage: Stage) -> None:
+async def test_a_value_of_the_file_is_a_static_value(stage: Stage) -> None:
     said = await stage.configs((c.TOPIC, "filed", (TOPIC_KEY,)))
     row = said.results[0].configs[-1]
     assert row[:4] == (TOPIC_KEY, "300", False, c.STATIC_BROKER_CONFIG)
@@ -440,7 +501,7 @@ async def test_what_the_file_says_is_a_static_value(stage: Stage) -> None:
 
 @pytest.mark.trio
 async def test_of_many_resources_only_those_with_a_value_get_a_row(stage: Stage) -> None:
-    many = [(c.TOPIC, f"topic-{i}", None) for i in range(doors.FEW)]
+    many = [(c.TOPIC, f"topic-{i}", None) for i in range(FEW)]
     assert await stage.configs(*many, (c.TOPIC, "other", None)) is None
     said = await stage.configs(*many, (c.TOPIC, "filed", None))
     found = [result.resource_name for result in said.results if result.configs[-1].name == TOPIC_KEY]
@@ -453,23 +514,215 @@ async def test_a_brokers_total_has_the_default_and_the_file_behind_it(stage: Sta
     said = await stage.configs(
         (c.BROKER, "2", None), (c.BROKER, "1", None), (c.BROKER, "", None), include_synonyms=True
     )
-    synonyms = [[row[1:] for row in result.configs[-1].synonyms] for result in said.results]
+    rows = [next(row for row in result.configs if row.name == TOTAL_KEY) for result in said.results]
+    assert [(row.name, row.value) for row in said.results[0].configs[-1:]] == [(OUT_KEY, None)]
+    synonyms = [[row[1:] for row in each.synonyms] for each in rows]
     own, every, filed = (
         ("800", c.DYNAMIC_BROKER_CONFIG),
         ("5000", c.DYNAMIC_DEFAULT_BROKER_CONFIG),
         ("1000", c.STATIC_BROKER_CONFIG),
     )
     assert synonyms == [[own, every, filed], [every, filed], [every, filed]]
-    assert [(r.configs[-1].value, r.configs[-1].config_source) for r in said.results] == [own, every, every]
+    assert [(row.value, row.config_source) for row in rows] == [own, every, every]
     for broker_id, (value, _) in ((2, own), (1, every)):
         assert stage.service.policies.total(broker_id) == float(value), "what is shown is what holds"
 
 
 @pytest.mark.trio
-async def test_who_may_not_describe_a_resource_is_not_told_our_part_of_it(stage: Stage) -> None:
+async def test_a_client_that_may_not_describe_a_resource_is_not_told_our_part_of_it(stage: Stage) -> None:
     stage.errors = {"filed": DENIED}
     said = await stage.configs((c.TOPIC, "filed", None))
     assert said.results == (c.DescribeConfigsResult(DENIED, "no filed", c.TOPIC, "filed", ()),)
+
+
+# --- topics that are to be created ------------------------------------------------------------------------------------
+
+
+def new(name: str, threshold: str | None = "100", *, led_by: tuple[int, ...] = (), **configs: str) -> t.CreatableTopic:
+    rows = {key.replace("_", "."): value for key, value in configs.items()}
+    rows |= {} if threshold is None else {TOPIC_KEY: threshold}
+    assignments = tuple(t.Assignment(index, (broker, 9)) for index, broker in enumerate(led_by))
+    return t.CreatableTopic(name, 3, 1, assignments, tuple(t.TopicConfig(*row) for row in rows.items()))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_a_topic_is_created_with_its_threshold(version: int, stage: Stage) -> None:
+    body = t.CreateTopicsRequest((new("b", retention_ms="5"), new("a", None), new("c")), 1000)
+    said = await stage.ask(t.CREATE_TOPICS, body, version)
+    assert [(row.name, row.error_code) for row in said.topics] == [("b", 0), ("a", 0), ("c", 0)]
+    if version >= 5:
+        ours = t.CreatedConfig(TOPIC_KEY, "100", False, c.DYNAMIC_TOPIC_CONFIG, False)
+        theirs = t.CreatedConfig("retention.ms", "5", False, 1, False)
+        assert [row.configs for row in said.topics] == [(theirs, ours), (), (ours,)]
+    plain = new("b", None, retention_ms="5"), new("a", None), new("c", None)
+    probe, rest = stage.sent
+    assert probe == t.CreateTopicsRequest((plain[0], plain[2]), 1000, True)
+    assert rest == t.CreateTopicsRequest(plain, 1000)
+    assert stage.changes == {PolicyKey.of_topic("b"): 100.0, PolicyKey.of_topic("c"): 100.0}
+
+
+@pytest.mark.trio
+async def test_topics_without_a_key_of_ours_pass_as_they_are(stage: Stage) -> None:
+    assert await stage.create(new("a", None, retention_ms="5")) == []
+    assert not stage.sent
+
+
+@pytest.mark.trio
+async def test_a_topic_that_the_broker_would_not_create_gets_no_threshold(stage: Stage) -> None:
+    stage.errors = {"exists": 36, "denied": 29}
+    said = await stage.create(new("exists"), new("fine"), new("denied"), new("theirs", None))
+    assert said == [
+        ("exists", 36, "no exists"), ("fine", 0, None), ("denied", 29, "no denied"), ("theirs", 0, None),
+    ]  # fmt: skip
+    assert [topic.name for topic in stage.sent[1].topics] == ["fine", "theirs"]
+    assert stage.changes == {PolicyKey.of_topic("fine"): 100.0}
+
+
+@pytest.mark.trio
+async def test_a_topic_whose_threshold_is_refused_is_not_created(stage: Stage) -> None:
+    said = await stage.create(new("words", "many"), new("large", "701"), new("fits", "700"), new("late", "1"))
+    assert [(name, code) for name, code, _ in said] == [("words", 40), ("large", 44), ("fits", 0), ("late", 44)]
+    assert "not a number of type LONG" in (said[0][2] or "")
+    assert "sum up to 1,001 bytes/s, which exceeds" in (said[1][2] or "")
+    assert [topic.name for topic in stage.sent[1].topics] == ["fits"]
+    assert stage.changes == {PolicyKey.of_topic("fits"): 700.0}
+
+
+@pytest.mark.trio
+async def test_a_threshold_has_to_fit_wherever_the_controller_may_put_the_topic(stage: Stage) -> None:
+    stage.places = {1: {"filed"}, 2: set()}
+    ((_, code, text),) = await stage.create(new("anywhere", "800"))
+    assert code == 44
+    assert (text or "").startswith("broker 1: its topics' bytes.in.per.sec.threshold sum up to 1,100 bytes/s")
+    assert len(stage.sent) == 1, "nothing but the probe"
+    assert await stage.create(new("placed", "800", led_by=(2, 2))) == [("placed", 0, None)]
+    stage.places = {1: {"filed"}, 2: {"placed"}}
+    ((_, code, _),) = await stage.create(new("placed-2", "300", led_by=(2, 1)))
+    assert code == 44
+    assert stage.changes == {PolicyKey.of_topic("placed"): 800.0}
+
+
+@pytest.mark.trio
+async def test_a_topic_that_is_only_to_be_validated(stage: Stage) -> None:
+    said = await stage.create(new("a"), new("b", "5000"), check=True)
+    assert [code for _, code, _ in said] == [0, 44]
+    assert all(body.validate_only for body in stage.sent)
+    assert not stage.changes
+
+
+@pytest.mark.trio
+async def test_a_threshold_is_taken_back_where_the_broker_refuses_what_it_had_found_valid(stage: Stage) -> None:
+    await stage.incremental((c.TOPIC, "again", {TOPIC_KEY: "50"}))  # of a topic that was there once
+    stage.late = {"again": 36, "new": 44}
+    said = await stage.create(new("again"), new("new"), new("made"))
+    assert said == [("again", 36, "no again"), ("new", 44, "no new"), ("made", 0, None)]
+    assert stage.changes == {PolicyKey.of_topic("again"): 50.0, PolicyKey.of_topic("made"): 100.0}
+
+
+@pytest.mark.trio
+async def test_a_threshold_with_an_end_has_it_again_where_the_broker_refuses_the_topic(stage: Stage) -> None:
+    topic, far = PolicyKey.of_topic("again"), 253_000_000_000_000
+    await stage.service.alter([Op(topic, 40.0)], Source("User:eve", "kafka"))
+    await stage.service.alter([Op(topic, 50.0, far)], Source("User:eve", "kafka"))
+    stage.late = {"again": 36}
+    assert await stage.create(new("again")) == [("again", 36, "no again")]
+    assert stage.changes == {topic: 50.0}
+    assert stage.service.policies.ends == {topic: End(far, 40.0)}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("code", [-1, 7, 13, 15, 16, 41])
+async def test_a_threshold_stays_where_the_topic_may_be_there(stage: Stage, code: int) -> None:
+    stage.late = {"a": code, "b": 17}
+    said = await stage.create(new("a"), new("b"))
+    text = f"no a (produce-gateway keeps its {TOPIC_KEY}: the topic may have been created)"
+    assert said == [("a", code, text), ("b", 17, "no b")]
+    assert stage.changes == {PolicyKey.of_topic("a"): 100.0}
+
+
+@pytest.mark.trio
+async def test_a_threshold_that_was_kept_too_late_is_taken_back_and_its_topic_not_created(stage: Stage) -> None:
+    topic = PolicyKey.of_topic("again")
+    await stage.service.alter([Op(topic, 50.0)], Source("User:eve", "kafka"))
+    stage.until = time.monotonic() + LATE_S / 2
+    said = await stage.create(new("again"), new("new"))
+    text = "keeping the threshold took too long, so the topic is not created: try again"
+    assert said == [("again", 7, text), ("new", 7, text)]
+    assert all(body.validate_only for body in stage.sent)
+    assert stage.changes == {topic: 50.0}
+    stage.until = float("inf")
+    assert await stage.create(new("again"), new("new")) == [("again", 0, None), ("new", 0, None)]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_threshold_of_which_nobody_knows_whether_it_was_kept_is_taken_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    store = stage.store
+    write = store.write
+
+    def lose_the_answer(decide: Decide, source: Source) -> Written:
+        monkeypatch.undo()
+        if is_written:
+            write(decide, source)
+        raise InDoubtError("no answer; if it was written all the same, it will show")
+
+    monkeypatch.setattr(store, "write", lose_the_answer)
+    ((_, code, text),) = await stage.create(new("a"))
+    assert (code, stage.changes) == (7, {})
+    assert text is not None
+    assert text.startswith("no answer")
+    assert all(body.validate_only for body in stage.sent)
+    assert await stage.create(new("a")) == [("a", 0, None)]
+
+
+@pytest.mark.trio
+async def test_a_value_that_another_client_set_in_between_is_not_taken_back(stage: Stage) -> None:
+    await stage.service.alter([Op(PolicyKey.of_topic("a"), 100.0)], Source("User:eve", "kafka"))
+    await stage.service.take_back(
+        {PolicyKey.of_topic("a"): Held()}, [Op(PolicyKey.of_topic("a"), 70.0)], Source("User:alice", "kafka")
+    )
+    assert stage.changes == {PolicyKey.of_topic("a"): 100.0}
+
+
+@pytest.mark.trio
+async def test_a_threshold_that_cant_be_taken_back_is_told(stage: Stage) -> None:
+    stage.late = {"a": 44}
+    broker = stage.broker
+
+    def break_then(*args: Any) -> bytes:
+        answer = broker(*args)
+        if not stage.sent[-1].validate_only:
+            stage.service.take_back = fail  # type: ignore[assignment, method-assign]
+        return answer
+
+    async def fail(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise StoreError("no place to write to")
+
+    stage.broker = break_then  # type: ignore[assignment, method-assign]
+    ((_, code, text),) = await stage.create(new("a"))
+    assert (code, stage.changes) == (44, {PolicyKey.of_topic("a"): 100.0})
+    assert text == (
+        f"no a (produce-gateway keeps its {TOPIC_KEY} nevertheless, since that can't be taken back: no place to write"
+        " to)"
+    )
+
+
+@pytest.mark.trio
+async def test_a_brokers_config_is_none_of_a_topic(stage: Stage) -> None:
+    topic = t.CreatableTopic("a", 1, 1, (), (t.TopicConfig(TOTAL_KEY, "5"),))
+    ((_, code, text),) = await stage.create(topic)
+    assert (code, text) == (40, f"{TOTAL_KEY} is a config of brokers: for topics there is {TOPIC_KEY}")
+
+
+@pytest.mark.trio
+async def test_a_version_that_brokers_of_today_lack_is_the_brokers_to_answer(stage: Stage) -> None:
+    frame = t.CREATE_TOPICS.encode_request(t.CreateTopicsRequest((new("a"),), 1000), 2, 77, TOOL)
+    old = frame[4:6] + b"\0\1" + frame[8:]
+    assert await stage.door.answer(Ask(1, stage.until, "", "User:alice", old, b"", b"")) == Answer(1)
 
 
 # --- client quotas ----------------------------------------------------------------------------------------------------
@@ -497,13 +750,13 @@ async def test_quotas_of_every_unit_are_kept_here_and_others_by_the_broker(stage
     )
     assert said.throttle_time_ms == 3
     assert results(said) == [(user("bob"), 0), (both, 0), (user(None), 0)]
-    rest = (q.Operation("controller_mutation_rate", 2.0),)
+    rest = (q.QuotaOperation("controller_mutation_rate", 2.0),)
     assert stage.sent == [
         q.AlterClientQuotasRequest((q.Alteration(user("bob"), rest), q.Alteration(both, ())), True),
         q.AlterClientQuotasRequest(
             (
                 q.Alteration(user("bob"), rest),
-                q.Alteration(user(None), (q.Operation("controller_mutation_rate", 4.0),)),
+                q.Alteration(user(None), (q.QuotaOperation("controller_mutation_rate", 4.0),)),
             )
         ),
     ]
@@ -518,11 +771,48 @@ async def test_quotas_of_every_unit_are_kept_here_and_others_by_the_broker(stage
 
 
 @pytest.mark.trio
+async def test_quotas_of_an_entity_have_an_end_where_the_request_says_one(stage: Stage) -> None:
+    until_ms = round(time.time() * 1000) + 3_600_000
+    rate = PolicyKey.of_quota(Entity("bob"), QuotaKey.parse("producer_byte_rate"))
+    said = await stage.quotas((user("bob"), {"producer_byte_rate": 10.0, q.UNTIL: float(until_ms)}))
+    assert results(said) == [(user("bob"), 0)]
+    assert stage.changes == {rate: 10.0}
+    assert stage.service.policies.ends == {rate: End(until_ms, None)}
+    assert [op for body in stage.sent for entry in body.entries for op in entry.ops] == [], "it is no broker's business"
+    assert results(await stage.quotas((user("bob"), {"producer_byte_rate": 10.0}))) == [(user("bob"), 0)]
+    assert stage.service.policies.ends == {}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("ops", "text"),
+    [
+        ({"producer_byte_rate": 10.0, q.UNTIL: float("nan")}, "needs a time"),
+        ({"producer_byte_rate": 10.0, q.UNTIL: None}, "needs a time"),
+        ({"producer_byte_rate": 10.0, q.UNTIL: 1000.0}, "has to be later than now"),
+        ({"producer_byte_rate": None, q.UNTIL: 4e12}, "a value that is removed has no end"),
+        ({q.UNTIL: 4e12}, "Only quotas of the gateway have an end"),
+        ({"producer_byte_rate": 1.0, "controller_mutation_rate": 4.0, q.UNTIL: 4e12}, "Only quotas of the gateway"),
+    ],
+)
+async def test_an_end_that_can_not_be_refuses_all_of_its_entity(
+    stage: Stage, ops: dict[str, float | None], text: str
+) -> None:
+    await stage.quotas((user("bob"), {"producer_byte_rate": 10.0}))
+    before, sent = stage.changes, len(stage.sent)
+    said = await stage.quotas((user("bob"), ops), (user("carol"), {"producer_byte_rate": 3.0}))
+    assert results(said) == [(user("bob"), api.ERROR_CODES["INVALID_REQUEST"]), (user("carol"), 0)]
+    assert text in said.entries[0].error_message
+    assert {key: value for key, value in stage.changes.items() if key.entity == Entity("bob")} == before
+    assert all(entry.entity != user("bob") for body in stage.sent[sent + 1 :] for entry in body.entries)
+
+
+@pytest.mark.trio
 async def test_a_quota_that_only_the_broker_has_is_removed_there(stage: Stage) -> None:
     keys = ("producer_byte_rate", "consumer_byte_rate.broker_bps", "request_percentage")
     bare = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
     ops = {**dict.fromkeys(keys), "producer_byte_rate.bps": None}
-    theirs = (q.Alteration(user("bob"), tuple(q.Operation(key, 0.0, True) for key in bare)),)
+    theirs = (q.Alteration(user("bob"), tuple(q.QuotaOperation(key, 0.0, True) for key in bare)),)
     assert results(await stage.quotas((user("bob"), ops))) == [(user("bob"), 0)]
     assert stage.sent == [q.AlterClientQuotasRequest(theirs, True), q.AlterClientQuotasRequest(theirs)]
     stage.sent.clear()
@@ -531,6 +821,48 @@ async def test_a_quota_that_only_the_broker_has_is_removed_there(stage: Stage) -
     stage.late = {"bob": 42}
     said = await stage.quotas((user("bob"), {"request_percentage": None}))
     assert results(said) == [(user("bob"), 42)]
+
+
+@pytest.mark.trio
+async def test_a_brokers_quota_is_taken_away_from_it_alone(stage: Stage) -> None:
+    ops = {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": None}
+    theirs = (q.Alteration(user("bob"), (q.QuotaOperation("producer_byte_rate", 0.0, True),)),)
+    assert results(await stage.quotas((user("bob"), ops), check=True)) == [(user("bob"), 0)]
+    assert not stage.changes
+    stage.sent.clear()
+    assert results(await stage.quotas((user("bob"), ops))) == [(user("bob"), 0)]
+    assert stage.sent == [q.AlterClientQuotasRequest(theirs, True), q.AlterClientQuotasRequest(theirs)]
+    rate = PolicyKey.of_quota(Entity("bob"), QuotaKey.parse("producer_byte_rate"))
+    assert stage.changes == {rate: 5.0}
+    assert results(await stage.quotas((user("bob"), {"producer_byte_rate.upstream": None}))) == [(user("bob"), 0)]
+    assert stage.changes == {rate: 5.0}
+    stage.errors = {"bob": 31}
+    assert results(await stage.quotas((user("bob"), {**ops, "producer_byte_rate": 7.0}))) == [(user("bob"), 31)]
+    assert stage.changes == {rate: 5.0}
+    stage.errors = {}
+    said = await stage.quotas((user("bob"), {"producer_byte_rate.upstream": 9.0}))
+    assert "unknown unit in quota 'producer_byte_rate.upstream'" in said.entries[0].error_message
+
+
+@pytest.mark.trio
+async def test_a_client_that_sets_a_quota_above_the_brokers_reads_so_in_the_answer(stage: Stage) -> None:
+    stage.upstream = QuotaStore({Entity("bob"): {QuotaKey.parse("producer_byte_rate"): 3.0}})
+    said = await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}), (user("eve"), {"producer_byte_rate": 5.0}))
+    assert results(said) == [(user("bob"), 0), (user("eve"), 0)]
+    warned, fine = (row.error_message for row in said.entries)
+    assert "does not hold: brokers enforce producer_byte_rate:broker_bps=3 {user=bob} of their own" in warned
+    assert fine is None
+
+
+@pytest.mark.trio
+async def test_what_the_brokers_lose_by_the_same_request_is_no_reason_to_warn(stage: Stage) -> None:
+    rate = QuotaKey.parse("producer_byte_rate")
+    stage.upstream = QuotaStore({Entity("bob"): {rate: 3.0}, Entity("eve"): {rate: 3.0}})
+    moved = {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": None}
+    said = await stage.quotas((user("bob"), moved), (user("eve"), {"producer_byte_rate": 5.0}))
+    fine, warned = (row.error_message for row in said.entries)
+    assert fine is None
+    assert "does not hold" in warned
 
 
 @pytest.mark.trio
@@ -603,14 +935,74 @@ async def test_filters_find_ours_beside_the_brokers(
     said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest(components, strict), version)
     assert theirs in said.entries
     entries = {q.entity_key(entry.entity): entry.values for entry in said.entries}
-    values = (q.Value("producer_byte_rate", 5.0),)
-    assert [name for name, entity in ours.items() if entries.get(q.entity_key(entity)) == values] == sorted(
+    own = q.Value("producer_byte_rate", 5.0)
+    assert [name for name, entity in ours.items() if own in entries.get(q.entity_key(entity), ())] == sorted(
         found, key=list(ours).index
     )
 
 
 @pytest.mark.trio
-async def test_who_may_not_describe_quotas_is_not_told_ours_and_a_wrong_filter_is_the_brokers_to_refuse(
+async def test_the_brokers_quotas_are_told_apart_from_ours_where_that_is_asked_for(stage: Stage) -> None:
+    await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
+    stage.entries = (
+        q.Entry(user("bob"), (q.Value("producer_byte_rate", 9.0),)),
+        q.Entry(user("eve"), (q.Value("producer_byte_rate", 1.0), q.Value("controller_mutation_rate", 2.0))),
+    )
+    asked = q.DescribeClientQuotasRequest((q.Component(q.APART, q.SPECIFIED, None),))
+    said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, asked)
+    assert {q.entity_key(entry.entity): dict(entry.values) for entry in said.entries} == {
+        q.entity_key(user("bob")): {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": 9.0},
+        q.entity_key(user("eve")): {"producer_byte_rate.upstream": 1.0, "controller_mutation_rate": 2.0},
+    }
+    plain = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest(()))
+    assert dict(plain.entries[0].values) == {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": 9.0}
+    assert dict(plain.entries[1].values) == {"producer_byte_rate": 1.0, "controller_mutation_rate": 2.0}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("percent", [0.0, 99.0, 100.0])
+async def test_brokers_keep_their_quotas_while_not_all_of_ours_are_enforced(stage: Stage, percent: float) -> None:
+    stage.door = KafkaAdmin(stage.service, percent)
+    moved = (user("bob"), {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": None})
+    said = await stage.quotas(moved, (user("eve"), {"producer_byte_rate": 7.0}))
+    code = 0 if percent == 100.0 else api.ERROR_CODES["POLICY_VIOLATION"]
+    assert results(said) == [(user("bob"), code), (user("eve"), 0)]
+    assert {key.entity for key in stage.changes} == ({Entity("eve")} if code else {Entity("bob"), Entity("eve")})
+    removed = [op.key for body in stage.sent if not body.validate_only for entry in body.entries for op in entry.ops]
+    assert removed == ([] if code else ["producer_byte_rate"])
+    if code:
+        assert f"for {percent:g}% of the clients only" in said.entries[0].error_message
+
+
+@pytest.mark.trio
+async def test_whoever_wants_ours_told_apart_learns_for_how_many_clients_they_are_enforced(stage: Stage) -> None:
+    await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
+    asked = q.DescribeClientQuotasRequest((q.Component(q.APART, q.SPECIFIED, None),))
+    for percent, told in ((0.0, {q.ENFORCED: 0.0}), (5.0, {q.ENFORCED: 5.0}), (100.0, {})):
+        stage.door = KafkaAdmin(stage.service, percent)
+        said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, asked)
+        assert [dict(entry.values) for entry in said.entries] == [{"producer_byte_rate": 5.0, **told}]
+    stage.door = KafkaAdmin(stage.service, 5.0)
+    plain = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, asked._replace(components=()))
+    assert [dict(entry.values) for entry in plain.entries] == [{"producer_byte_rate": 5.0}]
+
+
+@pytest.mark.trio
+async def test_ends_are_told_only_to_who_wants_ours_and_the_brokers_told_apart(stage: Stage) -> None:
+    end = float(round(time.time() * 1000) + 3_600_000)
+    await stage.quotas((user("bob"), {"producer_byte_rate.bps": 5.0, q.UNTIL: end}))
+    apart = q.DescribeClientQuotasRequest((q.Component(q.APART, q.SPECIFIED, None),))
+    values = {"producer_byte_rate.bps": 5.0}
+    for asked, told in (
+        (apart, {**values, "producer_byte_rate.bps.until": end}),
+        (apart._replace(components=()), values),
+    ):
+        said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, asked)
+        assert [dict(entry.values) for entry in said.entries] == [told]
+
+
+@pytest.mark.trio
+async def test_a_client_that_may_not_describe_quotas_is_not_told_ours_and_a_wrong_filter_is_the_brokers_to_refuse(
     stage: Stage,
 ) -> None:
     await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}))
@@ -633,9 +1025,11 @@ async def test_ten_thousand_quotas_in_one_request(stage: Stage) -> None:
 
 
 @pytest.mark.trio
-async def test_a_store_that_is_away_refuses_with_its_reason_and_nothing_is_sent(stage: Stage, tmp_path: Path) -> None:
-    stage.service._store.loaded = False
-    stage.service._store.problem = "topic __policies can't be read: broker away"
+async def test_a_store_that_is_away_refuses_with_its_reason_and_nothing_is_sent(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage.service._store, "loaded", False)
+    monkeypatch.setattr(stage.service._store, "problem", "topic __policies can't be read: broker away")
     said = await stage.incremental((c.TOPIC, "clicks", {TOPIC_KEY: "5", "retention.ms": "9"}))
     assert codes(said) == [(api.REQUEST_TIMED_OUT, c.TOPIC, "clicks")]
     assert said.responses[0].error_message == "topic __policies can't be read: broker away"
@@ -692,7 +1086,7 @@ async def test_a_question_that_came_too_late_changes_nothing(stage: Stage, nurse
 
 
 @pytest.mark.trio
-async def test_what_is_too_much_at_once_is_not_begun_and_takes_nobody_else_s_place(
+async def test_requests_too_many_at_once_are_not_begun_and_take_no_other_client_s_place(
     stage: Stage, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     nursery.start_soon(stage.door.run)
@@ -704,13 +1098,13 @@ async def test_what_is_too_much_at_once_is_not_begun_and_takes_nobody_else_s_pla
         answer = b"x" * padding  # of a broker: counted with the request
         stage.door.take(Ask(token, time.monotonic() + 60, "peer", principal, frame[4:], b"", answer), said.append)
 
-    for token in range(doors.MAX_OF_ONE + 5):
+    for token in range(kafka_admin.MAX_OF_ONE + 5):
         ask(token, "User:a\n\x1b[31m")
     ask(100, "User:b")
-    ask(101, "User:c", doors.MAX_BYTES)
-    while len(said) < doors.MAX_OF_ONE + 1:
+    ask(101, "User:c", kafka_admin.MAX_BYTES)
+    while len(said) < kafka_admin.MAX_OF_ONE + 1:
         await trio.testing.wait_all_tasks_blocked()
-    assert sorted(answer.token for answer in said) == [*range(doors.MAX_OF_ONE), 100]
+    assert sorted(answer.token for answer in said) == [*range(kafka_admin.MAX_OF_ONE), 100]
     assert caplog.text.count("too many at once") == 1
     assert "lately from peer (User:a  [31m)" in caplog.text
     ask(102, "User:a\n\x1b[31m")  # those that were begun are over
@@ -719,8 +1113,8 @@ async def test_what_is_too_much_at_once_is_not_begun_and_takes_nobody_else_s_pla
     nursery.cancel_scope.cancel()
 
 
-def test_who_leaves_quotas_to_the_brokers_manages_configs_only() -> None:
-    assert managed_apis("gateway") == (32, 33, 44, 48, 49)
-    assert managed_apis("upstream") == (32, 33, 44)
+def test_a_gateway_that_leaves_quotas_to_the_brokers_manages_configs_only() -> None:
+    assert managed_apis("gateway") == (19, 32, 33, 44, 48, 49)
+    assert managed_apis("upstream") == (19, 32, 33, 44)
     assert set(managed_apis("gateway")) <= api.CAPS.keys()
-    assert doors.THREAD_BYTES < 2**20
+    assert kafka_admin.THREAD_BYTES < 2**20

@@ -4,30 +4,25 @@
 from __future__ import annotations
 
 import math
+import time
+from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.channel import COUNTS, Gauges, Groups, Interval, Rates, Row
-from gateway.control.metrics import (
-    COUNTERS,
-    FLEET_COUNTERS,
-    FLEET_GAUGES,
-    GAUGES,
-    RATES,
-    SHARE_STATES,
-    STORAGE_COUNTERS,
-    STORAGE_GAUGES,
-    Metrics,
-)
+from gateway.channel import COUNTS, LATENCY_BOUNDS, Buckets, Gauges, Groups, Interval, Latencies, Rates, Row
+from gateway.control.metrics import FAMILIES, LABELS, SECTIONS, SHARE_STATES, Family, Metrics, Place
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
-from policies.fleet.keys import group_key
+from policies.fleet.keys import Direction, group_key
 from policies.groups.lines import GroupLimits, GroupRate
+from policies.quotas.lines import QuotaRate
 from policies.storage import Finding, Volume
 from policies.usage import OUTCOMES
+from tests.certificates import Authority
 
 
-def samples(metrics):
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """(name without prefix, labels) -> value."""
     return {
         (sample.name.removeprefix("produce_gateway_"), frozenset(sample.labels.items())): sample.value
@@ -36,38 +31,69 @@ def samples(metrics):
     }
 
 
-def value(metrics, name, **labels):
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return samples(metrics).get((name, frozenset(labels.items())))
 
 
-def row(topic="t", client="app", outcome="accepted", reason="", size=100, broker=1, repeats=0):
+def row(
+    topic: str = "t",
+    client: str = "app",
+    outcome: str = "accepted",
+    reason: str = "",
+    size: int = 100,
+    broker: int = 1,
+    repeats: int | None = 0,
+) -> Row:
     return Row(broker, topic, "User:u", client, outcome, reason, size, 2, 1, repeats=repeats)
 
 
-def interval(*rows, **counts):
+def interval(*rows: Row, **counts: int) -> Interval:
     return Interval("boot", 0, 0, 0, 1000, rows, counts)
 
 
-def test_every_metric_is_in_the_exposition_from_the_start():
+def test_every_metric_is_in_the_exposition_from_the_start() -> None:
     metrics = Metrics()
     text = metrics.text().decode()
-    for name, (_, help_text) in {**COUNTERS, **GAUGES, **RATES}.items():
-        assert f"# HELP produce_gateway_{name}" in text
-        assert help_text in text
+    titles = ("Storage protection", "Sharing limits with other gateways")  # shown where they are on
+    hidden = {family for title in titles for family in SECTIONS[title]}
+    for family in FAMILIES.values():
+        assert (f"# HELP {family.exposed} {family.help}\n" in text) == (family not in hidden)
     assert "_created" not in text
 
 
-def test_every_count_of_a_worker_is_there_at_0():
+def test_every_label_of_the_table_is_described_and_bounded() -> None:
+    assert {label for family in FAMILIES.values() for label in family.labels} == LABELS.keys()
+    assert all(label.values and label.most for label in LABELS.values())
+    shown: dict[str, set[str]] = {}
+    for _, labels in samples(Metrics()):
+        for name, value in labels:
+            shown.setdefault(name, set()).add(value)
+    for name, label in LABELS.items():
+        assert not label.most.isdigit() or len(shown.get(name, ())) <= int(label.most), name
+
+
+def test_the_help_of_a_metric_is_its_text_without_markdown() -> None:
+    family = Family("a", "counter", (), "By `x`: [audit](audit.md#what), [here](#there) and [page](page.md).")
+    assert family.help == "By x: audit (docs/audit.md), here and page (docs/page.md)."
+    assert family.exposed == "produce_gateway_a_total"
+
+
+def test_every_count_of_a_worker_is_there_at_0() -> None:
     shown = samples(Metrics())
     for name in COUNTS:
         if name.startswith("disconnects_"):
             labels = frozenset({("cause", name.removeprefix("disconnects_"))})
             assert shown["disconnects_total", labels] == 0
+        elif name.startswith("server_names_refused_"):
+            labels = frozenset({("reason", name.removeprefix("server_names_refused_"))})
+            assert shown["server_names_refused_total", labels] == 0
+        elif name == "requests":
+            assert shown["requests_total", frozenset({("api", "Produce")})] == 0
         else:
             assert shown[f"{name}_total", frozenset()] == 0
 
 
-def test_with_its_first_byte_a_topic_has_every_outcome_at_0():
+def test_with_its_first_byte_a_topic_has_every_outcome_at_0() -> None:
     metrics = Metrics()
     metrics.add_interval(interval(row("a")))
     shown = samples(metrics)
@@ -83,7 +109,7 @@ def test_with_its_first_byte_a_topic_has_every_outcome_at_0():
     assert value(metrics, "policy_bytes_total", broker="1", topic="a", outcome="delayed", reason="topic-threshold") == 0
 
 
-def test_topics_are_bounded_and_the_rest_is_other():
+def test_topics_are_bounded_and_the_rest_is_other() -> None:
     metrics = Metrics(max_topics=2)
     metrics.add_interval(interval(row("a"), row("b"), row("c")))
     rejected = {"broker": "1", "outcome": "rejected", "reason": "fence"}
@@ -94,8 +120,8 @@ def test_topics_are_bounded_and_the_rest_is_other():
     assert value(metrics, "produce_bytes_total", topic="other", **rejected) is None
 
 
-def made_up(k, n=100):
-    """Rows of every outcome that a client can have with names that it invents."""
+def made_up(k: int, n: int = 100) -> list[Row]:
+    """Rows of every outcome that a client can get for invented names."""
     outcomes = [
         ("errored", "INVALID_TOPIC_EXCEPTION"),
         ("unacknowledged", ""),
@@ -106,25 +132,25 @@ def made_up(k, n=100):
     return [row(f"made-up-{k}-{i}", f"client-{k}-{i}", *outcome) for i in range(n) for outcome in outcomes]
 
 
-def looks(metrics):
-    """Metadata is looked at as often as it takes to say that a topic doesn't exist."""
-    metrics.look_again()
-    metrics.look_again()
+def looks(metrics: Metrics) -> None:
+    """Metadata is asked for as often as needed to know that a topic doesn't exist."""
+    metrics.produced.look_again()
+    metrics.produced.look_again()
 
 
-def test_what_a_new_topic_got_before_metadata_listed_it_is_counted_under_its_name():
+def test_bytes_that_a_new_topic_got_before_metadata_listed_it_are_counted_under_its_name() -> None:
     metrics = Metrics()
     metrics.add_interval(interval(row("new", outcome="unacknowledged"), row("typo", outcome="unacknowledged")))
     labels = {"broker": "1", "outcome": "unacknowledged", "reason": ""}
     metrics.know_topics({"new"})
-    metrics.look_again()
+    metrics.produced.look_again()
     assert value(metrics, "produce_bytes_total", topic="new", **labels) == 100
     assert value(metrics, "produce_bytes_total", topic="other", **labels) is None
-    metrics.look_again()
+    metrics.produced.look_again()
     assert value(metrics, "produce_bytes_total", topic="other", **labels) == 100
 
 
-def test_an_exposition_does_not_grow_by_names_that_clients_make_up():
+def test_an_exposition_does_not_grow_by_names_that_clients_make_up() -> None:
     metrics = Metrics()
     metrics.know_topics({"clicks"})
     metrics.add_interval(interval(row("clicks"), *made_up(0)))
@@ -142,7 +168,7 @@ def test_an_exposition_does_not_grow_by_names_that_clients_make_up():
     assert value(metrics, "client_bytes_total", principal="User:u", client_id="app", outcome="accepted") == 2000
 
 
-def test_a_topic_that_metadata_lists_is_shown_before_anything_got_in():
+def test_a_topic_that_metadata_lists_is_shown_before_anything_got_in() -> None:
     metrics = Metrics()
     metrics.know_topics({"a"})
     metrics.add_interval(interval(row("a", outcome="rejected", reason="topic-threshold")))
@@ -151,7 +177,7 @@ def test_a_topic_that_metadata_lists_is_shown_before_anything_got_in():
     assert value(metrics, "produce_bytes_total", reason="fence", **labels) is None
 
 
-def test_a_topic_that_is_gone_keeps_its_series():
+def test_a_topic_that_is_gone_keeps_its_series() -> None:
     metrics = Metrics(max_topics=1)
     metrics.know_topics({"a"})
     metrics.add_interval(interval(row("a", outcome="unanswered")))
@@ -160,17 +186,17 @@ def test_a_topic_that_is_gone_keeps_its_series():
     assert value(metrics, "produce_bytes_total", broker="1", topic="a", outcome="unanswered", reason="") == 200
 
 
-def test_rates_are_of_topics_that_there_are_the_busiest_first():
+def test_rates_are_of_topics_that_there_are_the_busiest_first() -> None:
     metrics = Metrics(max_topics=2)
     metrics.know_topics({"a", "b", "c"})
     names = {"a": 1.0, "b": 3.0, "c": 2.0, "made-up": 9.0}
-    topics = tuple(TopicRate(name, rate, None, False) for name, rate in names.items())
+    topics = [TopicRate(name, rate, None, False) for name, rate in names.items()]
     metrics.set_rates(Rates((BrokerRate(1, 15.0, 0, 0, None, topics),)))
     found = {name: value(metrics, "topic_rate_bytes_per_second", broker="1", topic=name) for name in names}
     assert found == {"a": None, "b": 3.0, "c": 2.0, "made-up": None}
 
 
-def test_a_client_s_name_is_cut_and_cleaned_before_it_is_a_label():
+def test_a_client_s_name_is_cut_and_cleaned_before_it_is_a_label() -> None:
     metrics = Metrics()
     metrics.add_interval(interval(row(client="x\x1b[31m" + "y" * 30_000)))
     (name,) = {dict(labels)["client_id"] for name, labels in samples(metrics) if name == "client_bytes_total"}
@@ -178,7 +204,7 @@ def test_a_client_s_name_is_cut_and_cleaned_before_it_is_a_label():
     assert len(name) == 256
 
 
-def test_what_was_sent_again_is_told_by_topic_and_what_nobody_can_tell_as_well():
+def test_repeated_bytes_are_told_by_topic_and_bytes_that_may_be_repeats_as_well() -> None:
     metrics = Metrics()
     metrics.add_interval(interval(row(repeats=0)))
     place = {"broker": "1", "topic": "t"}
@@ -191,7 +217,7 @@ def test_what_was_sent_again_is_told_by_topic_and_what_nobody_can_tell_as_well()
     assert value(metrics, "produce_repeats_unknown_bytes_total", **place) == 9
 
 
-def test_rows_and_counts_add_up():
+def test_rows_and_counts_add_up() -> None:
     metrics = Metrics()
     metrics.add_interval(interval(row(), row(client="other-app", size=50), requests=3, disconnects_client=1))
     metrics.add_interval(interval(row(outcome="errored", reason="MESSAGE_TOO_LARGE", broker=-1), requests=2))
@@ -202,12 +228,100 @@ def test_rows_and_counts_add_up():
     errored = {"broker": "unknown", "topic": "t", "outcome": "errored", "reason": "MESSAGE_TOO_LARGE"}
     assert value(metrics, "produce_bytes_total", **errored) == 100
     assert value(metrics, "client_bytes_total", principal="User:u", client_id="other-app", outcome="accepted") == 50
-    assert value(metrics, "requests_total") == 5
+    assert value(metrics, "requests_total", api="Produce") == 5
     assert value(metrics, "disconnects_total", cause="client") == 1
     assert value(metrics, "usage_log_intervals_total") == 2
 
 
-def test_clients_beyond_the_cap_are_other_and_no_byte_is_lost():
+def test_requests_are_counted_by_api_and_produce_is_the_rest() -> None:
+    metrics = Metrics()
+    metrics.add_counts({"requests": 10, "api_requests_3": 2, "api_requests_18": 1, "api_requests_200": 1, "mutes": 1})
+    metrics.add_interval(interval(row(), requests=5, api_requests_3=5))
+    found = {dict(labels)["api"]: v for (name, labels), v in samples(metrics).items() if name == "requests_total"}
+    assert found == {"Produce": 6, "Metadata": 7, "ApiVersions": 1, "unknown": 1}
+    metrics.add_counts({"requests": 256, **{f"api_requests_{key}": 1 for key in range(256)}})
+    apis = {dict(labels)["api"] for name, labels in samples(metrics) if name == "requests_total"}
+    assert len(apis) <= int(LABELS["api"].most)
+
+
+def test_the_utilization_of_a_quota_is_that_of_kip_1373() -> None:
+    metrics = Metrics()
+    quotas = [QuotaRate("producer_byte_rate", name, name, None, None, 300.0, limit, False) for name, limit in
+              (("half", 600.0), ("over", 200.0), ("paused", 0.0))]  # fmt: skip
+    metrics.set_rates(Rates((), quotas=tuple(quotas)))
+    labels = {"quota": "producer_byte_rate", "client_id": "", "broker": "all"}
+    found = [
+        value(metrics, "client_quota_utilization_ratio", source=name, user=name, **labels)
+        for name in ("half", "over", "paused")
+    ]
+    assert found[:2] == [0.5, 1.5]  # not capped
+    assert found[2] is not None
+    assert math.isnan(found[2])
+
+
+def said(*counts: int, total: float = 0.0) -> Buckets:
+    return Buckets((*counts, *[0] * (len(LATENCY_BOUNDS) + 1 - len(counts))), total)
+
+
+def test_latencies_of_all_workers_are_one_histogram() -> None:
+    metrics = Metrics()
+    assert value(metrics, "produce_request_seconds_count") == 0
+    metrics.add_latencies(
+        0, Latencies(said(3, 1, total=0.5), {1: said(2, total=0.1), -1: said(1)}, batches=said(4), cpu_s=2.0)
+    )
+    metrics.add_latencies(1, Latencies(said(1, total=0.25), {1: said(0, 1)}, cpu_s=5.0))
+    assert value(metrics, "produce_request_seconds_count") == 5
+    assert value(metrics, "produce_request_seconds_sum") == 0.75
+    assert value(metrics, "produce_request_seconds_bucket", le=str(LATENCY_BOUNDS[0])) == 4
+    assert value(metrics, "produce_request_seconds_bucket", le=str(LATENCY_BOUNDS[1])) == 5
+    assert value(metrics, "produce_request_seconds_bucket", le="+Inf") == 5
+    assert value(metrics, "broker_round_trip_seconds_count", broker="1") == 3
+    assert value(metrics, "broker_round_trip_seconds_count", broker="unknown") == 1
+    assert value(metrics, "worker_batch_seconds_count") == 4
+    assert value(metrics, "worker_cpu_seconds_total", worker="1") == 5
+
+
+def test_waits_are_there_for_every_reason_and_for_no_other() -> None:
+    metrics = Metrics()
+    reasons = {dict(labels)["reason"] for name, labels in samples(metrics) if name == "limit_wait_seconds_count"}
+    assert {"topic-threshold", "client-quota", "resource-group", "storage-pause", "fetch", "other"} <= reasons
+    metrics.add_latencies(0, Latencies(said(), waits={"client-quota": said(2), "a-plugin-s": said(1), "b": said(1)}))
+    assert value(metrics, "limit_wait_seconds_count", reason="client-quota") == 2
+    assert value(metrics, "limit_wait_seconds_count", reason="other") == 2
+    assert {
+        dict(labels).get("reason") for name, labels in samples(metrics) if name == "limit_wait_seconds_sum"
+    } == reasons
+
+
+def test_cpu_time_of_a_worker_that_was_started_again_goes_on() -> None:
+    metrics = Metrics()
+    for cpu_s in (2.0, 9.0, 1.0, 3.0):
+        metrics.add_latencies(0, Latencies(said(), cpu_s=cpu_s))
+    assert value(metrics, "worker_cpu_seconds_total", worker="0") == 12
+
+
+def test_the_expiry_of_a_certificate_is_that_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    one, _ = authority.sign("one")
+    metrics = Metrics()
+    file = tmp_path / "chain.pem"
+    file.write_bytes(one.read_bytes())
+    places = {
+        "listener": Place(str(file)),
+        "upstream": Place(pem=one.read_text()),
+        "gone": Place(str(tmp_path / "none")),
+    }
+    metrics.show_certificates(places)
+    expires = value(metrics, "certificate_expiry_timestamp_seconds", certificate="listener")
+    assert expires is not None
+    assert expires > time.time()
+    assert value(metrics, "certificate_expiry_timestamp_seconds", certificate="upstream") == expires
+    assert value(metrics, "certificate_expiry_timestamp_seconds", certificate="gone") is None
+    file.write_text("nothing")
+    assert value(metrics, "certificate_expiry_timestamp_seconds", certificate="listener") is None
+
+
+def test_clients_beyond_the_cap_are_other_and_no_byte_is_lost() -> None:
     metrics = Metrics(max_clients=2)
     metrics.add_interval(interval(*(row(client=f"app-{i}", size=10**i) for i in range(4))))
     metrics.add_interval(interval(row(client="app-1", size=7)))
@@ -215,11 +329,11 @@ def test_clients_beyond_the_cap_are_other_and_no_byte_is_lost():
     assert value(metrics, "client_bytes_total", principal="other", client_id="other", outcome="accepted") == 1100
 
 
-def test_rates_show_the_latest_snapshot_only():
+def test_rates_show_the_latest_snapshot_only() -> None:
     metrics = Metrics()
     metrics.know_topics({"a", "b", "c", "z"})
     limited = TopicRate("a", 30.0, 20.0, True)
-    metrics.set_rates(Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, (limited, TopicRate("z", 1.0, 0.0, False))),)))
+    metrics.set_rates(Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, [limited, TopicRate("z", 1.0, 0.0, False)]),)))
     assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 50
     assert value(metrics, "broker_error_rate_bytes_per_second", broker="1") == 1
     assert value(metrics, "broker_throttled_rate_bytes_per_second", broker="1") == 2
@@ -227,25 +341,26 @@ def test_rates_show_the_latest_snapshot_only():
     assert value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="a") == 1.5  # not capped
     assert value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="z") == math.inf
     assert value(metrics, "topic_over_threshold", broker="1", topic="a") == 1
-    metrics.set_rates(Rates((BrokerRate(1, 50.0, 0.0, 0.0, None, (TopicRate("b", 5.0, None, False),)),)))
+    metrics.set_rates(Rates((BrokerRate(1, 50.0, 0.0, 0.0, None, [TopicRate("b", 5.0, None, False)]),)))
     assert value(metrics, "topic_rate_bytes_per_second", broker="1", topic="a") is None
     assert value(metrics, "topic_threshold_bytes_per_second", broker="1", topic="b") == math.inf
-    assert math.isnan(value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="b"))
+    assert math.isnan(value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="b") or 0.0)
 
 
-def finding(broker_id, name, available, soft=None, hard=10.0):
+def finding(broker_id: int, name: str, available: int, soft: float | None = None, hard: float = 10.0) -> Finding:
     return Finding(Volume(broker_id, name, 100, available), 1.0, soft, hard)
 
 
-def test_storage_metrics_are_there_from_the_start_where_storage_is_on():
+@pytest.mark.seed("DISK.36")
+def test_storage_metrics_are_there_from_the_start_where_storage_is_on() -> None:
     metrics = Metrics()
     assert "_storage_" not in metrics.text().decode()
     metrics.show_storage()
     text = metrics.text().decode()
-    for name, (_, help_text) in {**STORAGE_COUNTERS, **STORAGE_GAUGES}.items():
-        assert f"# HELP produce_gateway_{name}" in text
-        assert help_text in text
-    for name in (name for name, (labels, _) in STORAGE_GAUGES.items() if not labels):
+    families = SECTIONS["Storage protection"]
+    for family in families:
+        assert f"# HELP {family.exposed} {family.help}\n" in text
+    for name in (family.name for family in families if family.kind == "gauge" and not family.labels):
         assert value(metrics, name) == (1 if name == "storage_throttle_factor" else 0)
     for outcome in ("ok", "failed", "invalid"):
         assert value(metrics, "storage_observations_total", outcome=outcome) == 0
@@ -253,7 +368,8 @@ def test_storage_metrics_are_there_from_the_start_where_storage_is_on():
     assert [value(metrics, "storage_state", state=state) for state in ("OPEN", "THROTTLE", "PAUSE")] == [1, 0, 0]
 
 
-def test_storage_series_of_a_volume_come_and_go_with_it():
+@pytest.mark.seed("DISK.38")
+def test_storage_series_of_a_volume_come_and_go_with_it() -> None:
     metrics = Metrics()
     storage = metrics.show_storage()
     full = finding(2, "/b", 5)
@@ -271,15 +387,17 @@ def test_storage_series_of_a_volume_come_and_go_with_it():
     assert value(metrics, "storage_limit_violated_total", **of_b) == 2
 
 
-def group(name, rate, direction="publish", limit=None, waiting=False):
+def group(
+    name: str, rate: float, direction: Direction = "publish", limit: float | None = None, waiting: bool = False
+) -> GroupRate:
     return GroupRate(name, direction, 2, rate, rate / 10, limit, None, waiting)
 
 
-def test_rates_of_all_workers_add_up_in_the_exposition():
+def test_rates_of_all_workers_add_up_in_the_exposition() -> None:
     metrics = Metrics()
     metrics.know_topics({"a", "b", "c"})
-    one = Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, (TopicRate("a", 50.0, 40.0, True),)),))
-    two = Rates((BrokerRate(1, 30.0, 1.0, 2.0, 100.0, (TopicRate("a", 30.0, 40.0, False),)),))
+    one = Rates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, [TopicRate("a", 50.0, 40.0, True)]),))
+    two = Rates((BrokerRate(1, 30.0, 1.0, 2.0, 100.0, [TopicRate("a", 30.0, 40.0, False)]),))
     metrics.set_rates(one, two)
     assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 80
     assert value(metrics, "broker_threshold_utilization_ratio", broker="1") == 0.8
@@ -288,7 +406,7 @@ def test_rates_of_all_workers_add_up_in_the_exposition():
     assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 30
 
 
-def test_groups_show_rate_part_limit_and_what_all_gateways_take():
+def test_groups_show_rate_part_limit_and_the_rate_of_all_gateways() -> None:
     metrics = Metrics()
     metrics.set_rates(
         Rates((), groups=(group("gold", 40.0, limit=30.0, waiting=True),)),
@@ -315,7 +433,7 @@ def test_groups_show_rate_part_limit_and_what_all_gateways_take():
     assert value(metrics, "group_part_bytes_per_second", **labels) == math.inf
 
 
-def test_groups_beyond_the_cap_are_left_out():
+def test_groups_beyond_the_cap_are_left_out() -> None:
     metrics = Metrics(max_clients=2)
     metrics.set_rates(Rates((), groups=tuple(group(f"g{i}", float(i)) for i in range(5))))
     assert metrics.shown_groups() == [("g4", "publish"), ("g3", "publish")]
@@ -323,12 +441,11 @@ def test_groups_beyond_the_cap_are_left_out():
     assert value(metrics, "group_rate_bytes_per_second", group="g2", direction="publish") is None
 
 
-def test_metrics_of_the_fleet_are_there_from_the_start():
+def test_metrics_of_the_fleet_are_there_from_the_start() -> None:
     metrics = Metrics()
     fleet = metrics.show_fleet(["stale"])
-    for name, (_, help_text) in {**FLEET_COUNTERS, **FLEET_GAUGES}.items():
-        assert f"# HELP produce_gateway_{name}" in metrics.text().decode()
-        assert help_text in metrics.text().decode()
+    for family in SECTIONS["Sharing limits with other gateways"]:
+        assert f"# HELP {family.exposed} {family.help}\n" in metrics.text().decode()
     assert value(metrics, "fleet_reports_dropped_total", reason="stale") == 0
     assert value(metrics, "fleet_share_state", state="local") == 1
     fleet.state, fleet.sent, fleet.received_bytes = "frozen", 3, 500
@@ -339,7 +456,7 @@ def test_metrics_of_the_fleet_are_there_from_the_start():
     assert value(metrics, "fleet_peers") == 2
 
 
-def test_gauges_are_per_worker():
+def test_gauges_are_per_worker() -> None:
     metrics = Metrics()
     metrics.show_worker(0)
     assert value(metrics, "connections", worker="0") == 0
@@ -349,7 +466,7 @@ def test_gauges_are_per_worker():
     assert value(metrics, "buffered_bytes", worker="0") == 1000
 
 
-def test_two_gateways_in_one_process_do_not_share_metrics():
+def test_two_gateways_in_one_process_do_not_share_metrics() -> None:
     first, second = Metrics(), Metrics()
-    first.usage_written.inc()
+    first.usage_log.written.inc()
     assert value(second, "usage_log_records_written_total") == 0

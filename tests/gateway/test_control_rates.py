@@ -5,25 +5,26 @@ from __future__ import annotations
 from gateway.channel import MAX_QUOTA_RATES, Rates
 from gateway.control.rates import merge
 from policies.engine import BrokerRate, TopicRate
+from policies.fleet.keys import Direction
 from policies.groups.lines import GroupRate
 from policies.quotas.lines import QuotaRate
 
 
-def broker(node_id, rate, *topics, threshold=100.0):
-    return BrokerRate(node_id, rate, rate / 10, rate / 100, threshold, topics)
+def broker(node_id: int, rate: float, *topics: TopicRate, threshold: float | None = 100.0) -> BrokerRate:
+    return BrokerRate(node_id, rate, rate / 10, rate / 100, threshold, list(topics))
 
 
-def quota(rate, limit=10.0, user="alice", waiting=False):
+def quota(rate: float, limit: float = 10.0, user: str = "alice", waiting: bool = False) -> QuotaRate:
     return QuotaRate("producer_byte_rate:bps", "user=alice", user, None, None, rate, limit, waiting)
 
 
-def test_one_workers_rates_are_the_gateways():
+def test_one_workers_rates_are_the_gateways() -> None:
     said = Rates((broker(1, 5.0),), ("w",))
     assert merge([said]) is said
     assert merge([]) == Rates(())
 
 
-def test_rates_of_brokers_and_topics_add_up():
+def test_rates_of_brokers_and_topics_add_up() -> None:
     first = Rates((broker(1, 30.0, TopicRate("a", 20.0, 50.0, False), TopicRate("b", 10.0, 50.0, False)),))
     second = Rates((broker(1, 50.0, TopicRate("a", 50.0, 50.0, True)), broker(2, 7.0, threshold=None)))
     one, two = merge([first, second]).brokers
@@ -33,7 +34,7 @@ def test_rates_of_brokers_and_topics_add_up():
     assert two == broker(2, 7.0, threshold=None)
 
 
-def test_what_is_over_in_one_worker_is_over():
+def test_a_topic_that_is_over_in_one_worker_is_over() -> None:
     for said in ((True, False), (False, True)):
         many = [Rates((broker(1, 1.0, TopicRate("a", 1.0, 0.5, over)),)) for over in said]
         assert merge(many).brokers[0].topics[0].over
@@ -41,15 +42,22 @@ def test_what_is_over_in_one_worker_is_over():
     assert not merge(many).brokers[0].topics[0].over
 
 
-def test_the_parts_of_a_quota_add_up_by_who_shares_it():
+def test_rates_of_workers_under_a_quota_add_up_and_its_limit_is_of_them_all() -> None:
     first, second = (
         Rates((), (), (quota(4.0, 6.0),)),
-        Rates((), (), (quota(3.0, 4.0, waiting=True), quota(1.0, 5.0, "bob"))),
+        Rates((), (), (quota(3.0, 6.0, waiting=True), quota(1.0, 5.0, "bob"))),
     )
-    assert merge([first, second]).quotas == (quota(7.0, 10.0, waiting=True), quota(1.0, 5.0, "bob"))
+    assert merge([first, second]).quotas == (quota(7.0, 6.0, waiting=True), quota(1.0, 5.0, "bob"))
 
 
-def test_only_the_busiest_quotas_are_kept():
+def test_of_shares_each_worker_has_its_own_slice() -> None:
+    first, second = (
+        Rates((), (), (quota(4.0, limit)._replace(key="producer_byte_rate:shares"),)) for limit in (6.0, 3.0)
+    )
+    assert merge([first, second]).quotas[0].limit == 9.0
+
+
+def test_only_the_busiest_quotas_are_kept() -> None:
     many = [
         Rates(
             (),
@@ -63,17 +71,19 @@ def test_only_the_busiest_quotas_are_kept():
     assert {each.user for each in kept} == {f"u{i}" for i in range(MAX_QUOTA_RATES, 2 * MAX_QUOTA_RATES)}
 
 
-def test_groups_add_up_by_direction_and_no_limit_is_none():
-    def group(direction, rate, limit, waiting=False, topics=2):
+def test_groups_add_up_by_direction_and_no_limit_is_none() -> None:
+    def group(
+        direction: Direction, rate: float, limit: float | None, waiting: bool = False, topics: int = 2
+    ) -> GroupRate:
         return GroupRate("gold", direction, topics, rate, rate / 10, limit, None, waiting)
 
-    first = Rates((), (), (), (group("publish", 10.0, 5.0, topics=7), group("dispatch", 1.0, None)))
-    second = Rates((), (), (), (group("publish", 20.0, 15.0, waiting=True),))
+    first = Rates((), (), (), (group("publish", 10.0, 20.0, topics=7), group("dispatch", 1.0, None)))
+    second = Rates((), (), (), (group("publish", 20.0, 20.0, waiting=True),))
     assert merge([first, second]).groups == (
         group("publish", 30.0, 20.0, waiting=True, topics=7),
         group("dispatch", 1.0, None),
     )
 
 
-def test_a_warning_of_all_is_one():
+def test_a_warning_of_all_is_one() -> None:
     assert merge([Rates((), ("a", "b")), Rates((), ("b", "c"))]).warnings == ("a", "b", "c")

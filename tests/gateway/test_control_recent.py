@@ -12,15 +12,24 @@ T0 = 1_700_000_000_000  # a whole slot
 SECONDS = FLOW_SLOTS * SLOT_MS / 1000
 
 
-def row(outcome, size=100, topic="t", principal="User:a", client_id="c", broker=1, reason="", delay_ms=0):
+def row(
+    outcome: str,
+    size: int = 100,
+    topic: str = "t",
+    principal: str = "User:a",
+    client_id: str = "c",
+    broker: int = 1,
+    reason: str = "",
+    delay_ms: int = 0,
+) -> Row:
     return Row(broker, topic, principal, client_id, outcome, reason, size, 1, 1, delay_ms)
 
 
-def add(recent, at_ms, *rows, now_ms=None):
+def add(recent: Recent, at_ms: int, *rows: Row, now_ms: int | None = None) -> None:
     recent.add(Interval("boot", 0, 1, at_ms, at_ms + 1000, rows), at_ms + 1000 if now_ms is None else now_ms)
 
 
-def test_what_was_held_back_is_summed_by_client_broker_outcome_and_reason():
+def test_traffic_held_back_is_summed_by_client_broker_outcome_and_reason() -> None:
     recent = Recent()
     held = row("rejected", reason="topic-threshold", delay_ms=500)
     add(recent, T0, held, held, row("accepted"), row("errored", reason="X"))
@@ -35,7 +44,7 @@ def test_what_was_held_back_is_summed_by_client_broker_outcome_and_reason():
     )
 
 
-def test_what_is_asked_for_is_found_and_nothing_else():
+def test_traffic_that_is_asked_for_is_found_and_no_other() -> None:
     recent = Recent()
     add(recent, T0, *(row("rejected", principal=p, client_id=c, broker=b) for p in "xy" for c in "12" for b in (1, 2)))
     assert len(recent.held(T0, "t")) == 8
@@ -47,7 +56,7 @@ def test_what_is_asked_for_is_found_and_nothing_else():
     assert recent.held(T0, "t", "") == []
 
 
-def test_it_is_forgotten_after_the_minutes():
+def test_it_is_forgotten_after_the_minutes() -> None:
     recent = Recent(minutes=1)
     add(recent, T0, row("rejected"))
     assert len(recent.held(T0 + 60_000 - 1, "t")) == 1
@@ -55,7 +64,7 @@ def test_it_is_forgotten_after_the_minutes():
     assert recent.size == 0
 
 
-def test_late_intervals_find_their_place_and_impossible_ones_none():
+def test_late_intervals_find_their_place_and_impossible_ones_none() -> None:
     recent = Recent(minutes=1)
     now = T0 + 30_000
     add(recent, now, row("rejected"))
@@ -67,7 +76,7 @@ def test_late_intervals_find_their_place_and_impossible_ones_none():
     assert recent.held(T0 + 61_000, "t")[0].bytes == 100
 
 
-def test_beyond_the_caps_everybody_is_other():
+def test_beyond_the_caps_every_name_is_other() -> None:
     recent = Recent(minutes=1, max_held=3, max_topics=2)
     add(recent, T0, *(row("rejected", topic=f"t{n}", principal=f"p{n}") for n in range(10)))
     assert recent.size == 4
@@ -79,7 +88,7 @@ def test_beyond_the_caps_everybody_is_other():
     assert recent.size == 3  # there is room again
 
 
-def test_a_flood_of_names_takes_bounded_memory():
+def test_a_flood_of_names_takes_bounded_memory() -> None:
     recent = Recent(minutes=2, max_held=1000, max_topics=100)
     for second in range(240):
         at = T0 + 1000 * second
@@ -87,7 +96,7 @@ def test_a_flood_of_names_takes_bounded_memory():
         assert recent.size <= 1000 + 120 // 5 + 1
 
 
-def test_rates_are_means_of_the_last_whole_slots():
+def test_rates_are_means_of_the_last_whole_slots() -> None:
     recent = Recent()
     for second in range(30):
         rows = (
@@ -102,7 +111,7 @@ def test_rates_are_means_of_the_last_whole_slots():
     assert one_left["t"].accepted == pytest.approx(330 / FLOW_SLOTS)
 
 
-def test_right_after_the_start_rates_are_of_the_time_that_has_passed():
+def test_right_after_the_start_rates_are_of_the_time_that_has_passed() -> None:
     recent = Recent()
     for second in range(8):
         add(recent, T0 + 1000 * second, row("accepted", 100))
@@ -110,10 +119,50 @@ def test_right_after_the_start_rates_are_of_the_time_that_has_passed():
     assert Recent().flows(T0) == {}
 
 
-def test_a_slot_counts_when_its_last_interval_has_had_time_to_come():
+def test_a_slot_counts_when_its_last_interval_has_had_time_to_come() -> None:
     recent = Recent()
     for second in range(25):
         add(recent, T0 + 1000 * second, row("accepted", 100))
     add(recent, T0 + 25_000, row("accepted", 1500))
     assert recent.flows(T0 + 30_000 + LATE_MS - 1)["t"].accepted == 100.0
     assert recent.flows(T0 + 30_000 + LATE_MS)["t"].accepted == pytest.approx((1000 + 1500) / SECONDS)
+
+
+def test_clients_have_rates_and_what_was_held_back_of_them_last() -> None:
+    recent = Recent()
+    recent.add(Interval("boot", 0, 1, T0, T0 + 1000, ()), T0)
+    add(recent, T0 + SLOT_MS, row("accepted", 300), row("rejected", 100, reason="early"), row("accepted", 5, "u", "z"))
+    add(recent, T0 + 2 * SLOT_MS, row("accepted", 300), row("rejected", 100, reason="late"))
+    add(recent, T0 + 3 * SLOT_MS, row("rejected", 50, reason="late"), row("delayed", 1, principal="idle", reason="q"))
+    now_ms = T0 + 4 * SLOT_MS + LATE_MS
+    found = recent.clients(now_ms)
+    assert set(found) == {("User:a", "c"), ("z", "c"), ("idle", "c")}
+    flow, held = found["User:a", "c"]
+    assert flow == Flow(600 / SECONDS, 250 / SECONDS, 0.0, 0.0)
+    assert held == Held("t", "User:a", "c", 1, "rejected", "late", T0 + 2 * SLOT_MS, T0 + 3 * SLOT_MS + 1000, 150, 2, 0)
+    assert found["z", "c"] == (Flow(5 / SECONDS, 0.0, 0.0, 0.0), None)
+    later = recent.clients(now_ms + 60_000)
+    assert set(later) == {("User:a", "c"), ("idle", "c")}  # for as long as it is known why
+    assert later["User:a", "c"][0] == Flow()
+
+
+def test_clients_beyond_the_bound_are_one() -> None:
+    recent = Recent(max_clients=2)
+    recent.add(Interval("boot", 0, 1, T0 - SLOT_MS, T0, ()), T0 - SLOT_MS)
+    add(recent, T0, *(row("accepted", client_id=str(number)) for number in range(5)))
+    found = recent.clients(T0 + SLOT_MS + LATE_MS)
+    assert set(found) == {("User:a", "0"), ("User:a", "1"), (OTHER, OTHER)}
+    assert found[OTHER, OTHER][0].accepted == pytest.approx(1.5 * found["User:a", "0"][0].accepted * 2)
+
+
+def test_what_got_in_is_summed_by_topic_and_principal() -> None:
+    recent = Recent(max_writers=2)
+    add(recent, T0, row("accepted"), row("unacknowledged"), row("rejected"), row("accepted", principal="User:b"))
+    add(recent, T0, row("accepted", 50, topic="u"), row("delayed", principal="User:b"))
+    now = T0 + FLOW_SLOTS * SLOT_MS + LATE_MS
+    assert recent.writers(now) == {
+        ("t", "User:a"): pytest.approx(200 / SECONDS),
+        ("t", "User:b"): pytest.approx(100 / SECONDS),
+        (OTHER, OTHER): pytest.approx(50 / SECONDS),
+    }
+    assert recent.writers(now + 60_000) == {}

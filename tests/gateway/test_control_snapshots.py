@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from gateway import config
 from gateway.channel import Groups
-from gateway.control.snapshots import groups_of
+from gateway.control.snapshots import groups_of, quotas_of, thresholds_of
 from policies.groups.lines import GroupLimits
-from policies.policy_set import Op, PolicyKey, PolicySet
+from policies.policy_set import PolicySet
+from policies.policy_values import Op, PolicyKey
+from policies.rollout import Rollout
 
 TEXT = """
 upstream: {bootstrap_servers: broker:9092}
@@ -35,7 +37,7 @@ def test_groups_of_the_file_and_of_run_time_with_the_files_patterns() -> None:
     )
 
 
-def test_what_is_attached_to_no_group_that_is_there_is_without_limits_and_not_under_its_tenants() -> None:
+def test_a_namespace_whose_group_is_not_there_is_without_limits_and_not_under_its_tenants() -> None:
     settings = config.parse(TEXT)
     policies = PolicySet(settings.policy_values(), {PolicyKey.of_namespace("acme", "orders"): "gone"})
     told = groups_of(policies, settings)
@@ -43,6 +45,16 @@ def test_what_is_attached_to_no_group_that_is_there_is_without_limits_and_not_un
     assert told.namespaces == {"acme/orders": "gone"}
 
 
+def test_for_how_many_of_the_clients_each_policy_is_enforced() -> None:
+    settings = config.parse(
+        TEXT + "  enforce_percent: 5\nclient_quotas_enforce_percent: 0.5\nthresholds: {enforce_percent: 50}\n"
+    )
+    told = [make(PolicySet(), settings).enforce_percent for make in (thresholds_of, quotas_of, groups_of)]
+    assert told == [50.0, 0.5, 5.0]
+    assert settings.rollout == Rollout(quota=0.5, group=5.0, threshold=50.0)
+
+
 def test_observed_as_a_whole_or_alone() -> None:
     alone, whole = config.parse(TEXT + "  mode: observe\n"), config.parse(TEXT + "mode: observe\n")
     assert [groups_of(PolicySet(), each).mode for each in (alone, whole)] == ["observe", "observe"]
+    assert [each.rollout for each in (alone, whole)] == [Rollout(group=0.0), Rollout(0.0, 0.0, 0.0)]

@@ -6,6 +6,9 @@ import json
 import os
 import resource
 import time
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,27 +19,31 @@ from gateway.channel import Interval, Row
 from gateway.control import usage_log as module
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import Publisher, Spool, SpoolFull, SpoolInUse, UsageLog
+from gateway.embedded import Cluster
 from policies import usage
+from tests.background import until
 
 MiB = 2**20
 
 
-def interval(seq, boot="boot-1", final=False, topic="t", rows=1):
+def interval(seq: int, boot: str = "boot-1", final: bool = False, topic: str = "t", rows: int = 1) -> Interval:
     row = Row(1, topic, "User:ANONYMOUS", "app", "accepted", "", 100, 1, 1)
     return Interval(boot, 0, seq, 1000 * seq, 1000 * seq + 1000, (row,) * rows, {}, final)
 
 
-def line(seq, boot="boot-1", final=False, padding=0, version=usage.VERSION):
+def line(seq: int, boot: str = "boot-1", final: bool = False, padding: int = 0, version: int = usage.VERSION) -> bytes:
     rows = [Row(1, "t", "User:ANONYMOUS", "x" * 200, "accepted", "", 100, 1, 1)] * max(1, padding // 330)
     return usage.encode_interval("gw", boot, 0, seq, rows, start_ms=0, end_ms=1, final=final, version=version)[0]
 
 
-def open_spool(path, max_bytes=64 * MiB, retention_s=3600.0, published_only=True):
+def open_spool(
+    path: Path, max_bytes: int = 64 * MiB, retention_s: float = 3600.0, published_only: bool = True
+) -> Spool:
     return Spool(path, max_bytes, retention_s, published_only=published_only)
 
 
-def fill(spool, boot):
-    """Append until the bound; how many records went in."""
+def fill(spool: Spool, boot: str) -> int:
+    """Append up to the bound; return how many records went in."""
     for seq in range(1000):
         try:
             spool.append([line(seq, boot=boot, padding=30_000)])
@@ -45,24 +52,19 @@ def fill(spool, boot):
     raise AssertionError("there is no bound")
 
 
-def on_disk(path):
+def on_disk(path: Path) -> list[Any]:
     """Every record in every file, in order."""
     return [usage.decode(text) for file in sorted(path.glob("*.jsonl")) for text in file.read_bytes().splitlines()]
 
 
-async def until(condition):
-    while not condition():  # noqa: ASYNC110  the clock jumps
-        await trio.sleep(0.5)
-
-
-def sample(metrics, name, labels=None):
+def sample(metrics: Metrics, name: str, labels: dict[str, str] | None = None) -> float | None:
     return metrics.registry.get_sample_value(f"produce_gateway_{name}", labels or {})
 
 
 # --- the spool --------------------------------------------------------------------------------------------------------
 
 
-def test_records_are_read_in_order_from_where_the_topic_has_them(tmp_path):
+def test_records_are_read_in_order_from_where_the_topic_has_them(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0), line(1)])
     lines, position = spool.read()
@@ -75,7 +77,7 @@ def test_records_are_read_in_order_from_where_the_topic_has_them(tmp_path):
     spool.close()
 
 
-def test_a_restart_goes_on_publishing_where_the_last_one_stopped(tmp_path):
+def test_a_restart_goes_on_publishing_where_the_last_one_stopped(tmp_path: Path) -> None:
     first = open_spool(tmp_path)
     first.append([line(0)])
     first.acknowledge(first.read()[1])
@@ -90,7 +92,7 @@ def test_a_restart_goes_on_publishing_where_the_last_one_stopped(tmp_path):
     second.close()
 
 
-def test_an_upgrade_goes_on_with_what_the_release_before_has_left(tmp_path):
+def test_an_upgrade_goes_on_with_what_the_release_before_has_left(tmp_path: Path) -> None:
     first = open_spool(tmp_path)
     first.append([line(0, version=1), line(1, version=1)])
     first.close()
@@ -104,7 +106,7 @@ def test_an_upgrade_goes_on_with_what_the_release_before_has_left(tmp_path):
     second.close()
 
 
-def test_a_lost_position_means_copies_and_never_a_gap(tmp_path):
+def test_a_lost_position_means_copies_and_never_a_gap(tmp_path: Path) -> None:
     for content in (None, "", "{}", '{"segment": "x"}'):
         spool = open_spool(tmp_path / str(content))
         spool.append([line(0)])
@@ -120,7 +122,7 @@ def test_a_lost_position_means_copies_and_never_a_gap(tmp_path):
         again.close()
 
 
-def test_half_a_record_left_by_a_crash_is_cut_off(tmp_path):
+def test_half_a_record_left_by_a_crash_is_cut_off(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0), line(1)])
     spool.close()
@@ -133,7 +135,7 @@ def test_half_a_record_left_by_a_crash_is_cut_off(tmp_path):
     again.close()
 
 
-def test_only_one_gateway_writes_to_a_directory(tmp_path):
+def test_only_one_gateway_writes_to_a_directory(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     with pytest.raises(SpoolInUse, match="give each its own"):
         open_spool(tmp_path)
@@ -141,7 +143,7 @@ def test_only_one_gateway_writes_to_a_directory(tmp_path):
     open_spool(tmp_path).close()
 
 
-def test_a_write_that_fails_half_way_leaves_nothing_of_it(tmp_path):
+def test_a_write_that_fails_half_way_leaves_nothing_of_it(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0)])
     size = next(tmp_path.glob("*.jsonl")).stat().st_size
@@ -159,7 +161,7 @@ def test_a_write_that_fails_half_way_leaves_nothing_of_it(tmp_path):
     spool.close()
 
 
-def test_the_bound_refuses_rather_than_deleting_what_nobody_has(tmp_path):
+def test_the_bound_refuses_rather_than_deleting_records_that_the_topic_lacks(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, max_bytes=MiB)
     seq = fill(spool, "boot-1")
     assert sum(file.stat().st_size for file in tmp_path.glob("*.jsonl")) <= MiB
@@ -167,7 +169,7 @@ def test_the_bound_refuses_rather_than_deleting_what_nobody_has(tmp_path):
     spool.close()
 
 
-def test_room_is_made_by_deleting_what_the_topic_has_oldest_first(tmp_path):
+def test_room_is_made_by_deleting_records_that_the_topic_has_oldest_first(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, max_bytes=MiB)
     for seq in range(100):
         spool.append([line(seq, padding=30_000)])
@@ -178,7 +180,7 @@ def test_room_is_made_by_deleting_what_the_topic_has_oldest_first(tmp_path):
     spool.close()
 
 
-def test_retention_deletes_old_files_once_they_are_published(tmp_path):
+def test_retention_deletes_old_files_once_they_are_published(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, max_bytes=MiB, retention_s=60)
     for seq in range(8):
         spool.append([line(seq, padding=50_000)])  # files end at an eighth of the bound: 3 records each
@@ -196,7 +198,7 @@ def test_retention_deletes_old_files_once_they_are_published(tmp_path):
     spool.close()
 
 
-def test_without_a_topic_age_alone_deletes(tmp_path):
+def test_without_a_topic_age_alone_deletes(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, retention_s=60, published_only=False)
     spool.append([line(0, final=True)])
     spool.close()
@@ -210,7 +212,7 @@ def test_without_a_topic_age_alone_deletes(tmp_path):
     again.close()
 
 
-def test_the_last_sign_of_a_worker_without_an_end_is_kept(tmp_path):
+def test_the_last_sign_of_a_worker_without_an_end_is_kept(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, retention_s=0, published_only=False)
     spool.append([line(0, boot="open"), line(0, boot="ended", final=True)])
     spool.close()
@@ -223,7 +225,9 @@ def test_the_last_sign_of_a_worker_without_an_end_is_kept(tmp_path):
     again.close()
 
 
-def test_a_file_that_somebody_deletes_while_it_is_written_to_is_noticed(tmp_path, caplog):
+def test_a_file_that_is_deleted_while_it_is_written_to_is_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0)])
     next(tmp_path.glob("*.jsonl")).unlink()
@@ -237,12 +241,12 @@ def test_a_file_that_somebody_deletes_while_it_is_written_to_is_noticed(tmp_path
 
 
 @pytest.mark.trio
-async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path):
+async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path: Path) -> None:
     spool, metrics, confirmed = open_spool(tmp_path), Metrics(), []
     log = UsageLog(spool, "gw", metrics)
     async with trio.open_nursery() as nursery:
         for seq in range(3):
-            assert log.put(interval(seq), lambda seq=seq: confirmed.append((seq, len(on_disk(tmp_path)))))
+            assert log.put(interval(seq), partial(lambda n: confirmed.append((n, len(on_disk(tmp_path)))), seq))
         assert confirmed == []
         nursery.start_soon(log.run)
         with trio.fail_after(20):
@@ -254,7 +258,37 @@ async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path):
 
 
 @pytest.mark.trio
-async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(tmp_path):
+async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    spool = open_spool(tmp_path)
+    log = UsageLog(spool, "gw", Metrics())
+    disks = usage.Disks((usage.VolumeNote(1, "/a", 100, 80),))
+    log.note(disks)
+    log.put_lost(1, "other")  # which says nothing of disks
+
+    def refuse(lines: list[bytes], append: Any = spool.append) -> None:
+        monkeypatch.setattr(spool, "append", append)
+        raise OSError("no room")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        with trio.fail_after(20):
+            await log.drained()
+            monkeypatch.setattr(spool, "append", refuse)
+            for seq in range(2):
+                log.put(interval(seq), lambda: None)
+            await log.drained()
+            log.put(interval(2), lambda: None)
+            await log.drained()
+        nursery.cancel_scope.cancel()
+    assert ["volumes" in record for record in on_disk(tmp_path)] == [False, True, False, False]
+    spool.close()
+
+
+@pytest.mark.trio
+async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(tmp_path: Path) -> None:
     spool, confirmed = open_spool(tmp_path), []
     spool.append([line(0)])
     spool.close()
@@ -274,25 +308,27 @@ async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(t
 
 
 @pytest.mark.trio
-async def test_intervals_wait_while_the_disk_takes_none(tmp_path, caplog, autojump_clock):
-    spool, metrics, confirmed = open_spool(tmp_path, max_bytes=MiB), Metrics(), []
+async def test_intervals_wait_while_the_disk_takes_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    spool, metrics, confirmed = open_spool(tmp_path, max_bytes=MiB), Metrics(), list[int]()
     fill(spool, "old")
     log = UsageLog(spool, "gw", metrics)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
         seq = 0
         while log.has_room:
-            log.put(interval(seq, rows=20), lambda seq=seq: confirmed.append(seq))
+            log.put(interval(seq, rows=20), partial(confirmed.append, seq))
             seq += 1
         assert seq == module.MAX_QUEUED
         await trio.testing.wait_all_tasks_blocked()
-        await until(lambda: sample(metrics, "usage_log_spool_errors_total") >= 2)
+        await until(lambda: (sample(metrics, "usage_log_spool_errors_total") or 0) >= 2, 0.5)
         assert confirmed == []
         assert caplog.text.count("can't write to the spool") == 1
         assert "max_spool_bytes" in log.problem
         spool.acknowledge(spool.read()[1])  # now there is something that may be deleted
         spool._max_bytes = 64 * MiB  # and the operator made room for the rest
-        await until(lambda: not log.queued)
+        await until(lambda: not log.queued, 0.5)
         assert confirmed == list(range(module.MAX_QUEUED))
         assert log.has_room
         assert log.problem == ""
@@ -302,7 +338,9 @@ async def test_intervals_wait_while_the_disk_takes_none(tmp_path, caplog, autoju
 
 
 @pytest.mark.trio
-async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(tmp_path, caplog):
+async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     spool, metrics, confirmed = open_spool(tmp_path), Metrics(), []
     log = UsageLog(spool, "gw", metrics)
     backwards = msgspec.structs.replace(interval(0), start_ms=2000, end_ms=1999)
@@ -310,7 +348,7 @@ async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(tmp
         nursery.start_soon(log.run)
         log.put(backwards, lambda: confirmed.append(0))
         log.put(interval(1), lambda: confirmed.append(1))
-        await until(lambda: not log.queued)
+        await until(lambda: not log.queued, 0.5)
         nursery.cancel_scope.cancel()
     spool.close()
     assert confirmed == [0, 1]  # saying it again would help nobody
@@ -320,7 +358,7 @@ async def test_an_interval_that_no_reader_would_take_is_left_out_and_counted(tmp
 
 
 @pytest.mark.trio
-async def test_rows_that_wait_are_bounded_as_well(tmp_path):
+async def test_rows_that_wait_are_bounded_as_well(tmp_path: Path) -> None:
     log = UsageLog(None, "gw", Metrics())
     for seq in range(4):
         assert log.has_room
@@ -329,22 +367,22 @@ async def test_rows_that_wait_are_bounded_as_well(tmp_path):
 
 
 @pytest.mark.trio
-async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path):
+async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path: Path) -> None:
     before = open_spool(tmp_path)
     before.append([line(0, boot="boot-1"), line(4, boot="old")])
     before.close()
-    metrics, confirmed = Metrics(), []
+    metrics, confirmed = Metrics(), list[int]()
     log = UsageLog(None, "gw", metrics)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
         assert log.put_lost_before(0, "boot-1") == []
         for seq in (0, 1, 2):  # the first of them is on disk, and nobody can know it yet
-            log.put(interval(seq), lambda seq=seq: confirmed.append(seq))
+            log.put(interval(seq), partial(confirmed.append, seq))
         await trio.testing.wait_all_tasks_blocked()
         assert confirmed == []
         spool = open_spool(tmp_path)
         log.open(spool)
-        await until(lambda: not log.queued)
+        await until(lambda: not log.queued, 0.5)
         assert confirmed == [0, 1, 2]
         assert [(r["boot"], r["seq"], r["kind"]) for r in on_disk(tmp_path)] == [
             ("boot-1", 0, "interval"),
@@ -359,7 +397,7 @@ async def test_a_spool_that_opens_late_gets_all_that_waited_once(tmp_path):
 
 
 @pytest.mark.trio
-async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(tmp_path):
+async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(4, boot="old"), line(9, boot="done", final=True)])
     spool.close()
@@ -380,23 +418,24 @@ async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(t
 # --- the topic --------------------------------------------------------------------------------------------------------
 
 
-def read_topic(servers, topic, count):
+def read_topic(servers: str, topic: str, count: int) -> tuple[list[tuple[bytes, bytes]], int]:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "x", "enable.auto.commit": False})
     partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-    found, deadline = [], time.monotonic() + 60
+    found: list[tuple[bytes, bytes]] = []
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
-            found.append((message.key(), message.value()))
+            found.append((message.key() or b"", message.value() or b""))
     consumer.close()
     return found, len(partitions)
 
 
 @pytest.mark.kafka
-def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path, kafka):
+def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path: Path, kafka: Cluster) -> None:
     metrics = Metrics()
     spool = open_spool(tmp_path)
     lines = [line(seq) for seq in range(2000)]
@@ -415,7 +454,7 @@ def test_all_of_the_spool_gets_to_the_topic_that_is_created_for_it(tmp_path, kaf
 
 
 @pytest.mark.kafka
-def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(tmp_path, kafka):
+def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(tmp_path: Path, kafka: Cluster) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
@@ -436,7 +475,7 @@ def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(tm
     spool.close()
 
 
-def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(tmp_path):
+def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0)])
     publisher = Publisher(spool, {"bootstrap.servers": "127.0.0.1:1", "log_level": 2}, "u", 1, 1, Metrics())
@@ -446,7 +485,7 @@ def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(tmp_path):
     spool.close()
 
 
-def test_published_json_says_where(tmp_path):
+def test_published_json_says_where(tmp_path: Path) -> None:
     spool = open_spool(tmp_path)
     spool.append([line(0)])
     spool.acknowledge(spool.read()[1])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,11 +21,15 @@ from gateway.channel import (
     Channel,
     ChannelClosed,
     Demand,
+    Down,
     Drain,
+    FindConnections,
+    FoundConnections,
     Gauges,
     Hello,
     Interval,
     Log,
+    Orders,
     Parts,
     Policy,
     Quotas,
@@ -32,9 +39,12 @@ from gateway.channel import (
     Spooled,
     Storage,
     Topics,
+    Up,
     WorkerSettings,
     decode_down,
 )
+from gateway.control.inquiries import Found
+from gateway.control.intake import Intake
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import Spool, UsageLog
 from gateway.control.workers import MAX_PARTS_BACKLOG, Workers
@@ -42,23 +52,29 @@ from policies import usage
 from policies.engine import BrokerRate
 from policies.fleet.shares import Part, Use
 from policies.storage import Factor
+from tests.background import until
+from tests.gateway.test_listing import shown
 
 SETTINGS = WorkerSettings(PROTOCOL, "gw")
 
 
 class Control:
-    """The real Workers, and workers played by the test."""
+    """The real Workers, and simulated workers."""
 
-    def __init__(self, path, nursery):
+    def __init__(self, path: Path, nursery: trio.Nursery) -> None:
         self.path = path
         self.nursery = nursery
         self.metrics = Metrics()
         self.spool = Spool(path, 2**24, 3600, published_only=True)
         self.usage_log = UsageLog(self.spool, "gw", self.metrics)
-        self.wanted, self.reconnects, self.adopted, self.asked = [], [], [], []
+        self.wanted: list[int] = []
+        self.reconnects: list[int] = []
+        self.adopted: list[Storage | None] = []
+        self.asked: list[tuple[Any, ...]] = []
         self.sharing = Followed()
+        self.intake = Intake(self.usage_log, self.metrics)
         self.workers = Workers(
-            self.usage_log,
+            self.intake,
             self.metrics,
             self.sharing,
             lambda: self.wanted.append(1),
@@ -68,17 +84,24 @@ class Control:
         )
         nursery.start_soon(self.usage_log.run)
 
-    def adopt(self, held):
-        """As storage protection does: what a worker holds is what all are told."""
+    def adopt(self, held: Storage | None) -> None:
+        """Adopt the factor as storage protection does: all workers are told the one that a worker holds."""
         self.adopted.append(held)
         if held is not None:
             self.workers.tell(held)
 
-    async def join(self, number=0, boot="boot-1", protocol=PROTOCOL, storage=None, informed=False):
-        """A worker's end, after its hello."""
+    async def join(
+        self,
+        number: int = 0,
+        boot: str = "boot-1",
+        protocol: int = PROTOCOL,
+        storage: Storage | None = None,
+        informed: bool = False,
+    ) -> Channel[Up, Down]:
+        """A worker's end of its channel, after its hello."""
         ours, theirs = socket.socketpair()
         self.nursery.start_soon(self.workers.serve, number, ours)
-        channel = Channel(theirs, decode_down)
+        channel = Channel[Up, Down](theirs, decode_down)
         self.nursery.start_soon(self._run, channel)
         channel.post(Hello(protocol, number, 1, boot, storage, informed=informed))
         with trio.move_on_after(20):
@@ -86,7 +109,7 @@ class Control:
                 await trio.testing.wait_all_tasks_blocked()
         return channel
 
-    async def _run(self, channel):
+    async def _run(self, channel: Channel[Up, Down]) -> None:
         try:
             await channel.run()
         except ChannelClosed:
@@ -94,15 +117,15 @@ class Control:
         finally:
             channel.close()
 
-    def records(self):
+    def records(self) -> list[Any]:
         return [usage.decode(x) for f in sorted(self.path.glob("*.jsonl")) for x in f.read_bytes().splitlines()]
 
-    def sample(self, name, **labels):
+    def sample(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"produce_gateway_{name}", labels)
 
 
 @trio_fixture
-async def control(tmp_path):
+async def control(tmp_path: Path) -> AsyncIterator[Control]:
     async with trio.open_nursery() as nursery:
         control = Control(tmp_path, nursery)
         with trio.fail_after(60):
@@ -111,24 +134,19 @@ async def control(tmp_path):
     control.spool.close()
 
 
-def row(client="app", outcome="accepted", reason="", topic="t"):
+def row(client: str = "app", outcome: str = "accepted", reason: str = "", topic: str = "t") -> Row:
     return Row(1, topic, "User:u", client, outcome, reason, 100, 2, 1)
 
 
-async def receive(channel, kind):
+async def receive(channel: Channel[Up, Down], kind: Any) -> tuple[Any, int]:
     while True:
         message, fd = await channel.receive()
         if isinstance(message, kind):
             return message, fd
 
 
-async def until(condition):
-    while not condition():
-        await trio.testing.wait_all_tasks_blocked(0.005)
-
-
 @pytest.mark.trio
-async def test_a_worker_gets_the_latest_snapshots_settings_first(control):
+async def test_a_worker_gets_the_latest_snapshots_settings_first(control: Control) -> None:
     control.workers.tell(Policy(1))
     control.workers.tell(SETTINGS)
     control.workers.tell(Brokers((), ()))
@@ -143,14 +161,32 @@ async def test_a_worker_gets_the_latest_snapshots_settings_first(control):
 
 
 @pytest.mark.trio
-async def test_client_quotas_are_a_snapshot_too(control):
+async def test_what_is_told_together_comes_together_and_to_those_who_come_later_as_well(control: Control) -> None:
+    worker = await control.join()
+    with control.workers.together():
+        control.workers.tell(SETTINGS)
+        with control.workers.together():
+            control.workers.tell(Policy(1, 5.0))
+        control.workers.tell(Brokers((), ()))
+    with control.workers.together():
+        pass
+    with control.workers.together():
+        control.workers.tell(Policy(2))
+    assert (await worker.receive())[0] == Orders((SETTINGS, Policy(1, 5.0), Brokers((), ())))
+    assert (await worker.receive())[0] == Policy(2)
+    later = await control.join(1, "b")
+    assert [(await later.receive())[0] for _ in range(3)] == [SETTINGS, Brokers((), ()), Policy(2)]
+
+
+@pytest.mark.trio
+async def test_client_quotas_are_a_snapshot_too(control: Control) -> None:
     quotas = Quotas(4, (((("user", "alice"), ("client-id", None)), {"producer_byte_rate": 5.0}),))
     control.workers.tell(quotas)
     assert (await (await control.join()).receive())[0] == quotas
 
 
 @pytest.mark.trio
-async def test_the_answer_to_a_question_goes_to_the_worker_that_asked(control):
+async def test_the_answer_to_a_question_goes_to_the_worker_that_asked(control: Control) -> None:
     first, second = await control.join(0, "a"), await control.join(1, "b")
     first.post(Ask(7, 0.0, "peer-1", "User:a", b"x"))
     await until(lambda: len(control.asked) == 1)
@@ -164,7 +200,7 @@ async def test_the_answer_to_a_question_goes_to_the_worker_that_asked(control):
 
 
 @pytest.mark.trio
-async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control):
+async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control: Control) -> None:
     worker = await control.join(0, "a")
     worker.post(Ask(7, 0.0, "peer", "User:a", b"x"))
     await until(lambda: control.asked)
@@ -177,7 +213,9 @@ async def test_the_answer_to_a_worker_that_died_meanwhile_goes_nowhere(control):
 
 
 @pytest.mark.trio
-async def test_what_a_worker_still_holds_is_adopted_before_it_is_told_anything(control):
+async def test_a_factor_that_a_worker_still_holds_is_adopted_before_the_worker_is_told_anything(
+    control: Control,
+) -> None:
     control.workers.tell(Storage(Factor(1.0, "fallback")))
     held = Storage(Factor(0.0, "valid", "full"), valid_until=5.0)
     first = await control.join(0, "a", storage=held)
@@ -188,14 +226,14 @@ async def test_what_a_worker_still_holds_is_adopted_before_it_is_told_anything(c
 
 
 @pytest.mark.trio
-async def test_connections_on_their_way_count(control):
+async def test_connections_on_their_way_count(control: Control) -> None:
     first, second = await control.join(0, "a"), await control.join(1, "b")
     clients = []
 
-    async def connect():
+    async def connect() -> None:
         ours, theirs = socket.socketpair()
         clients.append(ours)
-        await control.workers.hand_over(theirs, 1, "peer")
+        await control.workers.hand_over(theirs, Accepted(1, "peer"))
 
     for _ in range(4):
         await connect()
@@ -214,14 +252,16 @@ async def test_connections_on_their_way_count(control):
 
 
 @pytest.mark.trio
-async def test_connections_to_brokers_are_spread_although_everybody_comes_by_bootstrap_first(control):
+async def test_connections_to_brokers_are_spread_although_every_client_comes_by_bootstrap_first(
+    control: Control,
+) -> None:
     workers = [await control.join(0, "a"), await control.join(1, "b")]
     clients = []
     for _ in range(4):
         for broker in (None, 1):  # a client's connections, as librdkafka makes them
             ours, theirs = socket.socketpair()
             clients.append(ours)
-            await control.workers.hand_over(theirs, broker, "peer")
+            await control.workers.hand_over(theirs, Accepted(broker, "peer"))
     for channel in workers:
         brokers = []
         for _ in range(4):
@@ -234,28 +274,28 @@ async def test_connections_to_brokers_are_spread_although_everybody_comes_by_boo
 
 
 class Followed:
-    """A fleet that notes what it is told."""
+    """A fleet that records what it is told."""
 
-    def __init__(self):
-        self.told = []
-        self.posts = {}
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.posts: dict[int, Any] = {}
 
-    def join(self, worker, post, members=1):
+    def join(self, worker: int, post: Any, gateways: int = 1) -> None:
         self.posts[worker] = post
         self.told.append(("join", worker))
 
-    def leave(self, worker):
+    def leave(self, worker: int) -> None:
         self.told.append(("leave", worker))
 
-    def take_demand(self, worker, demand):
+    def take_demand(self, worker: int, demand: Demand) -> None:
         self.told.append((worker, demand))
 
-    def take_rates(self, worker, rates):
+    def take_rates(self, worker: int, rates: Rates) -> None:
         self.told.append((worker, rates))
 
 
 @pytest.mark.trio
-async def test_who_deals_parts_out_hears_of_workers_and_reaches_each_alone(control):
+async def test_the_dealer_of_parts_hears_of_workers_and_reaches_each_alone(control: Control) -> None:
     fleet = control.sharing
     control.workers.tell(SETTINGS)
     first, second = await control.join(0, "a"), await control.join(1, "b")
@@ -276,7 +316,7 @@ async def test_who_deals_parts_out_hears_of_workers_and_reaches_each_alone(contr
 
 
 @pytest.mark.trio
-async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control):
+async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control: Control) -> None:
     control.workers.tell(SETTINGS)
     await control.join(0, "a")
     await until(lambda: control.workers.connected == 1)
@@ -285,12 +325,14 @@ async def test_parts_for_a_worker_that_does_not_read_do_not_pile_up(control):
     assert MAX_PARTS_BACKLOG <= sum(taken) < 2 * MAX_PARTS_BACKLOG
 
 
-def rates(rate, *warnings):
+def rates(rate: float, *warnings: str) -> Rates:
     return Rates((BrokerRate(1, rate, 0.0, 0.0, None, []),), warnings)
 
 
 @pytest.mark.trio
-async def test_rates_of_all_workers_are_one_and_go_with_their_worker(control, caplog):
+async def test_rates_of_all_workers_are_one_and_go_with_their_worker(
+    control: Control, caplog: pytest.LogCaptureFixture
+) -> None:
     assert control.workers.latest(Rates) is None
     first, second = await control.join(0, "a"), await control.join(1, "b")
     first.post(rates(10.0, "a share is 0"))
@@ -312,7 +354,7 @@ async def test_rates_of_all_workers_are_one_and_go_with_their_worker(control, ca
 
 
 @pytest.mark.trio
-async def test_connections_go_to_the_worker_with_the_fewest(control):
+async def test_connections_go_to_the_worker_with_the_fewest(control: Control) -> None:
     first, second = await control.join(0, "a"), await control.join(1, "b")
     first.post(Gauges(5, 0, 0))
     second.post(Gauges(3, 0, 0))
@@ -321,7 +363,7 @@ async def test_connections_go_to_the_worker_with_the_fewest(control):
     for i in range(6):
         ours, theirs = socket.socketpair()
         clients.append(ours)
-        await control.workers.hand_over(theirs, i, f"peer-{i}")
+        await control.workers.hand_over(theirs, Accepted(i, f"peer-{i}"))
     for worker, expected in ((second, [0, 1, 3, 5]), (first, [2, 4])):
         for i in expected:  # the first takes part when both have five
             message, fd = await receive(worker, Accepted)
@@ -334,9 +376,9 @@ async def test_connections_go_to_the_worker_with_the_fewest(control):
 
 
 @pytest.mark.trio
-async def test_a_connection_waits_for_a_worker(control):
+async def test_a_connection_waits_for_a_worker(control: Control) -> None:
     ours, theirs = socket.socketpair()
-    control.nursery.start_soon(control.workers.hand_over, theirs, None, "peer")
+    control.nursery.start_soon(control.workers.hand_over, theirs, Accepted(None, "peer"))
     await trio.testing.wait_all_tasks_blocked(0.02)
     worker = await control.join()
     message, fd = await receive(worker, Accepted)
@@ -346,18 +388,18 @@ async def test_a_connection_waits_for_a_worker(control):
 
 
 @pytest.mark.trio
-async def test_an_interval_is_counted_once_and_confirmed_when_it_is_on_disk(control):
+async def test_an_interval_is_counted_once_and_confirmed_when_it_is_on_disk(control: Control) -> None:
     worker = await control.join()
     for _ in range(2):
         worker.post(Interval("boot-1", 0, 0, 0, 1000, (row(),), {"requests": 3}))
         assert (await receive(worker, Spooled))[0] == Spooled(0)
     assert [record["seq"] for record in control.records()] == [0]
-    assert control.sample("requests_total") == 3
+    assert control.sample("requests_total", api="Produce") == 3
     assert control.sample("produce_bytes_total", broker="1", topic="t", outcome="accepted", reason="") == 100
 
 
 @pytest.mark.trio
-async def test_counts_without_rows_are_for_the_metrics_only(control):
+async def test_counts_without_rows_are_for_the_metrics_only(control: Control) -> None:
     worker = await control.join()
     worker.post(Interval("boot-1", 0, -1, 0, 1000, (), {"connections_accepted": 2}))
     worker.post(Interval("boot-1", 0, 0, 0, 1000, (row(),), {"connections_accepted": 1}))
@@ -367,7 +409,7 @@ async def test_counts_without_rows_are_for_the_metrics_only(control):
 
 
 @pytest.mark.trio
-async def test_a_worker_that_dies_is_noted_as_lost_when_its_successor_comes(control):
+async def test_a_worker_that_dies_is_noted_as_lost_when_its_successor_comes(control: Control) -> None:
     worker = await control.join(boot="old")
     worker.post(Interval("old", 0, 4, 0, 1000, (row(),)))
     await receive(worker, Spooled)
@@ -383,7 +425,7 @@ async def test_a_worker_that_dies_is_noted_as_lost_when_its_successor_comes(cont
 
 
 @pytest.mark.trio
-async def test_a_worker_that_died_before_its_first_interval_is_noted_too(control):
+async def test_a_worker_that_died_before_its_first_interval_is_noted_too(control: Control) -> None:
     (await control.join(boot="old")).close()
     await until(lambda: control.reconnects)
     await control.join(boot="new")
@@ -392,7 +434,7 @@ async def test_a_worker_that_died_before_its_first_interval_is_noted_too(control
 
 
 @pytest.mark.trio
-async def test_a_channel_that_broke_is_no_loss(control):
+async def test_a_channel_that_broke_is_no_loss(control: Control) -> None:
     for seq in range(2):
         worker = await control.join()
         worker.post(Interval("boot-1", 0, seq, 0, 1000, (row(),)))
@@ -403,32 +445,32 @@ async def test_a_channel_that_broke_is_no_loss(control):
 
 
 @pytest.mark.trio
-async def test_a_worker_that_ended_in_order_is_no_loss(control):
+async def test_a_worker_that_ended_in_order_is_no_loss(control: Control) -> None:
     worker = await control.join()
     worker.post(Interval("boot-1", 0, 0, 0, 1000, (), {}, True))
     await receive(worker, Spooled)
     worker.close()
     await control.workers.ended()
-    control.workers.note_unfinished()
+    control.intake.end()
     await control.usage_log.drained()
     assert [record["final"] for record in control.records()] == [True]
     assert control.reconnects == []
 
 
 @pytest.mark.trio
-async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control):
+async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control: Control) -> None:
     worker = await control.join()
     control.workers.drain(5)
     assert (await receive(worker, Drain))[0] == Drain(5)
     worker.close()
     await control.workers.ended()
-    control.workers.note_unfinished()
+    control.intake.end()
     await control.usage_log.drained()
     assert control.records()[-1]["kind"] == "lost"
 
 
 @pytest.mark.trio
-async def test_a_worker_of_another_release_is_not_talked_to(control, caplog):
+async def test_a_worker_of_another_release_is_not_talked_to(control: Control, caplog: pytest.LogCaptureFixture) -> None:
     worker = await control.join(protocol=PROTOCOL + 1)
     with pytest.raises(ChannelClosed):
         await receive(worker, WorkerSettings)
@@ -437,7 +479,9 @@ async def test_a_worker_of_another_release_is_not_talked_to(control, caplog):
 
 
 @pytest.mark.trio
-async def test_a_steady_delay_is_told_when_it_begins_and_rejections_every_time(control, caplog):
+async def test_a_steady_delay_is_told_when_it_begins_and_rejections_every_time(
+    control: Control, caplog: pytest.LogCaptureFixture
+) -> None:
     # While disks fill up every topic is delayed in every second: a log is read by people.
     caplog.set_level("INFO")
     worker = await control.join()
@@ -458,7 +502,7 @@ async def test_a_steady_delay_is_told_when_it_begins_and_rejections_every_time(c
 
 
 @pytest.mark.trio
-async def test_what_a_worker_says_gets_where_it_belongs(control, caplog):
+async def test_messages_of_a_worker_get_where_they_belong(control: Control, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     worker = await control.join()
     worker.post(Log("error", "garbage from 1.2.3.4: it looks like HTTP"))
@@ -471,11 +515,13 @@ async def test_what_a_worker_says_gets_where_it_belongs(control, caplog):
 
 
 @pytest.mark.trio
-async def test_what_the_usage_log_has_no_room_for_stays_in_its_worker_and_is_said_again(control, monkeypatch):
+async def test_intervals_that_the_usage_log_has_no_room_for_stay_in_their_worker_and_are_said_again(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.control.usage_log.MAX_QUEUED", 2)
     append, full = control.spool.append, True
 
-    def append_or_refuse(lines):
+    def append_or_refuse(lines: list[bytes]) -> None:
         if full:
             raise OSError("no space left on device")
         append(lines)
@@ -500,7 +546,7 @@ async def test_what_the_usage_log_has_no_room_for_stays_in_its_worker_and_is_sai
 
 
 @pytest.mark.trio
-async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(control):
+async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(control: Control) -> None:
     suggested, known = Policy(0, 1.0), Policy(3, 2.0)
     control.workers.suggest(suggested)
     fresh, informed = await control.join(0, "boot-1"), await control.join(1, "boot-2", informed=True)
@@ -508,3 +554,21 @@ async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(con
     control.workers.tell(known)
     assert (await receive(informed, Policy))[0] == known
     assert (await receive(fresh, Policy))[0] == known
+
+
+async def test_all_workers_are_asked_for_their_connections(control: Control) -> None:
+    ends = [await control.join(number, f"boot-{number}") for number in range(2)]
+    found: list[Found] = []
+
+    async def ask() -> None:
+        found.append(await control.workers.inquiries.ask(FindConnections(limit=5)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        for number, end in enumerate(ends):
+            with trio.fail_after(20):
+                while not isinstance(question := (await end.receive())[0], FindConnections):
+                    pass
+            end.post(FoundConnections(question.token, 1, 1, (shown(f"10.0.0.{number}:1"),)))
+    assert [each.peer for each in found[0].connections] == ["10.0.0.0:1", "10.0.0.1:1"]
+    assert (found[0].total, found[0].missing) == (2, 0)

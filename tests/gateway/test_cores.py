@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from gateway import cores
 
 
 @pytest.fixture
-def eight(monkeypatch):
+def eight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
 
 
@@ -26,10 +27,10 @@ def eight(monkeypatch):
         ("100000 0\n", 8),
     ],
 )
-def test_cores_are_bounded_by_the_containers_limit(tmp_path, eight, cpu_max, expected):
+def test_cores_are_bounded_by_the_containers_limit(tmp_path: Path, eight: None, cpu_max: str, expected: int) -> None:
     (tmp_path / "cpu.max").write_text(cpu_max)
     assert cores.count(tmp_path / "cpu.max") == expected
 
 
-def test_without_such_a_limit_all_cores_count(tmp_path, eight):
+def test_without_such_a_limit_all_cores_count(tmp_path: Path, eight: None) -> None:
     assert cores.count(tmp_path / "none") == 8

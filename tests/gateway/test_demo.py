@@ -172,8 +172,8 @@ def test_large_numbers_are_read_to_the_byte() -> None:
 def test_meters_are_means_over_the_brokers() -> None:
     metrics = Metrics()
     metrics.know_topics(("clicks", "logs"))
-    topics = (TopicRate("clicks", 400.0, 500.0, False), TopicRate("logs", 10.0, None, False))
-    other = (TopicRate("clicks", 600.0, 500.0, True),)
+    topics = [TopicRate("clicks", 400.0, 500.0, False), TopicRate("logs", 10.0, None, False)]
+    other = [TopicRate("clicks", 600.0, 500.0, True)]
     brokers = (BrokerRate(1, 410.0, 0, 0, 1_000.0, topics), BrokerRate(2, 600.0, 0, 0, 1_000.0, other))
     metrics.set_rates(Rates(brokers))
     meters = demo_sums.read_meters(metrics.text().decode())
@@ -210,8 +210,8 @@ def test_the_audits_json_is_read_by_topic_and_outcome() -> None:
     assert (count["clicks"].repeats, count["clicks"].finally_dropped) == (20, 480)
 
 
-def test_what_was_sent_again_is_not_dropped() -> None:
-    """Whatever became of it then: each rejection is matched by the next attempt."""
+def test_bytes_that_were_sent_again_are_not_dropped() -> None:
+    """Each rejection is matched by the next attempt, whatever its outcome."""
     outcomes = Outcomes()
     outcomes.add("rejected", "topic-threshold", 300, 3, 0)
     outcomes.add("rejected", "topic-threshold", 300, 3, 300)
@@ -257,7 +257,7 @@ def test_a_difference_in_any_outcome_is_found(outcome: str) -> None:
     assert difference.startswith(f"logs, {outcome} bytes: /metrics ")
 
 
-def test_a_difference_in_what_was_sent_again_is_found() -> None:
+def test_a_difference_in_repeats_is_found() -> None:
     counts = witnesses()
     counts["usage log"]["clicks"].repeats += 7
     assert demo.find_differences(sums_of(), counts) == ["clicks, repeats: /metrics 120, usage log 127"]

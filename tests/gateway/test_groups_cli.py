@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
 from gateway import channel, cli
 from gateway.commands import asking, groups, policies
-from gateway.control.rest.rights import Rights
+from gateway.control.access.gate import Gate
+from gateway.control.access.holders import Holders
 from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.lines import GroupRate
-from policies.policy_set import PolicyKey, PolicySet
-from tests.gateway.test_explain_cli import gateway, out  # noqa: F401  the server as a fixture
-from tests.gateway.test_rest import MB
+from policies.groups.names import GROUP_KEYS
+from policies.policy_set import PolicySet
+from policies.policy_values import PolicyKey
+from tests.gateway.test_explain_cli import out
+from tests.gateway.test_rest import MB, Server
 
 TOKEN = "0123456789abcdef"
 
 
 @pytest.fixture(autouse=True)
-def bare(gateway, monkeypatch):  # noqa: F811
+def bare(gateway: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.policies.policies = PolicySet()
     monkeypatch.delenv("PRODUCE_GATEWAY_TOKEN_FILE", raising=False)
 
 
-def run(server, *args, code=0):
+def run(server: Server, *args: str, code: int = 0) -> None:
     assert groups.main([*args, "--url", server.url]) == code
 
 
-def failed(server, capsys, *args):
+def failed(server: Server, capsys: pytest.CaptureFixture[str], *args: str) -> str:
     run(server, *args, code=1)
     said = capsys.readouterr()
     assert said.out == ""
@@ -38,7 +41,7 @@ def failed(server, capsys, *args):
     return line
 
 
-def test_a_group_from_beginning_to_end(gateway, capsys):  # noqa: F811
+def test_a_group_from_beginning_to_end(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     run(gateway, "list")
     assert out(capsys)[0].startswith("there are no resource groups: produce-gateway groups set NAME")
     run(gateway, "set", "gold", "--publish-bytes", "12MB", "--dispatch-msgs", "200000")
@@ -72,7 +75,21 @@ def test_a_group_from_beginning_to_end(gateway, capsys):  # noqa: F811
     assert {source.door for source in gateway.policies.sources} == {"rest"}
 
 
-def test_what_is_used_by_all_gateways_and_here(gateway, capsys):  # noqa: F811
+def test_limits_have_an_end(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    run(gateway, "set", "gold", "--publish-bytes", "12MB", "--until", "2999-01-01T00:00:00Z")
+    assert out(capsys)[:2] == [
+        "publishRateInBytes of group gold: none -> 12,000,000 bytes/s until 2999-01-01T00:00:00Z",
+        "group gold: none -> exists",
+    ]
+    assert "says when limits end: give one of" in failed(gateway, capsys, "set", "gold", "--until", "2h")
+    assert policies.main(["history", "--url", gateway.url]) == 0
+    first, second = out(capsys)
+    assert first.startswith("2023-11-14T22:13:20Z version 1: ")
+    assert "-> 12,000,000 bytes/s until 2999-01-01T00:00:00Z, by " in first + second
+    assert " via rest from 127.0.0.1:" in first
+
+
+def test_the_usage_of_all_gateways_and_of_this_one(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.policies.policies = PolicySet(
         {PolicyKey.of_group("gold", "publishRateInBytes"): 12.0 * MB, PolicyKey.of_group("rest"): 1.0}
     )
@@ -94,7 +111,7 @@ def test_what_is_used_by_all_gateways_and_here(gateway, capsys):  # noqa: F811
     )
 
 
-def test_json_is_the_answer_itself(gateway, capsys):  # noqa: F811
+def test_json_is_the_answer_itself(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     for args, key in (
         (["set", "gold"], "version"), (["get", "gold"], "publishRateInMsgs"), (["list"], "groups"),
         (["usage"], "groups"), (["delete", "gold"], "changes"),
@@ -103,7 +120,7 @@ def test_json_is_the_answer_itself(gateway, capsys):  # noqa: F811
         assert key in json.loads("\n".join(out(capsys)))
 
 
-def test_errors_are_one_line(gateway, capsys):  # noqa: F811
+def test_errors_are_one_line(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no group gold: PUT here creates it" in failed(gateway, capsys, "get", "gold")
     assert "namespace a/b: there is no group gold: create it first" in failed(
         gateway, capsys, "attach", "gold", "--namespace", "a/b"
@@ -115,7 +132,7 @@ def test_errors_are_one_line(gateway, capsys):  # noqa: F811
     run(gateway, "attach", "gold", "--tenant", "a")
     capsys.readouterr()
     assert "in use by tenant a" in failed(gateway, capsys, "delete", "gold")
-    closed = SimpleNamespace(url="http://127.0.0.1:1")
+    closed = Server()
     assert "can't be asked" in failed(closed, capsys, "list")
 
 
@@ -131,7 +148,9 @@ def test_errors_are_one_line(gateway, capsys):  # noqa: F811
         (["list", "gateway.yaml", "--url", "http://x"], "CONFIG and --url both say where the gateway is"),
     ],
 )
-def test_a_wrong_command_line_says_what_is_wrong(capsys, args, text):
+def test_a_wrong_command_line_says_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], args: list[str], text: str
+) -> None:
     with pytest.raises(SystemExit) as error:
         cli.main(["groups", *args])
     assert error.value.code == 2
@@ -141,8 +160,10 @@ def test_a_wrong_command_line_says_what_is_wrong(capsys, args, text):
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def test_commands_send_the_token_from_wherever_it_is(gateway, capsys, tmp_path, monkeypatch):  # noqa: F811
-    gateway.give_rights(Rights([TOKEN]))
+def test_commands_send_the_token_from_wherever_it_is(
+    gateway: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.give_gate(Gate(Holders([TOKEN])))
     assert "admin.tokens or admin.token_file; commands take --token-file" in failed(gateway, capsys, "set", "gold")
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
@@ -155,13 +176,15 @@ def test_commands_send_the_token_from_wherever_it_is(gateway, capsys, tmp_path, 
     assert "publishRateInBytes of group silver: none -> 1,000,000 bytes/s" in out(capsys)
     monkeypatch.delenv("PRODUCE_GATEWAY_TOKEN_FILE")
     assert policies.main(["apply", str(document), "--url", gateway.url]) == 1
-    assert "Forbidden: admin rights are needed" in capsys.readouterr().err
+    assert "Unauthorized: operator rights are needed" in capsys.readouterr().err
     assert policies.main(["show", "--url", gateway.url]) == 0  # reading is open, as before
 
 
 @pytest.mark.parametrize("where", ["tokens: [0123456789abcdef]", "token_file: {file}"])
-def test_the_configuration_has_the_token_as_well(gateway, capsys, tmp_path, where):  # noqa: F811
-    gateway.give_rights(Rights([TOKEN]))
+def test_the_configuration_has_the_token_as_well(
+    gateway: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path, where: str
+) -> None:
+    gateway.give_gate(Gate(Holders([TOKEN])))
     file, config = tmp_path / "token", tmp_path / "gateway.yaml"
     file.write_text(TOKEN)
     config.write_text(
@@ -171,7 +194,9 @@ def test_the_configuration_has_the_token_as_well(gateway, capsys, tmp_path, wher
     assert out(capsys)[-1] == "version 1"
 
 
-def test_a_token_file_that_can_not_be_used_is_one_line(gateway, capsys, tmp_path):  # noqa: F811
+def test_a_token_file_that_can_not_be_used_is_one_line(
+    gateway: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     missing = tmp_path / "missing"
     line = failed(gateway, capsys, "get", "gold", "--token-file", str(missing))
     assert line == f"{missing}: No such file or directory"
@@ -180,6 +205,15 @@ def test_a_token_file_that_can_not_be_used_is_one_line(gateway, capsys, tmp_path
     assert line.startswith(f"{missing}: line 1: a token has 16 to 4096 characters, not 5")
 
 
-def test_names_can_not_command_the_terminal(gateway, capsys):  # noqa: F811
-    answer = {"mode": "enforce", "warnings": ["\x1b[2J"], "groups": {}}
+def test_names_can_not_command_the_terminal(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {"mode": "enforce", "enforce_percent": 100, "warnings": ["\x1b[2J"], "groups": {}}
     assert all(char.isprintable() for line in asking.shown("x", answer, groups._describe) for char in line)
+
+
+def test_a_list_says_for_how_many_of_the_clients_groups_are_enforced() -> None:
+    group = {"rates": {key: {"limit": None} for key in GROUP_KEYS}, "tenants": [], "namespaces": []}
+    answer = {"mode": "enforce", "enforce_percent": 0.5, "warnings": [], "groups": {"gold": group}}
+    note = "enforce_percent 0.5: all other clients are not limited, only counted"
+    assert groups._describe(answer)[-1] == note
+    assert note not in groups._describe({**answer, "mode": "observe"})
+    assert note not in groups._describe({**answer, "enforce_percent": 100.0})

@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-import http.server
 import socket
-import threading
 import time
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 
 import pytest
 
 from gateway.commands import asking
 from gateway.http_client import AnswerTooLarge, HttpError, fetch
+from tests.background import Handler, serving, url_of
 
 Asked = list[tuple[str, str | None]]
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Sends everybody on to itself, but for /large; keeps what was asked."""
+class Kept(Handler):
+    """Redirects every request but /large to itself; keeps the requests."""
 
     asked: Asked
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
-        self.send_response(200 if self.path == "/large" else 302)
-        self.send_header("Location", "/elsewhere")
-        self.end_headers()
-        self.wfile.write(b" " * 1000)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(200 if self.path == "/large" else 302, b" " * 1000, {"Location": "/elsewhere"})
 
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, Asked]]:
     asked: Asked = []
-    kind = type("Kept", (Handler,), {"asked": asked})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
+    kind = type("Kept", (Kept,), {"asked": asked})
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), kind)) as server:
+        yield url_of(server), asked
 
 
 def test_no_command_follows_a_redirect_with_its_token(server: tuple[str, Asked]) -> None:
     url, asked = server
     with pytest.raises(asking.CannotAsk, match="answers 302"):
-        asking.ask(url, "/v1/storage", token="secret")
+        asking.ask(asking.Place(url, "secret"), "/v1/storage")
     assert asked == [("/v1/storage", "Bearer secret")]
 
 
@@ -75,7 +65,7 @@ def test_proxies_are_used_only_where_they_are_asked_for(
 
 
 @pytest.mark.parametrize("url", ["http://", "http://[", "http://127.0.0.1:x/", "ftp://127.0.0.1/", "http://a b/"])
-def test_what_is_not_an_address_is_an_error(url: str) -> None:
+def test_a_text_that_is_not_an_address_is_an_error(url: str) -> None:
     with pytest.raises(HttpError) as error:
         fetch(url, timeout_s=10, max_bytes=1)
     assert str(error.value)

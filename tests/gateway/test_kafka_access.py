@@ -35,7 +35,7 @@ def test_nothing_given_is_plaintext() -> None:
 @pytest.mark.parametrize("key", ["sasl.mechanism", "sasl.mechanisms"])
 def test_sasl_by_either_name(key: str) -> None:
     given = {"security.protocol": "sasl_plaintext", key: "scram-sha-512", "sasl.username": "u", "sasl.password": "p"}
-    assert access_of(given) == Access("produce-gateway", None, Credentials("SCRAM-SHA-512", "u", "p"))
+    assert access_of(given) == Access("produce-gateway", None, Credentials("SCRAM-SHA-512", "u", "p"), None, True)
 
 
 def test_how_librdkafka_uses_its_sockets_is_passed_over() -> None:
@@ -50,11 +50,13 @@ def test_an_unknown_property_is_named_beside_those_that_are_known() -> None:
     assert "/trust.jks" not in said  # it might be a password
 
 
-def test_what_can_be_said_of_sasl_without_connecting() -> None:
+def test_mistakes_of_sasl_are_found_without_connecting() -> None:
     assert refused(security_protocol="TLS").startswith("security.protocol: must be one of PLAINTEXT, SSL,")
     assert refused(security_protocol="SASL_SSL").startswith("sasl.mechanism: must be one of PLAIN,")
+    gssapi = refused(security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI")
+    assert gssapi.startswith("sasl.mechanism: must be one of PLAIN,")
     bearer = refused(security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER")
-    assert bearer.startswith("sasl.mechanism: must be one of PLAIN,")
+    assert bearer.startswith("sasl.oauthbearer.method: must be oidc")
     plain = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
     assert refused(**plain, sasl_password="hidden") == "sasl.username: needed with sasl.mechanism PLAIN"
     assert refused(**plain, sasl_username="u") == "sasl.password: needed with sasl.mechanism PLAIN"
@@ -92,11 +94,13 @@ def test_files_of_tls_are_tried_without_connecting(pki: Path, tmp_path: Path) ->
     nothing, text = str(tmp_path / "nothing.pem"), tmp_path / "text.pem"
     text.write_text("no certificate")
     assert refused(security_protocol="SSL", ssl_ca_location=nothing) == (
-        f"ssl.ca.location: {nothing}: No such file or directory"
+        f"ssl.ca.location: {nothing} can't be read: No such file or directory"
     )
-    assert refused(security_protocol="SSL", ssl_ca_location=str(text)).startswith(f"ssl.ca.location: {text}: ")
+    assert refused(security_protocol="SSL", ssl_ca_location=str(text)).startswith(
+        f"ssl.ca.location: {text} has no certificate in PEM"
+    )
     own = {"security_protocol": "SSL", "ssl_certificate_location": str(pki / "cert.pem")}
-    assert refused(**own, ssl_key_location=nothing).startswith(f"ssl.key.location: {nothing}: No such")
+    assert refused(**own, ssl_key_location=nothing).startswith(f"ssl.key.location: {nothing} can't be read: No such")
     assert refused(security_protocol="SSL", ssl_key_location=nothing).startswith("ssl.certificate.location: needed")
     assert "ssl.key.password" in refused(**own, ssl_key_location=str(pki / "locked.pem"))
     wrong = refused(**own, ssl_key_location=str(pki / "locked.pem"), ssl_key_password="wrong-one")
@@ -104,6 +108,16 @@ def test_files_of_tls_are_tried_without_connecting(pki: Path, tmp_path: Path) ->
     assert "wrong-one" not in wrong
     given = {key.replace("_", "."): value for key, value in own.items()}
     tls({**given, "ssl.key.location": str(pki / "locked.pem"), "ssl.key.password": "secret"})
+
+
+def test_certificate_and_key_as_text_reach_no_disk(pki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"security.protocol": "SSL", "ssl.certificate.pem": (pki / "cert.pem").read_text()}
+    locked = (pki / "locked.pem").read_text()
+    with pytest.raises(InvalidProperties, match=r"^ssl\.key\.password: is needed, because the key in it is encrypted$"):
+        access_of(given | {"ssl.key.pem": locked})
+    before = set(Path("/proc/self/fd").iterdir())
+    assert tls(given | {"ssl.key.pem": locked, "ssl.key.password": "secret"}).cert_store_stats()["x509_ca"] >= 0
+    assert len(set(Path("/proc/self/fd").iterdir())) == len(before)
 
 
 def test_tls_files_that_vanish_later_fail_the_question_only(pki: Path, tmp_path: Path) -> None:

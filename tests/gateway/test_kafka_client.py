@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from protocol.handshake import (
     SaslAuthenticateAnswer,
     SaslHandshakeAnswer,
 )
+from tests.background import accepting
 
 Answer = Callable[[int, int, bytes], bytes]  # of api key, version, frame without its size
 VERSIONS = ((api.METADATA, 0, 13), (api.SASL_HANDSHAKE, 0, 1), (api.SASL_AUTHENTICATE, 0, 2))
@@ -39,27 +39,17 @@ PLAIN = {
 }
 
 
-@contextmanager
-def broker(answer: Answer) -> Iterator[str]:
-    """The address of one that takes a connection at a time."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def broker(answer: Answer) -> AbstractContextManager[str]:
+    """The address of a server that accepts one connection at a time."""
 
-        def serve() -> None:
-            while True:
-                try:
-                    sock, _ = server.accept()
-                except OSError:
-                    return
-                with sock, sock.makefile("rb") as reader:
-                    while head := reader.read(4):
-                        frame = reader.read(struct.unpack(">i", head)[0])
-                        sock.sendall(answer(*struct.unpack_from(">hh", frame), frame))
+    def serve(sock: socket.socket) -> None:
+        with sock.makefile("rb") as reader:
+            while head := reader.read(4):
+                frame = reader.read(struct.unpack(">i", head)[0])
+                key, version = struct.unpack_from(">hh", frame)
+                sock.sendall(answer(key, version, frame))
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    return accepting(serve)
 
 
 def written(spoken: Api[Any, Any], answer: Any, version: int, frame: bytes) -> bytes:
@@ -134,7 +124,7 @@ def test_a_request_that_the_broker_does_not_have(versions: tuple[ApiVersion, ...
     [
         (b"\0\0\3\xe9", "a size of 1,001 bytes"),
         (b"\xff\xff\xff\xff", "a negative size"),
-        (b"\0\0\0\4\0\0\0\x09", "not what a broker answers: "),
+        (b"\0\0\0\4\0\0\0\x09", "no answer of a broker: "),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP response"),
     ],
 )
@@ -191,7 +181,7 @@ def test_a_mechanism_that_the_broker_does_not_have_and_those_that_it_has() -> No
         assert why(address, PLAIN) == "error 33 (UNSUPPORTED_SASL_MECHANISM): it has OAUTHBEARER, GSSAPI"
 
 
-def test_why_a_broker_refuses() -> None:
+def test_a_broker_that_refuses_gives_its_reason() -> None:
     refused = SaslAuthenticateAnswer(api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"], "Invalid\nname", b"", 0)
     with broker(authenticating(WELCOME, refused)) as address:
         assert why(address, PLAIN) == "error 58 (SASL_AUTHENTICATION_FAILED): Invalid name"
@@ -222,6 +212,6 @@ def test_all_brokers_are_asked_and_the_first_few_of_those_that_fail_are_named() 
 
 
 @pytest.mark.parametrize("servers", ["", " , ", "host", ":9092", "host:port", "host:0", "host:65536"])
-def test_what_is_no_address(servers: str) -> None:
+def test_texts_that_are_no_address(servers: str) -> None:
     with pytest.raises(NoAnswer, match=r"^bootstrap servers"):
         ask(servers)

@@ -17,7 +17,7 @@ HERE = Present("id", frozenset({0}))
 
 
 class Looking(InternalTopic):
-    """A topic that is as the test says, once the test lets a look come back."""
+    """A topic in the state that the test sets; a look at it returns when the test allows it."""
 
     def __init__(self, found: Found) -> None:
         super().__init__({"bootstrap.servers": "127.0.0.1:1"}, "topic", Spec({}))
@@ -54,7 +54,7 @@ def test_a_look_in_the_background_is_told_once(found: Found) -> None:
     assert topic.looks == 1
 
 
-def test_what_happens_during_a_look_leads_to_another_one() -> None:
+def test_an_event_during_a_look_leads_to_another_one() -> None:
     topic = Looking(HERE)
     topic.poll()
     topic.hurry()
@@ -100,7 +100,7 @@ def test_each_kind_is_logged_once_until_all_is_well_again(troubles: Troubles, ca
     ]
 
 
-def test_what_isn_t_so_yet_is_a_problem_without_a_complaint(
+def test_a_state_that_isn_t_reached_yet_is_a_problem_without_a_complaint(
     troubles: Troubles, caplog: pytest.LogCaptureFixture
 ) -> None:
     troubles.expect("unread", "not read yet")

@@ -96,7 +96,7 @@ def sasl(jaas: str, mechanism: str = "PLAIN") -> dict[str, str]:
         ),
     ],
 )
-def test_jaas_says_who(jaas: str, user: str, password: str) -> None:
+def test_jaas_names_user_and_password(jaas: str, user: str, password: str) -> None:
     assert translate(sasl(jaas)).properties == {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -136,7 +136,7 @@ def test_scram(mechanism: str) -> None:
         ({"request.timeout.ms": "soon"}, "request.timeout.ms: must be a number"),
     ],
 )
-def test_what_cant_be_had_is_one_line_without_secrets(java: dict[str, str], why: str) -> None:
+def test_a_property_that_cant_be_had_is_one_line_without_secrets(java: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidFile) as caught:
         translate(java)
     assert why in str(caught.value)
@@ -166,7 +166,7 @@ def test_tls_with_pem_files() -> None:
     assert translate(inline).properties["ssl.ca.pem"] == "-----BEGIN"
 
 
-def test_what_other_clients_need_is_left_alone() -> None:
+def test_properties_that_other_clients_need_are_left_alone() -> None:
     java = {
         "bootstrap.servers": "x:1",
         "acks": "all",

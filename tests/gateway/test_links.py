@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
+from gateway.channel import LATENCY_BOUNDS
 from gateway.data.budget import Account
+from gateway.data.farewell import LINGER_S
 from gateway.data.in_flight import MAX_PENDING
-from gateway.data.links import Link
+from gateway.data.links import GRACE_S, Link
 from gateway.data.reactor import Reactor, SelectorPoller
 from gateway.data.session import Session
 from policies.verdict import DELAY, Verdict
+from tests.background import until
 from tests.gateway.play import Play, answer, decode_answer, other_answer, other_request, request, size_of
 
 DEADLINE_S = 20
@@ -29,7 +33,9 @@ class Stage:
     def __init__(self, play: Play, max_buffered_bytes: int = 2**26) -> None:
         self.play = play
         self.bugs: list[Exception] = []
-        self.reactor: Reactor[Link] = Reactor(max_buffered_bytes, lambda _, bug: self.bugs.append(bug))
+        self.reactor: Reactor[Link] = Reactor(
+            max_buffered_bytes, lambda _, bug: self.bugs.append(bug), latencies=play.world.ledger.latencies
+        )
         self.streams: list[trio.SocketStream] = []
 
     def connect(self, *, small: bool = False) -> tuple[Link, trio.SocketStream, trio.SocketStream]:
@@ -42,11 +48,6 @@ class Stage:
         link.open()
         self.streams += (c_far, u_far)
         return link, c_far, u_far
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(DEADLINE_S):
-            while not condition():
-                await trio.lowlevel.checkpoint()
 
 
 def _tcp_pair(small: bool) -> tuple[socket.socket, trio.SocketStream]:
@@ -122,7 +123,7 @@ async def test_large_requests_pass_whole_and_their_memory_is_given_back(size: in
             nursery.start_soon(client.send_all, frame + request(2))
             assert await receive_exactly(broker, len(frame)) == frame
             assert await receive_exactly(broker, len(request(2))) == request(2)
-        await stage.until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used == 0)
 
 
 async def test_a_large_answer_streams_through_in_bounded_memory() -> None:
@@ -146,7 +147,7 @@ async def test_a_broker_that_does_not_read_stops_the_client() -> None:
     async with staged() as stage, trio.open_nursery() as nursery:
         link, client, _ = stage.connect(small=True)
         nursery.start_soon(client.send_all, 1000 * request(1, values=(bytes(20_000),)))
-        await stage.until(lambda: bool(link.upstream.outbound.pieces))
+        await until(lambda: link.upstream.outbound.pieces)
         for _ in range(50):  # whatever else may happen happens now
             await trio.lowlevel.checkpoint()
         assert stage.reactor.budget.used < 2_000_000
@@ -160,7 +161,7 @@ async def test_a_client_that_does_not_read_its_answers_stops_the_broker_and_itse
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
         nursery.start_soon(broker.send_all, other_answer(1, bytes(50_000_000)))
-        await stage.until(lambda: bool(link.client.outbound.pieces))
+        await until(lambda: link.client.outbound.pieces)
         nursery.start_soon(client.send_all, 100_000 * other_request(2))
         for _ in range(50):
             await trio.lowlevel.checkpoint()
@@ -169,7 +170,7 @@ async def test_a_client_that_does_not_read_its_answers_stops_the_broker_and_itse
         nursery.cancel_scope.cancel()
 
 
-async def test_what_was_asked_before_a_half_close_is_answered() -> None:
+async def test_requests_before_a_half_close_are_answered() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
@@ -180,7 +181,7 @@ async def test_what_was_asked_before_a_half_close_is_answered() -> None:
         await broker.aclose()
         assert await receive_exactly(client, len(answer(1))) == answer(1)
         assert await client.receive_some(1) == b""
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
 
 
 async def test_acks_0_sent_before_a_close_is_forwarded() -> None:
@@ -201,7 +202,7 @@ async def test_a_broker_that_closes_closes_the_client_behind_its_last_answer() -
         await broker.aclose()
         assert await receive_exactly(client, len(answer(1))) == answer(1)
         assert await client.receive_some(1) == b""
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
         rows = stage.play.rows()
         assert rows["clicks", "accepted", ""][2] == 1
         assert rows["clicks", "unanswered", ""][2] == 1
@@ -247,7 +248,7 @@ async def test_a_half_sent_frame_without_progress_is_closed_after_the_deadline()
     async with staged() as stage:
         link, client, _ = stage.connect()
         await client.send_all(request(1)[:40])
-        await stage.until(lambda: link.client.inbound.partial == 40)
+        await until(lambda: link.client.inbound.partial == 40)
         now = trio.current_time()
         settings = stage.play.world.settings
         link.check_progress(now, settings)
@@ -262,10 +263,10 @@ async def test_a_frame_waits_for_memory_in_turn_and_gets_it() -> None:
         second, two, two_broker = stage.connect()
         frame = request(1, values=(bytes(1_000_000),))
         await one.send_all(frame[:500_000])
-        await stage.until(lambda: stage.reactor.budget.used >= 1_000_000)
+        await until(lambda: stage.reactor.budget.used >= 1_000_000)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(two.send_all, frame)
-            await stage.until(lambda: second.client.inbound.waiting)
+            await until(lambda: second.client.inbound.waiting)
             nursery.start_soon(one.send_all, frame[500_000:])
             assert await receive_exactly(one_broker, len(frame)) == frame
             assert await receive_exactly(two_broker, len(frame)) == frame
@@ -275,17 +276,51 @@ async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:
     play = Play(total=100.0, topics={"clicks": 50.0}).named().overload()
     async with staged(play) as stage:
         link, client, broker = stage.connect()
-        link.session.gate.software = ("apache-kafka-java", "4.1.0")
+        link.session.client.software = ("apache-kafka-java", "4.1.0")
         await client.send_all(request(1))
         frame = await receive_exactly(client, 4)
         rest = await receive_exactly(client, struct.unpack(">i", frame)[0])
         assert decode_answer(frame + rest)[2]["clicks", 0][0] == 89
         link.session.hold.mute_until = trio.current_time() + 0.3
         await client.send_all(request(2, {"free": [0]}))
-        await stage.until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.held is not None)
         assert link.is_muted
         assert await receive_exactly(broker, len(request(2, {"free": [0]}))) == request(2, {"free": [0]})
         assert trio.current_time() >= link.session.hold.mute_until
+
+
+async def test_a_wait_for_a_limit_is_measured_and_is_no_part_of_the_broker_s_round_trip() -> None:
+    play = Play()
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        hold = link.session.hold
+        hold.mute_until, hold.why = trio.current_time() + 0.6, "topic-threshold"
+        await client.send_all(request(1))
+        await receive_exactly(broker, len(request(1)))
+        await broker.send_all(answer(1))
+        await receive_exactly(client, len(answer(1)))
+        await until(lambda: not play.world.ledger.latencies.answered)
+        said = play.world.ledger.latencies.take(1.0, 0.0)
+    long = LATENCY_BOUNDS.index(0.5)
+    assert sum(said.requests.counts) == sum(said.requests.counts[long + 1 :]) == 1
+    assert said.waits.keys() == {"topic-threshold"}
+    assert sum(said.waits["topic-threshold"].counts[long + 1 :]) == 1
+    assert said.waits["topic-threshold"].total <= said.requests.total
+    assert sum(said.round_trips[1].counts) == 1
+    assert said.round_trips[1].total <= said.requests.total - 0.5
+
+
+async def test_a_request_that_is_not_held_by_a_limit_has_no_wait() -> None:
+    play = Play()
+    async with staged(play) as stage:
+        _, client, broker = stage.connect()
+        await client.send_all(request(1) + request(2))
+        await receive_exactly(broker, len(request(1) + request(2)))
+        await broker.send_all(answer(1) + answer(2))
+        await receive_exactly(client, len(answer(1) + answer(2)))
+        await until(lambda: not play.world.ledger.latencies.answered)
+        said = play.world.ledger.latencies.take(1.0, 0.0)
+    assert (sum(said.requests.counts), sum(said.round_trips[1].counts), said.waits) == (2, 2, {})
 
 
 class Slow:
@@ -295,13 +330,13 @@ class Slow:
         return Verdict(DELAY, "slow", 20, "slowly")
 
 
-async def test_a_queue_that_never_empties_does_not_age_what_is_young() -> None:
+async def test_a_queue_that_never_empties_does_not_age_young_requests() -> None:
     # Else a client that pipelines into a steady delay has its requests rejected after 15 s, each waited for a moment.
     async with staged() as stage:
         stage.play.world.plugins = [Slow()]
         link, client, broker = stage.connect()
         await client.send_all(5 * request(1))
-        await stage.until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.held is not None)
         start = trio.current_time()
         link.session.hold.drained_at = start - 14
         for _ in range(6):
@@ -348,10 +383,10 @@ async def test_a_muted_link_whose_peer_resets_costs_no_events() -> None:
         link, client, _ = stage.connect()
         link.session.hold.mute_until = trio.current_time() + 3600
         await client.send_all(request(1))
-        await stage.until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.held is not None)
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.socket.close()
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
 
 
@@ -363,14 +398,107 @@ async def test_drain_answers_what_is_in_flight_and_then_closes() -> None:
         await receive_exactly(broker, len(request(1)))
         now = trio.current_time()
         for one in (link, idle):
-            one.drain(now)
+            one.end_gently("disconnects_drain", now)
         stage.reactor.settle(now)
-        assert idle.closed
         assert await idle_client.receive_some(1) == b""
+        await idle_client.aclose()
+        await until(lambda: idle.closed)
         assert not link.closed
         await broker.send_all(answer(1))
         assert await receive_exactly(client, len(answer(1))) == answer(1)
         assert await client.receive_some(1) == b""
+        await client.aclose()
+        await until(lambda: link.closed)
+        assert stage.play.world.ledger.counts["disconnects_drain"] == 2
+
+
+async def test_what_a_client_had_sent_before_it_knew_of_the_end_is_lost_to_nobody() -> None:
+    """acks=0 gets to the broker; all else is not forwarded, so its client may send it elsewhere; and no reset takes the
+    last answer away.
+    """
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1))
+        await receive_exactly(broker, len(request(1)))
+        link.end_gently("disconnects_drain", trio.current_time())
+        await client.send_all(other_request(2) + request(3) + request(4, acks=0) + request(5)[:20])
+        await broker.send_all(answer(1))
+        await broker.socket.send(b"")
+        assert await receive_exactly(broker, len(request(4, acks=0))) == request(4, acks=0)
+        assert await receive_exactly(client, len(answer(1))) == answer(1)
+        assert await client.receive_some(1) == b"", "the end, and no reset"
+        await client.aclose()
+        await until(lambda: link.closed)
+        assert await broker.receive_some(100) == b""
+        counts = dict(stage.play.world.ledger.counts)
+        assert (counts.get("disconnects_drain"), counts.get("requests_malformed", 0)) == (1, 0), counts
+        assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
+
+
+async def test_a_client_that_does_not_close_its_half_is_not_waited_for() -> None:
+    async with staged() as stage:
+        link, client, _ = stage.connect()
+        link.end_gently("disconnects_drain", trio.current_time() - LINGER_S)
+        link.on_ready(trio.current_time())
+        assert await client.receive_some(1) == b""
+        await until(lambda: link.closed)
+        assert stage.play.world.ledger.counts["disconnects_drain"] == 1
+
+
+@pytest.mark.parametrize("busy", ["idle", "in flight", "half a frame", "held", "not authenticated"])
+async def test_a_connection_past_its_age_ends_between_two_requests(busy: str) -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        settings = replace(stage.play.world.settings, max_connection_age_s=100.0, authentication_timeout_s=1000.0)
+        now = link._watch.opened_at
+        link.check_progress(now + 80.0, settings)
+        assert not link.finishing
+        if busy == "in flight":
+            await client.send_all(request(1))
+            await receive_exactly(broker, len(request(1)))
+        elif busy == "half a frame":
+            await client.send_all(request(1)[:20])
+            await until(lambda: link.client.inbound.partial)
+        elif busy == "held":
+            link.session.hold.mute_until = trio.current_time() + 3600
+            await client.send_all(request(1))
+            await until(lambda: link.parked.held is not None)
+        elif busy == "not authenticated":
+            stage.play.world.cluster.wants_sasl = True
+        link._watch.read_at = now + 115.0
+        link.check_progress(now + 115.0, settings)
+        assert bool(link.finishing) == (busy == "idle"), "none of them is between two requests"
+        if busy == "in flight":
+            await broker.send_all(answer(1))
+            await receive_exactly(client, len(answer(1)))
+            link.check_progress(now + 120.0, settings)
+            assert link.finishing
+        if busy == "not authenticated":
+            stage.play.world.cluster.wants_sasl = False
+        link.check_progress(now + 110.0 + GRACE_S + 1.0, settings)
+        assert link.finishing, "there was no such moment for long"
+        await client.aclose()
+        await until(lambda: link.closed)
+        assert stage.play.world.ledger.counts["disconnects_age"] == 1
+
+
+async def test_ages_of_connections_that_began_together_are_spread() -> None:
+    async with staged() as stage:
+        links = [stage.connect()[0] for _ in range(40)]
+        settings = replace(stage.play.world.settings, max_connection_age_s=100.0, authentication_timeout_s=1000.0)
+        ended: set[int] = set()
+        for age in range(80, 121):
+            now = links[0]._watch.opened_at + age
+            for link in links:
+                link._watch.read_at = now
+                if not link.finishing:
+                    link.check_progress(now, settings)
+                    if link.finishing:
+                        ended.add(age)
+        assert all(link.finishing for link in links)
+        assert min(ended) >= 90
+        assert max(ended) <= 111
+        assert len(ended) > 8
 
 
 async def test_an_unexpected_error_ends_its_own_link_only() -> None:
@@ -379,7 +507,7 @@ async def test_an_unexpected_error_ends_its_own_link_only() -> None:
         _, fine, fine_broker = stage.connect()
         broken.session.gate.fence = None  # type: ignore[assignment]
         await client.send_all(request(1))
-        await stage.until(lambda: broken.closed)
+        await until(lambda: broken.closed)
         assert [type(bug) for bug in stage.bugs] == [AttributeError]
         stage.bugs.clear()
         await fine.send_all(request(1))
@@ -398,13 +526,13 @@ async def test_the_reactor_works_without_epoll(monkeypatch: pytest.MonkeyPatch) 
         assert await receive_exactly(client, len(answer(1))) == answer(1)
 
 
-async def test_when_writes_are_not_paused_any_more_what_was_held_goes_on_without_waiting_for_its_time() -> None:
+async def test_when_writes_are_not_paused_any_more_held_requests_go_on_without_waiting_for_their_time() -> None:
     play = Play()
     play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
-        await stage.until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.held is not None)
         assert link.session.hold.until > trio.current_time() + 10
         play.engine.set_storage(1.0, "", 1.0)
         assert link.session.hold.resume(trio.current_time())
@@ -419,18 +547,18 @@ async def test_a_client_that_leaves_during_a_pause_has_its_request_discarded() -
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
-        await stage.until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.held is not None)
         await client.aclose()
         play.engine.set_storage(1.0, "", 1.0)
         link.session.hold.resume(trio.current_time())
         stage.reactor.call_soon(link)
         stage.reactor.settle(trio.current_time())
         await broker.aclose()
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
         assert play.rows() == {("clicks", "discarded", ""): (size_of(), 1, 1)}
 
 
-async def test_what_is_held_in_a_pause_reads_no_further_however_often_it_is_looked_at() -> None:
+async def test_a_link_held_in_a_pause_reads_no_further_however_often_it_is_looked_at() -> None:
     # All connections are held at once: each would read what its client can send, beyond any bound on memory.
     play = Play()
     play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
@@ -439,7 +567,7 @@ async def test_what_is_held_in_a_pause_reads_no_further_however_often_it_is_look
         stage.streams.remove(client)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, request(1, acks=0, values=(bytes(1000),)) * 3000)
-            await stage.until(lambda: link.parked.held is not None)
+            await until(lambda: link.parked.held is not None)
             held = stage.reactor.budget.used
             for _ in range(5):
                 link.session.hold.until = trio.current_time()
@@ -451,7 +579,7 @@ async def test_what_is_held_in_a_pause_reads_no_further_however_often_it_is_look
         client.socket.close()
 
 
-async def test_acks_0_held_in_a_pause_makes_room_for_those_who_are_not() -> None:
+async def test_acks_0_held_in_a_pause_makes_room_for_clients_that_are_not() -> None:
     play = Play(internal_client_ids=("ops",))
     play.engine.set_storage(0.0, "broker 2 volume /data is full", 0.0)
     large = (bytes(900_000),)
@@ -462,7 +590,7 @@ async def test_acks_0_held_in_a_pause_makes_room_for_those_who_are_not() -> None
                 link, client, _ = stage.connect()
                 held.append(link)
                 nursery.start_soon(client.send_all, request(1, acks=0, values=large))
-            await stage.until(lambda: stage.reactor.budget.has_waiters)
+            await until(lambda: stage.reactor.budget.has_waiters)
             _, client, broker = stage.connect()
             frame = request(1, values=large, client_id="ops")
             nursery.start_soon(client.send_all, frame)
@@ -471,3 +599,17 @@ async def test_acks_0_held_in_a_pause_makes_room_for_those_who_are_not() -> None
         assert play.rows()["clicks", "dropped", "acks0-limit"][2] > 0
         # acks=0 that comes later is not dropped for that
         assert not any(link.session.hold.memory_short for link in held)
+
+
+@pytest.mark.parametrize("more", [b"", b"\x15\x03\x03\0\x02\x02\x50"], ids=["one alert", "two"])
+async def test_a_broker_that_speaks_tls_is_named_with_the_right_setting(more: bytes) -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1))
+        await receive_exactly(broker, len(request(1)))
+        await broker.send_all(b"\x15\x03\x03\0\x02\x02\x0a" + more)
+        assert await client.receive_some(1) == b""
+        assert link.closed
+        ((level, line),) = stage.play.logs
+        assert level == "warning"
+        assert line.startswith("test:1: broker 1: connection closed: it speaks TLS (security.protocol must be SSL or")

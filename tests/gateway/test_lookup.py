@@ -9,7 +9,7 @@ from gateway.data.lookup import LOOKUP_S, Lookup
 MISSING = frozenset({b"\xee" * 16})
 
 
-def test_what_has_a_name_does_not_wait() -> None:
+def test_a_topic_that_has_a_name_does_not_wait() -> None:
     assert Lookup(Ledger()).look(frozenset(), -1, False, 5.0) is None
 
 
@@ -25,7 +25,7 @@ def test_the_broker_is_asked_once_and_has_its_time_to_answer() -> None:
     assert ledger.counts == {"topic_ids_unknown": 1}
 
 
-def test_an_answer_without_the_name_ends_the_wait_unless_nobody_can_be_told() -> None:
+def test_an_answer_without_the_name_ends_the_wait_unless_the_client_can_not_be_told() -> None:
     for acks in (-1, 0):
         lookup = Lookup(Ledger())
         lookup.look(MISSING, acks, False, 5.0)
@@ -52,7 +52,7 @@ def test_a_client_that_has_gone_waits_no_longer_than_one_answer() -> None:
     assert lookup.look(MISSING, 0, True, 5.0 + LOOKUP_S) is None
 
 
-def test_an_answer_that_comes_late_is_nobodys() -> None:
+def test_an_answer_that_comes_late_belongs_to_no_question() -> None:
     lookup = Lookup(Ledger())
     lookup.look(MISSING, -1, False, 5.0)
     first = lookup.correlation

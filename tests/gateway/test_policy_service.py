@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,34 @@ from pytest_trio import trio_fixture
 
 from gateway.control.policies.service import OUTCOMES, PolicyService
 from gateway.control.policies.store import Decide, FileStore, RetriedStore, StoreError, Written
+from gateway.control.policies.topic_log import MAX_HISTORY
 from gateway.policy_document import DocumentError
-from policies.policy_set import Op, PolicyError, PolicyKey, PolicySet, Source
-from policies.quotas.names import Entity, QuotaKey
-from policies.quotas.store import Alteration
+from policies.policy_records import BY_ITSELF, Past, Source
+from policies.policy_set import PolicySet
+from policies.policy_values import End, Op, PolicyError, PolicyKey
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.store import Op as QuotaOp
+from policies.thresholds.sums import Committed, Places
+from tests.background import until
 
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL = PolicyKey.of_broker()
 ALICE_SHARES = PolicyKey.of_quota(Entity("alice"), QuotaKey("producer_byte_rate", "shares"))
 BASE = {TOTAL: 12.0, CLICKS: 5.0}
 ALICE = Source("User:alice", "kafka", "127.0.0.1:5")
+AT_S = 1_700_000_000.0  # Unix time when trio's clock begins
+HOUR_MS = 3_600_000
 
 
 class Metrics:
-    """What a service says to be shown."""
+    """What a service shows."""
 
     def __init__(self) -> None:
         self.version = -1
         self.up = False
         self.outcomes = dict.fromkeys(OUTCOMES, 0)
+        self.excess: dict[str, float] = {}
 
     def show_policy_version(self, version: int) -> None:
         self.version = version
@@ -46,19 +54,34 @@ class Metrics:
     def show_policy_store(self, up: bool) -> None:
         self.up = up
 
+    def show_committed(self, committed: Mapping[str, Committed]) -> None:
+        self.excess = {broker: each.excess for broker, each in committed.items()}
+
     def count_policy_change(self, outcome: str) -> None:
         self.outcomes[outcome] += 1
 
 
 class Gateway:
-    """A service that runs, and what it told."""
+    """A running service, and what it told workers."""
 
     def __init__(self, path: Path, nursery: trio.Nursery, base: dict[PolicyKey, float] | None = None) -> None:
         self.metrics = Metrics()
         self.told: list[PolicySet] = []
-        self.gone: frozenset[str] = frozenset()
+        self.places: Places | None = None
         self.store = FileStore(path, BASE if base is None else base)
-        self.service = PolicyService(self.store, self.metrics, self.told.append, lambda: self.gone)
+        self.fresh: Places | None = None
+        self.upstream = QuotaStore()
+        self.is_sure = True  # what time it is
+        self.service = PolicyService(
+            self.store,
+            self.metrics,
+            self.told.append,
+            lambda: self.places,
+            self.refresh,
+            self.look_upstream,
+            self.clock,
+            lambda: self.is_sure,
+        )
         self._nursery = nursery
 
     async def start(self) -> Gateway:
@@ -66,8 +89,19 @@ class Gateway:
         await self.service.loaded.wait()
         return self
 
+    def clock(self) -> float:
+        return AT_S + trio.current_time()
+
+    async def refresh(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.places = self.fresh or self.places
+
+    async def look_upstream(self) -> QuotaStore | None:
+        await trio.lowlevel.checkpoint()
+        return self.upstream
+
     @property
-    def topics(self) -> dict[str, float]:
+    def topics(self) -> Mapping[str, float]:
         return self.service.policies.topics()
 
 
@@ -85,11 +119,6 @@ def content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await trio.lowlevel.checkpoint()
-
-
 def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -97,7 +126,9 @@ def lines(path: Path) -> list[Any]:
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-async def test_who_has_the_answer_finds_his_change_in_force_told_and_kept(gateway: Gateway, path: Path) -> None:
+async def test_a_caller_that_has_the_answer_finds_its_change_in_force_told_and_kept(
+    gateway: Gateway, path: Path
+) -> None:
     altered = await gateway.service.alter([Op(CLICKS, 6), Op(VIEWS, 1)], ALICE)
     assert gateway.topics == {"clicks": 6, "views": 1}
     assert [policies.topics() for policies in gateway.told] == [{"clicks": 6, "views": 1}]
@@ -133,10 +164,55 @@ async def test_a_refusal_changes_tells_and_keeps_nothing(gateway: Gateway, path:
     assert gateway.metrics.outcomes == {"accepted": 0, "unchanged": 0, "refused": 1, "failed": 0}
 
 
-async def test_deleted_topics_leave_the_sum(gateway: Gateway) -> None:
-    gateway.gone = frozenset({"clicks"})
+async def test_topics_count_on_brokers_that_have_a_partition_of_them(gateway: Gateway) -> None:
+    gateway.places = {1: {"clicks"}, 2: {"views"}}
     await gateway.service.alter([Op(VIEWS, 12)], ALICE)
-    assert gateway.service.policies.topics(gateway.gone) == {"views": 12}
+    assert gateway.topics == {"clicks": 5, "views": 12}
+    assert gateway.metrics.excess == {"1": 5 - 12, "2": 0}
+    with pytest.raises(PolicyError, match=r"^broker 2: its topics' .* by 1"):
+        await gateway.service.alter([Op(VIEWS, 13)], ALICE)
+    assert await gateway.service.fitting([Op(ORDERS, 12), Op(CLICKS, 12)]) == [None, None]
+
+
+async def test_a_topic_that_is_not_known_yet_is_looked_for_before_its_threshold_is_judged(gateway: Gateway) -> None:
+    gateway.places = {1: {"clicks"}}
+    gateway.fresh = {1: {"clicks", "views"}}  # it was made a moment ago
+    document = {"thresholds": {"topics": {"views": 8}}}
+    for change in (gateway.service.alter([Op(VIEWS, 8)], ALICE), gateway.service.apply(document, ALICE)):
+        gateway.places = {1: {"clicks"}}
+        with pytest.raises(PolicyError, match=r"^broker 1: "):
+            await change
+    gateway.places = {1: {"clicks"}}
+    assert [error is None for error in await gateway.service.fitting([Op(VIEWS, 8), Op(CLICKS, 6)])] == [False, True]
+    gateway.places = {1: {"clicks"}}
+    await gateway.service.alter([Op(CLICKS, 6)], ALICE)
+    assert gateway.places == {1: {"clicks"}}, "nobody has to be asked about what is known"
+
+
+async def test_partitions_that_move_leave_policies_as_they_are_and_say_which_broker_has_too_much(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.places = {1: {"clicks"}, 2: {"views"}}
+    await gateway.service.alter([Op(VIEWS, 11)], ALICE)
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    gateway.places = {1: set(), 2: {"views", "clicks"}}
+    gateway.service.look()
+    gateway.service.look()
+    assert [record.getMessage() for record in caplog.records] == [
+        "policies: broker 2: its topics' bytes.in.per.sec.threshold sum up to 16 bytes/s, which exceeds"
+        " total.bytes.in.per.sec.threshold = 12 bytes/s by 4 bytes/s: lower some of them, or raise the total to at"
+        " least 16 bytes/s"
+    ]
+    assert gateway.metrics.excess == {"1": -12, "2": 4}
+    assert gateway.topics == {"clicks": 5, "views": 11}
+    caplog.clear()
+    gateway.places = {1: {"clicks"}, 2: {"views"}}
+    gateway.service.look()
+    assert [record.getMessage() for record in caplog.records] == [
+        "policies: broker 2: the topics' bytes.in.per.sec.threshold do not exceed its total any more"
+    ]
+    assert gateway.metrics.excess == {"1": -7, "2": -1}
 
 
 async def test_to_validate_changes_nothing_but_says_what_would(gateway: Gateway, path: Path) -> None:
@@ -152,7 +228,7 @@ async def test_to_validate_changes_nothing_but_says_what_would(gateway: Gateway,
     assert sum(gateway.metrics.outcomes.values()) == 0
 
 
-async def test_what_alters_only_where_a_value_comes_from_is_kept_but_told_nobody(gateway: Gateway) -> None:
+async def test_a_change_of_only_a_values_origin_is_kept_but_not_told(gateway: Gateway) -> None:
     altered = await gateway.service.alter([Op(CLICKS, 5)], ALICE)
     assert altered.version == 1
     assert gateway.told == []
@@ -179,6 +255,135 @@ async def test_losing_the_last_total_while_there_are_shares_is_a_warning(
     altered = await gateway.service.alter([Op(TOTAL, None)], ALICE)
     assert altered.warnings == ("1 quotas in shares have no effect: there is no broker total to share",)
     assert altered.warnings[0] in caplog.text
+
+
+# --- with an end ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_value_with_an_end_is_taken_back_by_itself_and_is_in_the_history(
+    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gateway.audit")
+    gateway = await Gateway(path, nursery).start()
+    until_ms = round(gateway.clock() * 1000) + HOUR_MS
+    await gateway.service.alter([Op(CLICKS, 4)], ALICE)
+    await gateway.service.alter([Op(CLICKS, 6, until_ms), Op(VIEWS, 1, until_ms + HOUR_MS)], ALICE)
+    mock_clock.jump(3599)
+    await trio.testing.wait_all_tasks_blocked()
+    assert gateway.topics == {"clicks": 6, "views": 1}
+    mock_clock.jump(2)
+    await until(lambda: gateway.topics == {"clicks": 4, "views": 1})
+    mock_clock.jump(3600)
+    await until(lambda: gateway.topics == {"clicks": 4})
+    assert [policies.version for policies in gateway.told] == [1, 2, 3, 4]
+    assert [record.getMessage() for record in caplog.records if record.name == "gateway.audit"][1:] == [
+        "policy version 2: bytes.in.per.sec.threshold of topic clicks: 4 bytes/s -> 6 bytes/s until"
+        " 2023-11-14T23:13:20Z, by User:alice via kafka from 127.0.0.1:5",
+        "policy version 2: bytes.in.per.sec.threshold of topic views: none -> 1 bytes/s until"
+        " 2023-11-15T00:13:20Z, by User:alice via kafka from 127.0.0.1:5",
+        "policy version 3: bytes.in.per.sec.threshold of topic clicks: 6 bytes/s -> 4 bytes/s, by itself via until",
+        "policy version 4: bytes.in.per.sec.threshold of topic views: 1 bytes/s -> none, by itself via until",
+    ]
+    assert [(past.version, past.key, past.source, past.old, past.new) for past in gateway.service.history] == [
+        (1, CLICKS, ALICE, 5, 4), (2, CLICKS, ALICE, 4, 6), (2, VIEWS, ALICE, None, 1),
+        (3, CLICKS, BY_ITSELF, 6, 4), (4, VIEWS, BY_ITSELF, 1, None),
+    ]  # fmt: skip
+    assert gateway.metrics.outcomes == {"accepted": 2, "unchanged": 0, "refused": 0, "failed": 0}
+
+
+async def test_a_value_that_ended_while_no_gateway_ran_is_taken_back_at_the_start(
+    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+) -> None:
+    with closing(FileStore(path, BASE)) as store:
+        put(store, Op(CLICKS, 4))
+        put(store, Op(CLICKS, 6, 1))
+        assert store.policies.topics() == {"clicks": 6}
+    with closing(FileStore(path, BASE)) as store:
+        assert store.policies.ends == {CLICKS: End(1, 4)}, "also after it was compacted"
+    gateway = await Gateway(path, nursery).start()
+    await until(lambda: gateway.topics == {"clicks": 4})
+    assert gateway.service.history[-1].source == BY_ITSELF
+    assert gateway.service.policies.ends == {}
+
+
+async def test_nothing_is_taken_back_before_the_time_is_known(
+    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+) -> None:
+    gateway = Gateway(path, nursery)
+    gateway.is_sure = False
+    await gateway.start()
+    await gateway.service.alter([Op(CLICKS, 6, round(gateway.clock() * 1000) + 1000)], ALICE)
+    for value in (1, 2, 3):
+        mock_clock.jump(2)
+        await trio.testing.wait_all_tasks_blocked()
+        await gateway.service.alter([Op(VIEWS, value)], ALICE)  # behind what was begun before it
+        assert gateway.topics == {"clicks": 6, "views": value}
+    gateway.is_sure = True
+    mock_clock.jump(2)
+    await until(lambda: gateway.topics == {"clicks": 5, "views": 3})
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (lambda number: StoreError(f"the disk is full, {number}"), "the disk is full, "),
+        (lambda number: (TimeoutError, InterruptedError)[number - 1](), ""),
+    ],
+)
+async def test_a_value_that_can_not_be_taken_back_is_tried_again(
+    path: Path,
+    nursery: trio.Nursery,
+    mock_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Callable[[int], Exception],
+    text: str,
+) -> None:
+    gateway = await Gateway(path, nursery).start()
+    await gateway.service.alter([Op(CLICKS, 6, round(gateway.clock() * 1000) + 1000)], ALICE)
+    write, tries = gateway.store.write, []
+
+    def fail(decide: Decide, source: Source) -> Written:
+        tries.append(source)
+        if len(tries) < 3:
+            raise error(len(tries))
+        return write(decide, source)
+
+    monkeypatch.setattr(gateway.store, "write", fail)
+    said = f"policies: ended values can't be taken back: {text}"
+    for count in (1, 2):
+        mock_clock.jump(4)
+        await until(lambda: caplog.text.count(said) == count)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert tries == [BY_ITSELF] * count
+    mock_clock.jump(4)
+    await until(lambda: gateway.topics == {"clicks": 5})
+    assert tries == [BY_ITSELF] * 3
+
+
+def test_the_history_survives_a_restart_as_far_as_it_is_kept(path: Path) -> None:
+    with closing(FileStore(path, BASE)) as store:
+        for value in (1, 2):
+            put(store, Op(VIEWS, value), Op(ORDERS, 1))
+        put(store, Op(ORDERS, None), source=Source("bob", "cli"))
+        all_of_it = store.history
+    assert [(past.key, past.new) for past in all_of_it] == [
+        (ORDERS, 1), (VIEWS, 1), (VIEWS, 2), (ORDERS, None),
+    ]  # fmt: skip
+    with closing(FileStore(path, BASE)) as store:
+        assert store.history == all_of_it
+    with closing(FileStore(path, BASE)) as store:
+        assert [(past.key, past.new) for past in store.history] == [(VIEWS, 2)], "it was compacted"
+
+
+def test_the_history_is_bounded(path: Path) -> None:
+    with closing(FileStore(path, {})) as store:
+        for count in (MAX_HISTORY, 3):
+            put(store, *(Op(PolicyKey.of_topic(f"t{number}"), count) for number in range(count)))
+        assert len(store.history) == MAX_HISTORY
+        assert [past.new for past in store.history[-3:]] == [3, 3, 3]
 
 
 # --- client quotas ----------------------------------------------------------------------------------------------------
@@ -223,7 +428,7 @@ async def test_an_apply_twice_does_it_once(gateway: Gateway, path: Path) -> None
     assert gateway.service.policies.effective() == BASE
 
 
-async def test_an_apply_of_what_is_no_document_is_refused(gateway: Gateway) -> None:
+async def test_an_apply_of_anything_but_a_document_is_refused(gateway: Gateway) -> None:
     with pytest.raises(DocumentError, match="'5XB' is not a valid size"):
         await gateway.service.apply({"thresholds": {"total": "5XB"}}, ALICE)
 
@@ -247,7 +452,7 @@ async def test_the_overview_is_a_document_that_changes_nothing(gateway: Gateway)
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def put(store: FileStore, *ops: Op, source: Source = ALICE) -> Written:
+def put(store: FileStore | RetriedStore, *ops: Op, source: Source = ALICE) -> Written:
     return store.write(lambda policies: policies.alter(ops), source)
 
 
@@ -308,7 +513,7 @@ def test_a_file_has_one_gateway(path: Path) -> None:
         FileStore(path, {})
 
 
-def test_who_has_which_limit_is_no_business_of_other_users(tmp_path: Path) -> None:
+def test_limits_are_no_business_of_other_users(tmp_path: Path) -> None:
     path = tmp_path / "kept" / "policies.jsonl"
     before = os.umask(0)
     try:
@@ -378,12 +583,13 @@ def test_a_full_disk_refuses_changes_and_leaves_no_half_line(path: Path) -> None
 
 
 class Away:
-    """A store that others write as well, and that can be out of reach."""
+    """A store that other gateways write too, and that can be out of reach."""
 
     follows = True
 
     def __init__(self) -> None:
         self.policies = PolicySet(BASE)
+        self.history: Sequence[Past] = ()
         self.loaded = False
         self.problem = "not read yet"
         self.arriving: Sequence[Op] = ()
@@ -415,7 +621,7 @@ async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with
     assert not metrics.up
     store.loaded, store.problem, store.arriving = True, "", [Op(CLICKS, 2)]
     await service.loaded.wait()
-    await until(lambda: bool(told))
+    await until(lambda: told)
     assert service.policies.topics() == {"clicks": 2}
     assert metrics.up
     store.problem = "the topic is gone"
@@ -433,10 +639,10 @@ async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with
     assert service.policies.total() is None
 
 
-async def test_a_stop_closes_the_store_and_who_waits_is_told() -> None:
+async def test_a_stop_closes_the_store_and_callers_that_wait_are_told() -> None:
     store = Away()
     store.loaded, store.problem = True, ""
-    service = PolicyService(store, Metrics(), [].append)
+    service = PolicyService(store, Metrics(), list[PolicySet]().append)
     async with trio.open_nursery() as askers:
 
         async def ask() -> None:
@@ -450,3 +656,32 @@ async def test_a_stop_closes_the_store_and_who_waits_is_told() -> None:
             scope.cancel()
             await service.run()
     assert store.problem == "closed"
+
+
+# --- beside the brokers' own ------------------------------------------------------------------------------------------
+
+
+async def test_a_caller_that_sets_a_quota_above_the_brokers_is_warned(gateway: Gateway) -> None:
+    rate = QuotaKey.parse("producer_byte_rate")
+    gateway.upstream = QuotaStore({Entity(DEFAULT): {rate: 1000.0}})
+    more = QuotaOp("producer_byte_rate", 5000.0)
+    altered = await gateway.service.alter_quotas(
+        [
+            Alteration([("user", "a")], [more]),
+            Alteration([("user", "b")], [QuotaOp("producer_byte_rate", 1000.0)]),
+            Alteration([("user", "c")], [QuotaOp("producer_byte_rate.bps", 5000.0)]),
+            Alteration([("client-id", "d")], [more]),
+            Alteration([("user", "e")], [QuotaOp("nonsense", 1.0)]),
+        ],
+        ALICE,
+    )
+    text = (
+        "producer_byte_rate:broker_bps=5000 of {user=a} does not hold: brokers enforce"
+        " producer_byte_rate:broker_bps=1000 {user=<default>} of their own, which is less"
+    )
+    assert altered.notes == (text, "", "", "", "")
+    assert altered.warnings[-1:] == (text,)
+    document = {"client_quotas": [{"user": "f", "producer_byte_rate": 6000}]}
+    for dry_run in (True, False):
+        applied = await gateway.service.apply(document, ALICE, dry_run=dry_run)
+        assert applied.warnings[-1].startswith("producer_byte_rate:broker_bps=6000 of {user=f} does not hold")

@@ -4,23 +4,31 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
 from gateway.control.policies.quota_source import QuotaFeed
 from policies.storage import ObservationFailed, QuotaValues
+from tests.background import until
 
 
 class Source:
-    def __init__(self, said):
+    """Answers as the test wants: returns a value, raises an exception, or waits for an event."""
+
+    def __init__(self, said: Any) -> None:
         self.said = said
         self.asked = 0
 
-    def quotas(self):
+    def close(self) -> None:
+        pass
+
+    def quotas(self) -> Any:
         self.asked += 1
         said = self.said
         if isinstance(said, threading.Event):
@@ -31,23 +39,16 @@ class Source:
         return said
 
 
-async def until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        await wait_all_tasks_blocked(0.003)
-        assert time.monotonic() < deadline
-
-
 @pytest.fixture
-def lines(caplog):
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[..., Any]:
     caplog.set_level("INFO")
     return lambda: [record.getMessage().removeprefix("thresholds.source: ") for record in caplog.records]
 
 
-async def start(nursery, source):
+async def start(nursery: trio.Nursery, source: Source) -> list[Any]:
     taken = []
 
-    async def take(total, topics):
+    async def take(total: float | None, topics: dict[str, float]) -> None:
         taken.append((total, topics))
 
     nursery.start_soon(QuotaFeed(source, 60.0, take).run)
@@ -62,10 +63,12 @@ async def start(nursery, source):
         (SystemExit(3), "SystemExit: 3"),
         (SimpleNamespace(total="much", topics={}), "ValueError: could not convert string to float: 'much'"),
         (None, "AttributeError: 'NoneType' object has no attribute 'total'"),
-        (QuotaValues(1.0, {"clicks": 2.0}), "the topics' bytes.in.per.sec.threshold sum up to"),
+        (QuotaValues(1.0, {"clicks": -2.0}), "bytes.in.per.sec.threshold of topic clicks: -2.0 must be"),
     ],
 )
-async def test_what_a_source_has_wrong_is_one_line_and_the_last_thresholds_stay(mock_clock, lines, said, told):
+async def test_a_mistake_of_a_source_is_one_line_and_the_last_thresholds_stay(
+    mock_clock: trio.testing.MockClock, lines: Callable[..., Any], said: Any, told: str
+) -> None:
     source = Source(QuotaValues(5.0, {"clicks": 2.0}))
     async with trio.open_nursery() as nursery:
         taken = await start(nursery, source)
@@ -85,7 +88,9 @@ async def test_what_a_source_has_wrong_is_one_line_and_the_last_thresholds_stay(
 
 
 @pytest.mark.trio
-async def test_a_source_that_hangs_is_given_up_and_not_asked_again_until_it_is_back(mock_clock, lines):
+async def test_a_source_that_hangs_is_given_up_and_not_asked_again_until_it_is_back(
+    mock_clock: trio.testing.MockClock, lines: Callable[..., Any]
+) -> None:
     source = Source(threading.Event())
     try:
         async with trio.open_nursery() as nursery:

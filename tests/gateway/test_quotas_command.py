@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from gateway.commands import kafka_quotas as command
 from gateway.kafka.java_properties import ClientProperties
@@ -15,17 +17,33 @@ from gateway.quotas.client import QuotaClient, QuotaClientError, Quotas, Refused
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import DEFAULT, Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, Op, QuotaStore
+from protocol.quotas import ENFORCED, UPSTREAM
 
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 CONSUME = QuotaKey("consumer_byte_rate", "broker_bps")
 
 
 class Server:
-    """An `Endpoint` with a store behind it. `others`: rows that only a broker has, found by every filter."""
+    """An `Endpoint` with a store behind it. `others`: rows that only a broker has, found by every filter. `upstream`:
+    of the brokers behind it; None: it is no gateway.
+    """
 
     def __init__(self, store: QuotaStore, others: Sequence[Row] = ()) -> None:
         self.store, self.others = store, others
+        self.upstream: Sequence[Row] | None = None
         self.altered = 0
+        self.asked: list[Alteration] = []
+        self.note: str | None = None  # what it says of what it made
+
+    def describe_apart(self, components: Sequence[Component] = (), strict: bool = False) -> Sequence[Row] | None:
+        if self.upstream is None:
+            return None
+        assert not components
+        rows: dict[frozenset[tuple[str, str | None]], Row] = {}
+        for row in (*self.describe((), False), *self.upstream):  # one row for each entity
+            known = rows.get(frozenset(row.pairs), row)
+            rows[frozenset(row.pairs)] = Row(row.pairs, {**known.values, **row.values})
+        return list(rows.values())
 
     def describe(self, components: Sequence[Component], strict: bool) -> Sequence[Row]:
         assert all(component.match_type <= Match.SPECIFIED for component in components)  # what the wire has
@@ -34,11 +52,19 @@ class Server:
         rows = [Row(e.pairs[::-1], {key.wire: values[key] for key in reversed(list(values))}) for e, values in found]
         return [*self.others, *reversed(rows)]
 
-    def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | None]:
+    def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | str | None]:
         self.altered += 1
+        self.asked += alterations
+        gone = {(frozenset(e), op.key) for e, ops, _ in alterations for op in ops if op.key.endswith(UPSTREAM)}
+        if gone and not validate_only:
+            self.upstream = [
+                Row(row.pairs, {key: v for key, v in row.values.items() if (frozenset(row.pairs), key) not in gone})
+                for row in self.upstream or ()
+            ]
+        alterations = [Alteration(e, [op for op in ops if not op.key.endswith(UPSTREAM)]) for e, ops, _ in alterations]
         done = self.store.alter(alterations, frozenset({"producer_byte_rate", "consumer_byte_rate"}), validate_only)
         self.store = done.store
-        return [Refused(error.error, str(error)) if error else None for error in done.errors]
+        return [Refused(error.error, str(error)) if error else self.note for error in done.errors]
 
 
 class Said(NamedTuple):
@@ -52,7 +78,7 @@ Run = Callable[..., Said]
 
 @pytest.fixture
 def server() -> Server:
-    """What the seed's examples have set before they begin."""
+    """The quotas that the seed's examples begin with."""
     one = {QuotaKey.parse("consumer_byte_rate:shares"): 200.0, QuotaKey.parse("producer_byte_rate:bps"): 1e7}
     default = {QuotaKey.parse("consumer_byte_rate:shares"): 100.0, PRODUCE: 500_000.0}
     return Server(
@@ -81,7 +107,7 @@ def run(server: Server, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def refused(said: Said) -> str:
-    """What a wrong command line is told: one line."""
+    """The one line that a wrong command line prints."""
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert said.err.startswith("kafka-quotas: ")
     return said.err.removeprefix("kafka-quotas: ").rstrip("\n")
@@ -90,6 +116,7 @@ def refused(said: Said) -> str:
 # --- the seed's examples ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("546.34")
 def test_list_by_client_id(run: Run) -> None:
     assert run("--list", "--names=client-id=my-client") == (
         0,
@@ -109,6 +136,7 @@ producer_byte_rate:broker_bps=500000
     )
 
 
+@pytest.mark.seed("546.34")
 def test_list_by_prefix(run: Run) -> None:
     assert run("--list", "--prefix=user=user-") == (
         0,
@@ -124,6 +152,7 @@ producer_byte_rate:broker_bps=2000000
     )
 
 
+@pytest.mark.seed("546.35")
 def test_describe(run: Run) -> None:
     assert run("--describe", "--names=user=user-one,client-id=my-client") == (
         0,
@@ -136,6 +165,7 @@ producer_byte_rate:broker_bps=500000 {user=<default>, client-id=my-client}
     )
 
 
+@pytest.mark.seed("546.35")
 def test_describe_with_overrides(run: Run) -> None:
     assert run("--describe", "--names=user=user-two,client-id=my-client", "--include-overrides") == (
         0,
@@ -156,6 +186,7 @@ CHANGE = (
 )
 
 
+@pytest.mark.seed("546.36")
 def test_alter(run: Run) -> None:
     assert run("--alter", *CHANGE) == (0, "", "")
     assert run("--list", "--names=client-id=my-client", "--defaults=user") == (
@@ -169,6 +200,7 @@ producer_byte_rate:shares=100
     )
 
 
+@pytest.mark.seed("546.36")
 def test_a_describe_never_writes(run: Run, server: Server) -> None:
     assert refused(run("--describe", *CHANGE)) == "--describe has no --add: did you mean --alter?"
     assert server.altered == 0
@@ -177,11 +209,13 @@ def test_a_describe_never_writes(run: Run, server: Server) -> None:
 # --- flags ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("546.26")
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        ("", "one of --list, --describe and --alter is needed"),
+        ("", "one of --list, --describe, --alter, --take-over and --import is needed"),
         ("--list --alter --names=user=a", "--list and --alter exclude each other"),
+        ("--list --yes", "--list has no --yes: did you mean --take-over?"),
         ("--list --include-overrides", "--list has no --include-overrides: did you mean --describe?"),
         ("--alter --names=user=a --prefix=user=a", "--alter has no --prefix: did you mean --list?"),
         ("--describe --names=user=a --validate-only", "--describe has no --validate-only: did you mean --alter?"),
@@ -203,6 +237,7 @@ def test_a_wrong_command_line_is_one_line_and_2(argv: str, why: str, run: Run, s
     assert server.altered == 0
 
 
+@pytest.mark.seed("546.25")
 def test_an_endpoint_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 2
     assert capsys.readouterr().err == "kafka-quotas: the following arguments are required: --bootstrap-server\n"
@@ -251,7 +286,7 @@ def test_two_prefixes_go_together(run: Run, server: Server) -> None:
     )
 
 
-def test_what_only_brokers_have_is_listed_and_comes_last(run: Run, server: Server) -> None:
+def test_quotas_that_only_brokers_have_are_listed_and_come_last(run: Run, server: Server) -> None:
     server.store = QuotaStore()
     server.others = [
         Row((("ip", None),), {"connection_creation_rate": 3.0}),
@@ -263,9 +298,16 @@ def test_what_only_brokers_have_is_listed_and_comes_last(run: Run, server: Serve
         "{ip=10.0.0.1}\nconnection_creation_rate=20.5\n\n"
         "{ip=<default>}\nconnection_creation_rate=3\n"
     )
-    assert run("--describe", "--names=user=a").out == "producer_byte_rate:broker_bps=1 {user=a}\n"
+    assert run("--describe", "--names=user=a").out == (
+        "producer_byte_rate:broker_bps=1 {user=a}\ncontroller_mutation_rate=7 {user=a}\n"
+    )
+    server.others = [*server.others, Row((("user", None),), {"controller_mutation_rate": 9.5})]
+    both = "controller_mutation_rate=7 {user=a}\n*controller_mutation_rate=9.5 {user=<default>}\n"
+    assert run("--describe", "--names=user=a", "--include-overrides").out.endswith(both)
+    assert run("--describe", "--names=user=b").out == "controller_mutation_rate=9.5 {user=<default>}\n"
 
 
+@pytest.mark.seed("546.31")
 def test_validate_only_says_what_is_wrong_and_changes_nothing(run: Run, server: Server) -> None:
     before = server.store
     good = "--add=producer_byte_rate:bps=5"
@@ -294,9 +336,9 @@ def test_one_key_in_two_spellings_is_refused(run: Run, server: Server) -> None:
     assert server.altered == 0
 
 
-def test_what_the_server_refuses_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_of_the_server_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
     class Refusing(Server):
-        def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | None]:
+        def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | str | None]:
             return [Refused("POLICY_VIOLATION", "no more of these")]
 
         def describe(self, components: Sequence[Component], strict: bool) -> Sequence[Row]:
@@ -310,6 +352,156 @@ def test_what_the_server_refuses_is_passed_on(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr() == ("", "kafka-quotas: POLICY_VIOLATION: no more of these\n")
     assert command.run(["--bootstrap-server=x", "--list"], connect) == 1
     assert capsys.readouterr() == ("", "kafka-quotas: somewhere:9092: no answer in time\n")
+
+
+def test_a_warning_of_the_gateways_is_passed_on_and_the_change_is_made(run: Run, server: Server) -> None:
+    server.note = "brokers enforce less"
+    said = run("--alter", "--names=user=a", "--add=producer_byte_rate=1")
+    assert said == (0, "", "kafka-quotas: warning: brokers enforce less\n")
+    assert server.store.entries[Entity("a")] == {PRODUCE: 1.0}
+
+
+# --- brokers' quotas into the gateway ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside(server: Server) -> Server:
+    """A gateway with quotas, in front of brokers that have their own."""
+    server.store = QuotaStore(
+        {Entity("alice"): {PRODUCE: 5e6}, Entity("bob"): {PRODUCE: 1e6}, Entity("dan"): {PRODUCE: 9e6}}
+    )
+    server.upstream = [
+        Row((("user", None),), {"producer_byte_rate.upstream": 3e6, "controller_mutation_rate": 7.0}),
+        Row((("user", "alice"),), {"producer_byte_rate.upstream": 2e6, "consumer_byte_rate.upstream": 4e6}),
+        Row((("user", "bob"),), {"producer_byte_rate.upstream": 8e6}),
+    ]
+    return server
+
+
+DIFF = """\
+{user=alice}
+-consumer_byte_rate:broker_bps=4000000 (brokers)
++consumer_byte_rate:broker_bps=4000000
+-producer_byte_rate:broker_bps=2000000 (brokers)
+-producer_byte_rate:broker_bps=5000000
++producer_byte_rate:broker_bps=2000000
+
+{user=bob}
+-producer_byte_rate:broker_bps=8000000 (brokers)
+
+{user=<default>}
+-producer_byte_rate:broker_bps=3000000 (brokers)
++producer_byte_rate:broker_bps=3000000
+
+other values hold then for
+{user=dan}: producer_byte_rate:broker_bps 3000000 -> 9000000
+"""
+
+
+def test_taking_over_shows_what_it_would_do_and_does_it_when_told(run: Run, beside: Server) -> None:
+    before = beside.store
+    assert run("--take-over") == (0, f"{DIFF}\n4 quotas to move; nothing was done: --yes does it\n", "")
+    assert beside.store is before
+    assert run("--take-over", "--yes") == (0, f"{DIFF}\n4 quotas moved\n", "")
+    assert beside.store.entries == {
+        Entity("alice"): {CONSUME: 4e6, PRODUCE: 2e6},
+        Entity("bob"): {PRODUCE: 1e6},
+        Entity("dan"): {PRODUCE: 9e6},
+        Entity(DEFAULT): {PRODUCE: 3e6},
+    }
+    assert [dict(row.values) for row in beside.upstream or ()] == [{"controller_mutation_rate": 7.0}, {}, {}]
+    assert run("--take-over", "--yes") == (0, "the brokers have no such quotas: nothing to take over\n", "")
+
+
+def test_a_value_with_an_end_keeps_it_and_the_brokers_keep_theirs_meanwhile(run: Run, server: Server) -> None:
+    server.store = QuotaStore({Entity("alice"): {PRODUCE: 5e6}})
+    server.upstream = [
+        Row((("user", "alice"),), {"producer_byte_rate.upstream": 2e6, "producer_byte_rate.until": 1e12}),
+    ]
+    left_out = "{user=alice}: producer_byte_rate:broker_bps has an end: take it over afterwards\n"
+    assert run("--take-over", "--yes") == (0, f"{left_out}\nnothing to take over now\n", "")
+    assert server.altered == 0
+    server.upstream = [Row(server.upstream[0].pairs, {**server.upstream[0].values, "consumer_byte_rate.upstream": 4e6})]
+    moved = "{user=alice}\n-consumer_byte_rate:broker_bps=4000000 (brokers)\n+consumer_byte_rate:broker_bps=4000000\n"
+    assert run("--take-over", "--yes") == (0, f"{moved}\n{left_out}\n1 quota moved\n", "")
+    assert server.store.entries == {Entity("alice"): {CONSUME: 4e6, PRODUCE: 5e6}}
+    assert "producer_byte_rate.upstream" in server.upstream[0].values
+
+
+def test_what_the_gateway_has_already_is_not_set_again(run: Run, beside: Server) -> None:
+    run("--take-over", "--yes", "--names=user=bob")
+    assert [op for each in beside.asked for op in each.ops] == [Op("producer_byte_rate.upstream", None)]
+
+
+def test_times_of_brokers_and_of_a_gateway_are_not_compared_and_stay_where_they_are(run: Run, server: Server) -> None:
+    server.store = QuotaStore({Entity("alice"): {QuotaKey("request_percentage", "percent"): 50.0}})
+    server.upstream = [Row((("user", "alice"),), {"request_percentage.upstream": 5.0})]
+    assert run("--take-over", "--yes").out == "the brokers have no such quotas: nothing to take over\n"
+    assert run("--describe", "--names=user=alice").out == (
+        "request_percentage:percent=50 {user=alice} (gateway)\nrequest_percentage:percent=5 {user=alice} (brokers)\n"
+    )
+    theirs = QuotaStore({Entity("alice"): {QuotaKey("request_percentage", "percent"): 5.0}})
+    assert theirs.lesser(Entity("alice"), QuotaKey("request_percentage", "percent"), 50.0) is None
+
+
+def test_one_reason_for_all_is_one_line(run: Run, server: Server) -> None:
+    server.upstream = [Row((("user", name),), {"producer_byte_rate.upstream": 0.0}) for name in ("x", "y", "z")]
+    said = run("--take-over")
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("kafka-quotas: {user=x} and 2 more: INVALID_REQUEST: ")
+
+
+def test_some_entities_can_be_taken_over(run: Run, beside: Server) -> None:
+    assert run("--take-over", "--yes", "--prefix=user=b").out.endswith("\n1 quota moved\n")
+    assert [bool(row.values) for row in beside.upstream or ()] == [True, True, False]
+
+
+def test_two_entities_that_one_client_is_are_told_where_their_values_no_longer_hold_together(
+    run: Run, server: Server
+) -> None:
+    server.store = QuotaStore({Entity("alice"): {PRODUCE: 5e6}})
+    server.upstream = [Row((("client-id", "etl"),), {"producer_byte_rate.upstream": 1e6})]
+    told = run("--take-over").out
+    assert "{user=alice, client-id=etl}: producer_byte_rate:broker_bps 1000000 -> 5000000\n" in told
+
+
+def test_quotas_that_the_gateway_refuses_stay_with_the_brokers(run: Run, server: Server) -> None:
+    server.upstream = [Row((("user", "x"),), {"producer_byte_rate.upstream": 0.0})]
+    said = run("--take-over")
+    assert said.code == 1
+    assert said.err.startswith("kafka-quotas: {user=x}: INVALID_REQUEST: producer_byte_rate:broker_bps=0.0: a quota is")
+    assert said.out.endswith("0 quotas to move; nothing was done: --yes does it\n")
+
+
+def test_quotas_of_brokers_are_marked_in_a_list_whether_the_gateway_has_them_too_or_not(
+    run: Run, beside: Server
+) -> None:
+    assert (
+        run("--list").out
+        == """\
+{user=alice}
+producer_byte_rate:broker_bps=5000000
+consumer_byte_rate:broker_bps=4000000 (brokers)
+producer_byte_rate:broker_bps=2000000 (brokers)
+
+{user=bob}
+producer_byte_rate:broker_bps=1000000
+producer_byte_rate:broker_bps=8000000 (brokers)
+
+{user=dan}
+producer_byte_rate:broker_bps=9000000
+
+{user=<default>}
+producer_byte_rate:broker_bps=3000000 (brokers)
+controller_mutation_rate=7
+"""
+    )
+
+
+def test_brokers_without_a_gateway_keep_their_quotas(run: Run) -> None:
+    said = run("--take-over", "--yes")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("kafka-quotas: this is no gateway that keeps client quotas")
 
 
 # --- the Python API ---------------------------------------------------------------------------------------------------
@@ -351,7 +543,7 @@ def test_effective_values_are_those_of_the_store(server: Server) -> None:
 
 
 def test_a_value_that_brokers_take_and_we_refuse_is_shown_as_it_is(server: Server, run: Run) -> None:
-    """Brokers of before KRaft took 0, and all take any percentage."""
+    """Brokers before KRaft accepted 0, and every broker accepts any percentage."""
     server.others = [Row((("user", "x"),), {"producer_byte_rate": 0.0, "request_percentage": 1e6})]
     assert len(Quotas(server).describe_effective(Entity("user-one", "my-client"))) == 3
     values = ("producer_byte_rate:broker_bps=0", "request_percentage:percent=1000000")
@@ -390,8 +582,214 @@ def test_a_file_that_cant_be_used_is_1(
     assert why in said.err
 
 
-def test_nobody_there_is_1_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_not_there_is_1_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--bootstrap-server=127.0.0.1:1", "--list"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("kafka-quotas: 127.0.0.1:1: ")
     assert (said.out, said.err.count("\n")) == ("", 1)
+
+
+# --- two that enforce quotas ------------------------------------------------------------------------------------------
+
+
+def brokers_have(server: Server, **rates: float) -> None:
+    """Quotas of users that the brokers enforce; "default": of all others."""
+    server.upstream = [
+        Row((("user", None if name == "default" else name),), {"producer_byte_rate.upstream": rate})
+        for name, rate in rates.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gateway", "brokers", "said"),
+    [
+        (
+            {Entity(DEFAULT, None): {PRODUCE: 500_000.0}},
+            {"alice": 1_000_000.0},
+            "producer_byte_rate:broker_bps=500000 {user=<default>} (gateway)\n"
+            "+producer_byte_rate:broker_bps=1000000 {user=alice}\n",
+        ),
+        (
+            {Entity("alice", None): {PRODUCE: 5_000_000.0}},
+            {"alice": 1_000_000.0},
+            "producer_byte_rate:broker_bps=1000000 {user=alice} (brokers)\n"
+            "+producer_byte_rate:broker_bps=5000000 {user=alice}\n",
+        ),
+        (
+            {Entity("alice", None): {CONSUME: 5.0}},
+            {"default": 7.0},
+            "consumer_byte_rate:broker_bps=5 {user=alice} (gateway)\n"
+            "producer_byte_rate:broker_bps=7 {user=<default>} (brokers)\n",
+        ),
+        ({Entity("alice", None): {PRODUCE: 5.0}}, {}, "producer_byte_rate:broker_bps=5 {user=alice}\n"),
+    ],
+)
+def test_the_value_in_force_is_the_lesser_of_the_gateways_and_the_brokers(
+    gateway: dict[Entity, dict[QuotaKey, float]], brokers: dict[str, float], said: str, run: Run, server: Server
+) -> None:
+    server.store = QuotaStore(gateway)
+    brokers_have(server, **brokers)
+    assert run("--describe", "--names=user=alice") == (0, said, "")
+
+
+@pytest.mark.parametrize(("percent", "mode"), [(0.0, "observe"), (5.0, "enforce for 5 % of the clients")])
+@pytest.mark.parametrize("ours", [5.0, 5_000_000.0])
+def test_the_brokers_value_comes_first_unless_the_gateways_is_enforced_for_all(
+    ours: float, percent: float, mode: str, run: Run, server: Server
+) -> None:
+    server.store = QuotaStore({Entity("alice", None): {PRODUCE: ours, CONSUME: 7.0}})
+    server.upstream = [
+        Row((("user", "alice"),), {"producer_byte_rate.upstream": 1_000_000.0, ENFORCED: percent}),
+    ]
+    assert run("--describe", "--names=user=alice").out.splitlines() == [
+        f"consumer_byte_rate:broker_bps=7 {{user=alice}} (gateway, {mode})",
+        "producer_byte_rate:broker_bps=1000000 {user=alice} (brokers)",
+        f"+producer_byte_rate:broker_bps={ours:.0f} {{user=alice}} (gateway, {mode})",
+    ]
+    server.upstream = [Row((("user", "alice"),), {ENFORCED: percent})]
+    assert run("--describe", "--names=user=alice").out.splitlines() == [
+        f"consumer_byte_rate:broker_bps=7 {{user=alice}} (gateway, {mode})",
+        f"producer_byte_rate:broker_bps={ours:.0f} {{user=alice}} (gateway, {mode})",
+    ]
+    assert ENFORCED not in run("--list").out
+
+
+def test_values_that_each_of_them_overrides_are_told_with_it(run: Run, server: Server) -> None:
+    server.store = QuotaStore({Entity("alice", None): {PRODUCE: 5.0}, Entity(DEFAULT, None): {PRODUCE: 3.0}})
+    brokers_have(server, alice=9.0, default=1.0)
+    assert run("--describe", "--names=user=alice", "--include-overrides").out.splitlines() == [
+        "producer_byte_rate:broker_bps=5 {user=alice} (gateway)",
+        "*producer_byte_rate:broker_bps=3 {user=<default>}",
+        "+producer_byte_rate:broker_bps=9 {user=alice}",
+        "*producer_byte_rate:broker_bps=1 {user=<default>}",
+    ]
+
+
+def test_the_list_tells_the_brokers_value_of_the_same_key(run: Run, server: Server) -> None:
+    server.store = QuotaStore({})
+    server.others = [Row((("user", "alice"),), {"producer_byte_rate.upstream": 1.0, "producer_byte_rate": 5.0})]
+    assert run("--list").out.splitlines() == [
+        "{user=alice}", "producer_byte_rate:broker_bps=5", "producer_byte_rate:broker_bps=1 (brokers)",
+    ]  # fmt: skip
+
+
+# --- with an end ------------------------------------------------------------------------------------------------------
+
+
+def test_until_is_a_time_or_a_duration_from_now_on(run: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+    given: list[int | None] = []
+    alter = server.alter
+
+    def note(alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | str | None]:
+        given.extend(each.until_ms for each in alterations)
+        return alter(alterations, validate_only)
+
+    monkeypatch.setattr(server, "alter", note)
+    change = ("--alter", "--names=user=a", "--add=producer_byte_rate:broker_bps=5")
+    for until in ("--until=2h", "--until=2023-11-15T00:00:00Z"):
+        assert run(*change, until) == (0, "", "")
+    assert run(*change) == (0, "", "")
+    assert given == [1_700_007_200_000, 1_700_006_400_000, None]
+    assert "'soon' is neither a time nor a duration; for example: 2h" in refused(run(*change, "--until=soon"))
+    assert refused(run("--alter", "--names=user=a", "--delete=producer_byte_rate:bps", "--until=2h")) == (
+        "--until is the end of the values that --add sets: give both"
+    )
+    assert "--list has no --until: did you mean --alter?" in refused(run("--list", "--until=2h"))
+
+
+# --- as data ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_is_data_that_can_be_imported(run: Run, tmp_path: Path) -> None:
+    for output, load in (("json", json.loads), ("yaml", yaml.safe_load)):
+        said = run("--list", "-o", output)
+        assert (said.code, said.err) == (0, "")
+        assert load(said.out)["client_quotas"][0] == {
+            "user": "user-one",
+            "client_id": "my-client",
+            "consumer_byte_rate:shares": 200.0,
+            "producer_byte_rate:bps": 1e7,
+        }
+        assert load(said.out)["client_quotas"][2]["user"] == "<default>"
+        path = tmp_path / "quotas"
+        path.write_text(said.out)
+        assert run("--import", str(path)) == (0, "nothing to change: all of it is set already\n", "")
+
+
+def test_an_import_says_what_changes_and_does_it_when_told(run: Run, server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "quotas.yaml"
+    path.write_text(
+        "client_quotas:\n"
+        "- {user: user-one, client_id: my-client, producer_byte_rate:bps: 20MB}\n"
+        "- {user: {name: <default>}, consumer_byte_rate: 1MB}\n"
+        "- {user: user-two, client_id: my-client, producer_byte_rate: 2000000}\n"
+    )
+    diff = """\
+{user=user-one, client-id=my-client}
+-consumer_byte_rate:shares=200
+-producer_byte_rate:bps=10000000
++producer_byte_rate:bps=20000000
+
+{user=%3Cdefault%3E}
++consumer_byte_rate:broker_bps=1000000
+"""
+    before = server.store
+    said = run("--import", str(path))
+    assert said == (0, diff + "\n2 entities to change; nothing was done: --yes does it\n", "")
+    assert server.store is before or dict(server.store.describe()) == dict(before.describe())
+    assert run("--import", str(path), "--yes") == (0, diff + "\n2 entities changed\n", "")
+    now = dict(server.store.describe())
+    assert now[Entity("user-one", "my-client")] == {QuotaKey.parse("producer_byte_rate:bps"): 2e7}
+    assert now[Entity("<default>")] == {CONSUME: 1e6}
+    assert Entity(DEFAULT, "my-client") in now  # the file doesn't name it
+    assert run("--import", str(path), "--yes").out.startswith("nothing to change")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("client_quotas: 5", "a list of quotas is needed"),
+        ("- {usr: alice, producer_byte_rate: 1MB}", "client_quotas.0.usr: did you mean user?"),
+        ("- {user: alice, producer_byte_rate: 10 potatoes}", "client_quotas.0.producer_byte_rate: "),
+        ("a: [", "while parsing"),
+    ],
+)
+def test_a_file_that_can_not_be_imported_changes_nothing(
+    run: Run, server: Server, tmp_path: Path, text: str, fault: str
+) -> None:
+    path = tmp_path / "quotas.yaml"
+    path.write_text(text)
+    said = run("--import", str(path), "--yes")
+    assert (said.code, said.out, server.altered) == (1, "", 0)
+    assert fault in said.err or "expected" in said.err
+
+
+def test_a_description_is_data(run: Run) -> None:
+    said = run("--describe", "--names=user=user-one,client-id=my-client", "--include-overrides", "-o", "json")
+    found = json.loads(said.out)
+    assert [(each["key"], each["value"]) for each in found["quotas"]] == [
+        ("consumer_byte_rate:shares", 200.0),
+        ("producer_byte_rate:bps", 1e7),
+        ("producer_byte_rate:broker_bps", 500_000.0),
+    ]
+    assert found["quotas"][0]["entity"] == {"user": "user-one", "client_id": "my-client"}
+    assert found["quotas"][0]["overridden"] == [
+        {"value": 100.0, "entity": {"user": "<default>", "client_id": "my-client"}}
+    ]
+    assert refused(run("--alter", "--names=user=a", "--add=producer_byte_rate=1", "-o", "json")).startswith(
+        "--alter has"
+    )
+    assert "leave --names and --defaults out" in refused(run("--import", "x", "--names=user=a"))
+
+
+def test_quotas_of_the_brokers_are_apart_and_no_import_takes_them_for_the_gateways(
+    run: Run, server: Server, tmp_path: Path
+) -> None:
+    server.upstream = [Row((("user", "bob"),), {PRODUCE.wire + UPSTREAM: 7.0})]
+    found = yaml.safe_load(run("--list", "-o", "yaml").out)
+    assert found["brokers"] == [{"user": "bob", "producer_byte_rate:broker_bps": 7.0}]
+    assert not [each for each in found["client_quotas"] if each["user"] == "bob"]
+    path = tmp_path / "quotas.yaml"
+    path.write_text("- {user: bob, producer_byte_rate: 7}\n")
+    assert run("--import", str(path)).out.startswith("{user=bob}\n+producer_byte_rate:broker_bps=7\n")

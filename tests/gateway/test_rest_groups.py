@@ -1,9 +1,11 @@
 # Resource groups over REST: what is refused and how that is said, the file's groups, what all groups use; and how
-# `explain` shows them. The seed's own sentences are in test_seed_82_rest.py.
+# `explain` shows them. What PIP-82 says of it is in test_rest_pip82.py.
 
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
@@ -17,12 +19,13 @@ from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.lines import GroupRate
 from policies.groups.names import PUBLISH_BYTES
-from policies.policy_set import PolicyKey, PolicySet
+from policies.policy_set import PolicySet
+from policies.policy_values import PolicyKey, Value
 from tests.gateway.test_rest import MB, Server
 
 GROUP = "/admin/v2/resourcegroup"
 NAMESPACE = "/admin/v2/namespaces/acme/orders/resourcegroup"
-BASE = {
+BASE: dict[PolicyKey, Value] = {
     PolicyKey.of_group("gold"): 1.0,
     PolicyKey.of_group("gold", PUBLISH_BYTES): 12.0 * MB,
     PolicyKey.of_tenant("acme"): "gold",
@@ -30,7 +33,7 @@ BASE = {
 
 
 @trio_fixture
-async def server():
+async def server() -> AsyncIterator[Server]:
     server = Server()
     server.policies.policies = PolicySet(BASE)
     async with trio.open_nursery() as nursery:
@@ -63,7 +66,9 @@ async def server():
         (None, "body", "Field required"),
     ],
 )
-async def test_what_is_wrong_is_said_with_its_place(server, body, where, text):
+async def test_a_mistake_is_told_with_its_place(
+    server: Server, body: dict[str, Any] | list[Any] | None, where: str, text: str
+) -> None:
     before = server.policies.policies
     status, said = await server.ask("PUT", f"{GROUP}/gold", body)
     assert status == 422
@@ -73,7 +78,7 @@ async def test_what_is_wrong_is_said_with_its_place(server, body, where, text):
 
 
 @pytest.mark.trio
-async def test_a_group_that_is_put_is_there_whatever_became_of_its_limits_meanwhile(server):
+async def test_a_group_that_is_put_is_there_whatever_became_of_its_limits_meanwhile(server: Server) -> None:
     limit = PolicyKey.of_group("silver", PUBLISH_BYTES)
     server.policies.policies = PolicySet(changes={limit: 5.0})
     assert (await server.ask("PUT", f"{GROUP}/silver", {"publishRateInBytes": -1}))[0] == 200
@@ -81,7 +86,7 @@ async def test_a_group_that_is_put_is_there_whatever_became_of_its_limits_meanwh
 
 
 @pytest.mark.trio
-async def test_names_that_can_not_be_are_refused(server):
+async def test_names_that_can_not_be_are_refused(server: Server) -> None:
     for path in (f"{GROUP}/a%20b", f"{GROUP}/{'g' * 201}", "/admin/v2/tenants/%0a/resourcegroup/gold"):
         status, said = await server.ask("PUT", path, {})
         assert status == 422
@@ -89,17 +94,17 @@ async def test_names_that_can_not_be_are_refused(server):
 
 
 @pytest.mark.trio
-async def test_a_page_of_another_site_changes_nothing_here_either(server):
+async def test_a_page_of_another_site_changes_nothing_here_either(server: Server) -> None:
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
         assert (await server.raw("PUT", f"{NAMESPACE}/gold", headers=headers))[0] == 403
         assert (await server.raw("DELETE", f"{GROUP}/gold", headers=headers))[0] == 403
-    assert (await server.raw("POST", f"{NAMESPACE}/gold", headers={"Content-Type": "text/plain"}))[0] == 415
+    assert (await server.raw("POST", f"{NAMESPACE}/gold", headers={"Content-Type": "text/plain"}))[0] == 403
     assert (await server.raw("PUT", f"{GROUP}/gold", b"{}", {"Content-Type": "text/plain"}))[0] == 415
     assert (await server.raw("PUT", f"{GROUP}/gold", headers={}))[0] == 422  # without a body there is none to be read
 
 
 @pytest.mark.trio
-async def test_only_trying_changes_nothing(server):
+async def test_only_trying_changes_nothing(server: Server) -> None:
     before = server.policies.policies
     for method, path, body in (
         ("PUT", f"{GROUP}/new", {"publishRateInMsgs": 5}), ("PUT", f"{NAMESPACE}/gold", None),
@@ -115,7 +120,7 @@ async def test_only_trying_changes_nothing(server):
 
 
 @pytest.mark.trio
-async def test_a_group_of_the_file_is_changed_and_shows_again_when_that_is_deleted(server):
+async def test_a_group_of_the_file_is_changed_and_shows_again_when_that_is_deleted(server: Server) -> None:
     status, said = await server.ask("PUT", f"{GROUP}/gold", {"publishRateInBytes": "5MB"})
     assert [change["key"] for change in said["changes"]] == [PUBLISH_BYTES]  # that there is the group, the file says
     status, said = await server.ask("DELETE", f"{GROUP}/gold")
@@ -128,7 +133,7 @@ async def test_a_group_of_the_file_is_changed_and_shows_again_when_that_is_delet
 
 
 @pytest.mark.trio
-async def test_a_limit_of_the_file_is_not_taken_away(server):
+async def test_a_limit_of_the_file_is_not_taken_away(server: Server) -> None:
     status, said = await server.ask("PUT", f"{GROUP}/gold", {"publishRateInBytes": -1})
     assert status == 422
     assert "resource_groups.groups.gold.publishRateInBytes" in said["errors"][0]["what"]
@@ -140,7 +145,7 @@ async def test_a_limit_of_the_file_is_not_taken_away(server):
 # --- what is used -----------------------------------------------------------------------------------------------------
 
 
-def busy(server):
+def busy(server: Server) -> None:
     server.told[channel.Groups] = channel.Groups(1, mode="enforce")
     publish = GroupRate("gold", "publish", 7, 4.0 * MB, 400.0, 5.0 * MB, None, True)
     server.told[channel.Rates] = channel.Rates((), groups=(publish,))
@@ -148,17 +153,17 @@ def busy(server):
 
 
 @pytest.mark.trio
-async def test_all_groups_are_shown_with_what_is_used_of_them(server):
+async def test_all_groups_are_shown_with_their_usage(server: Server) -> None:
     busy(server)
     await server.ask("PUT", f"{NAMESPACE}/gold")
     status, said = await server.ask("GET", "/v1/resource-groups")
     assert status == 200
     group = said["groups"]["gold"]
     assert group["rates"]["publishRateInBytes"] == {
-        "limit": 12 * MB, "origin": "file", "here": 4 * MB, "part": 5 * MB, "fleet": 11.5 * MB,
+        "limit": 12 * MB, "origin": "file", "until": None, "here": 4 * MB, "part": 5 * MB, "fleet": 11.5 * MB,
     }  # fmt: skip
     assert group["rates"]["publishRateInMsgs"] == {
-        "limit": None, "origin": "", "here": 400, "part": None, "fleet": None,
+        "limit": None, "origin": "", "until": None, "here": 400, "part": None, "fleet": None,
     }  # fmt: skip
     assert group["rates"]["dispatchRateInBytes"]["here"] is None
     assert (group["tenants"], group["namespaces"], group["waiting"], group["topics"]) == (
@@ -168,16 +173,24 @@ async def test_all_groups_are_shown_with_what_is_used_of_them(server):
 
 
 @pytest.mark.trio
-async def test_thousands_of_groups_are_put_together_beside_the_loop(server, monkeypatch):
-    threads, shown = [], rest_groups._shown
-    monkeypatch.setattr(rest_groups, "_shown", lambda *args: threads.append(threading.current_thread()) or shown(*args))
+async def test_thousands_of_groups_are_put_together_beside_the_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    shown = rest_groups._shown
+
+    def noting(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return shown(*args)
+
+    monkeypatch.setattr(rest_groups, "_shown", noting)
     assert (await server.ask("GET", "/v1/resource-groups"))[0] == 200
     assert threads
     assert threading.current_thread() not in threads
 
 
 @pytest.mark.trio
-async def test_what_belongs_to_no_group_that_is_there_is_warned_of(server):
+async def test_a_tenant_whose_group_is_not_there_is_warned_of(server: Server) -> None:
     server.policies.policies = PolicySet({}, {PolicyKey.of_tenant("acme"): "gone"})
     _, said = await server.ask("GET", "/v1/resource-groups")
     assert said["groups"] == {}
@@ -185,7 +198,7 @@ async def test_what_belongs_to_no_group_that_is_there_is_warned_of(server):
 
 
 @pytest.mark.trio
-async def test_an_explanation_knows_groups_and_the_fleet(server):
+async def test_an_explanation_knows_groups_and_the_fleet(server: Server) -> None:
     busy(server)
     status, said = await server.ask("GET", "/v1/explain", topic="acme.orders.new", user="alice")
     assert status == 200

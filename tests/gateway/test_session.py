@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,10 +24,18 @@ from tests.gateway.play import (
     size_of,
 )
 from tests.protocol import produce_cases as cases
+from tests.variants import COMPILED, PURE, running
 
 STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
 SIZE = size_of()
-OVER = {"total": 100.0, "topics": {"clicks": 50.0}}
+OVER: dict[str, Any] = {"total": 100.0, "topics": {"clicks": 50.0}}
+
+
+@pytest.fixture(scope="module", params=[PURE, COMPILED], autouse=True)
+def variant(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compiled or not; all tests hold for both."""
+    with running(request.param):
+        yield
 
 
 # --- what is admitted -------------------------------------------------------------------------------------------------
@@ -61,6 +71,7 @@ def test_admitted_bytes_are_recorded_in_the_meters() -> None:
     assert meters.total.uncounted == meters.topics[b"clicks"].uncounted == 3 * SIZE
 
 
+@pytest.mark.seed("V1.15")
 def test_a_batch_that_the_broker_refuses_moves_from_bytes_in_to_errors() -> None:
     play = Play()
     play.client(request(1, values=(b"x" * 500,)))
@@ -102,7 +113,7 @@ def test_a_changed_client_id_begins_rows_of_its_own() -> None:
     assert {row.client_id for row in play.ledger()} <= {"one", ""}
 
 
-def test_what_was_forwarded_and_never_answered_is_unanswered() -> None:
+def test_a_request_that_was_forwarded_and_never_answered_is_unanswered() -> None:
     play = Play()
     play.client(request(1))
     play.session.close()
@@ -143,7 +154,7 @@ def test_a_local_answer_never_comes_between_the_parts_of_a_streamed_one() -> Non
     assert len(first + rest) > len(long)
 
 
-def test_an_answer_that_nobody_waits_for_closes_both_sides() -> None:
+def test_an_answer_that_no_request_waits_for_closes_both_sides() -> None:
     play = Play()
     play.client(other_request(1))
     with pytest.raises(UpstreamError, match="correlation id 2"):
@@ -153,6 +164,7 @@ def test_an_answer_that_nobody_waits_for_closes_both_sides() -> None:
 # --- rejection --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("V1.14")
 @pytest.mark.parametrize("version", range(3, 13))
 def test_a_topic_over_its_limit_is_rejected_here_with_throttle_time_and_a_mute(version: int) -> None:
     play = Play(**OVER).named().overload()
@@ -254,7 +266,7 @@ def test_the_gateways_own_topics_are_not_for_producers() -> None:
 # --- mute -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_mute_holds_produce_and_what_is_behind_it_and_nothing_before() -> None:
+def test_a_mute_holds_produce_and_requests_behind_it_and_none_before() -> None:
     play = Play(**OVER).named().overload()
     play.client(request(1))
     until = play.session.hold.mute_until
@@ -334,14 +346,14 @@ def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
 # --- after a pause ----------------------------------------------------------------------------------------------------
 
 
-def test_what_a_client_that_has_gone_left_unforwarded_is_discarded_but_acks_0_is_forwarded() -> None:
+def test_unforwarded_requests_of_a_client_that_has_gone_are_discarded_but_acks_0_is_forwarded() -> None:
     play = Play().named()
     play.session.hold.client_gone = True
     assert play.client(request(1) + request(2, acks=0)) == (request(2, acks=0), b"")
     assert play.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1), ("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
 
 
-def test_what_is_parked_when_the_connection_ends_is_discarded() -> None:
+def test_requests_parked_when_the_connection_ends_are_discarded() -> None:
     play = Play()
     parked = bytearray(request(1) + other_request(2) + request(3) + request(4, acks=0))
     play.session.close((parked, 0, len(parked)))
@@ -356,7 +368,7 @@ def test_what_is_parked_when_the_connection_ends_is_discarded() -> None:
 
 def test_a_topic_id_that_metadata_has_told_is_counted_by_name() -> None:
     play = Play()
-    play.world.topic_ids[TOPIC_ID] = b"clicks"
+    play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
     frame = request(1, version=13)
     assert play.client(frame)[0] == frame
     assert play.broker(answer(1, version=13)) == answer(1, version=13)
@@ -388,7 +400,7 @@ def test_an_unknown_topic_id_is_asked_for_on_the_clients_own_connection() -> Non
         + b"\0"
     )
     assert play.broker(other_answer(1) + other_answer(correlation, told)) == other_answer(1)
-    assert play.world.topic_ids[TOPIC_ID] == b"clicks"
+    assert play.world.cluster.topic_ids[TOPIC_ID] == b"clicks"
     assert play.session.hold.until == 0.0
     assert play.again()[0] == request(2, version=13) + other_request(3)
 
@@ -422,20 +434,20 @@ def test_acks_0_to_a_topic_id_that_no_broker_names_is_dropped() -> None:
     assert [key[1:] for key in play.rows()] == [("dropped", "unknown-topic-id")]
 
 
-def test_what_may_stand_behind_a_refused_topic_id_waits_for_it() -> None:
+def test_batches_that_may_stand_behind_a_refused_topic_id_wait_for_it() -> None:
     # The name comes to be known in between: without a fence the second batch would pass, and the first never again.
     play = Play().named()
     play.client(request(1, version=13, producer=(7, 0, 0)))
     play.now = play.session.hold.until
     play.again()
-    play.world.topic_ids[TOPIC_ID] = b"clicks"
+    play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
     assert play.client(request(2, version=13, producer=(7, 0, 1)))[0] == b""
     assert play.client(request(3, version=13, producer=(7, 0, 0)))[0] == request(3, version=13, producer=(7, 0, 0))
 
 
 def test_a_topic_over_its_limit_is_rejected_by_id() -> None:
     play = Play(**OVER).named().overload()
-    play.world.topic_ids[TOPIC_ID] = b"clicks"
+    play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
     upstream, client = play.client(request(1, version=13))
     assert upstream == b""
     assert decode_answer(client, 13)[2][TOPIC_ID.hex(), 0][0] == 89
@@ -457,7 +469,7 @@ def test_a_topic_over_its_limit_is_rejected_by_id() -> None:
     ids=["http", "tls", "negative size", "2 GiB", "unknown key", "too short"],
 )
 @STEPS
-def test_what_is_no_kafka_request_is_refused_with_what_it_looks_like(data: bytes, what: str, step: int) -> None:
+def test_data_that_is_no_kafka_request_is_refused_with_what_it_looks_like(data: bytes, what: str, step: int) -> None:
     with pytest.raises(MalformedFrame, match=what):
         Play().client(data, step)
 
@@ -495,11 +507,21 @@ class Fixed:
     def __init__(self, verdict: Verdict | None, topic: str = "clicks") -> None:
         self.verdict, self.topic = verdict, topic
 
-    def decide(self, node_id, topic, partition, producer_id, size, principal, client_id, now):  # type: ignore[no-untyped-def]
+    def decide(
+        self,
+        node_id: Any,
+        topic: Any,
+        partition: Any,
+        producer_id: Any,
+        size: Any,
+        principal: Any,
+        client_id: Any,
+        now: Any,
+    ) -> Verdict | None:
         return self.verdict if topic == self.topic.encode() else None
 
 
-def asked(verdict: Verdict | None, **settings: object) -> Play:
+def asked(verdict: Verdict | None, **settings: Any) -> Play:
     play = Play(**settings).named()
     play.world.plugins = [Fixed(verdict)]
     return play
@@ -528,7 +550,7 @@ def test_the_larger_of_the_brokers_throttle_time_and_ours_is_told() -> None:
     assert decode_answer(play.broker(answer(1, throttle_ms=9000)))[1] == 9000
 
 
-def test_what_is_behind_a_delayed_request_stays_parked_and_undecided() -> None:
+def test_requests_behind_a_delayed_one_stay_parked_and_undecided() -> None:
     play = asked(delay(1000))
     upstream, _ = play.client(request(1) + request(2) + other_request(3))
     assert upstream == request(1)
@@ -543,7 +565,7 @@ def test_what_is_behind_a_delayed_request_stays_parked_and_undecided() -> None:
     [(12, 0, b""), (26, 0, b"\0\2tx" + bytes(11)), (17, 1, b"\0\5PLAIN"), (8, 2, b"")],
     ids=["Heartbeat", "EndTxn", "SaslHandshake", "OffsetCommit"],
 )
-def test_what_is_no_produce_request_passes_a_mute(key: int, version: int, body: bytes) -> None:
+def test_requests_other_than_produce_pass_a_mute(key: int, version: int, body: bytes) -> None:
     play = asked(delay(1000))
     play.client(request(1))
     assert play.session.hold.mute_until > play.now

@@ -41,7 +41,7 @@ def play(
     made = Play(**settings).named()
     finder = Finder("{tenant}.{namespace}.{topic}", principal_pattern, tenants or {"acme": "gold"}, namespaces or {})
     made.engine.set_groups(GOLD if limits is None else limits, finder, made.now, observes=observes)
-    made.world.topic_ids.update({id_.bytes: name.encode() for name, id_ in IDS.items()})
+    made.world.cluster.topic_ids.update({id_.bytes: name.encode() for name, id_ in IDS.items()})
     return made
 
 
@@ -106,7 +106,7 @@ def told(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
 
 
 def asked(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
-    """The bound that a request has when it gets to the broker."""
+    """The bound of a request as the broker gets it."""
     cls = kio_messages.request_class(key, version)
     head = 4 + 8 + 2 + len("app") + (1 if version >= 12 or key != api.FETCH else 0)
     return int(kio_messages.kio_decode(cls, frame[head:]).max_bytes)
@@ -200,7 +200,7 @@ def test_one_wait_is_bounded() -> None:
 
 def test_the_principal_may_say_which_group_it_is() -> None:
     on = play(tenants={"billing": "gold"}, principal_pattern="User:(?P<tenant>[a-z]+)-app")
-    on.session.gate.authenticate("User:billing-app")
+    on.session.client.authenticate("User:billing-app")
     on.client(fetch(topics=(FREE,)))
     assert told(on.broker(fetched(topics={FREE: [ONE]}))) == 0  # its name says another tenant
     on.client(fetch(2, topics=(PLAIN,)))
@@ -239,19 +239,22 @@ def test_other_requests_pass_while_fetch_waits() -> None:
     assert on.client(fetch(4)) == (b"", b"")
 
 
-def test_a_client_that_has_gone_or_a_drain_holds_no_fetch_back() -> None:
+@pytest.mark.parametrize("over", ["client_gone", "draining"])
+def test_a_fetch_that_would_have_to_wait_for_its_group_is_not_sent_for_a_client_that_has_gone_or_a_drain(
+    over: str,
+) -> None:
     on = play()
     on.client(fetch())
     on.broker(fetched())
-    on.session.hold.draining = True
-    assert on.client(fetch(2))[0]
+    setattr(on.session.hold, over, True)
+    assert on.client(fetch(2) + request(3)) == (b"", b"")
 
 
 # --- what a client is told while the answer still comes ---------------------------------------------------------------
 
 
-def test_what_is_to_be_expected_of_an_answer_of_many_pieces_is_told_in_its_head() -> None:
-    """By what the last one was made of; the end of it says how long the next request really waits."""
+def test_the_wait_to_be_expected_after_an_answer_of_many_pieces_is_told_in_its_head() -> None:
+    """The estimate goes by the last answer's composition; the answer's end decides how long the next request waits."""
     on = play({"gold": GroupLimits(dispatch_bytes=100.0 * SIZE)})
     records = {ORDERS: [ONE] * 150, FREE: [ONE] * 150}
     on.client(fetch())
@@ -294,21 +297,21 @@ def test_the_slowest_group_that_it_is_about_counts() -> None:
     )  # in a session it lists nothing any more
 
 
-def test_what_is_owed_already_is_not_asked_for() -> None:
+def test_bytes_that_are_owed_already_are_not_asked_for() -> None:
     on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
     other = beside(on)
     on.client(fetch())
     on.broker(fetched(topics={ORDERS: []}))
     side(on).take(500_000, 1, on.now)
     assert asked(on.client(fetch(2))[0]) == pytest.approx(PART * (DEBT_S * 1e6 - 500_000), abs=1)
-    side(on).take(10**7, 1, on.now)
+    side(on).take(9 * 10**6, 1, on.now)
     on.broker(fetched(2, topics={ORDERS: []}))
     assert asked(on.client(fetch(3))[0]) == 1  # the broker gives one batch
     assert other.client(fetch()) == (b"", b"")
 
 
-def test_who_share_a_group_get_equal_parts_however_many_they_are() -> None:
-    """Each takes all that it may ask for, as soon as it may."""
+def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() -> None:
+    """Each consumer takes all that it may ask for, as soon as it may."""
     rate, many = 1e6, 12
     on = play({"gold": GroupLimits(dispatch_bytes=rate)})
     all_ = [beside(on) for _ in range(many)]
@@ -332,6 +335,37 @@ def test_who_share_a_group_get_equal_parts_however_many_they_are() -> None:
     assert min(taken) > 0.8 * max(taken)
 
 
+@pytest.mark.parametrize(("rate", "many", "batch"), [(1000, 1, 100_000), (1000, 10, 100_000), (1e5, 30, 100_000)])
+def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batches(
+    rate: float, many: int, batch: int
+) -> None:
+    on = play({"gold": GroupLimits(dispatch_bytes=rate)})
+    all_ = [beside(on) for _ in range(many)]
+    next_at, total, seconds = [on.now] * many, 0, 400
+    now, end = on.now, on.now + seconds
+    while now < end:
+        under_way = []
+        for n, each in enumerate(all_):
+            each.now = now
+            if now >= next_at[n]:
+                upstream, _ = each.again() if each.unhandled else each.client(fetch())
+                next_at[n] = each.session.hold.until
+                under_way += [(n, max(batch, asked(upstream)))] if upstream else []
+        for n, size in under_way:
+            each = all_[n]
+            found = each.session.fetches.dispatch
+            assert found is not None
+            found.take([(ORDERS.encode(), size, 1)], False, now)
+            each.session.fetches._mute(found.end(size, now), now)
+            each.session.in_flight.entries.clear()
+            next_at[n] = each.session.fetches.mute_until
+            total += size
+        now += 0.1
+    once = many * batch + 11 * rate  # all may begin at once, with a batch each
+    assert total <= 1.02 * rate * seconds + once
+    assert total >= 0.95 * rate * seconds
+
+
 def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
     on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
     all_ = [beside(on) for _ in range(20)]
@@ -344,7 +378,7 @@ def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
     assert asked(all_[1].client(fetch(2))[0]) == int(DEBT_S * PART * 1e6)
 
 
-def test_what_was_promised_to_a_connection_that_closes_is_free_again() -> None:
+def test_bytes_promised_to_a_connection_that_closes_are_free_again() -> None:
     on = play({"gold": GroupLimits(dispatch_bytes=1e6)})
     gone = beside(on)
     gone.client(fetch())
@@ -352,8 +386,8 @@ def test_what_was_promised_to_a_connection_that_closes_is_free_again() -> None:
     assert asked(on.client(fetch())[0]) == int(DEBT_S * PART * 1e6)
 
 
-def test_who_is_new_to_a_group_waits_for_the_debt_that_is_there() -> None:
-    """Or a consumer could come back under another connection as often as it likes."""
+def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() -> None:
+    """Otherwise a consumer could escape by reconnecting."""
     on = play()
     on.client(fetch())
     on.broker(fetched())
@@ -451,18 +485,18 @@ def test_an_observed_group_beside_a_quota_that_is_not() -> None:
 # --- what can't be told -----------------------------------------------------------------------------------------------
 
 
-def test_a_topic_id_that_nobody_knows_is_in_no_group_and_counted_once() -> None:
+def test_an_unknown_topic_id_is_in_no_group_and_counted_once() -> None:
     on = play()
     wanted = []
-    on.world.want_metadata = lambda: wanted.append(True)
-    name = on.world.topic_ids.pop(IDS[ORDERS].bytes)
+    on.world.cluster.want_metadata = lambda: wanted.append(True)
+    name = on.world.cluster.topic_ids.pop(IDS[ORDERS].bytes)
     on.client(fetch(1, 13))
     assert told(on.broker(fetched(1, 13)), 13) == 0
     on.client(fetch(2, 13))
     on.broker(fetched(2, 13))
     assert counts(on)["topic_ids_unknown"] == 1
     assert wanted == [True]
-    on.world.topic_ids[IDS[ORDERS].bytes] = name
+    on.world.cluster.topic_ids[IDS[ORDERS].bytes] = name
     on.client(fetch(3, 13))
     assert told(on.broker(fetched(3, 13)), 13) == 1000
 
@@ -480,7 +514,7 @@ def test_names_that_a_client_makes_up_fill_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def old_fetch(version: int) -> bytes:
-    """Of twenty topics, as before the lowest version that is read (KIP-896)."""
+    """A request of twenty topics, of a version below the lowest that is read (KIP-896)."""
     bounds = struct.pack(">iii", -1, 500, 1) + (struct.pack(">i", 50 * MiB) if version == 3 else b"")
     topic = struct.pack(">h", len(ORDERS)) + ORDERS.encode() + struct.pack(">iiqi", 1, 0, 0, MiB)
     head = struct.pack(">hhih", api.FETCH, version, 1, 3) + b"app"
@@ -536,3 +570,19 @@ def test_a_limit_that_is_lifted_while_an_answer_passes() -> None:
     on.engine.set_groups({}, Finder("", "", {}, {}), on.now)
     on.broker(frame[100:])
     assert on.session.fetches.mute_until == 0.0
+
+
+def test_bytes_of_consumers_without_shares_are_counted_beside_those_with_shares() -> None:
+    on = Play().named()
+    shares = QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate:shares"): 1.0}})
+    on.world.quotas.set_store(QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate"): 1.0}}), on.now)
+    for counted, store in ((0, None), (len(fetched()), shares)):
+        if store is not None:
+            on.world.quotas.set_store(store, on.now)
+        on.client(fetch())
+        assert on.broker(fetched()) == fetched()
+        assert on.world.quotas.fetched.get(1, 0) == counted
+    on.client(fetch(key=api.SHARE_FETCH, version=1))
+    share = fetched(key=api.SHARE_FETCH, version=1)
+    on.broker(share)
+    assert on.world.quotas.fetched[1] == len(fetched()) + len(share)

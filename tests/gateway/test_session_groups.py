@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.channel import Groups
@@ -18,7 +20,7 @@ ACME = "acme.orders.t"
 GOLD = {"acme": "gold"}
 
 
-def play(limit: GroupLimits, groups: Groups | None = None, **settings: object) -> Play:
+def play(limit: GroupLimits, groups: Groups | None = None, **settings: Any) -> Play:
     made = Play(**settings).named()
     made.world.set_groups(groups or Groups(1, {"gold": limit}, GOLD), made.now)
     return made
@@ -29,12 +31,12 @@ def second(first: Play, node_id: int = 1) -> Play:
     made = Play().named()
     made.now, made.engine, made.world = first.now, first.engine, first.world
     made.session = Session(first.world, node_id, account(), first.now)
-    made.session.gate.software = ("apache-kafka-java", "4.1.0")
+    made.session.client.software = ("apache-kafka-java", "4.1.0")
     return made
 
 
 def produce(on: Play, correlation: int = 1, topic: str = ACME, **how: object) -> int:
-    """One request and its answer: for how long the client has to wait."""
+    """Send a request and its answer; return how long the client has to wait."""
     version = int(how.get("version", 9))  # type: ignore[call-overload]
     on.client(request(correlation, {topic: [0]}, **how))  # type: ignore[arg-type]
     return decode_answer(on.broker(answer(correlation, {topic: {0: (0, 0)}}, version=version)), version)[1]
@@ -56,7 +58,7 @@ def free(on: Play, topic: str = ACME) -> None:
 
 
 def fill(on: Play) -> None:
-    """Others wait for as long as anybody may."""
+    """Other clients wait as long as any client may."""
     for _ in range(15):
         second(on).client(request(1, {ACME: [0]}))
 
@@ -71,6 +73,7 @@ def test_a_client_whose_group_is_over_its_limit_is_delayed_and_told_so(step: int
     assert on.rows()[ACME, "delayed", "resource-group"] == (SIZE, 1, 1)
 
 
+@pytest.mark.seed("82.34")
 def test_topics_connections_and_brokers_share_one_limit() -> None:
     on = play(GroupLimits(2 * SIZE))
     other = second(on, node_id=2)
@@ -103,7 +106,7 @@ def test_only_the_groups_part_of_a_request_is_refused() -> None:
     assert on.rows()[ACME, "rejected", "resource-group"] == (SIZE, 1, 1)
 
 
-def test_what_another_policy_rejects_costs_the_group_nothing() -> None:
+def test_bytes_that_another_policy_rejects_cost_the_group_nothing() -> None:
     on = play(GroupLimits(1000 * SIZE), total=1.0, topics={ACME: 1.0})
     on.overload(ACME)
     before = side(on).bytes_meter.uncounted if ("gold", "publish") in on.engine.groups._sides else 0
@@ -112,7 +115,7 @@ def test_what_another_policy_rejects_costs_the_group_nothing() -> None:
     assert side(on).bytes_meter.uncounted == before
 
 
-def test_what_the_group_rejects_costs_a_client_quota_nothing() -> None:
+def test_bytes_that_the_group_rejects_cost_a_client_quota_nothing() -> None:
     on = play(GroupLimits(SIZE))
     on.world.quotas.set_store(
         QuotaStore({Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1000.0 * SIZE}}), on.now
@@ -142,13 +145,14 @@ def test_the_fast_way_is_charged_by_the_next_pace() -> None:
 def test_a_topic_that_used_up_its_groups_credit_on_the_fast_way_has_to_ask() -> None:
     on = play(GroupLimits(10 * SIZE))
     free(on)
-    for correlation in range(1, 31):
-        produce(on, correlation)
-    on.engine.pace(on.now)
-    assert produce(on, 40) > 1000
+    correlation = 1
+    while not (wait := produce(on, correlation)):
+        correlation += 1
+    assert 0 < wait <= 200
+    assert 8 <= correlation <= 11, "what it has saved, and no more"
 
 
-def test_duplicates_and_what_the_broker_refused_are_given_back() -> None:
+def test_duplicates_and_batches_that_the_broker_refused_are_given_back() -> None:
     on = play(GroupLimits(1000 * SIZE))
     for correlation, (code, producer) in enumerate([(0, (7, 0, 0)), (0, (7, 0, 0)), (22, (7, 0, 1))]):
         on.client(request(correlation, {ACME: [0]}, producer=producer))
@@ -162,16 +166,17 @@ def test_duplicates_and_what_the_broker_refused_are_given_back() -> None:
     assert line.spent == SIZE
 
 
+@pytest.mark.seed("82.8")
 @pytest.mark.parametrize(
     "internal", [{"internal_client_ids": ("app",)}, {"internal_principals": ("User:mirror",)}], ids=str
 )
-def test_internal_clients_are_neither_limited_nor_charged(internal: dict[str, object]) -> None:
+def test_internal_clients_are_neither_limited_nor_charged(internal: dict[str, Any]) -> None:
     on = play(GroupLimits(1000 * SIZE), **internal)
-    on.session.gate.authenticate("User:mirror")
+    on.session.client.authenticate("User:mirror")
     for correlation in range(1, 5):
         assert produce(on, correlation) == 0
     free_one = second(on)
-    free_one.session.gate.authenticate("User:somebody")
+    free_one.session.client.authenticate("User:somebody")
     produce(free_one, 1, client_id="other")
     on.now += 2
     on.engine.pace(on.now)
@@ -183,11 +188,11 @@ def test_internal_clients_are_neither_limited_nor_charged(internal: dict[str, ob
 
 def test_topics_that_are_called_by_id_are_in_their_groups() -> None:
     on = play(GroupLimits(SIZE))
-    on.world.topic_ids[TOPIC_ID] = ACME.encode()
+    on.world.cluster.topic_ids[TOPIC_ID] = ACME.encode()
     assert produce(on, version=13) == 1000
 
 
-def test_a_topic_whose_name_nobody_knows_is_in_no_group() -> None:
+def test_a_topic_of_unknown_name_is_in_no_group() -> None:
     on = play(GroupLimits(1))
     on.client(request(1, {ACME: [0]}, version=13))
     on.now += 1.0
@@ -207,12 +212,12 @@ def test_acks_0_over_its_groups_limit_waits() -> None:
     assert on.again()[0] != b""
 
 
-def test_in_mode_observe_nothing_is_delayed_and_what_would_have_been_is_counted() -> None:
+def test_in_mode_observe_nothing_is_delayed_and_traffic_that_would_have_been_is_counted() -> None:
     on = play(GroupLimits(SIZE), Groups(1, {"gold": GroupLimits(SIZE)}, GOLD, mode="observe"))
     assert produce(on) == 0
     assert on.rows()[ACME, "would_delay", "resource-group"] == (SIZE, 1, 1)
-    for correlation in range(2, 30):
-        assert produce(on, correlation) == 0
+    for _ in range(30):
+        assert produce(second(on)) == 0
     rows = on.rows()
     assert (ACME, "would_reject", "resource-group") in rows
     line = side(on).bytes
@@ -227,26 +232,26 @@ BY_PRINCIPAL = Groups(1, {"gold": GroupLimits(SIZE)}, GOLD, principal_pattern=r"
 
 def test_where_the_name_says_nothing_the_principal_says_the_group() -> None:
     on = play(GroupLimits(), BY_PRINCIPAL)
-    on.session.gate.authenticate("User:acme")
+    on.session.client.authenticate("User:acme")
     assert produce(on, topic="plain") == 1000
     assert on.rows()["plain", "delayed", "resource-group"] == (SIZE, 1, 1)
     other = second(on)
-    other.session.gate.authenticate("User:bob")
+    other.session.client.authenticate("User:bob")
     assert produce(other, topic="plain") == 0
-    assert not other.session.gate.limited
+    assert not other.session.client.limited
     assert produce(other, 2, topic=ACME) == 2000  # both are the group's
 
 
 def test_a_principal_is_known_only_once_the_broker_has_accepted_it() -> None:
     on = play(GroupLimits(), BY_PRINCIPAL)
     assert produce(on, topic="plain") == 0
-    on.session.gate.authenticate("User:acme")
+    on.session.client.authenticate("User:acme")
     assert produce(on, 2, topic="plain") == 1000
 
 
-def test_what_a_principals_group_was_charged_is_given_back() -> None:
+def test_a_charge_of_a_principals_group_is_given_back() -> None:
     on = play(GroupLimits(), BY_PRINCIPAL)
-    on.session.gate.authenticate("User:acme")
+    on.session.client.authenticate("User:acme")
     on.client(request(1, {"plain": [0]}))
     on.broker(answer(1, {"plain": {0: (22, -1)}}))
     assert side(on).bytes_meter.uncounted == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
+from gateway.data.session import Session
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import QuotaStore
-from tests.gateway.play import Play, answer, decode_answer, request, size_of
+from tests.gateway.play import Play, account, answer, decode_answer, request, size_of
 from tests.protocol import kio_messages
 from tests.protocol.produce_cases import framed
 
@@ -16,7 +18,7 @@ SIZE = size_of()
 FETCH = 1
 
 
-def play(*quotas: tuple[Entity, str, float], observes: bool = False, **settings: object) -> Play:
+def play(*quotas: tuple[Entity, str, float], observes: bool = False, **settings: Any) -> Play:
     made = Play(**settings).named()
     values: dict[Entity, dict[QuotaKey, float]] = {}
     for entity, key, value in quotas:
@@ -26,7 +28,7 @@ def play(*quotas: tuple[Entity, str, float], observes: bool = False, **settings:
 
 
 def authenticated(made: Play, user: str) -> Play:
-    made.session.gate.authenticate(f"User:{user}")
+    made.session.client.authenticate(f"User:{user}")
     return made
 
 
@@ -56,7 +58,7 @@ def test_a_client_over_its_quota_is_delayed_and_told_so(step: int) -> None:
     assert on.rows()["clicks", "delayed", "client-quota"] == (SIZE, 1, 1)
 
 
-def test_two_connections_of_one_user_share_his_quota() -> None:
+def test_two_connections_of_one_user_share_its_quota() -> None:
     on = authenticated(play((Entity("alice"), "producer_byte_rate", 2 * SIZE)), "alice")
     other = authenticated(Play(), "alice")
     other.world.quotas = on.world.quotas
@@ -66,7 +68,7 @@ def test_two_connections_of_one_user_share_his_quota() -> None:
     assert throttle_of(other) == 1000
 
 
-def test_a_user_is_known_only_once_the_broker_has_accepted_him() -> None:
+def test_a_user_is_known_only_once_the_broker_has_accepted_it() -> None:
     on = play((Entity("alice"), "producer_byte_rate", SIZE), (Entity("ANONYMOUS"), "producer_byte_rate", 4 * SIZE))
     on.client(request(1))
     assert throttle_of(on) == 250
@@ -116,7 +118,7 @@ def test_the_longest_of_quota_and_storage_wins_and_both_are_charged() -> None:
     on.engine.set_storage(0.5, "broker 2 volume /data", on.now)
     on.client(request(1))
     assert throttle_of(on) == 1000
-    storage = on.engine.broker(1).storage
+    storage = on.engine.broker(1).limits.storage
     assert storage is not None
     assert storage.line.bucket.level(on.now) == -SIZE
 
@@ -152,7 +154,7 @@ def test_a_fetch_answer_carries_its_throttle_time_and_the_next_fetch_waits(versi
 def test_a_fetch_may_ask_for_what_can_be_paid_for_by_the_longest_wait(step: int) -> None:
     # Else a wide fetch would take many times what is allowed: one wait is bounded.
     on = play((Entity(None, "app"), "consumer_byte_rate", 1000))
-    assert on.client(fetch_request(1, max_bytes=52_428_800), step)[0] == fetch_request(1, max_bytes=10_000)
+    assert on.client(fetch_request(1, max_bytes=52_428_800), step)[0] == fetch_request(1, max_bytes=3333)
     free = play((Entity(None, "other"), "consumer_byte_rate", 1000))
     assert free.client(fetch_request(1, max_bytes=52_428_800), step)[0] == fetch_request(1, max_bytes=52_428_800)
 
@@ -182,8 +184,9 @@ def test_the_larger_throttle_time_of_a_fetch_answer_wins() -> None:
     assert on.broker(theirs) == theirs
 
 
-def test_who_consumes_too_much_may_still_produce_and_the_other_way_round() -> None:
-    on = play((Entity(None, "app"), "consumer_byte_rate", 1), (Entity(None, "app"), "producer_byte_rate", 1))
+def test_a_client_that_consumes_too_much_may_still_produce_and_the_other_way_round() -> None:
+    rate = len(fetch_answer(1, 11)) // 5
+    on = play((Entity(None, "app"), "consumer_byte_rate", rate), (Entity(None, "app"), "producer_byte_rate", 1))
     on.client(fetch_request(1))
     on.broker(fetch_answer(1, 11))
     assert on.client(request(2))[0] == request(2)
@@ -201,13 +204,123 @@ def test_fetches_without_a_quota_are_not_touched() -> None:
     assert on.session.fetches.mute_until == 0.0
 
 
-def test_a_fetch_answer_of_a_consumer_that_has_left_charges_his_line() -> None:
+def test_a_fetch_answer_of_a_consumer_that_has_left_charges_its_line() -> None:
     on = play((Entity(None, "app"), "consumer_byte_rate", 100))
     on.client(fetch_request(1))
     frame = fetch_answer(1, 11)
     on.broker(frame)
     (line,) = on.engine.fleet.lines.values()
     assert line.bucket.level(on.now) == -len(frame)
+
+
+def beside(on: Play) -> Play:
+    """Another connection to the same worker."""
+    made = Play().named()
+    made.world, made.engine, made.now = on.world, on.engine, on.now
+    made.session = Session(on.world, 1, account(), on.now)
+    return made
+
+
+def large_answer(correlation: int, size: int) -> bytes:
+    """A Fetch that no limit needs to look into."""
+    return struct.pack(">iii", size - 4, correlation, 0) + bytes(size - 12)
+
+
+def asked(frame: bytes) -> int:
+    """The bound of a request as the broker gets it."""
+    cls = kio_messages.request_class(FETCH, 11)
+    return int(kio_messages.kio_decode(cls, frame[4 + 8 + 2 + len("app") :]).max_bytes)
+
+
+SECONDS = 300
+
+
+def fetched(rate: float, connections: int, batch: int, seconds: int, user: str = "app") -> tuple[float, float]:
+    """Bytes per second that consumers get who ask for all they can, from a broker that gives at least one batch of so
+    many bytes; and the longest time for which it got no Fetch, behind the first.
+    """
+    on = play((Entity(None, "app") if user == "app" else Entity(user), "consumer_byte_rate", rate))
+    all_ = [beside(on) for _ in range(connections)]
+    next_at, total, last, gap = [on.now] * connections, 0, on.now, 0.0
+    end, now = on.now + seconds, on.now
+    while now < end:
+        under_way = []
+        for number, each in enumerate(all_):
+            each.now = now
+            if now < next_at[number]:
+                continue
+            upstream, _ = each.again() if each.unhandled else each.client(fetch_request(1, max_bytes=50_000_000))
+            if upstream:
+                under_way.append((number, max(batch, asked(upstream))))
+                gap, last = max(gap, now - last), now
+            else:
+                next_at[number] = each.session.hold.until
+        for number, size in under_way:
+            each = all_[number]
+            each.broker(large_answer(1, size))
+            total += size
+            next_at[number] = each.session.fetches.mute_until
+        now += 0.1
+    for each in all_:
+        each.session.close()
+    return total / seconds, gap
+
+
+@pytest.mark.parametrize("user", ["app", "ANONYMOUS"])
+@pytest.mark.parametrize(
+    ("rate", "connections", "batch"),
+    [(1000, 1, 100_000), (1000, 10, 100_000), (1e5, 1, 1000), (1e5, 30, 100_000), (1e5, 30, 1000)],
+)
+def test_consumers_get_their_quota_whatever_their_number_and_batches(
+    rate: float, connections: int, batch: int, user: str
+) -> None:
+    got, gap = fetched(rate, connections, batch, SECONDS, user)
+    once = connections * batch + 11 * rate  # all may begin at once, with a batch each
+    assert got <= 1.02 * rate + once / SECONDS
+    assert got >= 0.95 * rate
+    assert gap <= once / rate + 11.0
+
+
+def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
+    on = play((Entity(None, "app"), "consumer_byte_rate", 1e6))
+    all_ = [beside(on) for _ in range(20)]
+    sizes = [asked(each.client(fetch_request(1, max_bytes=50_000_000))[0]) for each in all_]
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert sum(sizes) < 12e6
+    for each in all_[:10]:
+        each.broker(fetch_answer(1, 11))
+    for each in all_[10:]:
+        each.session.close()
+    on.now += 10.0
+    assert asked(on.client(fetch_request(1, max_bytes=50_000_000))[0]) >= sizes[0]
+
+
+def test_a_fetch_waits_until_its_quota_has_room() -> None:
+    on = play((Entity(None, "app"), "consumer_byte_rate", 1000))
+    on.client(fetch_request(1))
+    on.broker(large_answer(1, 60_000))
+    other = beside(on)
+    assert other.client(fetch_request(1)) == (b"", b"")
+    held = 0.0
+    while not (upstream := other.again()[0]):
+        assert other.session.hold.until <= other.now + 10.0
+        held += other.session.hold.until - other.now
+        other.now = other.session.hold.until
+    assert upstream == fetch_request(1)
+    assert 50.0 <= held <= 60.0
+
+
+def test_a_fetch_that_would_have_to_wait_is_not_sent_for_a_client_that_has_gone() -> None:
+    """Or a client that closes half of its connection behind many of them would get all of them at once."""
+    on = play((Entity(None, "app"), "consumer_byte_rate", 1000))
+    on.client(fetch_request(1))
+    on.broker(large_answer(1, 60_000))
+    other = beside(on)
+    assert other.client(fetch_request(1) + fetch_request(2)) == (b"", b"")
+    other.session.hold.client_gone = True
+    assert other.again() == (b"", b"")
+    other.now += 60
+    assert other.again() == (b"", b"")
 
 
 # --- request_percentage -----------------------------------------------------------------------------------------------
@@ -217,12 +330,85 @@ def test_time_spent_on_a_connection_delays_its_next_requests() -> None:
     on = play((Entity(None, "app"), "request_percentage", 10))
     on.client(request(1))
     assert throttle_of(on) == 0
-    assert on.session.gate.timed
-    on.session.gate.spend(0.2, on.now)
+    assert on.session.client.timed
+    on.session.client.spend(0.2, on.now)
     on.client(request(2))
     assert throttle_of(on, 2) == 2000
     on.now += 2
-    on.session.gate.spend(0.1, on.now)
+    on.session.client.spend(0.1, on.now)
     on.client(fetch_request(3))
     on.broker(fetch_answer(3, 11))
     assert on.session.fetches.mute_until == pytest.approx(on.now + 1.0)
+
+
+# --- far below a quota: charged without being judged ------------------------------------------------------------------
+
+ROOM = 1000 * SIZE
+
+
+def saved(made: Play) -> float:
+    (line,) = made.world.quotas._lines.values()
+    return line.bucket.level(made.now)
+
+
+def with_room(**settings: Any) -> Play:
+    """A client that has saved a second's worth of its quota."""
+    made = play((Entity(None, "app"), "producer_byte_rate", ROOM), **settings)
+    made.client(request(9))
+    made.broker(answer(9))
+    made.now += 60.0
+    assert saved(made) == ROOM
+    return made
+
+
+@pytest.mark.parametrize("topics", [{"clicks": [0]}, {"clicks": [0, 1, 2], "orders": [0]}], ids=["one", "several"])
+def test_what_a_quota_has_room_for_is_charged_to_it(topics: dict[str, list[int]]) -> None:
+    on = with_room()
+    size = sum(map(len, topics.values())) * SIZE
+    assert on.client(request(1, topics))[0]
+    assert saved(on) == ROOM - size
+    on.broker(answer(1, {topic: dict.fromkeys(parts, (0, 1)) for topic, parts in topics.items()}))
+    assert saved(on) == ROOM - size
+    (line,) = on.world.quotas._lines.values()
+    assert line.meter.uncounted == size + SIZE
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_partition_that_the_broker_refuses_is_given_back_to_the_quota(index: int) -> None:
+    on = with_room()
+    parts = range(3)
+    on.client(request(1, {"clicks": list(parts)}))
+    on.broker(answer(1, {"clicks": {part: (10 if part == index else 0, 1) for part in parts}}))
+    assert saved(on) == ROOM - 2 * SIZE
+
+
+def test_what_a_connection_loses_is_given_back_to_the_quota() -> None:
+    on = with_room()
+    other = with_room()
+    on.client(request(1, {"orders": [0]}))
+    on.session.close()
+    assert saved(on) == ROOM
+    other.client(request(1))  # the broker has taken something for this topic before: it may be in the log
+    other.session.close()
+    assert saved(other) == ROOM - SIZE
+
+
+def test_a_request_that_is_larger_than_the_room_waits_as_it_would_alone() -> None:
+    on = with_room()
+    small = 999
+    for correlation in range(small):
+        on.client(request(correlation))
+        on.broker(answer(correlation))
+    assert saved(on) == SIZE
+    assert not on.session.hold.mute_until
+    on.client(request(1, {"clicks": [0, 1, 2]}))
+    assert saved(on) == -2 * SIZE
+    assert not on.session.hold.mute_until  # 2 ms: not worth a timer
+
+
+def test_a_quota_charges_a_topic_over_its_threshold_for_nothing() -> None:
+    on = with_room(total=10, topics={"clicks": 5})
+    on.overload("clicks")
+    on.client(request(1, {"clicks": [0], "orders": [0]}))
+    assert on.rows()["clicks", "rejected", "topic-threshold"][0] == SIZE
+    assert saved(on) == ROOM - SIZE  # for the other topic alone

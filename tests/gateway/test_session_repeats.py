@@ -29,7 +29,7 @@ def overloaded(software: tuple[str, str] | None = JAVA, **settings: object) -> P
 
 
 def limit(play: Play, *, on: bool) -> None:
-    """The thresholds that `overloaded` is over, or none."""
+    """Set the thresholds that `overloaded` exceeds, or none."""
     play.engine.set_policy(100.0 if on else None, {"clicks": 50.0} if on else {})
     play.world.ledger.renew()
 
@@ -39,12 +39,12 @@ def second(first: Play, software: tuple[str, str] | None = JAVA) -> Play:
     made = Play().named(software)
     made.now, made.engine, made.world = first.now, first.engine, first.world
     made.session = Session(first.world, 1, account(), first.now)
-    made.session.gate.software = software
+    made.session.client.software = software
     return made
 
 
 def again(play: Play, frame: bytes) -> tuple[bytes, bytes]:
-    """The client sends after it has waited as long as it was told."""
+    """The client waits as long as it was told, then sends."""
     play.now = max(play.now, play.session.hold.mute_until)
     play.session.hold.drained_at = play.now
     return play.client(frame)
@@ -64,7 +64,7 @@ ACCEPTED = ("accepted", "")
 
 @PRODUCERS
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
-def test_what_comes_again_after_a_rejection_is_a_repeat(producer: tuple[int, int, int], version: int) -> None:
+def test_a_batch_that_comes_again_after_a_rejection_is_a_repeat(producer: tuple[int, int, int], version: int) -> None:
     play = overloaded()
     frame = request(1, producer=producer, version=version)
     again(play, frame)
@@ -84,7 +84,7 @@ def test_what_comes_again_after_a_rejection_is_a_repeat(producer: tuple[int, int
 @PRODUCERS
 def test_a_topic_may_come_by_its_id(producer: tuple[int, int, int]) -> None:
     play = overloaded()
-    play.world.topic_ids[TOPIC_ID] = b"clicks"
+    play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
     for version in (13, 9):
         again(play, request(1, producer=producer, version=version))
     assert told(play) == {REJECTED: (2 * SIZE, SIZE)}
@@ -158,7 +158,7 @@ def test_a_code_that_the_client_does_not_retry_ends_it(producer: tuple[int, int,
     assert told(play) == {REJECTED: (2 * SIZE, 0)}
 
 
-def test_what_is_behind_a_rejected_batch_is_rejected_and_comes_again_as_well() -> None:
+def test_batches_behind_a_rejected_one_are_rejected_and_come_again_as_well() -> None:
     play = overloaded()
     first, behind = request(1, producer=(7, 0, 0)), request(2, producer=(7, 0, 1))
     play.client(first + behind)
@@ -178,7 +178,7 @@ def test_bytes_behind_a_batch_were_never_rejected() -> None:
 
 
 @PRODUCERS
-def test_what_policies_note_beside_the_outcome_has_no_repeats(producer: tuple[int, int, int]) -> None:
+def test_notes_of_policies_beside_the_outcome_have_no_repeats(producer: tuple[int, int, int]) -> None:
     play = overloaded()
     again(play, request(1, producer=producer))
     play.rows()
@@ -192,7 +192,7 @@ def test_what_policies_note_beside_the_outcome_has_no_repeats(producer: tuple[in
 
 
 @pytest.mark.parametrize("software", [LIBRDKAFKA, None])
-def test_of_a_client_that_makes_new_batches_nobody_can_tell_while_something_of_it_is_outstanding(
+def test_repeats_of_a_client_that_makes_new_batches_are_unknown_while_something_of_it_is_outstanding(
     software: tuple[str, str] | None,
 ) -> None:
     play = overloaded(software)
@@ -225,8 +225,8 @@ def test_a_client_that_sends_the_same_bytes_again_is_told_from_one_that_has_news
     assert {(row.outcome, row.repeats) for row in rows} == {("rejected", 0), ("accepted", 0)}
 
 
-def test_what_was_under_way_before_the_rejection_is_new() -> None:
-    """A client of whose batches nobody can tell: but this one it had sent before it was told."""
+def test_a_batch_under_way_before_the_rejection_is_new() -> None:
+    """The repeats of this client are unknown, but it had sent this batch before it was told."""
     play = overloaded(LIBRDKAFKA)
     limit(play, on=False)
     play.client(request(1))
@@ -247,7 +247,7 @@ def test_the_start_of_a_producers_next_epoch_may_be_what_it_has_left() -> None:
     assert [(row.bytes, row.repeats) for row in play.ledger()] == [(SIZE, 0), (2 * SIZE, None)]
 
 
-def test_whoever_comes_later_than_anybody_is_remembered_counts_as_new() -> None:
+def test_a_batch_that_comes_after_its_rejection_is_forgotten_counts_as_new() -> None:
     play = overloaded()
     again(play, request(1, producer=IDEMPOTENT))
     play.rows()
@@ -302,7 +302,7 @@ def test_rows_say_the_resource_group_that_is_charged() -> None:
 
 def test_where_only_the_principal_says_the_group_it_is_that_one() -> None:
     play = Play().named()
-    play.session.gate.authenticate("User:acme")
+    play.session.client.authenticate("User:acme")
     play.world.set_groups(BY_PRINCIPAL, play.now)
     produce(play, "plain", "other.orders.t")
     assert groups_of(play) == {("plain", "gold"), ("other.orders.t", "")}
@@ -339,7 +339,7 @@ def test_names_that_clients_give_are_bounded_together() -> None:
     ]
 
 
-def test_a_row_of_nothing_but_bytes_of_which_nobody_can_tell_is_one_row() -> None:
+def test_a_row_of_nothing_but_bytes_that_may_be_repeats_is_one_row() -> None:
     ledger = Ledger()
     row = ledger.row(1, "t", "User:a", "app", "accepted")
     row[:] = [100, 3, 2, 50, 0, 100, 3]
@@ -356,7 +356,7 @@ def test_a_row_of_nothing_but_bytes_of_which_nobody_can_tell_is_one_row() -> Non
 
 
 @given(seed=st.integers(0, 2**32))
-def test_finally_dropped_is_what_was_rejected_at_its_last_attempt(seed: int) -> None:
+def test_finally_dropped_bytes_are_those_rejected_at_their_last_attempt(seed: int) -> None:
     """Idempotent and other producers, several of them on each of two connections, with limits that come and go."""
     rng = Random(seed)
     first = overloaded()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.data.hold import MAX_WAIT_S
@@ -11,7 +13,7 @@ WHY = "broker 2 volume /data: 0.9 GB of 100.0 GB free, hard limit at 1.0 GB"
 SIZE = size_of()
 
 
-def play(factor: float = 0.0, total: float | None = None, mode: str = "enforce", **settings: object) -> Play:
+def play(factor: float = 0.0, total: float | None = None, mode: str = "enforce", **settings: Any) -> Play:
     made = Play(total=total, **settings).named()
     made.engine.set_storage(factor, WHY, made.now, mode=mode)  # type: ignore[arg-type]
     return made
@@ -23,6 +25,7 @@ def lift(on: Play, factor: float = 1.0) -> tuple[bytes, bytes]:
     return on.again()
 
 
+@pytest.mark.seed("DISK.19")
 @pytest.mark.parametrize("step", [0, 1, 7])
 def test_in_a_pause_nothing_is_forwarded_and_nothing_answered(step: int) -> None:
     on = play()
@@ -31,7 +34,7 @@ def test_in_a_pause_nothing_is_forwarded_and_nothing_answered(step: int) -> None
     assert on.rows() == {}
 
 
-def test_when_the_pause_ends_what_was_held_goes_on_in_order_and_the_wait_is_in_the_accounts() -> None:
+def test_when_the_pause_ends_held_requests_go_on_in_order_and_the_wait_is_in_the_accounts() -> None:
     on = play()
     frames = request(1) + request(2)
     on.client(frames)
@@ -79,7 +82,7 @@ def test_a_batch_of_an_idempotent_producer_rejected_in_a_pause_stands_before_its
     assert on.client(again)[0] == again
 
 
-def test_what_is_no_produce_request_passes_before_a_held_one() -> None:
+def test_requests_other_than_produce_pass_before_a_held_one() -> None:
     on = play()
     heartbeat = other_request(1)
     assert on.client(heartbeat + request(2) + other_request(3))[0] == heartbeat
@@ -119,7 +122,7 @@ def test_acks_0_that_waits_in_a_pause_goes_when_others_need_the_memory() -> None
     assert on.rows() == {("clicks", "dropped", "acks0-limit"): (SIZE, 1, 1)}
 
 
-def test_what_a_client_that_has_gone_left_in_a_pause_is_discarded() -> None:
+def test_requests_held_in_a_pause_are_discarded_when_their_client_has_gone() -> None:
     on = play()
     on.client(request(1))
     on.session.hold.client_gone = True
@@ -128,6 +131,7 @@ def test_what_a_client_that_has_gone_left_in_a_pause_is_discarded() -> None:
     assert on.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1)}
 
 
+@pytest.mark.seed("035.21")
 @pytest.mark.parametrize("factor", [0.0, 0.01])
 def test_internal_clients_are_never_limited(factor: float) -> None:
     on = play(factor, total=1.0, internal_client_ids=("app",))
@@ -159,15 +163,15 @@ def test_below_1_every_producer_is_delayed_to_its_part_of_the_total() -> None:
 def test_a_request_under_several_topics_is_charged_once() -> None:
     on = play(0.5, total=2 * SIZE)
     on.client(request(1, {"a": [0], "b": [0]}))
-    limit = on.engine.broker(1).storage
+    limit = on.engine.broker(1).limits.storage
     assert limit is not None
     line = limit.line
     assert line.bucket.level(on.now) == -2 * SIZE
 
 
-def test_what_is_rejected_is_not_charged() -> None:
+def test_rejected_bytes_are_not_charged() -> None:
     on = play(0.5, total=2 * SIZE)
-    limit = on.engine.broker(1).storage
+    limit = on.engine.broker(1).limits.storage
     assert limit is not None
     line = limit.line
     line.take(20 * SIZE, on.now)

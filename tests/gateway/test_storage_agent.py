@@ -21,7 +21,7 @@ from gateway.volume_agent import (
     parse_mounts,
     read_settings,
 )
-from policies.storage import Limit, Volume
+from policies.storage import Volume, VolumeLimit
 
 ROOT = Path(__file__).parent.parent.parent
 BASE = ["--broker-id", "1", "--log-dirs", "/a,/b"]
@@ -41,8 +41,8 @@ def test_flags_and_defaults() -> None:
 def test_limits_intervals_and_properties() -> None:
     flags = ["--soft", "MinFreePercentage:20", "--hard", "MinFreeBytes:10GB", "--interval", "PT1M"]
     settings = read_settings([*BASE, *flags, "--kafka", "kafka.ssl.key.password=a=b", "--kafka", "retries=3"])
-    assert settings.soft == Limit("MinFreePercentage", 0.2)
-    assert settings.hard == Limit("MinFreeBytes", 1e10)
+    assert settings.soft == VolumeLimit("MinFreePercentage", 0.2)
+    assert settings.hard == VolumeLimit("MinFreeBytes", 1e10)
     assert settings.interval == 60.0
     assert settings.kafka == {"ssl.key.password": "a=b", "retries": "3"}
     assert read_settings([*BASE, "--interval", "90s"]).interval == 90.0
@@ -72,12 +72,12 @@ metrics: off
         "ssl.key.password": "geheim",
         "socket.keepalive.enable": "true",
     }
-    assert settings.limits_of(["/a"]) == (Limit("MinFreeBytes", 2e6), Limit("ConsumedBytes", 5.0 * 2**30))
-    assert settings.limits_of(["/b"]) == (None, Limit("MinFreeBytes", 1e6))
-    assert settings.limits_of(["/a", "/b"]) == (Limit("MinFreeBytes", 2e6), Limit("MinFreeBytes", 1e6))
+    assert settings.limits_of(["/a"]) == (VolumeLimit("MinFreeBytes", 2e6), VolumeLimit("ConsumedBytes", 5.0 * 2**30))
+    assert settings.limits_of(["/b"]) == (None, VolumeLimit("MinFreeBytes", 1e6))
+    assert settings.limits_of(["/a", "/b"]) == (VolumeLimit("MinFreeBytes", 2e6), VolumeLimit("MinFreeBytes", 1e6))
 
 
-def test_what_the_documentation_shows_is_accepted(tmp_path: Path) -> None:
+def test_examples_of_the_documentation_are_accepted(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "storage.md").read_text("utf-8")
     (command,) = re.findall(r"^produce-gateway volume-agent (.*)$", page, re.MULTILINE)
     assert read_settings(shlex.split(command)).log_dirs == ("/data/1", "/data/2")
@@ -85,9 +85,9 @@ def test_what_the_documentation_shows_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "volume-agent.yaml"
     path.write_text(text)
     settings = read_settings(["--config", str(path)])
-    assert settings.limits_of(["/data/2"]) == (None, Limit("MinFreePercentage", 0.05))
+    assert settings.limits_of(["/data/2"]) == (None, VolumeLimit("MinFreePercentage", 0.05))
     assert settings.kafka["ssl.key.location"] == "/etc/produce-gateway/agent.key"
-    unit = (ROOT / "deploy" / "produce-gateway-volume-agent.service").read_text("utf-8")
+    unit = (ROOT / "deploy" / "systemd" / "produce-gateway-volume-agent.service").read_text("utf-8")
     (line,) = re.findall(r"^ExecStart=\S+/produce-gateway volume-agent (.*)$", unit, re.MULTILINE)
     assert line == "--config /etc/produce-gateway/volume-agent.yaml"
     assert "`/etc/produce-gateway/volume-agent.yaml`" in page
@@ -202,10 +202,17 @@ def test_without_a_list_of_mounts_the_mount_point_is_the_name(tmp_path: Path) ->
     assert tmp_path.is_relative_to(point)
 
 
+def formatted(path: Path) -> None:
+    """A log dir as a broker has made it."""
+    path.mkdir()
+    (path / "meta.properties").write_text("version=1\n")
+
+
+@pytest.mark.seed("035.11")
 def test_a_device_is_one_volume_with_what_df_says(tmp_path: Path) -> None:
     dirs = [tmp_path / "a", tmp_path / "b"]
     for path in dirs:
-        path.mkdir()
+        formatted(path)
     settings = Settings(broker_id=4, log_dirs=",".join(map(str, dirs)), hard="MinFreeBytes:1")  # type: ignore[arg-type]
     found = measure(settings)
     said = subprocess.run(
@@ -213,13 +220,13 @@ def test_a_device_is_one_volume_with_what_df_says(tmp_path: Path) -> None:
     ).stdout.split()
     size, available = int(said[-2]), int(said[-1])
     (volume,) = found.volumes
-    assert (volume.broker_id, volume.total, volume.hard) == (4, size, Limit("MinFreeBytes", 1.0))
+    assert (volume.broker_id, volume.total, volume.hard) == (4, size, VolumeLimit("MinFreeBytes", 1.0))
     assert abs(volume.available - available) < 2**30  # others write meanwhile
     assert found.failed == {}
 
 
-def test_a_log_dir_that_fails_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
+def test_a_log_dir_that_can_not_be_looked_into_is_told_with_the_reason(tmp_path: Path) -> None:
+    formatted(tmp_path / "a")
     (tmp_path / "file").write_text("")
     gone, file = str(tmp_path / "gone"), str(tmp_path / "file")
     found = measure(Settings(broker_id=1, log_dirs=[str(tmp_path / "a"), gone, file]))  # type: ignore[arg-type]
@@ -230,13 +237,23 @@ def test_a_log_dir_that_fails_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.ismount("/proc"), reason="a file system without a size is needed")
 def test_a_file_system_without_a_size_is_left_out() -> None:
-    found = measure(Settings(broker_id=1, log_dirs="/proc"))  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gateway.volume_agent.FORMATTED", "version")  # /proc/version
+        found = measure(Settings(broker_id=1, log_dirs="/proc"))  # type: ignore[arg-type]
     assert found.failed == {"/proc": "its file system tells no size"}
 
 
+def test_a_log_dir_whose_volume_is_not_mounted_is_not_taken_for_the_disk_below_it(tmp_path: Path) -> None:
+    (tmp_path / "mount").mkdir()
+    found = measure(Settings(broker_id=1, log_dirs=str(tmp_path / "mount")))  # type: ignore[arg-type]
+    assert found.volumes == ()
+    assert found.failed[str(tmp_path / "mount")].startswith("it has no meta.properties")
+
+
+@pytest.mark.seed("035.37")
 def test_metrics_of_volumes_are_those_of_the_last_measurement() -> None:
     metrics = Metrics(["/a"])
-    metrics.volumes.shown = (Volume(1, "/dev/a", 100, 40, Limit("MinFreePercentage", 0.2), None),)
+    metrics.volumes.shown = (Volume(1, "/dev/a", 100, 40, VolumeLimit("MinFreePercentage", 0.2), None),)
     text = generate_latest(metrics.registry).decode()
     prefix = "produce_gateway_volume_agent"
     for name, value in (("capacity", 100), ("available", 40), ("consumed", 60), ("soft_level_free", 20)):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.storage.log_dirs import LogDirs, active, active_brokers, observation
+from gateway.storage.log_dirs import LogDirs, active, active_brokers, observation, placed
 from policies.storage import Observation, ObservationFailed, Volume
 from protocol.cluster import (
     DESCRIBE_CLUSTER,
@@ -19,7 +19,10 @@ from protocol.cluster import (
     DescribeClusterAnswer,
     DescribeLogDirsAnswer,
     LogDir,
+    LogDirPartition,
+    LogDirTopic,
 )
+from tests.background import accepting
 from tests.leftovers import no_descriptors_left
 
 CLUSTER = DescribeClusterAnswer(
@@ -58,9 +61,26 @@ def why(cluster: DescribeClusterAnswer, answers: dict[int, DescribeLogDirsAnswer
     return str(caught.value)
 
 
+def holding(name: str, *topics: str, error: int = 0) -> LogDir:
+    parts = (LogDirPartition(0, 5, 0, False), LogDirPartition(1, 5, 0, True))  # one on its way from another log dir
+    return described(name, error=error)._replace(topics=tuple(LogDirTopic(topic, parts) for topic in topics))
+
+
+def test_the_topics_of_each_log_dir_are_told() -> None:
+    one = answer(holding("/data/a", "x", "y"), holding("/data/b", "y"), holding("/bad", "z", error=56))
+    assert placed([1], {1: one, 2: TWO}) == {(1, "/data/a"): {"x", "y"}, (1, "/data/b"): {"y"}}
+
+
+@pytest.mark.parametrize("answers", [{}, {1: answer(error=31)}])
+def test_a_broker_that_does_not_tell_its_topics_fails_all(answers: dict[int, DescribeLogDirsAnswer]) -> None:
+    with pytest.raises(ObservationFailed, match="broker 1: DescribeLogDirs: "):
+        placed([1], answers)
+
+
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("DISK.5", "DISK.13")
 def test_every_log_dir_of_every_broker_is_a_volume() -> None:
     both = answer(described("/data/a", 5, 4), described("/data/b", 7, 0))
     volumes = (Volume(1, "/data/a", 5, 4), Volume(1, "/data/b", 7, 0), Volume(2, "/data/2", 1000, 10))
@@ -92,6 +112,7 @@ def test_an_error_instead_of_brokers() -> None:
     assert why(refused, {}).startswith("DescribeCluster: error 31 (CLUSTER_AUTHORIZATION_FAILED)")
 
 
+@pytest.mark.seed("DISK.26")
 def test_an_active_broker_without_an_answer_fails_all() -> None:
     assert why(CLUSTER, {1: ONE}) == "broker 2 is active but did not describe its log dirs"
 
@@ -117,6 +138,7 @@ def test_any_other_error_of_a_log_dir_fails_all() -> None:
     assert said == "broker 2: log dir /gone: error -1 (UNKNOWN_SERVER_ERROR)"
 
 
+@pytest.mark.seed("DISK.40")
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_broker_before_kip_827_fails_all(version: int) -> None:
     frame = DESCRIBE_LOG_DIRS.encode_answer(answer(described("/o")), version, 7)[4:]
@@ -162,22 +184,8 @@ def silent() -> Iterator[str]:
 @pytest.fixture(params=[b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\4\0\0\0\1"], ids=["eof", "http", "frame"])
 def rubbish(request: pytest.FixtureRequest) -> Iterator[str]:
     """An address where each connection gets these bytes, then its end."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    sock, _ = server.accept()
-                except OSError:
-                    return
-                with sock:
-                    sock.sendall(request.param)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    with accepting(lambda sock: sock.sendall(request.param)) as address:
+        yield address
 
 
 def fails(servers: str, timeout_s: float = SILENT_S, **properties: str) -> str:
@@ -215,12 +223,12 @@ def test_every_bootstrap_server_has_its_turn(silent: str, nobody: str) -> None:
 
 
 @no_descriptors_left
-def test_what_is_no_broker_is_an_error_in_one_line(rubbish: str) -> None:
+def test_a_server_that_is_no_broker_is_an_error_in_one_line(rubbish: str) -> None:
     assert fails(rubbish, 5).startswith(f"{rubbish}: ")
 
 
 @no_descriptors_left
-def test_tls_with_what_speaks_none(rubbish: str) -> None:
+def test_tls_with_a_server_that_speaks_none(rubbish: str) -> None:
     assert "TLS handshake failed: " in fails(rubbish, 5, security_protocol="SSL")
 
 

@@ -17,7 +17,7 @@ from gateway import config
 from gateway.control import storage_sources
 from gateway.plugins import PluginError
 from gateway.storage import plugins
-from policies.storage import Limit, ObservationFailed, QuotaValues, Volume
+from policies.storage import ObservationFailed, QuotaValues, Volume, VolumeLimit
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
@@ -65,6 +65,7 @@ def example(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install(project["name"], project["entry-points"], {module: block("python", "class FileQuotas")})
 
 
+@pytest.mark.seed("DISK.9")
 @pytest.mark.usefixtures("example")
 def test_the_example_of_a_quota_source_gives_what_its_file_says(tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
@@ -114,6 +115,7 @@ def test_the_examples_configurations_are_accepted() -> None:
     assert config.parse(upstream + parts[0] + kubelet + parts[1]).storage
 
 
+@pytest.mark.seed("DISK.6")
 def test_groups_and_methods_are_those_of_the_page() -> None:
     for group, methods in plugins.METHODS.items():
         row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{group}`"))
@@ -153,6 +155,7 @@ def test_the_gateway_itself_looks_ours_up_there(install: Install, name: str, sto
         storage_sources.try_parts(settings, settings.storage)
 
 
+@pytest.mark.seed("DISK.6")
 def test_a_source_and_limits_of_ones_own_have_options_of_their_own(install: Install) -> None:
     source = """
         class Source:
@@ -218,13 +221,13 @@ def zoo(install: Install) -> None:
         ("number", {}, "zoo_sources:number of zoo is no factory: it can't be called"),
         ("raises", {}, "RuntimeError: two lines"),
         ("silent", {}, "KeyError"),
-        ("lacks", {}, "what it makes has no method observe (see policies/storage.py)"),
+        ("lacks", {}, "its product has no method observe (see policies/storage/)"),
         ("source", {}, "needs the option url"),
         ("source", {"url": "x", "dept": 2}, "unknown option dept; known: url, depth, active_brokers"),
         ("swallow", {"dept": 2}, "TypeError: Source.__init__() got an unexpected keyword argument 'dept'"),
     ],
 )
-def test_what_is_wrong_with_a_plugin_is_one_line(name: str, options: dict[str, object], told: str) -> None:
+def test_a_mistake_of_a_plugin_is_one_line(name: str, options: dict[str, object], told: str) -> None:
     text = refused(plugins.VOLUME_SOURCES, name, **options)
     prefix = f"{plugins.VOLUME_SOURCES} {name}: "
     assert text.startswith(prefix)
@@ -268,6 +271,7 @@ def test_a_factory_that_ends_the_process_is_one_line(install: Install) -> None:
     assert refused(plugins.VOLUME_SOURCES, "import").endswith("SystemExit: 3")
 
 
+@pytest.mark.seed("035.26")
 def test_a_limit_policy_needs_all_four_methods(install: Install) -> None:
     source = """
         class Half:
@@ -280,7 +284,7 @@ def test_a_limit_policy_needs_all_four_methods(install: Install) -> None:
     """
     names = {"half": "half_policy:Half", "whole": "half_policy:Whole"}
     install("half", {plugins.LIMIT_POLICIES: names}, {"half_policy": source})
-    assert refused(plugins.LIMIT_POLICIES, "half").endswith("has no method levels (see policies/storage.py)")
+    assert refused(plugins.LIMIT_POLICIES, "half").endswith("has no method levels (see policies/storage/)")
     policy = plugins.load(plugins.LIMIT_POLICIES, "whole", {})
-    volume = Volume(1, "/data", 100, 40, hard=Limit("MinFreeBytes", 1))
+    volume = Volume(1, "/data", 100, 40, hard=VolumeLimit("MinFreeBytes", 1))
     assert (policy.quota_factor(volume), policy.levels(volume)) == (0.5, (50.0, None))

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.commands import storage as show
-from tests.gateway.test_supervisor import free_ports
+from gateway.embedded import free_port
+from tests.background import Says, serving
 
 GB = 10**9
 
 
-def volume(name, free, soft=20.0 * GB, hard=10.0 * GB, factor=1.0):
+def volume(
+    name: str, free: int, soft: float | None = 20.0 * GB, hard: float | None = 10.0 * GB, factor: float = 1.0
+) -> dict[str, Any]:
     return {
         "name": name, "total_bytes": 100 * GB, "available_bytes": free, "consumed_bytes": 100 * GB - free,
         "soft_limit_bytes": soft, "hard_limit_bytes": hard, "factor": factor,
     }  # fmt: skip
 
 
-def status(**more):
+def status(**more: Any) -> dict[str, Any]:
     return {
-        "enabled": True, "source": "log-dirs", "mode": "enforce", "factor": 0.42, "state": "THROTTLE",
+        "enabled": True, "source": "log-dirs", "mode": "enforce", "scope": "cluster", "affected": None,
+        "factor": 0.42, "state": "THROTTLE",
         "origin": "valid", "why": "broker 2 volume /b: 14.2 GB of 100.0 GB free", "observed_at": "2026-01-01T00:00:00Z",
         "age_s": 12.0, "check_interval_s": 60.0, "next_check_s": 48.0, "connected": True, "problem": "",
         "next": {"in_s": 348.0, "factor": 1.0, "state": "OPEN", "origin": "fallback", "why": "no valid factor"},
-        "soft_limit_without_effect": False,
+        "throttle_without_effect": False,
         "brokers": [
             {"id": 1, "unknown": "", "offline": ["/bad"], "volumes": [volume("/a", 80 * GB)]},
             {"id": 12, "unknown": "", "offline": [], "volumes": [volume("/long/name", int(14.2 * GB), factor=0.42)]},
@@ -36,31 +41,13 @@ def status(**more):
     }  # fmt: skip
 
 
-class Answers(BaseHTTPRequestHandler):
-    def do_GET(self):
-        code, body = self.server.said if self.path == "/v1/storage" else (404, b"here are /metrics")
-        self.send_response(code)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture
-def admin():
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    server.say = lambda value, code=200: setattr(server, "said", (code, json.dumps(value).encode()))
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def admin() -> Iterator[Says]:
+    with serving(Says("/v1/storage")) as server:
+        yield server
 
 
-def test_every_volume_and_what_is_in_force_is_shown(admin, capsys):
+def test_every_volume_and_the_factor_in_force_are_shown(admin: Says, capsys: pytest.CaptureFixture[str]) -> None:
     admin.say(status())
     assert show.main(["--url", admin.url + "/"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -77,13 +64,38 @@ def test_every_volume_and_what_is_in_force_is_shown(admin, capsys):
     ]
 
 
-def test_what_is_unknown_is_said(capsys):
+def test_what_fills_soon_and_what_has_too_little_room_is_said_with_who_fills_it() -> None:
+    def outlook(name: str, soft_s: int | None, hard_s: int | None, short: bool = False) -> dict[str, Any]:
+        return {
+            **volume(name, 50 * GB),
+            "forecast": {"fill_bytes_per_s": 6 * 10**6, "soft_limit_in_s": soft_s, "hard_limit_in_s": hard_s},
+            "headroom": {"bytes": 10 * GB, "needed_bytes": 15 * GB, "short": short},
+            "topics": [{"name": name, "bytes_per_s": 4 * 10**6} for name in ("clicks", "views", "c", "d")],
+            "principals": [] if short else [{"name": "User:a", "bytes_per_s": 5 * 10**6}],
+        }
+
+    volumes = [
+        outlook("/late", None, 86_401), outlook("/never", None, None), outlook("/soon", 0, 3600, short=True),
+        outlook("/first", 60, 120), {**volume("/old", 50 * GB), "forecast": None},
+    ]  # fmt: skip
+    lines = show.describe(status(brokers=[{"id": 1, "unknown": "", "offline": [], "volumes": volumes}]))
+    most = "; clicks 4.0 MB/s, views 4.0 MB/s, c 4.0 MB/s"
+    rate = "fills by 6.0 MB/s"
+    assert lines[9:12] == [
+        f"forecast    broker 1 /first: {rate}, soft limit in 60 s, hard limit in 2 min{most}; User:a 5.0 MB/s",
+        f"forecast    broker 1 /soon: {rate}, hard limit in 60 min{most}",
+        "problem     broker 1 /soon: 10.0 GB behind the hard limit, less than the 15.0 GB that producers may write"
+        " there until the next look",
+    ]
+
+
+def test_unknown_values_are_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     broker = {"id": 3, "unknown": "stale", "offline": [], "volumes": []}
     lines = show.describe(
         status(
             factor=0.0, state="PAUSE", origin="fail-safe", age_s=None, next=None, brokers=[broker], connected=False,
             problem="no answer", why="broker 3 has no snapshot", mode="observe", source="snapshots",
-            soft_limit_without_effect=True,
+            throttle_without_effect=True,
         )
     )  # fmt: skip
     assert lines[1] == "3       snapshot stale"
@@ -91,13 +103,18 @@ def test_what_is_unknown_is_said(capsys):
         "factor      0  PAUSE (fail-safe, never seen, mode observe: nothing is held back)",
         "reason      broker 3 has no snapshot",
         "problem     no answer",
-        "problem     the soft limit has no effect: there is no produce limit that could be lowered",
+        "problem     a factor between 0 and 1 has no effect: there is no produce limit to be lowered",
         "source      snapshots, not connected",
         "next check  in 48 s, every 60 s",
     ]
 
 
-def test_volumes_without_limits_have_none():
+def test_a_broker_of_which_not_all_log_dirs_are_known_is_shown_as_such() -> None:
+    broker = {"id": 3, "unknown": "partial", "offline": [], "volumes": []}
+    assert "3       log dir that its agent can't look into" in show.describe(status(brokers=[broker]))[1]
+
+
+def test_volumes_without_limits_have_none() -> None:
     lines = show.describe(
         status(brokers=[{"id": 1, "unknown": "", "offline": [], "volumes": [volume("/a", 1, None, None)]}])
     )
@@ -105,19 +122,19 @@ def test_volumes_without_limits_have_none():
     assert show.describe(status(brokers=[]))[0].startswith("factor")
 
 
-def test_json_is_the_answer_itself(admin, capsys):
+def test_json_is_the_answer_itself(admin: Says, capsys: pytest.CaptureFixture[str]) -> None:
     admin.say(status())
     assert show.main(["--json", "--url", admin.url]) == 0
     assert json.loads(capsys.readouterr().out) == status()
 
 
-def test_a_gateway_without_storage_protection_says_so(admin, capsys):
+def test_a_gateway_without_storage_protection_says_so(admin: Says, capsys: pytest.CaptureFixture[str]) -> None:
     admin.say({"enabled": False})
     assert show.main(["--url", admin.url]) == 0
     assert capsys.readouterr().out.startswith("storage protection is off")
 
 
-def test_the_configuration_says_where_to_ask(admin, capsys, tmp_path):
+def test_the_configuration_says_where_to_ask(admin: Says, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     admin.say({"enabled": False})
     path = tmp_path / "gw.yaml"
     path.write_text(
@@ -138,14 +155,16 @@ def test_the_configuration_says_where_to_ask(admin, capsys, tmp_path):
         ((200, b"\xff"), "/v1/storage: does not answer as a gateway's admin server does"),
     ],
 )
-def test_an_answer_that_is_none_is_one_line(admin, capsys, said, line):
+def test_an_answer_that_is_none_is_one_line(
+    admin: Says, capsys: pytest.CaptureFixture[str], said: tuple[int, bytes], line: str
+) -> None:
     admin.said = said
     assert show.main(["--url", admin.url]) == 1
     assert capsys.readouterr().err == admin.url + line + "\n"
 
 
-def test_a_gateway_that_is_not_there_is_one_line(capsys):
-    url = f"http://127.0.0.1:{free_ports(1)[0]}"
+def test_a_gateway_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
     assert show.main(["--url", url]) == 1
     assert capsys.readouterr().err == (
         f"{url}/v1/storage: can't be asked: Connection refused: is the gateway running, and admin: right?\n"
@@ -154,7 +173,34 @@ def test_a_gateway_that_is_not_there_is_one_line(capsys):
     assert "is not a valid address; for example: http://127.0.0.1:9190" in capsys.readouterr().err
 
 
-def test_two_places_to_ask_are_a_wrong_command_line(capsys):
+def test_two_places_to_ask_are_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         show.main(["gw.yaml", "--url", "http://x"])
     assert ended.value.code == 2
+
+
+def test_the_topics_that_full_volumes_hold_are_shown(admin: Says, capsys: pytest.CaptureFixture[str]) -> None:
+    topics = [f"t{number}" for number in range(6)]
+    parts = [
+        {"by": "broker 2 /b", "factor": 0.0, "state": "PAUSE", "why": "", "topics": ["a"], "topics_count": 1},
+        {"by": "broker 1 /a", "factor": 0.5, "state": "THROTTLE", "why": "", "topics": topics, "topics_count": 2000},
+    ]
+    admin.say(status(scope="affected", affected=parts))
+    assert show.main(["--url", admin.url + "/"]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("affected")]
+    assert shown == [
+        "affected    0  PAUSE by broker 2 /b: a",
+        "affected    0.5  THROTTLE by broker 1 /a: t0, t1, t2, t3, t4 and 1,995 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("affected", "factor", "expected"),
+    [(None, 0.0, ["affected    all topics"]), (None, 1.0, []), ([], 1.0, ["affected    no topic"])],
+)
+def test_it_is_shown_whether_all_topics_are_held(
+    admin: Says, capsys: pytest.CaptureFixture[str], affected: object, factor: float, expected: list[str]
+) -> None:
+    admin.say(status(scope="affected", affected=affected, factor=factor))
+    assert show.main(["--url", admin.url + "/"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("affected")] == expected

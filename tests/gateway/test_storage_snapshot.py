@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.storage.snapshot import InvalidSnapshot, broker_of, decode, encode
-from policies.storage import Limit, Snapshot, Volume
+from policies.storage import Snapshot, Volume, VolumeLimit
 
 BYTES = {"type": "integer", "minimum": 0}
 LIMIT = {
@@ -98,7 +98,7 @@ def volume(**changes: Any) -> dict[str, Any]:
 
 
 def state(document: dict[str, Any]) -> bool:
-    """Whether a document that the schema allows tells a broker's state."""
+    """Whether a document, valid by the schema, says what a broker's state is."""
     limits = [document["hardLimit"], document["softLimit"]]
     names = [each["volumeName"] for each in document["volumes"]]
     for each in document["volumes"]:
@@ -112,12 +112,18 @@ def state(document: dict[str, Any]) -> bool:
     return bool(names) and len(set(names)) == len(names) and is_node and int(broker_id) < 2**31
 
 
+def test_log_dirs_that_are_not_a_list_of_names_are_no_snapshot() -> None:
+    assert "unreadableLogDirs" in str(judge(example(unreadableLogDirs="/data/2")))
+    assert "unreadableLogDirs" in str(judge(example(unreadableLogDirs=[5])))
+    assert read(EXAMPLE).unreadable == ()
+
+
 # --- round trips ------------------------------------------------------------------------------------------------------
 
 limits = st.none() | st.one_of(
-    st.builds(Limit, st.just("ConsumedBytes"), st.integers(0, 2**50).map(float)),
-    st.builds(Limit, st.just("MinFreeBytes"), st.integers(1, 2**50).map(float)),
-    st.builds(Limit, st.just("MinFreePercentage"), st.integers(1, 100).map(lambda percent: percent / 100)),
+    st.builds(VolumeLimit, st.just("ConsumedBytes"), st.integers(0, 2**50).map(float)),
+    st.builds(VolumeLimit, st.just("MinFreeBytes"), st.integers(1, 2**50).map(float)),
+    st.builds(VolumeLimit, st.just("MinFreePercentage"), st.integers(1, 100).map(lambda percent: percent / 100)),
 )
 
 
@@ -128,11 +134,15 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     for name in draw(st.lists(st.text(), min_size=1, max_size=4, unique=True)):
         total = draw(st.integers(1, LONG))
         volumes.append(Volume(broker_id, name, total, draw(st.integers(0, total)), draw(limits), draw(limits)))
-    return Snapshot(broker_id, draw(st.integers(-(10**12), 10**14)) / 1000, tuple(volumes))
+    unreadable = tuple(draw(st.lists(st.text(), max_size=3)))
+    return Snapshot(broker_id, draw(st.integers(-(10**12), 10**14)) / 1000, tuple(volumes), unreadable)
 
 
+@pytest.mark.seed("035.28", "035.32")
 @given(snapshots(), limits, limits)
-def test_what_is_encoded_is_valid_and_decodes_to_the_same(snapshot: Snapshot, soft: Limit, hard: Limit) -> None:
+def test_an_encoded_snapshot_is_valid_and_decodes_to_the_same(
+    snapshot: Snapshot, soft: VolumeLimit, hard: VolumeLimit
+) -> None:
     value = encode(snapshot, soft, hard)
     document = json.loads(value)
     assert list(VALIDATOR.iter_errors(document)) == []
@@ -140,8 +150,9 @@ def test_what_is_encoded_is_valid_and_decodes_to_the_same(snapshot: Snapshot, so
     assert decode(value, str(snapshot.broker_id).encode()) == snapshot
 
 
+@pytest.mark.seed("035.33")
 def test_the_proposals_example_both_ways() -> None:
-    soft, hard = Limit("MinFreePercentage", 0.05), Limit("MinFreeBytes", 1e6)
+    soft, hard = VolumeLimit("MinFreePercentage", 0.05), VolumeLimit("MinFreeBytes", 1e6)
     at = datetime(2022, 4, 7, 13, tzinfo=UTC).timestamp()
     wanted = Snapshot(0, at, (Volume(0, "/dev/sdd", 107374182400, 96636764160, soft, hard),))
     assert read(EXAMPLE) == wanted
@@ -150,10 +161,10 @@ def test_the_proposals_example_both_ways() -> None:
 
 def test_fractions_become_the_next_stricter_whole() -> None:
     for limit, level in (
-        (Limit("MinFreePercentage", 0.121), 13),
-        (Limit("MinFreePercentage", 0.07), 7),
-        (Limit("MinFreeBytes", 10.5), 11),
-        (Limit("ConsumedBytes", 10.5), 10),
+        (VolumeLimit("MinFreePercentage", 0.121), 13),
+        (VolumeLimit("MinFreePercentage", 0.07), 7),
+        (VolumeLimit("MinFreeBytes", 10.5), 11),
+        (VolumeLimit("ConsumedBytes", 10.5), 10),
     ):
         written = json.loads(encode(Snapshot(1, 0.0, (Volume(1, "a", 100, 50),)), limit))
         assert written["softLimit"] == {"type": limit.type, "level": level}
@@ -195,6 +206,7 @@ def documents(draw: st.DrawFn) -> Any:
     return document
 
 
+@pytest.mark.seed("035.28")
 @given(st.lists(documents(), min_size=20, max_size=20))
 def test_valid_is_what_the_schema_allows_and_tells_a_brokers_state(many: list[Any]) -> None:
     for document in many:
@@ -217,7 +229,7 @@ def test_valid_is_what_the_schema_allows_and_tells_a_brokers_state(many: list[An
                 if level == 0 and kind != "ConsumedBytes":
                     assert limit is None
                 else:
-                    assert limit == Limit(kind, level / 100 if "Perc" in kind else float(level))
+                    assert limit == VolumeLimit(kind, level / 100 if "Perc" in kind else float(level))
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
@@ -251,7 +263,7 @@ def test_any_bytes_give_a_snapshot_or_one_line(value: bytes) -> None:
             "volumes[0].hardLimit.level: should be greater than or equal to 0, not -1",
         ),
         (volume(capacity="100"), "volumes[0].capacity: should be a valid integer, not '100'"),
-        (volume(capacity=0), "volumes[0].capacity: is 0, so what is free of it can't be told"),
+        (volume(capacity=0), "volumes[0].capacity: is 0, so its free part can't be told"),
         (volume(capacity=2**63), "volumes[0].capacity: should be less than or equal to 9223372036854775807, not "),
         (example(volumes=[]), "volumes: there is none, so the broker's state can't be told"),
         (example(volumes=EXAMPLE["volumes"] * 2), "volumes[1].volumeName: '/dev/sdd' is there twice"),
@@ -282,7 +294,7 @@ def test_errors_say_where_and_what(document: object, line: str) -> None:
         json.dumps(EXAMPLE).replace("107374182400", "1" + "0" * 5000).encode(),
     ],
 )
-def test_what_is_no_json(value: bytes) -> None:
+def test_values_that_are_no_json(value: bytes) -> None:
     with pytest.raises(InvalidSnapshot, match=r"^no JSON: ") as caught:
         decode(value)
     assert caught.value.kind == "no JSON"
@@ -321,7 +333,7 @@ def test_digits_beyond_microseconds_are_dropped() -> None:
 
 def test_no_opinion_leaves_the_volume_to_the_gateways_limits() -> None:
     bare = Volume(1, "/dev/sda", 100, 50)
-    soft = Limit("MinFreeBytes", 10.0)
+    soft = VolumeLimit("MinFreeBytes", 10.0)
     written = json.loads(encode(Snapshot(1, 0.0, (bare,))))
     assert written["softLimit"] == written["hardLimit"] == {"type": "MinFreeBytes", "level": 0}
     assert "softLimit" not in written["volumes"][0]
@@ -332,12 +344,14 @@ def test_no_opinion_leaves_the_volume_to_the_gateways_limits() -> None:
     assert read(written).volumes == (bare,)
 
 
+@pytest.mark.seed("035.30")
 def test_a_volumes_own_limit_wins_over_the_snapshots() -> None:
     found = read(volume(softLimit={"type": "MinFreeBytes", "level": 7}, hardLimit=None)).volumes[0]
-    assert (found.soft, found.hard) == (Limit("MinFreeBytes", 7.0), Limit("MinFreeBytes", 1e6))
+    assert (found.soft, found.hard) == (VolumeLimit("MinFreeBytes", 7.0), VolumeLimit("MinFreeBytes", 1e6))
 
 
+@pytest.mark.seed("035.32")
 def test_an_integer_is_what_json_schema_calls_one() -> None:
     found = read(volume(capacity=1e3, consumed=10.0, softLimit={"type": "MinFreePercentage", "level": 20.0})).volumes[0]
-    assert (found.total, found.available, found.soft) == (1000, 990, Limit("MinFreePercentage", 0.2))
+    assert (found.total, found.available, found.soft) == (1000, 990, VolumeLimit("MinFreePercentage", 0.2))
     assert type(found.total) is int

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def settings_of(result: Result) -> Settings:
     return config.parse(result.text)
 
 
-def refused(given: dict[str, str], **options: bool) -> str:
+def refused(given: dict[str, str], **options: Any) -> str:
     with pytest.raises(ImportRefused) as error:
         convert_all(given, **options)
     assert "\n" not in str(error.value)
@@ -141,27 +142,28 @@ def test_principals_that_are_none_are_refused(text: str, told: str) -> None:
 # --- [035] and the limits of before -----------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("035.38")
 def test_soft_and_hard_of_the_proposal_become_limits() -> None:
     given = {"produce": "100", "storage.soft.min-free-percent": "0.2", "storage.hard.min-free-bytes": "1000000000"}
     storage = settings_of(convert_all(given)).storage
     assert storage is not None
-    assert storage.soft is not None
-    assert storage.hard is not None
-    assert (storage.soft.type, storage.soft.level) == ("MinFreePercentage", 0.2)
-    assert (storage.hard.type, storage.hard.level) == ("MinFreeBytes", 10**9)
+    ((soft,), (hard,)) = storage.soft, storage.hard
+    assert (soft.type, soft.level) == ("MinFreePercentage", 0.2)
+    assert (hard.type, hard.level) == ("MinFreeBytes", 10**9)
 
 
 def test_a_soft_limit_without_a_quota_is_left_out_with_a_word() -> None:
     result = convert_all({"storage.soft.min-free-bytes": "2", "storage.hard.min-free-bytes": "1"})
     storage = settings_of(result).storage
     assert storage is not None
-    assert (storage.soft, storage.hard is None) == (None, False)
+    assert (storage.soft, bool(storage.hard)) == ((), True)
     assert result.remarks == [
         f"{PREFIX}storage.soft.min-free-bytes: left out: without {PREFIX}produce there is nothing that a soft limit"
         " could reduce"
     ]
 
 
+@pytest.mark.seed("DISK.41")
 def test_aggregate_limits_are_taken_with_their_flag_only() -> None:
     given = {"produce": "100", "storage.soft": "80000000000", "storage.hard": "100000000000"}
     result = convert_all(given)
@@ -174,10 +176,9 @@ def test_aggregate_limits_are_taken_with_their_flag_only() -> None:
     flagged = convert_all(given, aggregate=True)
     storage = settings_of(flagged).storage
     assert storage is not None
-    assert storage.soft is not None
-    assert storage.hard is not None
-    assert (storage.soft.type, storage.soft.level) == ("ConsumedBytes", 8 * 10**10)
-    assert (storage.hard.type, storage.hard.level) == ("ConsumedBytes", 10**11)
+    ((soft,), (hard,)) = storage.soft, storage.hard
+    assert (soft.type, soft.level) == ("ConsumedBytes", 8 * 10**10)
+    assert (hard.type, hard.level) == ("ConsumedBytes", 10**11)
     assert flagged.remarks == []
     assert "# Of each volume; the plugin compared the used bytes of all volumes of a broker together." in flagged.text
 
@@ -192,7 +193,7 @@ def test_aggregate_limits_are_taken_with_their_flag_only() -> None:
         ("storage.check-interval", "storage.check.interval"),
     ],
 )
-def test_what_excludes_each_other_is_refused_by_name(one: str, two: str) -> None:
+def test_keys_that_exclude_each_other_are_refused_by_name(one: str, two: str) -> None:
     given = {PER_VOLUME + "bytes": "1"} if "interval" in one else {}
     told = refused({**given, one: "1", two: "1"}, aggregate=True)
     assert told == f"{PREFIX}{one} and {PREFIX}{two} exclude each other: keep one"
@@ -206,7 +207,7 @@ def test_what_excludes_each_other_is_refused_by_name(one: str, two: str) -> None
         (
             "produce",
             "1000 # 1 kB",
-            "is no number of 0 or more: what stands behind a # in such a line is part of the value",
+            "is no number of 0 or more: the text behind a # in such a line is part of the value",
         ),
         (PER_VOLUME + "bytes", "-1", "is no number of 0 or more"),
         (PER_VOLUME + "ratio", "1.5", ": a share between 0 and 1 is needed, for example 0.05"),
@@ -222,7 +223,7 @@ def test_values_that_are_none_are_refused(key: str, text: str, told: str) -> Non
     assert line.endswith(told)
 
 
-def test_what_the_configuration_refuses_is_one_line_too() -> None:
+def test_a_refusal_of_the_configuration_is_one_line_too() -> None:
     given = {"produce": "9", "storage.soft.min-free-bytes": "1", "storage.hard.min-free-bytes": "2"}
     assert "the resulting YAML:" in refused(given)
     with pytest.raises(ImportRefused, match="is not a valid host:port"):

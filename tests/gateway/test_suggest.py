@@ -13,6 +13,6 @@ def test_the_nearest_name_is_suggested_whatever_its_case() -> None:
     assert nearest("usr", KNOWN, cutoff=0.9) is None
 
 
-def test_where_nothing_is_near_all_names_are() -> None:
+def test_all_names_are_suggested_where_none_is_near() -> None:
     assert hint("usr", KNOWN) == "did you mean user?"
     assert hint("zzz", KNOWN) == "known here: publishRateInBytes, publishRateInMsgs, user"

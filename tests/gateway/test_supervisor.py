@@ -11,39 +11,34 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway import supervisor
+from gateway.embedded import free_port
 
 FAMILY = Path(__file__).with_name("family.py")
 DEADLINE_S = 60.0
-PORTS = range(32000, 32080)
-
-
-def free_ports(count):
-    found = []
-    for port in PORTS:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no free ports")
 
 
 class Family:
-    """A running parent, and what its children told."""
+    """A running parent, and what its children reported."""
 
-    def __init__(self, mood="", drain_s=10.0, boot=None, broker=None):
-        ports = free_ports(2)
-        self.boot, self.broker = boot or ports[0], broker or ports[1]
+    def __init__(
+        self, mood: Any = "", drain_s: Any = 10.0, boot: Any = None, broker: Any = None, workers: int = 1,
+        delay_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        first = free_port(3)
+        self.boot, self.broker = boot or first, broker or first + 1
         env = {
             **os.environ,
             "FAMILY": mood,
             "FAMILY_DRAIN": str(drain_s),
+            "FAMILY_DELAY": str(delay_s),
+            "FAMILY_WORKERS": str(workers),
             "FAMILY_BOOT": str(self.boot),
             "FAMILY_PORT": str(self.broker),
         }
@@ -51,10 +46,12 @@ class Family:
             [sys.executable, str(FAMILY), "run", str(self.boot)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, start_new_session=True,
         )  # fmt: skip
-        self.told = []
+        assert self.process.stdout is not None
+        self._said = self.process.stdout
+        self.told: list[dict[str, Any]] = []
         self._rest = b""
 
-    def wait_for(self, who, event, count=1, **more):
+    def wait_for(self, who: Any, event: Any, count: Any = 1, **more: Any) -> Any:
         """The count-th event like this."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
@@ -63,19 +60,19 @@ class Family:
                 return found[count - 1]
             left = deadline - time.monotonic()
             assert left > 0, f"no {who} {event} {more} x {count} in {self.told}"
-            if select.select([self.process.stdout], [], [], left)[0]:
-                data = os.read(self.process.stdout.fileno(), 65536)
-                assert data, f"the family ended without {who} {event} {more}: {self.told} {self.process.stderr.read()}"
+            if select.select([self._said], [], [], left)[0]:
+                data = os.read(self._said.fileno(), 65536)
+                assert data, f"the family ended without {who} {event} {more}: {self.told} {self.process.communicate()}"
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 self.told += [json.loads(line) for line in lines]
 
-    def running(self):
-        """Pids of everyone, once all are up."""
+    def running(self) -> Any:
+        """Pids of all children, once all are up."""
         self.wait_for("control", "listening", name="broker 1")
         hello = self.wait_for("control", "hello")
         return self.wait_for("control", "started")["pid"], hello["worker_pid"]
 
-    def end(self):
+    def end(self) -> Any:
         """Exit code and log."""
         out, err = self.process.communicate(timeout=DEADLINE_S)
         self.told += [json.loads(line) for line in (self._rest + out).splitlines()]
@@ -84,10 +81,10 @@ class Family:
 
 
 @pytest.fixture
-def start():
+def start() -> Iterator[Any]:
     families = []
 
-    def start(*args, **kwargs):
+    def start(*args: Any, **kwargs: Any) -> Any:
         families.append(Family(*args, **kwargs))
         return families[-1]
 
@@ -100,21 +97,21 @@ def start():
         family.process.communicate(timeout=DEADLINE_S)
 
 
-def is_alive(pid):
+def is_alive(pid: Any) -> Any:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def wait_until(condition, what):
+def wait_until(condition: Any, what: Any) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
 
 
-def test_control_gets_the_settings_and_the_sockets_that_are_open(start):
+def test_control_gets_the_settings_and_the_sockets_that_are_open(start: Any) -> None:
     family = start()
     family.running()
     assert family.wait_for("control", "started")["settings"] == "{}"
@@ -124,7 +121,7 @@ def test_control_gets_the_settings_and_the_sockets_that_are_open(start):
         family.wait_for("control", "accepted", name=name)
 
 
-def test_a_worker_that_dies_is_started_again_and_control_stays(start):
+def test_a_worker_that_dies_is_started_again_and_control_stays(start: Any) -> None:
     family = start()
     control, worker = family.running()
     os.kill(worker, signal.SIGKILL)
@@ -138,7 +135,21 @@ def test_a_worker_that_dies_is_started_again_and_control_stays(start):
     assert "worker 0 ended (SIGKILL) and is started again" in log
 
 
-def test_a_control_that_dies_gets_the_listeners_again_and_the_worker_stays(start):
+def test_workers_share_memory_that_outlives_each_of_them_and_control_has_none(start: Any) -> None:
+    family = start(workers=2)
+    first, _ = (family.wait_for("worker", "born", number=number) for number in "01")
+    os.kill(first["pid"], signal.SIGKILL)
+    again = family.wait_for("worker", "born", starts=[2, 1])
+    assert again["pid"] != first["pid"]
+    assert family.wait_for("control", "born")["starts"] == []
+
+
+def test_the_only_worker_shares_no_memory(start: Any) -> None:
+    family = start()
+    assert family.wait_for("worker", "born")["starts"] == []
+
+
+def test_a_control_that_dies_gets_the_listeners_again_and_the_worker_stays(start: Any) -> None:
     family = start()
     control, worker = family.running()
     os.kill(control, signal.SIGKILL)
@@ -152,8 +163,8 @@ def test_a_control_that_dies_gets_the_listeners_again_and_the_worker_stays(start
     waiting.close()
 
 
-def test_a_port_in_use_at_start_is_one_clear_line_and_exit_code_1(start):
-    with socket.create_server(("127.0.0.1", free_ports(1)[0])) as other:
+def test_a_port_in_use_at_start_is_one_clear_line_and_exit_code_1(start: Any) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as other:
         port = other.getsockname()[1]
         family = start(boot=port)
         code, log = family.end()
@@ -162,8 +173,8 @@ def test_a_port_in_use_at_start_is_one_clear_line_and_exit_code_1(start):
     assert [told["event"] for told in family.told] == ["started"]  # no child was started
 
 
-def test_a_port_that_control_asks_for_in_vain_is_its_own_affair(start):
-    with socket.create_server(("127.0.0.1", free_ports(1)[0])) as other:
+def test_a_port_that_control_asks_for_in_vain_is_its_own_affair(start: Any) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as other:
         family = start(broker=other.getsockname()[1])
         refused = family.wait_for("control", "refused", name="broker 1")
         assert refused["error"] == f"127.0.0.1:{family.broker}: Address already in use"
@@ -171,7 +182,7 @@ def test_a_port_that_control_asks_for_in_vain_is_its_own_affair(start):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_in_order(start, number):
+def test_a_signal_ends_all_in_order(start: Any, number: Any) -> None:
     family = start(drain_s=10)
     control, worker = family.running()
     family.process.send_signal(number)
@@ -188,7 +199,7 @@ def test_a_signal_ends_all_in_order(start, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_whole_process_group_is_no_different(start, number):
+def test_a_signal_to_the_whole_process_group_is_no_different(start: Any, number: Any) -> None:
     family = start()
     family.running()
     os.killpg(family.process.pid, number)  # a terminal's Ctrl-C, systemd's KillMode=control-group
@@ -197,7 +208,62 @@ def test_a_signal_to_the_whole_process_group_is_no_different(start, number):
     family.wait_for("control", "stop")
 
 
-def test_who_does_not_finish_in_time_is_killed(start):
+def test_a_hangup_ends_nobody_and_is_told_to_control(start: Any) -> None:
+    family = start()
+    before = family.running()
+    os.killpg(family.process.pid, signal.SIGHUP)  # as the end of a terminal does
+    os.kill(before[1], signal.SIGHUP)
+    family.wait_for("control", "reload")
+    with socket.create_connection(("127.0.0.1", family.boot), timeout=DEADLINE_S):
+        family.wait_for("control", "accepted", name="bootstrap")
+    assert all(is_alive(pid) for pid in before)
+    family.process.send_signal(signal.SIGTERM)
+    code, log = family.end()
+    assert (code, log.count("SIGHUP: reading the configuration again")) == (0, 1), log
+    assert len([told for told in family.told if told["event"] == "started"]) == 2  # parent and control, once each
+
+
+def test_a_configuration_that_was_adopted_is_that_of_later_controls_and_of_the_end(start: Any) -> None:
+    family = start("adopt", drain_s=10)
+    control, _ = family.running()
+    assert family.wait_for("control", "started")["files"] == []
+    family.process.send_signal(signal.SIGHUP)
+    family.wait_for("control", "adopted")
+    os.kill(control, signal.SIGKILL)
+    second = family.wait_for("control", "started", count=2)
+    assert (second["settings"], second["files"], second["was_up"]) == ('{"new": 1}', ["gw.yaml"], True)
+    family.process.send_signal(signal.SIGTERM)
+    assert family.end()[0] == 0
+    assert family.wait_for("control", "stop")["timeout"] == pytest.approx(2.7)
+
+
+def test_between_not_ready_and_closed_connections_are_still_accepted(start: Any) -> None:
+    family = start(delay_s=3600)
+    control, _ = family.running()
+    family.process.send_signal(signal.SIGTERM)
+    assert family.wait_for("control", "leaving")["stopping"] is False
+    with socket.create_connection(("127.0.0.1", family.boot), timeout=DEADLINE_S):
+        family.wait_for("control", "accepted", name="bootstrap")
+    os.kill(control, signal.SIGKILL)
+    family.wait_for("control", "leaving", 2)  # the next control knows as well
+    family.process.send_signal(signal.SIGTERM)  # the rest of the delay isn't waited for
+    code, log = family.end()
+    assert code == 0
+    assert log.index("SIGTERM: not ready any more; no new connections in 3600 s") < log.index("SIGTERM: finishing,")
+    assert "killed" not in log
+
+
+@pytest.mark.parametrize(("number", "delay_s"), [(signal.SIGTERM, 0.1), (signal.SIGINT, 3600)])
+def test_the_delay_ends_by_itself_and_an_interrupt_has_none(start: Any, number: Any, delay_s: float) -> None:
+    family = start(delay_s=delay_s)
+    family.running()
+    family.process.send_signal(number)
+    code, log = family.end()
+    assert (code, "finishing, at most 10 s" in log) == (0, True)
+    assert ("not ready any more" in log) == (number == signal.SIGTERM)
+
+
+def test_a_child_that_does_not_finish_in_time_is_killed(start: Any) -> None:
     family = start("stubborn", drain_s=1)
     _, worker = family.running()
     family.process.terminate()
@@ -207,7 +273,7 @@ def test_who_does_not_finish_in_time_is_killed(start):
     assert not is_alive(worker)
 
 
-def test_a_second_signal_ends_at_once(start):
+def test_a_second_signal_ends_at_once(start: Any) -> None:
     family = start("stubborn", drain_s=1000)
     family.running()
     family.process.terminate()
@@ -217,7 +283,7 @@ def test_a_second_signal_ends_at_once(start):
 
 
 @pytest.mark.parametrize("mood", ["", "deaf"])
-def test_children_do_not_outlive_a_parent_that_is_killed(start, mood):
+def test_children_do_not_outlive_a_parent_that_is_killed(start: Any, mood: Any) -> None:
     if mood == "deaf" and sys.platform != "linux":
         pytest.skip("only Linux has PR_SET_PDEATHSIG")
     family = start(mood)
@@ -227,7 +293,7 @@ def test_children_do_not_outlive_a_parent_that_is_killed(start, mood):
         wait_until(lambda pid=pid: not is_alive(pid), f"{pid} ended with its parent")
 
 
-def test_a_child_that_keeps_dying_is_started_at_longer_and_longer_intervals(start):
+def test_a_child_that_keeps_dying_is_started_at_longer_and_longer_intervals(start: Any) -> None:
     family = start("crash")
     family.wait_for("worker", "born", count=4)
     family.process.terminate()
@@ -238,7 +304,7 @@ def test_a_child_that_keeps_dying_is_started_at_longer_and_longer_intervals(star
     assert pauses[:3] == ["0.1 s", "0.2 s", "0.4 s"]
 
 
-def test_control_can_give_up_for_all(start):
+def test_control_can_give_up_for_all(start: Any) -> None:
     family = start("give-up")
     code, log = family.end()
     assert code == 1
@@ -246,7 +312,7 @@ def test_control_can_give_up_for_all(start):
     assert "started again" not in log
 
 
-def test_once_all_was_up_no_control_ends_the_gateway(start):
+def test_once_all_was_up_no_control_ends_the_gateway(start: Any) -> None:
     family = start("give-up-later")
     control, worker = family.running()
     os.kill(control, signal.SIGKILL)
@@ -259,7 +325,7 @@ def test_once_all_was_up_no_control_ends_the_gateway(start):
     assert "no spool to write to" in log
 
 
-def test_a_channel_that_breaks_again_and_again_is_replaced_at_longer_and_longer_intervals(start):
+def test_a_channel_that_breaks_again_and_again_is_replaced_at_longer_and_longer_intervals(start: Any) -> None:
     family = start("break")
     family.wait_for("control", "hello", count=4)
     family.process.terminate()
@@ -268,7 +334,7 @@ def test_a_channel_that_breaks_again_and_again_is_replaced_at_longer_and_longer_
     assert pauses[:3] == ["0.1 s", "0.2 s", "0.4 s"]
 
 
-def test_pauses_grow_to_a_bound_and_begin_anew_after_what_lived_long():
+def test_pauses_grow_to_a_bound_and_begin_anew_after_a_child_that_lived_long() -> None:
     backoff = supervisor.Backoff()
     assert [backoff.next(0.0) for _ in range(9)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10])
     assert [backoff.next(lived) for lived in (supervisor.STEADY_S, 0.0)] == [0.1, 0.2]
@@ -282,16 +348,16 @@ def test_pauses_grow_to_a_bound_and_begin_anew_after_what_lived_long():
         ("192.0.2.1", 32099, "192.0.2.1:32099: Cannot assign requested address"),
     ],
 )
-def test_an_address_that_cannot_be_opened_says_which_and_why(host, port, why):
+def test_an_address_that_cannot_be_opened_says_which_and_why(host: Any, port: Any, why: Any) -> None:
     with pytest.raises(supervisor.ListenFailed, match=why):
         supervisor.open_listener(host, port)
 
 
-def test_ipv6_listens_too():
+def test_ipv6_listens_too() -> None:
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     try:
-        sock = supervisor.open_listener("::1", free_ports(1)[0])
+        sock = supervisor.open_listener("::1", free_port())
     except supervisor.ListenFailed:
         pytest.skip("this machine has no ::1")
     with sock, socket.create_connection(sock.getsockname()[:2]):

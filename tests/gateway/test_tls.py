@@ -18,7 +18,9 @@ from gateway.certificates import LOOK_S, SETTLE_S, CertificateError, Certificate
 from gateway.data.budget import Account
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.session import Session
-from gateway.data.tls import PROBE, RECORD, HandshakeError, Tls, TlsLink, shake_hands
+from gateway.data.tls import PROBE, RECORD, HandshakeError, Tls, shake_hands
+from gateway.data.tls_links import TlsLink
+from tests.background import until
 from tests.certificates import Authority, openssl
 from tests.gateway.play import answer, other_answer, other_request, request, size_of
 from tests.gateway.test_links import DEADLINE_S, Stage, _tcp_pair, receive_exactly, staged
@@ -50,7 +52,7 @@ class Client:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
 
     async def shake_hands(self, first: bytes = b"") -> None:
-        """`first` goes out together with the last of the handshake."""
+        """Shake hands; `first` goes out together with the last flight of the handshake."""
         while True:
             try:
                 self._object.do_handshake()
@@ -74,7 +76,7 @@ class Client:
         await self.stream.send_all(self.encrypt(data))
 
     async def receive(self, size: int) -> bytes:
-        """As many bytes, or fewer where the gateway says that nothing more comes."""
+        """Read that many bytes; fewer if the gateway closes first."""
         found = bytearray()
         while len(found) < size:
             try:
@@ -92,7 +94,7 @@ class Client:
         return bytes(found)
 
     async def say_end(self) -> None:
-        """close_notify: nothing more comes, but answers are still read."""
+        """Send close_notify: the client sends no more, but still reads answers."""
         with pytest.raises(ssl.SSLWantReadError):
             self._object.unwrap()
         await self.stream.send_all(self._outgoing.read())
@@ -177,7 +179,7 @@ async def test_requests_that_come_with_the_end_of_the_handshake_are_handled(secu
 
 
 @pytest.mark.parametrize("size", [16_384 - 32, 40_000, 300_000, 5_000_000])
-async def test_large_requests_pass_whole_and_what_is_behind_them_too(secure: Any, size: int) -> None:
+async def test_large_requests_pass_whole_and_so_do_requests_behind_them(secure: Any, size: int) -> None:
     # A large frame is read into a buffer of just its size: what is decrypted behind it waits in memory.
     async with staged() as stage:
         _, client, broker = await secure(stage).connect()
@@ -186,7 +188,7 @@ async def test_large_requests_pass_whole_and_what_is_behind_them_too(secure: Any
             nursery.start_soon(client.send, frame + request(2))
             assert await receive_exactly(broker, len(frame)) == frame
             assert await receive_exactly(broker, len(request(2))) == request(2)
-        await stage.until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used == 0)
 
 
 async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_slowly(secure: Any) -> None:
@@ -202,14 +204,14 @@ async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_sl
                 found += await client.receive(min(50_000, len(frame) - len(found)))
                 assert stage.reactor.budget.used < 1_000_000
         assert bytes(found) == frame
-        await stage.until(lambda: stage.reactor.budget.used == 0)
+        await until(lambda: stage.reactor.budget.used == 0)
 
 
 async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None:
     async with staged() as stage, trio.open_nursery() as nursery:
         link, client, _ = await secure(stage).connect(small=True)
         nursery.start_soon(client.send, 200 * request(1, values=(bytes(20_000),)))
-        await stage.until(lambda: bool(link.upstream.outbound.pieces))
+        await until(lambda: link.upstream.outbound.pieces)
         for _ in range(50):
             await trio.lowlevel.checkpoint()
         assert stage.reactor.budget.used < 2_000_000
@@ -222,7 +224,7 @@ async def test_a_muted_link_parks_what_was_decrypted_and_goes_on_by_itself(secur
         link.session.hold.mute_until = trio.current_time() + 0.2
         frames = b"".join(request(i) for i in range(1, 200))
         await client.send(frames)
-        await stage.until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.held is not None)
         assert stage.reactor.budget.used > 0
         assert await receive_exactly(broker, len(frames)) == frames
         assert trio.current_time() >= link.session.hold.mute_until
@@ -233,20 +235,20 @@ async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_m
     # says nothing.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        near, tls, c_in = link.client.sock, link._tls, link.client.inbound
+        near, tls, c_in = link.client.sock, link._of_client, link.client.inbound
         stage.reactor.modify(near.fileno(), 0)
-        data = client.encrypt(bytes(50_000))
+        data = client.encrypt(bytes(100_000))
         await client.stream.send_all(data)
-        await stage.until(lambda: len(near.recv(len(data), socket.MSG_PEEK)) == len(data))
-        c_in.large = link.session.account.take(25_000, c_in)
+        await until(lambda: len(near.recv(len(data), socket.MSG_PEEK)) == len(data))
+        c_in.large = link.session.account.take(80_000, c_in)
         assert c_in.receive(near) == 0
-        assert c_in.partial < 25_000
+        assert c_in.partial < 80_000
         assert not c_in.drained, "the kernel has more"
-        assert c_in.receive(near) == 25_000
+        assert c_in.receive(near) == 80_000
         assert tls.ready
         assert not c_in.drained, "there is more in memory"
-        c_in.keep(25_000, 0)
-        left = 25_000
+        c_in.keep(80_000, 0)
+        left = 20_000
         while left:
             left -= c_in.receive(near)
             c_in.keep(c_in.end, 0)
@@ -293,7 +295,7 @@ async def test_a_renegotiation_is_refused_at_once_though_no_answer_is_due(
 
 
 class _NewKeys:
-    """Stands for OpenSSL where every record is a new key: there is never any data."""
+    """In place of OpenSSL when every record is a new key: there is never any data."""
 
     def __init__(self, incoming: ssl.MemoryBIO) -> None:
         self.incoming = incoming
@@ -312,14 +314,14 @@ async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_cost
     # Each costs a tenth of a millisecond: a full read of them would stop everybody for a second.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        keys = link._tls._object = _NewKeys(link._tls._incoming)
+        keys = link._of_client._object = _NewKeys(link._of_client._incoming)
         data = 9000 * (b"\x17\x03\x03\0\x16" + bytes(22))
         try:
             for at in range(0, len(data), step):
                 await client.stream.send_all(data[at : at + step])
         except trio.BrokenResourceError:
             pass
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
         assert 0 < keys.handled <= 128
         assert [line for _, line in stage.play.logs if "TLS: too many records without data" in line]
 
@@ -327,11 +329,11 @@ async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_cost
 async def test_a_new_key_now_and_then_is_nothing_special(secure: Any) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        link._tls._beside += 60  # as so many would
+        link._of_client._beside += 60  # as so many would
         for _ in range(90):
             await client.stream.send_all(client.encrypt(request(1), 1))
             await receive_exactly(broker, len(request(1)))
-        link._tls._beside += 10
+        link._of_client._beside += 10
         await client.send(request(1))
         assert await receive_exactly(broker, len(request(1))) == request(1)
         assert not link.closed
@@ -341,7 +343,7 @@ async def test_a_new_key_now_and_then_is_nothing_special(secure: Any) -> None:
 
 
 @pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "FIN"])
-async def test_what_was_asked_before_a_half_close_is_answered(secure: Any, notify: bool) -> None:
+async def test_requests_before_a_half_close_are_answered(secure: Any, notify: bool) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
         await client.send(request(1))
@@ -351,7 +353,7 @@ async def test_what_was_asked_before_a_half_close_is_answered(secure: Any, notif
         await broker.send_all(answer(1))
         await broker.aclose()
         assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
 
 
 @pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "broken"])
@@ -359,17 +361,17 @@ async def test_an_end_that_is_given_to_openssl_in_a_piece_of_its_own_is_seen(sec
     # OpenSSL gets RECORD bytes at once; what ends here is the last record before that, and no further event comes.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        near, tls = link.client.sock, link._tls
+        near, tls = link.client.sock, link._of_client
         stage.reactor.modify(near.fileno(), 0)
-        frames = client.encrypt(bytes(16_384)) + client.encrypt(bytes(RECORD - 16_384 - 2 * 22))
+        frames = client.encrypt(bytes(RECORD - 5 * 22))
         assert len(frames) == RECORD
         await client.stream.send_all(frames)
         if notify:
             await client.say_end()
         else:
             await client.stream.send_all(b"\x17\x03\x03\0\x20" + bytes(32))
-        await stage.until(lambda: len(near.recv(2 * RECORD, socket.MSG_PEEK)) > RECORD)
-        assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == RECORD - 2 * 22
+        await until(lambda: len(near.recv(2 * RECORD, socket.MSG_PEEK)) > RECORD)
+        assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == RECORD - 5 * 22
         assert tls.ready
         if notify:
             assert tls.recv_into(memoryview(bytearray(SHARED_BYTES))) == 0
@@ -387,7 +389,7 @@ async def test_a_broker_that_closes_ends_the_session_behind_its_last_answer(secu
         await broker.aclose()
         assert await client.receive(len(answer(1)) + 1) == answer(1)  # and then close_notify
         assert await client.stream.receive_some(1) == b""
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
 
 
 async def test_a_client_that_closes_in_the_middle_of_a_frame_is_one_log_line(secure: Any) -> None:
@@ -414,7 +416,7 @@ async def test_a_reset_ends_the_link(secure: Any) -> None:
         link, client, broker = await secure(stage).connect()
         client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         client.stream.socket.close()
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
         assert await broker.receive_some(1) == b""
 
 
@@ -443,7 +445,7 @@ async def test_a_malformed_frame_is_named_as_without_tls(secure: Any) -> None:
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
         await client.send(b"GET / HTTP/1.1\r\n\r\n")
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
         assert "HTTP" in stage.play.logs[0][1]
 
 
@@ -464,20 +466,18 @@ async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) 
         link, client, broker = await secure(stage).connect()
         await client.send(request(1))
         await receive_exactly(broker, len(request(1)))
-        link.drain(trio.current_time())
+        link.end_gently("disconnects_drain", trio.current_time())
         stage.reactor.settle(trio.current_time())
         await broker.send_all(answer(1))
         assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
 
 
 # --- handshakes -------------------------------------------------------------------------------------------------------
 
 
-async def refused(
-    listener: ListenerTls, first: bytes | Client, context: ssl.SSLContext | None = None
-) -> HandshakeError:
-    """What the gateway says of a client that begins with these bytes, or shakes hands with this context."""
+async def refused(listener: ListenerTls, first: bytes, context: ssl.SSLContext | None = None) -> HandshakeError:
+    """What the gateway logs about a client that begins with these bytes, or shakes hands with this context."""
     near, far = _tcp_pair(False)
     near.setblocking(False)
     tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
@@ -513,7 +513,7 @@ async def _try_handshake(client: Client) -> None:
     ],
     ids=["Kafka", "HTTP", "junk", "cut"],
 )
-async def test_what_comes_in_place_of_a_handshake_is_named(listener: ListenerTls, first: bytes, said: str) -> None:
+async def test_bytes_in_place_of_a_handshake_are_named(listener: ListenerTls, first: bytes, said: str) -> None:
     assert re.search(said if "|" in said else re.escape(said), str(await refused(listener, first)))
 
 
@@ -524,6 +524,18 @@ async def test_a_connection_without_a_word_is_a_probe(listener: ListenerTls) -> 
 async def test_a_client_that_does_not_trust_the_certificate_is_named(listener: ListenerTls) -> None:
     error = await refused(listener, b"", ssl.create_default_context())
     assert "the client refuses: unknown ca" in str(error)
+
+
+async def test_why_a_client_is_refused_is_told_though_it_has_reset_the_connection(listener: ListenerTls) -> None:
+    near, far = _tcp_pair(False)
+    near.setblocking(False)
+    tls = Tls(make_context(listener), near, memoryview(bytearray(SHARED_BYTES)))
+    with near, trio.fail_after(DEADLINE_S):
+        await far.send_all(b"\x16\x03\x01\x00\x05hello")
+        far.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        far.socket.close()  # no alert can be sent any more
+        with pytest.raises(HandshakeError, match=r"unexpected message|bad"):
+            await shake_hands(tls, near, trio.Lock())
 
 
 async def test_an_older_client_is_named(listener: ListenerTls, authority: Authority) -> None:
@@ -634,7 +646,7 @@ def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
 
 
 class Files:
-    """A certificate's files that change, and what is said of them."""
+    """A certificate's files that change, and what is logged about them."""
 
     def __init__(self, authority: Authority, folder: Path) -> None:
         self.authority = authority
@@ -650,7 +662,7 @@ class Files:
             self.replace(path, made.read_bytes())
 
     def replace(self, path: Path, data: bytes) -> None:
-        """By a new file, as renewal does."""
+        """Replace the file, as a renewal does."""
         fresh = path.with_suffix(".new")
         fresh.write_bytes(data)
         fresh.rename(path)
@@ -699,7 +711,7 @@ def test_a_certificate_whose_key_comes_a_moment_later_is_no_error(authority: Aut
     assert [level for level, _ in files.said] == ["info"]
 
 
-def test_without_a_usable_certificate_nobody_is_let_in(authority: Authority, tmp_path: Path) -> None:
+def test_without_a_usable_certificate_no_client_is_let_in(authority: Authority, tmp_path: Path) -> None:
     files = Files(authority, tmp_path)
     good = files.keystore.read_bytes()
     files.keystore.unlink()

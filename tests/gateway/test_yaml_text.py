@@ -24,7 +24,7 @@ quotas:
     [
         ("a: 1\nb: {c: 1, c: 2}", "x.yaml:2: c is there twice"),
         ("a: [", "x.yaml:1: expected the node content"),
-        ("a: 1\n\tb: 2", "x.yaml:2: found character '\\t' that cannot start any token"),
+        ("a: 1\n\tb: 2", "x.yaml:2: a tab: YAML is indented by spaces"),
         ("a: \0", "x.yaml: not valid YAML: unacceptable character"),
         ("{a: &x 1, b: *y}", "x.yaml:1: found undefined alias 'y'"),
         ("a: !!python/name:os.system x", "x.yaml:1: could not determine a constructor"),
@@ -67,12 +67,14 @@ def test_the_line_of_a_path_is_that_of_its_deepest_part(path: tuple[str | int, .
     assert Lines(TEXT).line(path) == line
 
 
-def test_keys_are_those_of_a_mapping() -> None:
+def test_keys_are_those_of_a_mapping_and_the_indices_of_a_list() -> None:
     lines = Lines(TEXT)
     assert lines.keys(()) == ["upstream", "topics", "quotas", "1"]
     assert lines.keys(("quotas", 1)) == ["user", "rate"]
-    assert lines.keys(("quotas",)) == lines.keys(("nothing",)) == []
+    assert lines.keys(("quotas",)) == ["0", "1"]
+    assert lines.keys(("quotas", "1")) == ["user", "rate"]
+    assert lines.keys(("nothing",)) == lines.keys(("quotas", "x")) == lines.keys(("quotas", 7)) == []
 
 
-def test_what_is_not_yaml_has_its_first_line_only() -> None:
+def test_a_text_that_is_not_yaml_has_its_first_line_only() -> None:
     assert Lines("{").line(("a",)) == 1

@@ -21,8 +21,21 @@ from typing import Any, cast
 import trio
 
 from gateway.certificates import ListenerTls
-from gateway.channel import PROTOCOL, Accepted, Broker, Brokers, Groups, Log, Policy, Quotas, Topics, WorkerSettings
+from gateway.channel import (
+    PROTOCOL,
+    Accepted,
+    Broker,
+    Brokers,
+    Groups,
+    ListenerSettings,
+    Log,
+    Policy,
+    Quotas,
+    Topics,
+    WorkerSettings,
+)
 from gateway.data.worker import Worker
+from gateway.listener_names import DEFAULT_LISTENER
 from policies.groups.lines import GroupLimits
 from protocol import api
 from tests.certificates import Authority
@@ -31,6 +44,7 @@ from tests.hostile import frames
 from tests.hostile.frames import IDS, PROTECTED, numbered
 from tests.hostile.player import Answers
 from tests.hostile.plays import AWAITED, Cost, Play, Violation
+from tests.protocol import produce_cases as cases
 
 GOOD, BAD = 2, 1  # brokers
 SLACK = 16 * 2**20  # what was read already has to stay somewhere
@@ -70,8 +84,7 @@ class Crowd:
                 reactor.on_bug = lambda _link, bug: self.bugs.append(bug)
                 nursery.start_soon(reactor.run)
                 nursery.start_soon(reactor.run_timers)
-                for task in (self.worker.configured.clockwork.run, self.worker.configured.intervals.run):
-                    nursery.start_soon(task)
+                nursery.start_soon(self.worker.configured.clockwork.run)
                 with trio.move_on_after(DEADLINE_S) as limit:
                     async with trio.open_nursery() as clients:
                         clients.start_soon(self._be_good)
@@ -89,7 +102,7 @@ class Crowd:
                     raise Violation("memory", f"{reactor.budget.used} bytes are held for nobody")
                 nursery.cancel_scope.cancel()
         finally:
-            if not reactor._poller.closed:
+            if not getattr(reactor._poller, "closed", False):
                 reactor._poller.close()
 
     def _configure(self, brokers: list[int]) -> None:
@@ -104,11 +117,13 @@ class Crowd:
                 protected_topics=PROTECTED,
                 acks0=rng.choice(("delay", "drop")),
                 managed_apis=rng.choice(((), (32, 44))),
-                tls=_certificates()[1] if self.tls else None,
+                listeners={DEFAULT_LISTENER: ListenerSettings(_certificates()[1] if self.tls else None)},
                 upstream_sasl=self.sasl,
             )
         )
-        obey(Brokers((), tuple(Broker(n, "127.0.0.1", port, "gateway", 1) for n, port in enumerate(brokers, 1))))
+        numbered = list(enumerate(brokers, 1))
+        told = {DEFAULT_LISTENER: {n: ("gateway", 1) for n, _ in numbered}}
+        obey(Brokers((), tuple(Broker(n, "127.0.0.1", port) for n, port in numbered), told))
         obey(Topics({1: ("clicks", "free"), 2: ("calm",)}, {topic_id: name for name, topic_id in IDS.items()}))
         obey(Policy(1, rng.choice((None, 1000.0)), {"clicks": 200.0}, rng.choice(("reject", "delay"))))
         obey(Quotas(1, ((((("user", None),), {"producer_byte_rate": 2000.0}),) if rng.random() < 0.5 else ())))
@@ -153,7 +168,7 @@ class Crowd:
                 if rng.random() < lies and not is_believed:
                     answer = self._fitting(answers.lie_to(frame, answer))
                 if rng.random() < 0.05 and frame[4:6] == b"\0\x0c":  # Heartbeat, whose answer nobody reads here
-                    answer = frames.cases.framed(frame[8:12] + bytes(300_000))
+                    answer = cases.framed(frame[8:12] + bytes(300_000))
                 await self._say(stream, answer)
             if rng.random() < resets:
                 _end(stream, reset=rng.random() < 0.5)

@@ -217,7 +217,7 @@ def _answer(rng: Random, key: int, version: int) -> bytes:
 
 def _fill(rng: Random, cls: Any) -> Any:
     """An instance of a class of kio's."""
-    values = {}
+    values: dict[str, Any] = {}
     for field in kio_messages.fields(cls):
         if field.nullable and rng.random() < 0.2:
             values[field.name] = None
@@ -345,8 +345,8 @@ def dear(rng: Random, size: int) -> bytes:
         )
     pid = rng.randint(0, 9)  # batches of an idempotent producer: each may be fenced and remembered
     records = batch([b""], producer_id=pid, epoch=0, sequence=1)
-    rows = [(index, cases.Batch(records, (0, 0, 0, 0, 0, 0))) for index in range(max(1, size // 80))]
-    return cases.framed(cases.encode(cases.Request(9, "app", None, -1, [cases.Topic("clicks", b"", rows)])))
+    batches = [(index, cases.Batch(records, (0, 0, 0, 0, 0, 0))) for index in range(max(1, size // 80))]
+    return cases.framed(cases.encode(cases.Request(9, "app", None, -1, [cases.Topic("clicks", b"", batches)])))
 
 
 # --- mutation ---------------------------------------------------------------------------------------------------------
@@ -362,8 +362,12 @@ _EDGES = (
     bytes(4),
     b"\xff" * 4,
     b"\x7f\xff\xff\xff",
+    b"\0\0\0\x01",
+    b"\x80\x80\x80\x80\x10",
+    b"\xff\xff\xff\xff\x0f",
+    b"\x80\x01",
+    b"\x81\x80\x00",
 )
-_EDGES += (b"\0\0\0\x01", b"\x80\x80\x80\x80\x10", b"\xff\xff\xff\xff\x0f", b"\x80\x01", b"\x81\x80\x00")
 
 
 def mutate(rng: Random, frame: bytes, other: bytes) -> bytes:

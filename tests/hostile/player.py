@@ -26,6 +26,8 @@ from gateway.channel import (
     Topics,
     WorkerSettings,
 )
+from gateway.listener_names import DEFAULT_LISTENER
+from policies.engine import Mode, OnExceed
 from policies.fleet.keys import total_key
 from policies.fleet.shares import Part
 from policies.groups.lines import GroupLimits
@@ -39,8 +41,9 @@ from tests.hostile.frames import IDS, NAMES, PROTECTED, Corpus, answering, numbe
 from tests.hostile.plays import Op, Play
 from tests.protocol import produce_cases as cases
 
-BROKERS = (Broker(1, "10.0.0.1", 9092, "gateway", 19094), Broker(2, "10.0.0.2", 9092, "gateway", 19095))
-MANAGED = (api.DESCRIBE_CONFIGS, api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, 48, 49)
+BROKERS = (Broker(1, "10.0.0.1", 9092), Broker(2, "10.0.0.2", 9092))
+TOLD = {DEFAULT_LISTENER: {1: ("gateway", 19094), 2: ("gateway", 19095)}}
+MANAGED = (api.CREATE_TOPICS, api.DESCRIBE_CONFIGS, api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, 48, 49)
 _TOPIC = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
 _encode = msgspec.msgpack.encode
 
@@ -173,7 +176,7 @@ class Player:
     def _beginning(self) -> list[msgspec.Struct]:
         known = {name: IDS[name] for name in NAMES if name in PROTECTED or self.rng.random() < 0.8}
         leads = {1: tuple(name for name in known if name not in PROTECTED), 2: ("red.a.one", "free")}
-        yield_all = [self._settings(), Brokers((("10.0.0.1", 9092),), BROKERS), Topics(leads, _by_id(known))]
+        yield_all = [self._settings(), Brokers((("10.0.0.1", 9092),), BROKERS, TOLD), Topics(leads, _by_id(known))]
         return [
             *yield_all,
             self._policy(),
@@ -209,7 +212,7 @@ class Player:
         rng = self.rng
         total = rng.choice((None, 300.0, 1e5))
         topics = rng.choice(({}, {"clicks": 200.0, "red.a.one": 1e4}))
-        how = rng.choice(("reject", "delay"))
+        how: OnExceed = rng.choice(("reject", "delay"))
         return Policy(
             1, total, topics, how, rng.choice(("enforce", "enforce", "observe")), rng.choice(({}, {2: 100.0}))
         )
@@ -237,7 +240,7 @@ class Player:
             return Groups(1)
         by_principal = rng.choice(("", "User:{tenant}"))
         namespaces = rng.choice(({}, {"blue/b": "blue"}))
-        mode = rng.choice(("enforce", "enforce", "observe"))
+        mode: Mode = rng.choice(("enforce", "enforce", "observe"))
         return Groups(1, groups, {"red": "gold"}, namespaces, principal_pattern=by_principal, mode=mode)
 
     def _storage(self) -> Storage:

@@ -393,7 +393,7 @@ class Play:
         world = self.world
         by_id = offer.version >= api.PRODUCE_TOPIC_IDS
         for topic, _, _ in offer.parts:
-            name = world.topic_ids.get(topic) if by_id else topic
+            name = world.cluster.topic_ids.get(topic) if by_id else topic
             if name is None:
                 limits = world.engine.groups.exists or world.protected_topics
                 self.expect("nameless", not limits, f"forwarded: {topic!r}")
@@ -404,10 +404,10 @@ class Play:
         world = self.world
         if "protected" not in self.awaited and world.protected_topics:
             names = world.protected_topics
-            if not names.isdisjoint(gate.meters):
-                raise Violation("protected", "in gate.meters")
-            if any(world.topic_ids.get(topic_id) in names for topic_id in gate.meters_by_id):
-                raise Violation("protected", "in gate.meters_by_id")
+            if not names.isdisjoint(gate.topics.by_name):
+                raise Violation("protected", "in gate.topics.by_name")
+            if any(world.cluster.topic_ids.get(topic_id) in names for topic_id in gate.topics.by_id):
+                raise Violation("protected", "in gate.topics.by_id")
 
     def _is_guarded(self, connection: Connection) -> bool:
         return self.world.settings.upstream_sasl and not connection.may_be_authenticated
@@ -417,7 +417,7 @@ class Play:
         if not self._is_guarded(connection):
             return None
         gate, ledger = connection.session.gate, self.world.ledger
-        return gate.broker.total.uncounted, len(gate.meters), len(gate.meters_by_id), len(ledger._rows)
+        return gate.broker.total.uncounted, len(gate.topics.by_name), len(gate.topics.by_id), len(ledger._rows)
 
     def _answered(self, connection: Connection, data: bytes) -> None:
         session = connection.session
@@ -488,7 +488,7 @@ class Play:
         if connection.is_parked:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
-            if session.authentication.is_done or not self.world.wants_sasl:
+            if session.authentication.is_done or not self.world.cluster.wants_sasl:
                 self.offered += _discarded(connection.unhandled, self.world.settings)
         session.close(parked)
         if guarded is not None:
@@ -553,7 +553,7 @@ def held_bytes(session: Session) -> int:
 def tasks_of(worker: Worker) -> tuple[Callable[[], Awaitable[None]], ...]:
     """What a worker does by the clock."""
     plane = worker.configured
-    return (plane.clockwork.run, plane.storage.run, plane.intervals.run)
+    return (plane.clockwork.run, plane.storage.run)
 
 
 def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset[str] = AWAITED) -> list[Op]:
@@ -583,7 +583,7 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
                 worker.configured.connections.reactor._poller.close()
 
     clock = MockClock()
-    _scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # as Hypothesis does: the same play, whoever else has played
+    _scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # as Hypothesis does: the same play, whoever else has played
     _scheduler._r.seed(0)
     try:
         trio.run(run, clock=clock)

@@ -30,7 +30,7 @@ from tests.gateway.play import answer, request
 from tests.protocol.produce_cases import framed
 
 MIB = 2**20
-LIMITS = {
+LIMITS: dict[str, Any] = {
     "max_request_bytes": 16 * MIB,
     "max_buffered_bytes": 64 * MIB,
     "frame_timeout": "5s",
@@ -114,15 +114,15 @@ class Broker:
 
 # --- strangers --------------------------------------------------------------------------------------------------------
 
-Way = Callable[["Strangers"], Awaitable[None]]
+Way = Callable[["Visitor"], Awaitable[None]]
 
 
 class Strangers:
-    """They come to one port, each way from an address of its own, until `until`."""
+    """They come to one port, each way from an address of its own, for so many seconds."""
 
-    def __init__(self, port: int, until: float) -> None:
+    def __init__(self, port: int, seconds: float) -> None:
         self._port = port
-        self._until = until
+        self._seconds = seconds
         self._address = 1
         self.random = random.Random(7)
 
@@ -135,8 +135,8 @@ class Strangers:
     async def _keep(self, way: Way) -> None:
         self._address += 1
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, self._until - time.time())):
-                await way(Visitor(self._port, f"127.0.0.{self._address}"))  # type: ignore[arg-type]
+            async with asyncio.timeout(self._seconds):
+                await way(Visitor(self._port, f"127.0.0.{self._address}"))
 
 
 class Visitor:
@@ -298,17 +298,8 @@ def play(seconds: float) -> Seen:
             file = client.makefile("rb")
             _round_trips(client, file, 50)
             before = _memory(worker)
-            until = time.time() + seconds
-            command = [
-                sys.executable,
-                "-m",
-                "tests.hostile.strangers",
-                "--come-to",
-                str(gateway.broker_port(1)),
-                "--until",
-                str(until),
-            ]
-            strangers = embedded.spawn(command, cwd=Path(__file__).parents[2])
+            given = ("--come-to", str(gateway.broker_port(1)), "--seconds", str(seconds))
+            strangers = embedded.spawn([sys.executable, "-m", "tests.hostile.strangers", *given])
             while strangers.poll() is None:
                 seen.waits += _round_trips(client, file, 5)
                 seen.held = max(seen.held, _memory(worker) - before)
@@ -361,10 +352,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long strangers come (60)")
     parser.add_argument("--come-to", type=int, metavar="PORT", help=argparse.SUPPRESS)  # in a process of its own
-    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.come_to:
-        asyncio.run(Strangers(args.come_to, args.until).run())
+        asyncio.run(Strangers(args.come_to, args.seconds).run())
         return
     seen = play(args.seconds)
     print(f"round trips of one who behaves: {len(seen.waits):,}", file=sys.stdout)

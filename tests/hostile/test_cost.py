@@ -175,7 +175,7 @@ def no_collector() -> Iterator[None]:
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
-def test_what_a_frame_costs_is_bounded_by_its_size(make: Callable[[], bytearray], stage: Callable[[], Play]) -> None:
+def test_the_cost_of_a_frame_is_bounded_by_its_size(make: Callable[[], bytearray], stage: Callable[[], Play]) -> None:
     frame, play = make(), stage()
     assert lines_of(lambda: feed(play, frame)) / len(frame) < LINES
     frame, play = make(), stage()

@@ -23,6 +23,7 @@ from gateway.data.links import Link
 from gateway.data.reactor import IN
 from protocol import api
 from protocol.pending import PRODUCE
+from tests.background import until
 from tests.gateway.play import TOPIC_ID, Play, answer, other_answer, other_request, request, size_of
 from tests.gateway.test_links import Stage, receive_exactly, staged
 
@@ -190,7 +191,7 @@ def test_hostile_peers_leave_nothing_behind(seed: int) -> None:
                 async with trio.open_nursery() as nursery:
                     for one in everyone:
                         nursery.start_soon(one.run)
-                await stage.until(lambda: not stage.reactor.links)
+                await until(lambda: not stage.reactor.links)
             stuck = [
                 (one.kind, len(one.requests), one.to_broker, one.to_client, one.link.closed, stage.reactor.budget.used)
                 for one in everyone
@@ -269,9 +270,9 @@ async def test_a_half_closed_client_that_was_slow_once_costs_no_events() -> None
         await receive_exactly(broker, 2 * len(other_request(1)))
         large = other_answer(1, bytes(2_000_000))
         nursery.start_soon(broker.send_all, large)
-        await stage.until(lambda: bool(link.client.outbound.pieces))
+        await until(lambda: link.client.outbound.pieces)
         assert await receive_exactly(client, len(large)) == large
-        await stage.until(lambda: not link.client.outbound.pieces)
+        await until(lambda: not link.client.outbound.pieces)
         count = Count(stage, link)
         await some_time()
         assert count.client < 20
@@ -285,9 +286,9 @@ async def test_a_broker_that_resets_while_both_sides_are_full_costs_no_events() 
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
         nursery.start_soon(quietly, client.send_all, 50 * request(2, values=(bytes(200_000),)))
-        await stage.until(lambda: bool(link.upstream.outbound.pieces))
+        await until(lambda: link.upstream.outbound.pieces)
         nursery.start_soon(quietly, broker.send_all, other_answer(1, bytes(20_000_000)))
-        await stage.until(lambda: bool(link.client.outbound.pieces))
+        await until(lambda: link.client.outbound.pieces)
         assert link.upstream.outbound.pieces
         count = Count(stage, link)
         reset(broker)
@@ -315,7 +316,7 @@ async def test_a_slow_client_that_half_closed_gets_its_answer_to_the_end() -> No
         assert await receive_all(client) == large
 
 
-async def test_what_the_broker_said_before_it_reset_is_still_read() -> None:
+async def test_an_answer_the_broker_sent_before_it_reset_is_still_read() -> None:
     # A request that could not be sent any more ended the link before the answer in the receive buffer was read.
     async with staged() as stage:
         link, client, broker = stage.connect()
@@ -336,7 +337,7 @@ async def test_memory_asked_for_by_both_sides_of_a_link_goes_to_the_one_that_ask
         link, client, broker = stage.connect()
         frame = request(9, values=(bytes(900_000),))
         await holder.send_all(frame[:100_000])
-        await stage.until(lambda: stage.reactor.budget.used > 0)
+        await until(lambda: stage.reactor.budget.used > 0)
         await client.send_all(other_request(1, key=api.METADATA, version=1, body=bytes(4)))
         await receive_exactly(broker, 18)
         answered = metadata(1, 9000)
@@ -344,7 +345,7 @@ async def test_memory_asked_for_by_both_sides_of_a_link_goes_to_the_one_that_ask
         nursery.start_soon(broker.send_all, answered)
         await some_time()
         nursery.start_soon(client.send_all, ours)
-        await stage.until(lambda: link.client.inbound.waiting)
+        await until(lambda: link.client.inbound.waiting)
         nursery.start_soon(holder.send_all, frame[100_000:])
         with trio.fail_after(SOON_S):
             assert await receive_exactly(holder_broker, len(frame)) == frame
@@ -360,7 +361,7 @@ async def test_an_answer_never_waits_for_the_memory_of_a_request_that_waits_for_
         asked = other_request(1, key=api.METADATA, version=1, body=bytes(4))
         nursery.start_soon(client.send_all, asked + frame)
         await receive_exactly(broker, len(asked))
-        await stage.until(lambda: bool(link.upstream.outbound.pieces))
+        await until(lambda: link.upstream.outbound.pieces)
         answered = metadata(1, 6000)
         with trio.fail_after(SOON_S):
             nursery.start_soon(broker.send_all, answered)
@@ -373,10 +374,10 @@ async def test_a_client_that_resets_behind_a_large_rejected_request_gives_its_bu
     play = Play(total=100.0, topics={"clicks": 50.0}).named().overload()
     async with staged(play) as stage:
         link, client, _ = stage.connect()
-        link.session.gate.software = ("apache-kafka-java", "4.1.0")
+        link.session.client.software = ("apache-kafka-java", "4.1.0")
         frame = request(1, values=(bytes(100_000),))
         await client.send_all(frame[:50_000])
-        await stage.until(lambda: link.client.inbound.large is not None)
+        await until(lambda: link.client.inbound.large is not None)
         say_at_once(client, frame[50_000:])
         reset(client)
         # As when the reset arrives between the poll and this socket's turn.
@@ -407,9 +408,9 @@ async def test_a_parked_large_request_is_counted_before_another_frame_gets_its_b
         two, two_client, _ = stage.connect()
         one.session.hold.mute_until = trio.current_time() + 3600
         await one_client.send_all(request(1, values=(bytes(600_000),)))
-        await stage.until(lambda: one.parked.held is not None)
+        await until(lambda: one.parked.held is not None)
         nursery.start_soon(two_client.send_all, request(2, {"other": [0]}, values=(bytes(600_000),), acks=0))
-        await stage.until(lambda: two.client.inbound.waiting)
+        await until(lambda: two.client.inbound.waiting)
         one.close("disconnects_client")
         rows = stage.play.rows()
         assert rows == {("clicks", "discarded", ""): (size_of((bytes(600_000),)), 1, 1)}
@@ -420,7 +421,7 @@ async def test_half_a_frame_of_an_impossible_version_is_malformed_and_no_bug() -
     async with staged() as stage:
         link, client, _ = stage.connect()
         await client.send_all(struct.pack(">ihhi", 1000, 0, 100, 1))
-        await stage.until(lambda: link.closed)
+        await until(lambda: link.closed)
         stage.play.ledger()
         assert stage.bugs == []
         assert stage.play.counts["disconnects_malformed"] == 1
@@ -431,10 +432,10 @@ async def test_a_large_frame_that_comes_slowly_makes_progress() -> None:
         link, client, _ = stage.connect()
         frame = request(1, values=(bytes(200_000),))
         await client.send_all(frame[:50_000])
-        await stage.until(lambda: link.client.inbound.partial == 50_000)
+        await until(lambda: link.client.inbound.partial == 50_000)
         link._watch.read_at -= 50
         await client.send_all(frame[50_000:60_000])
-        await stage.until(lambda: link.client.inbound.partial == 60_000)
+        await until(lambda: link.client.inbound.partial == 60_000)
         link.check_progress(trio.current_time() + 20, stage.play.world.settings)
         assert not link.closed
 
@@ -447,9 +448,9 @@ async def test_a_rejection_mutes_a_connection_that_was_idle_before() -> None:
     # An idle socket is empty: its next request has not waited since the last one.
     async with staged(over()) as stage:
         link, client, _ = stage.connect()
-        link.session.gate.software = ("apache-kafka-java", "4.1.0")
+        link.session.client.software = ("apache-kafka-java", "4.1.0")
         await client.send_all(other_request(1))
-        await stage.until(lambda: bool(link.session.in_flight))
+        await until(lambda: link.session.in_flight)
         before = trio.current_time()
         link.session.hold.drained_at -= 20
         link.session.in_flight.entries.clear()
@@ -462,14 +463,14 @@ async def test_a_rejection_mutes_a_connection_that_sends_large_requests() -> Non
     # A read that took exactly what a frame lacked said nothing about the socket, and those before it were ignored.
     async with staged(over()) as stage:
         link, client, _ = stage.connect()
-        link.session.gate.software = ("apache-kafka-java", "4.1.0")
+        link.session.client.software = ("apache-kafka-java", "4.1.0")
         frame = request(1, values=(bytes(300_000),))
         await client.send_all(frame[:50_000])
-        await stage.until(lambda: link.client.inbound.partial == 50_000)
+        await until(lambda: link.client.inbound.partial == 50_000)
         before = trio.current_time()
         link.session.hold.drained_at -= 20
         await client.send_all(frame[50_000:60_000])
-        await stage.until(lambda: link.client.inbound.partial == 60_000)
+        await until(lambda: link.client.inbound.partial == 60_000)
         await client.send_all(frame[60_000:])
         await receive_exactly(client, 4)
         assert link.session.hold.mute_until > before
@@ -481,7 +482,7 @@ async def test_a_client_that_never_reads_does_not_outlive_its_broker_for_ever() 
         await client.send_all(other_request(1))
         await receive_exactly(broker, len(other_request(1)))
         nursery.start_soon(quietly, broker.send_all, other_answer(1, bytes(20_000_000)))
-        await stage.until(lambda: bool(link.client.outbound.pieces))
+        await until(lambda: link.client.outbound.pieces)
         reset(broker)
         for _ in range(50):
             await trio.lowlevel.checkpoint()
@@ -496,16 +497,16 @@ async def test_a_shorter_hold_than_the_last_one_ends_in_time() -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
         await client.send_all(request(1, version=13))  # an unknown topic id: held for a second at most
-        await stage.until(lambda: link.parked.held is not None)
-        link.session.world.topic_ids[TOPIC_ID] = b"clicks"
+        await until(lambda: link.parked.held is not None)
+        link.session.client.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
         link.session.hold.until = 0.0  # as when the broker has told the name
         link.on_ready(trio.current_time())
         assert link.parked.held is None
-        until = link.session.hold.mute_until = trio.current_time() + 0.05
+        due = link.session.hold.mute_until = trio.current_time() + 0.3
         await client.send_all(request(2, version=13))
-        await stage.until(lambda: link.parked.held is not None)
-        await stage.until(lambda: link.parked.held is None)
-        assert trio.current_time() < until + 0.5
+        await until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.held is None)
+        assert trio.current_time() < due + 0.5
 
 
 class Waiting:
@@ -516,7 +517,7 @@ class Waiting:
         self.large = large
 
 
-def test_who_waits_behind_one_that_has_gone_gets_its_turn() -> None:
+def test_a_connection_waiting_behind_one_that_has_gone_gets_its_turn() -> None:
     budget = Budget(1000)
     one, two, three = (Account(budget, name) for name in "abc")
     first = one.take(600, Waiting())
@@ -536,7 +537,7 @@ async def test_an_error_while_a_link_is_closed_does_not_leave_the_reactor() -> N
         broken.session.in_flight.entries.append((1, PRODUCE, 13, [(bytes(16), 0, 1, 1, -1, -1, -1, 0)], None, 0))
         broken.session.gate.fence = None  # type: ignore[assignment]
         await client.send_all(request(1))
-        await stage.until(lambda: broken.closed)
+        await until(lambda: broken.closed)
         assert stage.bugs
         stage.bugs.clear()
         await fine.send_all(request(1))
@@ -552,9 +553,9 @@ async def test_a_mute_that_ends_while_the_client_does_not_read_sets_no_timer_in_
         await receive_exactly(broker, len(other_request(1)))
         link.session.hold.mute_until = trio.current_time() + 3600
         await client.send_all(request(2))
-        await stage.until(lambda: link.parked.held is not None)
+        await until(lambda: link.parked.held is not None)
         nursery.start_soon(quietly, broker.send_all, other_answer(1, bytes(20_000_000)))
-        await stage.until(lambda: bool(link.client.outbound.pieces))
+        await until(lambda: link.client.outbound.pieces)
         later = link.session.hold.until + 1
         stage.reactor._timers.clear()
         link.on_timer(later)  # by hand: the loop would not come back
@@ -583,7 +584,7 @@ async def test_a_link_that_drains_has_its_whole_time_for_the_answers() -> None:
         await client.send_all(request(1))
         await receive_exactly(broker, len(request(1)))
         now = trio.current_time()
-        link.drain(now)
+        link.end_gently("disconnects_drain", now)
         link.check_progress(now + 5, stage.play.world.settings)
         assert not link.closed
         await broker.send_all(answer(1))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, deque
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,9 +19,9 @@ from hypothesis import strategies as st
 
 from gateway.channel import Row
 from gateway.data.ends import UpstreamError
-from gateway.data.gate import INVALID_TOPIC
 from gateway.data.lookup import LOOKUP_S
 from gateway.data.session import Session
+from gateway.data.topics import INVALID_TOPIC
 from policies.usage import NOTES
 from protocol import api, produce_request
 from protocol.wire import MalformedFrame
@@ -40,7 +41,7 @@ from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch
 
 SIZE = size_of()
-OVER = {"total": 100.0, "topics": {"clicks": 50.0}, "protected_topics": ("__usage",)}
+OVER: dict[str, Any] = {"total": 100.0, "topics": {"clicks": 50.0}, "protected_topics": ("__usage",)}
 NAMES = ("free", "calm", "clicks", "__usage", "sixteen-letters!")
 IDS = {name: (name.encode() * 16)[:16] for name in NAMES}  # the last one's id reads like its name
 UNKNOWN_ID = b"\xee" * 16
@@ -50,7 +51,9 @@ SEEDS = st.integers(0, 2**32)
 class Sent:
     """A request that the client has made, and what may come of it."""
 
-    def __init__(self, frame: bytes, correlation: int, version: int, acks: int, parts: dict[tuple[bytes, int], int]):
+    def __init__(
+        self, frame: bytes, correlation: int, version: int, acks: int, parts: dict[tuple[bytes, int], int]
+    ) -> None:
         self.frame = frame
         self.correlation = correlation
         self.version = version
@@ -66,7 +69,8 @@ class Sent:
 def produce(rng: Random, correlation: int) -> Sent:
     version = rng.randint(3, 13)
     acks = rng.choice((0, 1, -1, -1))
-    topics, parts = [], {}
+    topics: list[cases.Topic] = []
+    parts: dict[tuple[bytes, int], int] = {}
     for name in rng.sample(NAMES, rng.choice((1, 1, 2, 3))):
         topic_id = UNKNOWN_ID if rng.random() < 0.05 else IDS[name]
         if version >= 13 and any(topic_id == topic.id for topic in topics):
@@ -185,7 +189,7 @@ class Scene:
             self.play.overload()
         self.play.session.hold.drained_at = self.play.now
         for name in rng.sample(NAMES, 3):
-            self.play.world.topic_ids[IDS[name]] = name.encode()
+            self.play.world.cluster.topic_ids[IDS[name]] = name.encode()
         self.requests = [rng.choice((produce, produce, other))(rng, i) for i in range(1, rng.randint(2, 25))]
         self.sent = {one.correlation: one for one in self.requests}
         self.broker = FakeBroker(rng, self.sent)
@@ -358,7 +362,7 @@ def test_broken_requests_end_their_own_session_only(seed: int) -> None:
     after = b"".join(one.frame for one in scene.requests[at + 1 :])
     neighbour = Session(scene.play.world, 1, account(), scene.play.now)
     play = scene.play
-    play.world.topic_ids.update({topic_id: name.encode() for name, topic_id in IDS.items()})
+    play.world.cluster.topic_ids.update({topic_id: name.encode() for name, topic_id in IDS.items()})
     upstream = b""
     try:
         upstream += play.client(before, rng.choice((0, 7)))[0]
@@ -437,7 +441,7 @@ def test_a_topic_id_that_reads_like_the_name_of_a_topic_is_a_topic_id() -> None:
 
 
 @pytest.mark.parametrize("what", ["endpoints", "a row that was rejected here"])
-def test_what_a_broken_answer_says_is_counted_once(what: str) -> None:
+def test_the_contents_of_a_broken_answer_are_counted_once(what: str) -> None:
     # The answer was settled before it was merged; when that failed the request was counted as unanswered as well.
     play = Play(total=100.0, topics={"clicks": 50.0}).named().overload()
     if what == "endpoints":

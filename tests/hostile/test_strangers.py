@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.channel import PROTOCOL, Channel, Groups, Interval, WorkerSettings, decode_down
+from gateway.channel import PROTOCOL, Channel, Down, Groups, Interval, Up, WorkerSettings, decode_down
 from gateway.control.metrics import Metrics
-from gateway.data import intervals
-from gateway.data.complaints import BURST, PERIOD_S, Complaints
+from gateway.data.client import MAX_CLIENT_ID, MAX_PRINCIPAL
+from gateway.data.complaints import BURST, NO_FIELDS, PERIOD_S, Complaints
 from gateway.data.ends import IdentityChanged, TooManyConnections, Unauthenticated
-from gateway.data.gate import INVALID_TOPIC, MAX_CLIENT_ID, MAX_PRINCIPAL
 from gateway.data.ledger import MAX_BYTES, OTHER
 from gateway.data.session import Session
+from gateway.data.topics import INVALID_TOPIC
 from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
@@ -70,7 +70,7 @@ def authenticate(play: Play, name: str = "alice", error: int = 0) -> None:
 def test_a_protected_topic_is_refused_every_time(version: int, groups: Groups | None) -> None:
     # With groups the first refusal put the topic's meter where the hot path looks: the second request passed.
     play = Play(protected_topics=(OWN,)).named()
-    play.world.topic_ids[TOPIC_ID] = OWN.encode()
+    play.world.cluster.topic_ids[TOPIC_ID] = OWN.encode()
     if groups is not None:
         play.world.set_groups(groups, play.now)
     for correlation in range(3):
@@ -78,8 +78,8 @@ def test_a_protected_topic_is_refused_every_time(version: int, groups: Groups | 
         assert upstream == b""
         assert {code for code, _ in decode_answer(client, version)[2].values()} == {REFUSED}
     gate = play.session.gate
-    assert not gate.meters
-    assert not gate.meters_by_id
+    assert not gate.topics.by_name
+    assert not gate.topics.by_id
     assert OWN.encode() not in gate.broker.topics
     assert [key for key in play.rows() if key[1] != "rejected"] == []
 
@@ -110,14 +110,14 @@ def test_before_authentication_nothing_passes_and_nothing_is_counted(frame: byte
     assert play.engine.broker(1).total.uncounted == 0
 
 
-def test_a_head_is_enough_to_end_who_has_not_authenticated() -> None:
+def test_a_head_is_enough_to_end_an_unauthenticated_connection() -> None:
     # 100 MiB are announced: nothing is kept for them.
     play = wants_sasl()
     with pytest.raises(Unauthenticated):
         play.client(struct.pack(">ihhi", 100 * 2**20, api.PRODUCE, 9, 1))
 
 
-def test_what_leads_to_authentication_passes_one_step_at_a_time() -> None:
+def test_requests_that_lead_to_authentication_pass_one_step_at_a_time() -> None:
     play = wants_sasl()
     versions = other_request(1, api.API_VERSIONS, 0)
     first = framed(sasl.handshake("PLAIN"))
@@ -129,7 +129,7 @@ def test_what_leads_to_authentication_passes_one_step_at_a_time() -> None:
     assert play.again() == (b"", b"")
     play.broker(framed(sasl.authenticated(b"")))
     assert play.again()[0] == request(5)
-    assert play.session.gate.principal == "User:alice"
+    assert play.session.client.principal == "User:alice"
 
 
 @pytest.mark.parametrize("version", [-22527, 3])
@@ -166,7 +166,7 @@ def test_an_accepted_claim_is_that_of_its_own_request() -> None:
     play.broker(framed(struct.pack(">ihi", 77, 34, 0)))  # ILLEGAL_SASL_STATE, and the connection stays
     assert play.again()[0] == replicator
     play.broker(framed(sasl.authenticated(b"", error=34)))
-    assert (play.session.gate.principal, play.session.gate.exempt) == ("User:mallory", False)
+    assert (play.session.client.principal, play.session.client.exempt) == ("User:mallory", False)
 
 
 def test_a_principal_can_be_confirmed_and_never_replaced() -> None:
@@ -175,11 +175,11 @@ def test_a_principal_can_be_confirmed_and_never_replaced() -> None:
     authenticate(play)
     handshake(play)
     authenticate(play)
-    assert play.session.gate.principal == "User:alice"
+    assert play.session.client.principal == "User:alice"
     handshake(play)
     with pytest.raises(IdentityChanged):
         authenticate(play, "bob")
-    assert play.session.gate.principal == "User:alice"
+    assert play.session.client.principal == "User:alice"
 
 
 def test_a_claim_that_can_be_read_in_two_ways_ends_the_connection() -> None:
@@ -189,7 +189,7 @@ def test_a_claim_that_can_be_read_in_two_ways_ends_the_connection() -> None:
         play.client(framed(sasl.authenticate(b"n,,m=x,n=mallory,r=abc")))
 
 
-def test_those_whom_only_the_broker_can_tell_apart_are_not_one_principal() -> None:
+def test_clients_that_only_the_broker_can_tell_apart_are_not_one_principal() -> None:
     play = wants_sasl(max_connections_per_principal=1)
     for _ in range(3):
         handshake(play, "OAUTHBEARER")
@@ -221,7 +221,7 @@ def test_a_principal_has_so_many_connections_and_no_more() -> None:
 def test_names_of_strangers_are_cut_before_anything_is_counted_by_them() -> None:
     play = Play().named()
     topics = ["t" * 30_000, "x\n2026-01-01 ERROR gateway: \x1b[31mforged", "ok"]
-    play.session.gate.principal = "User:" + "p" * 1000
+    play.session.client.principal = "User:" + "p" * 1000
     play.client(request(1, {topic: [0] for topic in topics}, client_id="\u20ac" * 10_000))
     play.broker(answer(1, {topic: {0: (17, -1)} for topic in topics}))
     rows = play.ledger()
@@ -230,7 +230,7 @@ def test_names_of_strangers_are_cut_before_anything_is_counted_by_them() -> None
     assert {len(row.principal) for row in rows} == {MAX_PRINCIPAL}
 
 
-def test_an_interval_has_a_bound_whatever_strangers_call_things() -> None:
+def test_an_interval_has_a_bound_for_any_names_of_strangers() -> None:
     # 3,000 topics under a client id of 32,767 bytes made a message of 295 MB: the worker was cut off for ever.
     play = Play(max_client_keys=1_000_000).named()
     for client in range(100):
@@ -245,16 +245,16 @@ def test_an_interval_has_a_bound_whatever_strangers_call_things() -> None:
     assert any(row.topic == OTHER for row in rows)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Channel(ours, decode_down).post(interval)  # raises where it could not be received
+        Channel[Up, Down](ours, decode_down).post(interval)  # raises where it could not be received
 
 
 def test_made_up_topics_leave_nothing_in_a_connection_or_a_meter() -> None:
     play = Play(total=10**9).named()
-    before = play.engine.broker(1).share
+    before = play.engine.broker(1).limits.share
     topics = {f"made-up-{n}": [0] for n in range(5000)}
     play.client(request(1, topics))
-    assert play.engine.broker(1).share == before  # nobody else gets less
-    assert play.session.gate.meters == {}
+    assert play.engine.broker(1).limits.share == before  # nobody else gets less
+    assert play.session.gate.topics.by_name == {}
     play.broker(answer(1, {topic: {0: (3, -1)} for topic in topics}))
     play.engine.tick(play.engine.due)
     assert play.engine.broker(1).topics == {}
@@ -266,7 +266,7 @@ def test_a_topic_counts_once_the_broker_has_taken_something_for_it() -> None:
     play.broker(answer(1, {"new": {0: (0, 0)}}))
     assert play.engine.broker(1).topics[b"new"].vouched
     play.client(request(2, {"new": [0]}))
-    assert set(play.session.gate.meters) == {b"new"}
+    assert set(play.session.gate.topics.by_name) == {b"new"}
 
 
 # --- what never got in ------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_bytes_of_a_connection_from_which_nothing_ever_got_in_do_not_count_again
     assert play.rows() == {("clicks", "unanswered", ""): (size_of(), 1, 1)}
 
 
-def test_one_record_in_a_topic_of_its_own_lets_nobody_use_up_anothers() -> None:
+def test_one_record_in_a_topic_of_its_own_lets_no_client_use_up_anothers() -> None:
     play = Play(total=1000.0).named()
     play.client(request(1, {"mine": [0]}))
     play.broker(answer(1, {"mine": {0: (0, 0)}}))
@@ -307,14 +307,14 @@ def test_acks_0_stays_counted_when_its_client_closes() -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["an error", "an end"])
-def test_quotas_and_storage_are_given_back_what_never_got_in(ends: bool) -> None:
+def test_quotas_and_storage_are_given_back_bytes_that_never_got_in(ends: bool) -> None:
     play = Play(total=1000.0).named()
     quotas = {Entity.of((("client-id", "app"),)): {QuotaKey.parse("producer_byte_rate"): 1000.0}}
     play.world.quotas.set_store(QuotaStore(quotas), play.now)
     play.engine.set_storage(0.5, "a disk fills up", play.now)
     play.client(request(1, values=(bytes(5000),)))
-    (line,) = play.session.gate.lines.produce
-    storage = play.engine.broker(1).storage
+    (line,) = play.session.client.lines.produce
+    storage = play.engine.broker(1).limits.storage
     assert storage is not None
     assert line.bucket.level(play.now) < -4000
     assert storage.line.bucket.level(play.now) < -4000
@@ -326,7 +326,7 @@ def test_quotas_and_storage_are_given_back_what_never_got_in(ends: bool) -> None
     assert storage.line.bucket.level(play.now) >= 0
 
 
-def test_a_group_is_given_back_what_never_got_in_after_a_tick_too() -> None:
+def test_a_group_is_given_back_bytes_that_never_got_in_after_a_tick_too() -> None:
     play = Play().named()
     play.world.set_groups(Groups(1, {"gold": GroupLimits(1000.0)}, {"acme": "gold"}), play.now)
     play.client(request(1, {"acme.orders.madeup": [0]}, values=(bytes(20_000),)))
@@ -334,6 +334,7 @@ def test_a_group_is_given_back_what_never_got_in_after_a_tick_too() -> None:
     play.engine.tick(play.now)
     play.broker(answer(1, {"acme.orders.madeup": {0: (3, -1)}}))
     side = play.engine.groups.paid_by(b"acme.orders.madeup")
+    assert side is not None
     assert side.owed_bytes > 20_000
 
 
@@ -348,9 +349,9 @@ def test_bytes_that_may_be_in_the_log_stay_counted() -> None:
 # --- the log ----------------------------------------------------------------------------------------------------------
 
 
-def test_of_what_strangers_cause_so_many_lines_are_logged_and_the_rest_is_counted() -> None:
+def test_so_many_lines_caused_by_strangers_are_logged_and_the_rest_is_counted() -> None:
     lines: list[tuple[str, str]] = []
-    complaints = Complaints(lambda *line: lines.append(line))
+    complaints = Complaints(lambda level, text, fields=NO_FIELDS: lines.append((level, text)))
     for n in range(3000):
         complaints.say("malformed", f"10.0.0.{n}: connection closed", n / 1000)
     complaints.say("dial 1", "broker 1 can't be reached", 3.0, burst=1)
@@ -385,7 +386,7 @@ async def test_a_clock_that_is_set_shortens_no_interval(
 ) -> None:
     # An interval that ended before it began was no usage record: what had been accepted was missing from the audit.
     wall = [1_000_000.0]
-    monkeypatch.setattr(intervals.time, "time", lambda: wall[0])
+    monkeypatch.setattr("gateway.data.intervals.time.time", lambda: wall[0])
     for moved in (1.0, 1.0 + step_s, 1.0):
         lone.configured.world.ledger.row(1, "clicks", "User:a", "app", "accepted")[0] += 75
         mock_clock.jump(1.0)
@@ -393,8 +394,9 @@ async def test_a_clock_that_is_set_shortens_no_interval(
         lone.configured.intervals.close(final=False)
     unspooled = lone.configured.intervals.unspooled
     for interval in unspooled:
-        times = {"start_ms": interval.start_ms, "end_ms": interval.end_ms}
-        for line in usage.encode_interval("gw", "boot", 0, interval.seq, interval.rows, **times):
+        for line in usage.encode_interval(
+            "gw", "boot", 0, interval.seq, interval.rows, start_ms=interval.start_ms, end_ms=interval.end_ms
+        ):
             usage.decode(line)
     assert [interval.end_ms - interval.start_ms for interval in list(unspooled)[1:]] == [
         1000,
@@ -424,9 +426,10 @@ def test_an_hour_of_made_up_names_leaves_nothing_behind() -> None:
         play.world.quotas.tick(ticks, play.now)
         play.engine.pace(play.now)
         metrics.add_interval(Interval("boot", 0, number, number, number + 1, play.ledger()))
-        metrics.look_again()
+        metrics.produced.look_again()
         lines = len(play.world.quotas.rates(10_000))
-        held.append((len(play.engine.broker(1).topics), len(play.session.gate.meters), lines, len(metrics.text())))
+        metered, known = play.engine.broker(1).topics, play.session.gate.topics.by_name
+        held.append((len(metered), len(known), lines, len(metrics.text())))
     assert max(lines for _, _, lines, _ in held) > 0
     quarter = len(held) // 4
     for early, late in zip(held[quarter], held[-1], strict=True):

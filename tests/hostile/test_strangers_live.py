@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import trio
 from gateway.channel import WorkerSettings
 from gateway.data.budget import Account, Budget, Large
 from gateway.data.ends import Unauthenticated
+from gateway.data.links import Link
 from gateway.data.opening import HEAD, receive_head
 from gateway.data.relief import relieve
 from gateway.data.watch import PATIENCE_S
 from protocol import api
 from protocol.wire import MalformedFrame
+from tests.background import until
 from tests.gateway.play import Play, other_answer, other_request, request
 from tests.gateway.test_links import Stage, receive_exactly, staged
 from tests.hostile.strangers import LIMITS, MIB, play
@@ -44,12 +47,17 @@ async def test_a_frame_that_drips_in_is_ended_though_it_never_stands_still() -> 
         while not link.closed:
             await client.send_all(frame[at : at + 50])
             at += 50
-            await stage.until(lambda to=at: link.client.inbound.partial == to)
+            await until(partial(has_come, link, at))
             now += 5  # ten bytes a second
             link._watch.read_at = now
             link.check_progress(now, settings(stage))
         assert at < 50 * 20
         assert causes(stage) == {"disconnects_slow_request": 1}
+
+
+def has_come(link: Link, count: int) -> bool:
+    """Whether that much of a frame has been read."""
+    return link.client.inbound.partial == count
 
 
 async def test_a_frame_that_comes_at_a_fair_rate_may_take_its_time() -> None:
@@ -61,7 +69,7 @@ async def test_a_frame_that_comes_at_a_fair_rate_may_take_its_time() -> None:
         async with trio.open_nursery() as nursery:
             for at in range(0, len(frame) - step, step):
                 await client.send_all(frame[at : at + step])
-                await stage.until(lambda to=at + step: link.client.inbound.partial == to)
+                await until(partial(has_come, link, at + step))
                 now += 60
                 link._watch.read_at = now
                 now -= 55
@@ -77,9 +85,9 @@ async def test_time_in_which_the_gateway_does_not_read_is_not_the_clients() -> N
         link, client, _ = stage.connect()
         frame = request(1, values=(bytes(900_000),))
         await holder.send_all(frame[:100_000])
-        await stage.until(lambda: stage.reactor.budget.used > 0)
+        await until(lambda: stage.reactor.budget.used > 0)
         await client.send_all(frame[:20_000])
-        await stage.until(lambda: link.client.inbound.waiting)
+        await until(lambda: link.client.inbound.waiting)
         now = trio.current_time()
         for _ in range(100):
             now += 5
@@ -118,7 +126,7 @@ async def _send(stream: trio.SocketStream, *frames: bytes) -> None:
 
 
 @pytest.mark.parametrize("sasl", [False, True], ids=["idle", "not authenticated"])
-async def test_who_is_silent_is_ended(sasl: bool) -> None:
+async def test_a_silent_connection_is_ended(sasl: bool) -> None:
     async with staged(Play(upstream_sasl=sasl)) as stage:
         link, _, _ = stage.connect()
         limits = settings(stage)
@@ -154,7 +162,7 @@ def test_no_owner_gets_more_than_its_share_and_others_go_on_beside_it() -> None:
     assert [waiter.large is not None for waiter in waiting] == [False, False, True] + 7 * [False]
 
 
-def test_what_a_connection_holds_goes_with_it_to_its_principal() -> None:
+def test_memory_that_a_connection_holds_goes_with_it_to_its_principal() -> None:
     budget = Budget(1000)
     account = Account(budget, "10.0.0.9")
     account.charge(100)
@@ -165,7 +173,7 @@ def test_what_a_connection_holds_goes_with_it_to_its_principal() -> None:
     assert budget.owners == {}
 
 
-def test_a_thousand_who_wait_are_served_by_one_buffer_that_comes_back() -> None:
+def test_a_thousand_waiting_connections_are_served_by_one_buffer_that_comes_back() -> None:
     # Each gives back what it held while it waited: that must not serve the next one on top of itself.
     budget = Budget(2**20)
     holder = Account(budget, "User:a")
@@ -193,7 +201,7 @@ def test_a_thousand_who_wait_are_served_by_one_buffer_that_comes_back() -> None:
     assert budget.used == budget.reserved == 0
 
 
-def test_who_waits_for_its_own_share_makes_memory_short_for_nobody_else() -> None:
+def test_a_principal_that_waits_for_its_own_share_makes_memory_short_for_no_other() -> None:
     budget = Budget(1000)
     greedy = [Account(budget, "10.0.0.9") for _ in range(3)]
     for account in greedy:
@@ -204,7 +212,7 @@ def test_who_waits_for_its_own_share_makes_memory_short_for_nobody_else() -> Non
     assert not Account(budget, "User:a").is_wanted
 
 
-def test_what_a_stranger_announces_is_charged_as_it_comes() -> None:
+def test_bytes_that_a_stranger_announces_are_charged_as_they_come() -> None:
     budget = Budget(2**20)
     account = Account(budget, "10.0.0.9")
     large = account.take_unproven(500_000)
@@ -226,16 +234,16 @@ def _resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-async def test_who_reserves_memory_and_sends_nothing_is_ended_when_others_want_it() -> None:
+async def test_a_connection_that_reserves_memory_and_sends_nothing_is_ended_when_others_want_it() -> None:
     async with staged(max_buffered_bytes=1_000_000) as stage:
         holder_link, holder, _ = stage.connect()
         link, client, broker = stage.connect()
         await holder.send_all(request(1, values=(bytes(900_000),))[:40_000])
-        await stage.until(lambda: holder_link.client.inbound.partial == 40_000)
+        await until(lambda: holder_link.client.inbound.partial == 40_000)
         frame = request(2, values=(bytes(400_000),))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, frame)
-            await stage.until(lambda: link.client.inbound.waiting)
+            await until(lambda: link.client.inbound.waiting)
             now = trio.current_time()
             relieve(stage.reactor, now, 60.0)
             assert not holder_link.closed
@@ -251,9 +259,9 @@ async def test_a_client_that_the_gateway_does_not_read_is_not_late() -> None:
         other, its, _ = stage.connect()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, request(1, values=(bytes(300_000),)) + request(2)[:50])
-            await stage.until(lambda: bool(link.upstream.outbound.pieces))  # a slow broker
+            await until(lambda: bool(link.upstream.outbound.pieces))  # a slow broker
             nursery.start_soon(its.send_all, request(3, values=(bytes(900_000),)))
-            await stage.until(lambda: other.client.inbound.waiting)
+            await until(lambda: other.client.inbound.waiting)
             now = trio.current_time()
             for late in range(10):
                 relieve(stage.reactor, now + late, 60.0)
@@ -261,7 +269,7 @@ async def test_a_client_that_the_gateway_does_not_read_is_not_late() -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_those_who_do_not_read_are_ended_when_memory_is_used_up_the_largest_first() -> None:
+async def test_connections_that_do_not_read_are_ended_when_memory_is_used_up_the_largest_first() -> None:
     async with staged(max_buffered_bytes=10_000_000) as stage:
         links = []
         for size in (6_000_000, 12_000_000):
@@ -284,7 +292,7 @@ async def test_requests_of_many_partitions_in_flight_are_counted_as_memory_and_e
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, 3 * frame)
             await receive_exactly(broker, len(frame))
-            await stage.until(lambda: link.session.in_flight.is_waiting)
+            await until(lambda: link.session.in_flight.is_waiting)
             assert len(link.session.in_flight.entries) == 1
             nursery.cancel_scope.cancel()
 
@@ -331,7 +339,7 @@ async def test_an_end_within_the_head_is_told_from_an_end_before_it() -> None:
     ],
     ids=["HTTP", "too large", "Produce"],
 )
-async def test_nobody_is_dialled_for_what_no_kafka_client_begins_with(
+async def test_no_broker_is_dialled_for_bytes_that_no_kafka_client_begins_with(
     first: bytes, wants_sasl: bool, error: Any
 ) -> None:
     near, far = socket.socketpair()
@@ -345,7 +353,7 @@ async def test_nobody_is_dialled_for_what_no_kafka_client_begins_with(
 # --- all at once ------------------------------------------------------------------------------------------------------
 
 
-def test_strangers_who_try_everything_at_once_take_nothing_from_others() -> None:
+def test_strangers_that_try_everything_at_once_take_nothing_from_others() -> None:
     seen = play(10.0)
     assert len(seen.waits) > 50
     limit = LIMITS["max_buffered_bytes"]

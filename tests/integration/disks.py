@@ -7,11 +7,12 @@ import contextlib
 import os
 import subprocess
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.background import Background
 
 LOOK_EVERY_S = 0.2
 
@@ -65,7 +66,7 @@ class SmallDisk:
         return path
 
 
-class Watch:
+class Watch(Background):
     """Looks at a disk five times a second while its `with` lasts.
 
     Attributes:
@@ -73,19 +74,13 @@ class Watch:
     """
 
     def __init__(self, disk: SmallDisk) -> None:
+        super().__init__()
         self._disk = disk
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch-disk")
         self.seen: list[tuple[float, int]] = []
 
     def __enter__(self) -> Watch:
         self._look()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        return super().__enter__()
 
     @property
     def lowest(self) -> int:

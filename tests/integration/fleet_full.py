@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from gateway import embedded
 from gateway.embedded import Cluster, wait_for
 from policies import usage
-from tests.integration.fleet_load import Load
+from tests.integration.fleet_load import Load, Task
 from tests.integration.gateways import create_topic
 from tests.integration.test_policy_fleet import Mortal
 
@@ -31,6 +31,8 @@ LIMIT = 12_000_000
 LOWER = 8_000_000
 TOPICS = 20
 OFFER = 9_000_000
+SMALL = 300_000
+REQUEST = 900_000  # 7.5 % of the limit, and three seconds of a small one's offer
 CYCLES_S = 2.0  # two of a second: what settling may take
 CONNECT_S = 1.5  # until a producer that starts, or has lost a connection, is there (again)
 OFF = 0.03  # of the limit, the sum of all
@@ -122,10 +124,11 @@ class Fleet:
                 embedded.reap(load.process)
         self._stack.__exit__(*error)
 
-    def produce(self, at: int, rate: float = OFFER, topics: list[str] | None = None) -> Load:
-        """A producer whose first gateway is that one; it knows the others as well."""
+    def produce(self, at: int, rate: float = OFFER, topics: list[str] | None = None, **how: float) -> Load:
+        """A producer whose first gateway is that one; it knows the others as well. `how`: see fleet_load.Task."""
         order = [*self.gateways[at:], *self.gateways[:at]]
-        load = Load(",".join(gateway.bootstrap for gateway in order), rate, topics or self.topics)
+        task = Task(",".join(gateway.bootstrap for gateway in order), rate, topics or self.topics, **how)  # type: ignore[arg-type]
+        load = Load(task)
         self.loads.append(load)
         return load
 
@@ -144,11 +147,11 @@ class Fleet:
         """Wait two cycles, then look for so long. `event` has just happened."""
         time.sleep(after_s)
         start = time.time()
-        acknowledged = [load.acknowledged for load in self.loads]
+        acknowledged = [load.progress for load in self.loads]
         time.sleep(window_s)
         end = time.time()
         producers = [
-            (load.acknowledged - before) / (end - start)
+            (load.progress - before) / (end - start)
             for load, before in zip(self.loads, acknowledged, strict=True)
             if load.process.poll() is None
         ]
@@ -210,18 +213,40 @@ def play(fleet: Fleet, window_s: float) -> Iterator[Window]:
     yield fleet.look("a gateway is killed", LIMIT, window_s, after_s=CYCLES_S + CONNECT_S)
 
 
+def play_requests(fleet: Fleet, window_s: float) -> Iterator[Window]:
+    """Requests that are large for those who send them, and producers that come and go."""
+    gateways, number = len(fleet.gateways), iter(range(TOPICS))
+    half = TOPICS // 2
+    fleet.produce(0, topics=fleet.topics[:half])
+    fleet.produce(0, topics=fleet.topics[half:])
+    for count in (2, 4):
+        for _ in range(count):
+            topic = next(number)
+            fleet.produce(topic % gateways, SMALL, [fleet.topics[topic]], request=REQUEST)
+        seen = f"{len(fleet.loads) - 2} small ones, large requests"
+        yield fleet.look(seen, LIMIT, window_s, after_s=CYCLES_S + 2 * REQUEST / SMALL)
+    fleet.produce(gateways - 1, turn_s=2.0)
+    yield fleet.look("and one in turns of 2 s", LIMIT, window_s, after_s=CYCLES_S + CONNECT_S)
+
+
 def main() -> int:
     window_s = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     faults = 0
-    with Cluster(3) as kafka, Fleet(kafka) as fleet:
-        print(HEADER, flush=True)
-        for window in play(fleet, window_s):
-            print(window, flush=True)
-            faults += len(window.faults)
-        for load in fleet.loads:
-            sent, acknowledged, failed = load.finish()
-            print(f"producer: {sent} records sent, {acknowledged} acknowledged, {failed} failed")
-            faults += sent != acknowledged
+    with Cluster(3) as kafka:
+        for title, gateways, workers, events in (
+            ("two gateways with two workers each", 2, 2, play),
+            ("one gateway with four workers", 1, 4, play_requests),
+            ("four gateways with one worker each", 4, 1, play_requests),
+        ):
+            print(title, HEADER, sep="\n", flush=True)
+            with Fleet(kafka, gateways, workers) as fleet:
+                for window in events(fleet, window_s):
+                    print(window, flush=True)
+                    faults += len(window.faults)
+                for load in fleet.loads:
+                    sent, acknowledged, failed = load.finish()
+                    print(f"producer: {sent} records sent, {acknowledged} acknowledged, {failed} failed")
+                    faults += sent != acknowledged
     print(f"FAILED: {faults} of what must not be" if faults else "passed")
     return 1 if faults else 0
 

@@ -203,13 +203,14 @@ class Gateway(gateways.Gateway):
     def settle(self, topic: str, want: Sum, *outcomes: str) -> None:
         """Return once /metrics shows exactly that; more than that is a failure at once, not after the deadline."""
 
+        seen = Sum()
+
         def reached() -> bool:
             nonlocal seen
             seen = self.counted_of(topic, *outcomes)
             assert seen.messages <= want.messages or not want.messages, f"{topic} {outcomes}: {seen}, wanted {want}"
             return seen == want if want.bytes else seen.messages == want.messages
 
-        seen = Sum()
         try:
             wait_for("", reached, SETTLE_S, every_s=0.1)
         except embedded.EmbeddedError:
@@ -311,6 +312,12 @@ def create_topic(kafka: Cluster, topic: str, partitions: int = 1, **config: str)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     new = NewTopic(topic, partitions, min(3, len(kafka.brokers)), config=chosen)
     admin.create_topics([new])[topic].result(30)
+    wait_writable(kafka, topic, partitions)
+    return topic
+
+
+def wait_writable(kafka: Cluster, topic: str, partitions: int = 1) -> None:
+    """Return once each partition has a leader that takes records, as after the start of a broker."""
 
     def writable() -> bool:
         """A leader is named before it knows that it leads; it tells offsets only then."""
@@ -320,7 +327,6 @@ def create_topic(kafka: Cluster, topic: str, partitions: int = 1, **config: str)
             return False
 
     wait_for(f"leaders of {topic}", writable)
-    return topic
 
 
 def log_bytes(kafka: Cluster, topic: str) -> int:
@@ -388,9 +394,9 @@ def read_topic(kafka: Cluster, topic: str, bootstrap: str = "", **options: Any) 
             assert message is not None, f"{topic} {left}: nothing came in 30 s"
             error = message.error()
             if error is None:
-                found[message.partition()].append(message.value() or b"")
+                found[message.partition() or 0].append(message.value() or b"")
             elif error.name() == "_PARTITION_EOF":
-                left.discard(message.partition())
+                left.discard(message.partition() or 0)
             else:
                 raise KafkaException(error)
         return [value for own in found.values() for value in own]

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from confluent_kafka import Producer
 
 from gateway.embedded import Cluster, wait_for
+from tests.background import Background
 from tests.integration.gateways import read_topic
 
 RECOVERY_S = 60.0
@@ -18,7 +18,7 @@ def _value(number: int, size: int) -> bytes:
     return b"%d" % number + b"." * size
 
 
-class Steady:
+class Steady(Background):
     """Sends numbers to partition 0 of a topic from the beginning of its `with` until `finish`.
 
     Args:
@@ -27,6 +27,7 @@ class Steady:
     """
 
     def __init__(self, bootstrap: str, topic: str, per_s: int = 400, size: int = 0) -> None:
+        super().__init__()
         self._topic = topic
         self._per_s = per_s
         self._size = size
@@ -34,26 +35,23 @@ class Steady:
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
-                "linger.ms": 5,
+                "linger.ms": 5 if size else 20,  # of numbers alone a quarter of the requests, which are enough
                 "message.timeout.ms": 120_000,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 2,
                 "on_delivery": self._settle,
             }
         )
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="steady")
         self.sent = self.acknowledged = 0
         self.failed: list[str] = []
 
     def __enter__(self) -> Steady:
-        self._thread.start()
+        super().__enter__()
         self.wait_for(50)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._producer.purge()
         self._producer.flush(5)
 

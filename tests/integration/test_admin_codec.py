@@ -175,7 +175,7 @@ def test_configs_of_a_broker_and_of_what_is_not_there(wire: Wire, version: int) 
 
 
 def change(*operations: tuple[str, int, str | None], name: str = TOPIC) -> c.IncrementalAlterConfigsRequest:
-    rows = tuple(c.Operation(*operation) for operation in operations)
+    rows = tuple(c.ConfigOperation(*operation) for operation in operations)
     return c.IncrementalAlterConfigsRequest((c.IncrementalAlterConfigsResource(c.TOPIC, name, rows),))
 
 
@@ -196,14 +196,14 @@ def test_operations_and_their_results(wire: Wire, version: int) -> None:
     row = described(wire, 4, ("retention.ms",), include_synonyms=True)["retention.ms"]
     assert row.config_source == row.synonyms[0].source == c.DYNAMIC_TOPIC_CONFIG
 
-    for row, code in (
+    for operation, code in (
         (("retention.ms", c.APPEND, "1"), "INVALID_CONFIG"),
         (("retention.ms", c.SET, None), "INVALID_REQUEST"),
         ((OURS, c.SET, "1"), "INVALID_CONFIG"),
         (("retention.ms", c.SET, "never"), "INVALID_CONFIG"),
     ):
-        (refused,) = ask(wire, c.INCREMENTAL_ALTER_CONFIGS, version, change(row)).responses
-        assert refused.error_code == error(code), row
+        (refused,) = ask(wire, c.INCREMENTAL_ALTER_CONFIGS, version, change(operation)).responses
+        assert refused.error_code == error(code), operation
         assert refused.error_message
     less = change(("cleanup.policy", c.SUBTRACT, "compact"))
     assert ask(wire, c.INCREMENTAL_ALTER_CONFIGS, version, less).responses[0].error_code == 0
@@ -321,15 +321,15 @@ def test_quotas_are_set_found_and_removed(wire: Wire, version: int) -> None:
     assert altered(
         wire,
         version,
-        q.Alteration(ALICE, (q.Operation(RATE, 1048576.0), q.Operation("request_percentage", 12.5))),
+        q.Alteration(ALICE, (q.QuotaOperation(RATE, 1048576.0), q.QuotaOperation("request_percentage", 12.5))),
     ) == [(q.entity_key(ALICE), 0)]
     assert dict(
         altered(
             wire,
             version,
-            q.Alteration(BOTH, (q.Operation(RATE, 7.0),)),
-            q.Alteration(NOBODY, (q.Operation(RATE, 8.0),)),
-            q.Alteration((q.EntityPart("planet", "x"),), (q.Operation(RATE, 1.0),)),
+            q.Alteration(BOTH, (q.QuotaOperation(RATE, 7.0),)),
+            q.Alteration(NOBODY, (q.QuotaOperation(RATE, 8.0),)),
+            q.Alteration((q.EntityPart("planet", "x"),), (q.QuotaOperation(RATE, 1.0),)),
         )
     ) == {
         q.entity_key(BOTH): 0,
@@ -353,8 +353,8 @@ def test_quotas_are_set_found_and_removed(wire: Wire, version: int) -> None:
         )
         assert merged.entries == (q.Entry(ALICE, (q.Value(RATE, 1.0), q.Value(OUR_RATE, 2.0))),)
     finally:
-        drop = q.Operation(RATE, 0.0, True)
-        both_keys = (drop, q.Operation("request_percentage", 0.0, True))
+        drop = q.QuotaOperation(RATE, 0.0, True)
+        both_keys = (drop, q.QuotaOperation("request_percentage", 0.0, True))
         altered(wire, version, q.Alteration(ALICE, both_keys), *(q.Alteration(e, (drop,)) for e in (BOTH, NOBODY)))
     wait_for("no quotas", lambda: quotas(wire, version, exact) == {})
 
@@ -373,8 +373,8 @@ def test_a_filter_that_is_wrong_is_answered_with_an_error(wire: Wire, version: i
 def test_a_probe_of_quotas_changes_nothing_and_the_rest_is_taken_and_merged(wire: Wire, version: int) -> None:
     request = q.AlterClientQuotasRequest(
         (
-            q.Alteration(BOTH, (q.Operation(OUR_RATE, 5.0),)),
-            q.Alteration(ALICE, (q.Operation(OUR_RATE, 5.0), q.Operation(RATE, 6.0))),
+            q.Alteration(BOTH, (q.QuotaOperation(OUR_RATE, 5.0),)),
+            q.Alteration(ALICE, (q.QuotaOperation(OUR_RATE, 5.0), q.QuotaOperation(RATE, 6.0))),
         ),
         True,
     )
@@ -430,7 +430,7 @@ def denied() -> Iterator[Wire]:
             yield wire
 
 
-def test_a_probe_of_configs_says_who_may_not(denied: Wire) -> None:
+def test_a_probe_of_configs_says_that_a_principal_may_not(denied: Wire) -> None:
     ours = (
         c.IncrementalAlterConfigsResource(c.TOPIC, TOPIC, ()),
         c.IncrementalAlterConfigsResource(c.BROKER, "1", ()),
@@ -452,7 +452,7 @@ def test_a_probe_of_configs_says_who_may_not(denied: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", CHANGES)
-def test_a_probe_of_quotas_says_who_may_not(denied: Wire, version: int) -> None:
+def test_a_probe_of_quotas_says_that_a_principal_may_not(denied: Wire, version: int) -> None:
     ours = (q.Alteration(ALICE, ()), q.Alteration(NOBODY, ()))
     answer = ask(denied, q.ALTER_CLIENT_QUOTAS, version, quota_probe(ours))
     assert {q.entity_key(row.entity): row.error_code for row in answer.entries} == {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import io
+import re
 import signal
 import subprocess
 import sys
-import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
-from gateway.embedded import Cluster, EmbeddedError, difference, expected_sums, fetch, free_port, wait_for
+from gateway.embedded import Cluster, EmbeddedError, class_data, fetch, free_port, java_command, wait_for
+from gateway.embedded.jars import difference, expected_sums, ivy_data
+from tests.background import Handler, serving, url_of
 
 # --- fetching ---------------------------------------------------------------------------------------------------------
 
@@ -27,14 +29,14 @@ from gateway.embedded import Cluster, EmbeddedError, difference, expected_sums, 
 def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, bytes]]:
     """A Maven repository on loopback with the real jars, and an empty cache; changes to the dict change its files."""
     libs = fetch()
-    listed = ET.fromstring(embedded._data("kafka.xml")).iter("dependency")
+    listed = ET.fromstring(ivy_data("kafka.xml")).iter("dependency")
     files = {}
     for at in listed:
         jar = f"{at.attrib['name']}-{at.attrib['rev']}.jar"
         folder = at.attrib["org"].replace(".", "/")
         files[f"/m2/{folder}/{at.attrib['name']}/{at.attrib['rev']}/{jar}"] = (libs / jar).read_bytes()
 
-    class Repository(http.server.BaseHTTPRequestHandler):
+    class Repository(Handler):
         def do_GET(self) -> None:
             path, _, ending = self.path.rpartition(".")
             summed = ending == "sha1"
@@ -42,26 +44,14 @@ def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str,
             if content is None:
                 self.send_error(404)
                 return
-            body = hashlib.sha1(content).hexdigest().encode() if summed else content
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            self.answer(200, hashlib.sha1(content).hexdigest().encode() if summed else content)
 
         do_HEAD = do_GET  # noqa: N815  (the name is http.server's)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Repository) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setenv("PRODUCE_GATEWAY_MAVEN", f"http://127.0.0.1:{server.server_port}/m2")
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Repository)) as server:
+        monkeypatch.setenv("PRODUCE_GATEWAY_MAVEN", f"{url_of(server)}/m2")
         monkeypatch.setenv("PRODUCE_GATEWAY_CACHE", str(tmp_path / "cache"))
         yield files
-        server.shutdown()
-        thread.join()
 
 
 def test_fetch_takes_the_jars_from_an_own_maven_repository_once(maven: dict[str, bytes], tmp_path: Path) -> None:
@@ -145,6 +135,32 @@ def test_java_must_be_17(version: str, major: str | None, monkeypatch: pytest.Mo
         return
     with pytest.raises(EmbeddedError, match=rf"is Java {major}: put a newer one first"):
         embedded.java()
+
+
+# --- class data -------------------------------------------------------------------------------------------------------
+
+TOOL = ("kafka.tools.StorageTool", "random-uuid")
+
+
+def test_a_tool_takes_its_classes_from_the_archive() -> None:
+    archive = class_data.make()
+    assert archive is not None
+    where = f"-XX:SharedArchiveFile={archive}"
+    command = java_command(*TOOL, java_options=("-Xlog:class+load",))
+    assert where in command
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "source: shared objects file (top)" in said
+
+
+def test_an_archive_that_is_none_costs_nothing_but_time(tmp_path: Path) -> None:
+    archive = class_data.make()
+    broken = tmp_path / "broken.jsa"
+    broken.write_bytes(b"none")
+    command = [word.replace(str(archive), str(broken)) for word in java_command(*TOOL)]
+    assert f"-XX:SharedArchiveFile={broken}" in command
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"[\w-]{22}\n", done.stdout)
+    assert done.stderr == ""
 
 
 # --- brokers ----------------------------------------------------------------------------------------------------------

@@ -6,15 +6,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import pytest
 from confluent_kafka import Producer
 
 from gateway.embedded import Cluster, wait_for
+from tests.background import Background
 from tests.clients import processes
 from tests.integration.gateways import Gateway, create_topic, fleet
 
@@ -26,13 +27,13 @@ LOOK_S = 4.0
 OFF = 0.15  # of a limit, over few seconds of producers that share two cores with all the rest
 
 
-class Offer:
+class Offer(Background):
     """A producer that offers so many bytes per second over topics, whatever is taken of them."""
 
     def __init__(self, gateway: Gateway, topics: list[str], rate: float = 5_000_000) -> None:
+        super().__init__()
         self._topics, self._rate = topics, rate
         self._taken: list[tuple[float, int]] = []
-        self._stop = threading.Event()
         self._producer = Producer(
             {
                 "bootstrap.servers": gateway.bootstrap,
@@ -43,15 +44,9 @@ class Offer:
                 "on_delivery": self._settle,
             }
         )
-        self._thread = threading.Thread(target=self._run, name="offer")
-
-    def __enter__(self) -> Offer:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._producer.purge()
         self._producer.flush(5)
 
@@ -126,7 +121,8 @@ def put_limit(gateway: Gateway, limit: int) -> None:
         pass
 
 
-def test_a_groups_limit_holds_over_gateways_and_workers_whatever_happens_to_them(kafka: Cluster) -> None:
+@pytest.mark.seed("82.5")
+def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: Cluster) -> None:
     with two_gateways(kafka, "fleetgold") as (gateways, topics), ExitStack() as stack:
         first, second = gateways
         for gateway in gateways:

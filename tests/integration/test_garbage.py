@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from gateway.embedded import HOST, Cluster, wait_for
+from tests.background import Background
 from tests.gateway import play
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, sums
 from tests.integration.wire import Wire
@@ -79,23 +80,17 @@ GARBAGE = {
 LISTENERS = ("bootstrap", "broker 1")
 
 
-class Producer:
+class Producer(Background):
     """Produces one request after the other on one connection, all the time, and fails on the first wrong answer."""
 
     def __init__(self, port: int) -> None:
+        super().__init__()
         self._wire = Wire(port)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.acknowledged = 0
         self.error: Exception | None = None
 
-    def __enter__(self) -> Producer:
-        self._thread.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._wire.sock.close()
 
     def finish(self) -> int:
@@ -201,7 +196,7 @@ def test_metrics_count_each_once(result: Result) -> None:
 
 
 def test_requests_before_the_garbage_are_answered(kafka: Cluster, gateway: Gateway) -> None:
-    """Glued to it in one send: the order of what a client gets does not depend on how its bytes were cut."""
+    """Glued to it in one send: the order of the answers does not depend on how its bytes were cut."""
     topic = create_topic(kafka, "before-the-garbage")
     with Wire(gateway.broker_port(1)) as wire:
         wire.send(play.request(1, {topic: [0]}) + play.request(2, {topic: [0]}) + HTTP)

@@ -36,6 +36,7 @@ from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
+from protocol import topics as t
 from protocol.admin import Api
 from tests.gateway.play import decode_answer, request
 from tests.integration.gateways import Gateway, create_topic
@@ -93,7 +94,7 @@ def ask(wire: Wire, spoken: Api[Any, Any], body: Any, version: int | None = None
 
 
 def incremental(kind: int, name: str, *operations: tuple[str, int, str | None], check: bool = False) -> Any:
-    rows = tuple(c.Operation(*operation) for operation in operations)
+    rows = tuple(c.ConfigOperation(*operation) for operation in operations)
     return c.IncrementalAlterConfigsRequest((c.IncrementalAlterConfigsResource(kind, name, rows),), check)
 
 
@@ -112,6 +113,7 @@ def threshold(wire: Wire, topic: str) -> str | None:
 # --- kafka-configs.sh -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("V1.6")
 @pytest.mark.timeout(300)
 def test_kafka_configs_sets_describes_and_deletes_a_topics_threshold(
     kafka: Cluster, gateway: Gateway, topic: str, wire: Wire
@@ -131,13 +133,14 @@ def test_kafka_configs_sets_describes_and_deletes_a_topics_threshold(
     assert TOPIC_KEY not in tool(kafka, gateway, *of_topic, "--describe")
 
 
+@pytest.mark.seed("V1.7")
 @pytest.mark.timeout(300)
 def test_kafka_configs_shows_in_one_line_why_a_threshold_is_refused(
     kafka: Cluster, gateway: Gateway, topic: str, wire: Wire
 ) -> None:
     of_topic = ("--entity-type", "topics", "--entity-name", topic)
     for value, reason in (
-        ("2000000", "PolicyViolationException: the topics' bytes.in.per.sec.threshold sum up to"),
+        ("2000000", "PolicyViolationException: broker 1: its topics' bytes.in.per.sec.threshold sum up to"),
         ("fast", "InvalidConfigurationException: Invalid value fast for configuration bytes.in.per.sec.threshold"),
     ):
         with pytest.raises(EmbeddedError) as refused:
@@ -152,6 +155,7 @@ def test_kafka_configs_shows_in_one_line_why_a_threshold_is_refused(
         tool(kafka, gateway, *missing, "--alter", "--add-config", f"{TOPIC_KEY}=1")
 
 
+@pytest.mark.seed("V1.5")
 @pytest.mark.timeout(300)
 def test_kafka_configs_sets_totals_of_one_broker_and_of_all(kafka: Cluster, gateway: Gateway, wire: Wire) -> None:
     one = ("--entity-type", "brokers", "--entity-name", "1")
@@ -213,7 +217,7 @@ def test_librdkafkas_admin_client_changes_and_describes(kafka: Cluster, gateway:
 
     change(AlterConfigOpType.SET, "7000")
     row = described(ResourceType.TOPIC, topic)[TOPIC_KEY]
-    assert (row.value, row.source) == ("7000", ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+    assert (row.value, ConfigSource(row.source)) == ("7000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
     assert described(ResourceType.TOPIC, topic)["retention.ms"].value == "-1"
     with pytest.raises(KafkaException) as refused:
         change(AlterConfigOpType.SET, "2000000")
@@ -225,7 +229,8 @@ def test_librdkafkas_admin_client_changes_and_describes(kafka: Cluster, gateway:
     change(AlterConfigOpType.SET, "900000", ResourceType.BROKER, "1")
     assert described(ResourceType.BROKER, "1")[TOTAL_KEY].value == "900000"
     change(AlterConfigOpType.DELETE, "", ResourceType.BROKER, "1")
-    assert described(ResourceType.BROKER, "1")[TOTAL_KEY].source == ConfigSource.STATIC_BROKER_CONFIG.value
+    source = described(ResourceType.BROKER, "1")[TOTAL_KEY].source
+    assert ConfigSource(source) is ConfigSource.STATIC_BROKER_CONFIG
 
 
 # --- kafka-python -----------------------------------------------------------------------------------------------------
@@ -314,14 +319,14 @@ def test_client_quotas_of_every_unit(wire: Wire, version: int) -> None:
         "consumer_byte_rate.bps": 30.0,
         "request_percentage": 12.5,
     }
-    wanted = tuple(q.Operation(key, value) for key, value in values.items())
+    wanted = tuple(q.QuotaOperation(key, value) for key, value in values.items())
     planet: q.Entity = (q.EntityPart("planet", "x"),)
     body = q.AlterClientQuotasRequest(
         (
-            q.Alteration(both, (q.Operation("controller_mutation_rate", 4.0), *wanted[:1])),
+            q.Alteration(both, (q.QuotaOperation("controller_mutation_rate", 4.0), *wanted[:1])),
             q.Alteration(user, wanted),
             q.Alteration(planet, wanted),
-            q.Alteration((q.EntityPart(q.CLIENT_ID, name),), (q.Operation("moon_rate", 1.0),)),
+            q.Alteration((q.EntityPart(q.CLIENT_ID, name),), (q.QuotaOperation("moon_rate", 1.0),)),
         )
     )
     checked = ask(wire, q.ALTER_CLIENT_QUOTAS, body._replace(validate_only=True), version)
@@ -354,13 +359,13 @@ def test_a_quota_that_only_the_broker_has_is_removed_through_the_gateway(
     user: q.Entity = (q.EntityPart(q.USER, name),)
     values = {"producer_byte_rate": 10.0, "consumer_byte_rate": 20.0, "request_percentage": 12.5}
     body = q.AlterClientQuotasRequest(
-        (q.Alteration(user, tuple(q.Operation(key, value) for key, value in values.items())),)
+        (q.Alteration(user, tuple(q.QuotaOperation(key, value) for key, value in values.items())),)
     )
     with Wire(int(kafka.bootstrap_servers.rpartition(":")[2])) as direct:
         assert [row.error_code for row in ask(direct, q.ALTER_CLIENT_QUOTAS, body, version).entries] == [0]
     wait_for("the gateway to show it", lambda: quotas_of(wire, name, version) == {q.entity_key(user): values})
     removal = q.AlterClientQuotasRequest(
-        (q.Alteration(user, tuple(q.Operation(key, 0.0, True) for key in values)),), True
+        (q.Alteration(user, tuple(q.QuotaOperation(key, 0.0, True) for key in values)),), True
     )
     assert [row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, removal, version).entries] == [0]
     assert quotas_of(wire, name, version) == {q.entity_key(user): values}
@@ -370,11 +375,11 @@ def test_a_quota_that_only_the_broker_has_is_removed_through_the_gateway(
 
 
 @pytest.mark.timeout(300)
-def test_ten_thousand_quotas_in_one_request_hold_nobody_up(gateway: Gateway, wire: Wire, topic: str) -> None:
+def test_ten_thousand_quotas_in_one_request_hold_no_client_up(gateway: Gateway, wire: Wire, topic: str) -> None:
     count = 10_000
     body = q.AlterClientQuotasRequest(
         tuple(
-            q.Alteration((q.EntityPart(q.CLIENT_ID, f"many-{i:05}"),), (q.Operation("producer_byte_rate", 5e6),))
+            q.Alteration((q.EntityPart(q.CLIENT_ID, f"many-{i:05}"),), (q.QuotaOperation("producer_byte_rate", 5e6),))
             for i in range(count)
         )
     )
@@ -408,7 +413,7 @@ def test_ten_thousand_quotas_in_one_request_hold_nobody_up(gateway: Gateway, wir
         f" {busy[-1] * 1e3:.1f} ms; before: median {quiet[len(quiet) // 2] * 1e3:.2f} ms, p99"
         f" {quiet[len(quiet) * 99 // 100] * 1e3:.2f} ms, max {quiet[-1] * 1e3:.1f} ms"
     )
-    undo = tuple(entry._replace(ops=(q.Operation("producer_byte_rate", 0.0, True),)) for entry in body.entries)
+    undo = tuple(entry._replace(ops=(q.QuotaOperation("producer_byte_rate", 0.0, True),)) for entry in body.entries)
     assert {row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, q.AlterClientQuotasRequest(undo)).entries} == {0}
 
 
@@ -472,7 +477,7 @@ def test_with_client_quotas_of_the_upstream_they_pass_untouched(kafka: Cluster, 
         Wire(gateway.broker_port(1)) as wire,
         Wire(kafka.broker(1).port) as direct,
     ):
-        rate = q.Operation("producer_byte_rate", 5.0)
+        rate = q.QuotaOperation("producer_byte_rate", 5.0)
         body = q.AlterClientQuotasRequest((q.Alteration(entity, (rate,)),))
         assert [row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, body).entries] == [0]
         found = {q.entity_key(entity): {"producer_byte_rate": 5.0}}
@@ -480,7 +485,7 @@ def test_with_client_quotas_of_the_upstream_they_pass_untouched(kafka: Cluster, 
         assert quotas_of(wire, name) == found
         undo = q.AlterClientQuotasRequest((q.Alteration(entity, (rate._replace(remove=True),)),))
         assert [row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, undo).entries] == [0]
-        units = q.AlterClientQuotasRequest((q.Alteration(entity, (q.Operation("producer_byte_rate.bps", 5.0),)),))
+        units = q.AlterClientQuotasRequest((q.Alteration(entity, (q.QuotaOperation("producer_byte_rate.bps", 5.0),)),))
         assert [row.error_code for row in ask(wire, q.ALTER_CLIENT_QUOTAS, units).entries] == [42]
 
 
@@ -540,13 +545,13 @@ def sign_in(gateway: Gateway, user: str) -> Wire:
 
 
 @pytest.mark.timeout(300)
-def test_who_may_change_a_topics_configs_may_change_its_threshold_and_nobody_else(
+def test_only_a_principal_that_may_change_a_topics_configs_may_change_its_threshold(
     guarded: tuple[Gateway, str],
 ) -> None:
     gateway, topic = guarded
     change = incremental(c.TOPIC, topic, (TOPIC_KEY, c.SET, "5000"))
     total = incremental(c.BROKER, "", (TOTAL_KEY, c.SET, "5000000"))
-    rate = (q.Operation("producer_byte_rate", 5.0),)
+    rate = (q.QuotaOperation("producer_byte_rate", 5.0),)
     quota = q.AlterClientQuotasRequest((q.Alteration((q.EntityPart(q.USER, "x"),), rate),))
     everything = q.DescribeClientQuotasRequest(())
     with sign_in(gateway, "mallory") as wire:
@@ -571,6 +576,16 @@ def test_who_may_change_a_topics_configs_may_change_its_threshold_and_nobody_els
     with sign_in(gateway, "admin") as wire:
         assert ask(wire, q.ALTER_CLIENT_QUOTAS, quota).entries[0].error_code == 0
         assert len(ask(wire, q.DESCRIBE_CLIENT_QUOTAS, everything).entries) == 1
+    new = t.CreatableTopic("guarded-new", 1, 1, (), (t.TopicConfig(TOPIC_KEY, "5000"),))
+    for user, code in (
+        ("mallory", api.TOPIC_AUTHORIZATION_FAILED),
+        ("alice", api.TOPIC_AUTHORIZATION_FAILED),
+        ("admin", 0),
+    ):
+        with sign_in(gateway, user) as wire:
+            (made,) = ask(wire, t.CREATE_TOPICS, t.CreateTopicsRequest((new,), 30_000)).topics
+            assert made.error_code == code
+    assert gateway.log().count(f"{TOPIC_KEY} of topic guarded-new: none -> 5,000 bytes/s, by User:admin via kafka") == 1
     with sign_in(gateway, "mallory") as wire:
         answer = ask(wire, q.DESCRIBE_CLIENT_QUOTAS, everything)
         assert (answer.error_code, answer.entries) == (api.ERROR_CODES["CLUSTER_AUTHORIZATION_FAILED"], None)

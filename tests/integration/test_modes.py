@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway.embedded import Cluster, wait_for
+from policies.rollout import place
 from policies.usage import NOTES
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 
@@ -28,8 +29,14 @@ def topic(kafka: Cluster) -> str:
 
 def produce_until(gateway: Gateway, topic: str, seen: Callable[[], bool], **options: object) -> int:
     """Send records of 1 kB until something is seen; how many were acknowledged. Any error of a delivery fails."""
-    delivered = itertools.count()
     failed: list[object] = []
+    acknowledged = 0
+
+    def told(error: object, _: object) -> None:
+        nonlocal acknowledged
+        acknowledged += error is None
+        failed.extend(() if error is None else (error,))
+
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0, "enable.idempotence": True, **options})
     sent = 0
     give_up = time.monotonic() + DEADLINE_S
@@ -39,14 +46,12 @@ def produce_until(gateway: Gateway, topic: str, seen: Callable[[], bool], **opti
         start, due = time.monotonic(), sent
         while (passed := time.monotonic() - start) < BETWEEN_LOOKS_S:
             while sent < due + passed * PER_S:
-                producer.produce(
-                    topic, bytes(1000), on_delivery=lambda error, _: failed.append(error) if error else next(delivered)
-                )
+                producer.produce(topic, bytes(1000), on_delivery=told)
                 sent += 1
             producer.poll(0.01)
     assert producer.flush(60) == 0
     assert failed == []
-    assert next(delivered) == sent
+    assert acknowledged == sent
     return sent
 
 
@@ -102,3 +107,26 @@ def test_acks_0_over_its_limit_is_dropped_only_where_the_operator_says_so(kafka:
         counted = rows(gateway, topic)
         wait_for("the broker to append", lambda: counted["unacknowledged"] == end_offsets(kafka, topic))
         assert counted["unacknowledged"] + counted["dropped"] == sent
+
+
+def test_a_policy_that_is_brought_in_by_steps_slows_down_clients_in_it_and_counts_the_others(
+    kafka: Cluster, topic: str
+) -> None:
+    ids = [f"client-{number}" for number in range(20)]
+    held, free = (
+        next(name for name in ids if (place("User:ANONYMOUS", name) < 50) is is_in) for is_in in (True, False)
+    )
+    thresholds = {LIMIT: 100_000, "on_exceed": "delay", "enforce_percent": 50}
+    with Gateway(kafka.bootstrap_servers, {"thresholds": thresholds}) as gateway:
+        assert gateway.metric("policy_enforced_clients_ratio", policy="threshold") == 0.5
+        produce_until(gateway, topic, lambda: noted(gateway, "would_delay", topic) > 0, **{"client.id": free})
+        assert noted(gateway, "delayed", topic) == 0
+        produce_until(gateway, topic, lambda: noted(gateway, "delayed", topic) > 0, **{"client.id": held})
+        gateway.stop()
+        found = {
+            (row["client_id"], row["outcome"])
+            for record in gateway.spooled()
+            for row in record["rows"]
+            if row["topic"] == topic
+        }
+        assert found == {(free, "accepted"), (free, "would_delay"), (held, "accepted"), (held, "delayed")}

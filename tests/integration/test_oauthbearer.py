@@ -22,7 +22,7 @@ RATE = 50_000
 LASTS_S = 10
 
 
-def test_the_user_of_an_accepted_token_is_under_his_quota(tmp_path: Path) -> None:
+def test_the_user_of_an_accepted_token_is_under_its_quota(tmp_path: Path) -> None:
     with Cluster(1, OVERRIDES, users=USERS) as cluster:
         upstream = {
             "bootstrap_servers": cluster.sasl_bootstrap_servers,
@@ -55,7 +55,9 @@ def test_the_user_of_an_accepted_token_is_under_his_quota(tmp_path: Path) -> Non
             )
             start, sent = time.monotonic(), 0
             while time.monotonic() - start < LASTS_S:
-                producer.produce("clicks", bytes(5000), on_delivery=lambda error, _: error and lost.append(error))
+                producer.produce(
+                    "clicks", bytes(5000), on_delivery=lambda error, _: lost.extend((error,) if error else ())
+                )
                 sent += 1
                 assert producer.flush(30) == 0
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,8 +15,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
+from gateway.commands import kafka_quotas
+from gateway.commands.asking import Place, ask
 from gateway.embedded import Cluster, wait_for
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
+from policies.units import format_time, parse_time
+from tests.background import Background
 from tests.clients import processes
 from tests.gateway import play
 from tests.integration.gateways import Gateway, create_topic
@@ -89,33 +90,28 @@ class Mortal(Gateway):
         wait_for("all to be gone", lambda: not any((processes.PROC / str(pid)).exists() for pid in family))
 
     def again(self) -> None:
-        file = Path(self._folder.name) / "gateway.yaml"
-        with open(self._log, "ab") as log:
-            command = [sys.executable, "-m", "gateway", "serve", str(file)]
-            self.process = embedded.spawn(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
+        self.process = self._spawn()
         wait_for("the gateway to be ready", self.ready, 60)
 
 
-class Probe:
+class Probe(Background):
     """Sends a small batch every 10 ms under a client id of its own until its answer says that it has to wait."""
 
     def __init__(self, fleet: Fleet, at: int, client_id: str) -> None:
+        super().__init__()
         self._wire = Wire(fleet.gateways[at].broker_port(fleet.leader()))
         self._frame = play.request(1, {fleet.topic: [0]}, client_id=client_id)
-        self._thread = threading.Thread(target=self._run, name="probe")
-        self._stop = threading.Event()
         self.bound_at = 0.0
         self.asked = 0
 
     def __enter__(self) -> Probe:
-        self._thread.start()
+        super().__enter__()
         wait_for("the probe's first answers", lambda: self.asked > 5)
         assert not self.bound_at, "there is a quota already"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._wire.sock.close()
 
     def _run(self) -> None:
@@ -167,7 +163,7 @@ def test_a_change_through_one_gateway_binds_at_the_other_and_no_connection_notic
         assert_in_log_once_and_in_order(fleet.kafka, topic, count)
 
 
-def test_what_the_file_says_and_what_was_set_at_run_time_are_shown_apart_by_both(fleet: Fleet) -> None:
+def test_both_show_the_files_values_and_those_set_at_run_time_apart(fleet: Fleet) -> None:
     of_topic = ("--entity-type", "topics", "--entity-name", fleet.topic)
     brokers = ("--entity-type", "brokers", "--entity-default")
     broker = ("--entity-type", "brokers", "--entity-name", "2")
@@ -222,3 +218,48 @@ def test_both_gateways_killed_and_started_again_know_everything(kafka3: Cluster)
                     assert throttle_ms > 0, "it is shown, and does not bind"
             count = steady.finish()
         assert_in_log_once_and_in_order(kafka3, produced, count)
+
+
+def test_a_value_with_an_end_is_taken_back_once_by_any_gateway_there_then(kafka3: Cluster) -> None:
+    user = f"user-{uuid.uuid4().hex[:8]}"
+    with Fleet(kafka3) as fleet:
+        one, two = fleet.gateways
+        path = f"/v1/thresholds/topics/{fleet.topic}"
+
+        def put(gateway: Gateway, **body: object) -> None:
+            ask(Place(gateway.admin), path, method="PUT", body=body)
+
+        def changes(name: str) -> list[list[tuple[Any, ...]]]:
+            """Of that topic or entity, the newest first, as each gateway tells them."""
+            said = [
+                ask(Place(each.admin), "/v1/policies/history", {"name": name})["changes"] for each in fleet.gateways
+            ]
+            return [[(each["who"], each["old"], each["new"], each["until"]) for each in found] for found in said]
+
+        def is_over(name: str, *change: object) -> bool:
+            return all(found and found[0] == ("itself", *change, None) for found in changes(name))
+
+        put(one, value=2_000_000)
+        until = format_time(round(time.time()) * 1000 + 8000)
+        put(two, value=3_000_000, until=until)
+        flags = ("--alter", f"--names=user={user}", "--add=producer_byte_rate:bps=5MB", "--until=8s")
+        assert kafka_quotas.main(["--bootstrap-server", one.bootstrap, *flags]) == 0
+        wait_for("both to know", lambda: is_over(fleet.topic, 3_000_000, 2_000_000), DEADLINE_S)
+        print(f"\nboth know {time.time() - parse_time(until) / 1000:.1f} s after the end")
+        wait_for("the quota's end", lambda: is_over(f"/config/users/{user}", 5_000_000, None), DEADLINE_S)
+        first, second = changes(fleet.topic)
+        assert first == second
+        assert [each[1:] for each in first] == [
+            (3_000_000, 2_000_000, None), (2_000_000, 3_000_000, until), (BASE_TOPIC, 2_000_000, None),
+        ]  # fmt: skip
+        put(one, value=4_000_000, until=format_time(round(time.time()) * 1000 + 10_000))
+        end = time.time() + 11
+        for gateway in fleet.gateways:
+            gateway.murder()
+        wait_for("its time to be over", lambda: time.time() > end)
+        for gateway in fleet.gateways:
+            gateway.again()
+        wait_for("both to know it again", lambda: is_over(fleet.topic, 4_000_000, 2_000_000), DEADLINE_S)
+        for gateway, found in zip(fleet.gateways, changes(fleet.topic), strict=True):
+            assert ask(Place(gateway.admin), path)["value"] == 2_000_000
+            assert [each[0] for each in found].count("itself") == 2, "each end is one change"

@@ -13,10 +13,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
@@ -24,9 +23,13 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from gateway import embedded
-from gateway.control.policies.store import StoreError, TopicStore, Written
+from gateway.control.policies.store import StoreError, Written
+from gateway.control.policies.topic_store import TopicStore
 from gateway.embedded import Cluster
-from policies.policy_set import Change, Head, Op, PolicyError, PolicyKey, PolicySet, Source, encode
+from policies.policy_records import Head, Source, encode
+from policies.policy_set import PolicySet
+from policies.policy_values import Change, Op, PolicyError, PolicyKey
+from tests.background import Background
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -44,32 +47,24 @@ def setting(*ops: Op) -> Callable[[PolicySet], PolicySet]:
     return lambda policies: policies.alter(ops)
 
 
-class Gateway:
+class Gateway(Background):
     """A store that is polled by a thread, as a gateway does."""
 
     def __init__(self, servers: str, topic: str, base: dict[PolicyKey, float] | None = None, member: str = "a") -> None:
+        super().__init__()
         self.store = TopicStore({"bootstrap.servers": servers}, topic, base or {}, member=member)
-        self._ending = False
-        self._thread = threading.Thread(target=self._follow)
 
-    def __enter__(self) -> Gateway:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ending = True
-        self._thread.join()
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         self.store.close()
 
-    def _follow(self) -> None:
-        while not self._ending:
+    def _run(self) -> None:
+        while not self._stop.is_set():
             self.store.poll(0.1)
             time.sleep(0.001)  # a lock is not fair, and somebody may want to write
 
     @property
-    def topics(self) -> dict[str, float]:
+    def topics(self) -> Mapping[str, float]:
         return self.store.policies.topics()
 
     def until(self, what: str, condition: Callable[[PolicySet], bool]) -> PolicySet:
@@ -184,7 +179,7 @@ def test_contradicting_changes_at_once_one_is_refused_and_both_gateways_agree(se
             assert "sum up to 12 bytes/s" in str(refused[0])
             version = 2 * turn + 1
             for gateway in (one, two):
-                gateway.until("the change", lambda policies, version=version: policies.version == version)
+                gateway.until("the change", lambda policies: policies.version == version)
             assert one.store.policies.changes == two.store.policies.changes
             assert len(one.topics) == 1
             one.put(*(Op(PolicyKey.of_topic(name), None) for name in one.topics))
@@ -225,7 +220,7 @@ def test_ten_thousand_values_are_one_change(servers: str, topic: str) -> None:
         assert len(records(servers, topic)) == 10_001
 
 
-def test_what_is_kept_says_who_when_from_where_old_and_new(servers: str, topic: str) -> None:
+def test_a_kept_record_says_who_when_from_where_old_and_new(servers: str, topic: str) -> None:
     began_ms = time.time_ns() // 10**6
     with Gateway(servers, topic, {CLICKS: 4.0}) as one:
         one.ready().put(Op(CLICKS, 5.0), Op(VIEWS, 1.0))
@@ -249,8 +244,9 @@ def test_what_is_kept_says_who_when_from_where_old_and_new(servers: str, topic: 
 
 WRITER = """
 import sys
-from gateway.control.policies.store import TopicStore
-from policies.policy_set import Op, PolicyKey, Source
+from gateway.control.policies.topic_store import TopicStore
+from policies.policy_records import Source
+from policies.policy_values import Op, PolicyKey
 servers, topic = sys.argv[1:]
 store = TopicStore({"bootstrap.servers": servers}, topic, {})
 while not store.loaded:
@@ -295,7 +291,7 @@ def test_a_writer_that_is_killed_leaves_whole_changes_and_nothing_that_was_answe
             assert len(values) == 1  # all 2000 are of one change
             assert values.pop() in (answered, answered + 1)
             assert len(policies.changes) == 2001
-            witness.until("the same", lambda found, want=policies: found.changes == want.changes)
+            witness.until("the same", lambda found: found.changes == policies.changes)
 
 
 def test_half_a_change_of_a_dead_writer_is_never_seen_and_the_next_change_ends_it(servers: str, topic: str) -> None:
@@ -373,7 +369,7 @@ def test_a_deleted_topic_leaves_what_is_known_and_refuses_changes_until_it_is_ma
         two.until("the change", lambda policies: len(policies.changes) == 2)
         admin.delete_topics([topic])[topic].result(30)
         for gateway in (one, two):
-            gateway.until("the loss", lambda _, gateway=gateway: "was deleted" in gateway.store.problem)
+            gateway.until("the loss", lambda _: "was deleted" in gateway.store.problem)
             assert gateway.topics == {"clicks": 5, "views": 6}
             with pytest.raises(StoreError, match=f"topic {topic} was deleted; the last known policies stay"):
                 gateway.put(Op(CLICKS, 7))
@@ -415,9 +411,7 @@ def test_a_topic_made_again_with_other_policies_in_it_is_believed(servers: str, 
         one.close()
 
 
-def test_what_is_no_record_of_ours_is_left_out_and_said(
-    servers: str, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     with Gateway(servers, topic) as one:
         one.ready().put(Op(CLICKS, 5))
         producer = Producer({"bootstrap.servers": servers})
@@ -450,7 +444,7 @@ def test_a_cluster_out_of_reach_leaves_what_is_known_and_refuses_changes() -> No
         cluster.kill(1)
         with Gateway(cluster.bootstrap_servers, topic, {VIEWS: 1.0}) as late:  # it starts before its cluster
             for gateway in (one, late):
-                gateway.until("a complaint", lambda _, gateway=gateway: "can't be looked up" in gateway.store.problem)
+                gateway.until("a complaint", lambda _: "can't be looked up" in gateway.store.problem)
                 with pytest.raises(StoreError, match=f"topic {topic} can't be"):
                     gateway.put(Op(CLICKS, 6))
             assert one.topics == {"clicks": 5}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -66,7 +67,8 @@ def kafka_python(**options: Any) -> Send:
     return send
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True)
+class Case:
     send: Send
     limit: str
     count: int
@@ -106,7 +108,7 @@ class Seen(NamedTuple):
 
     def sent_in_vain(self, name: str) -> int:
         """Bytes that were refused or let go, and not seen again."""
-        discarded = sum(row["bytes"] for row in self.rows(name) if row["outcome"] == "discarded")
+        discarded: int = sum(row["bytes"] for row in self.rows(name) if row["outcome"] == "discarded")
         return dropped(self.records, self.topics[name]).most + discarded
 
 
@@ -142,7 +144,7 @@ def test_of_a_producer_that_makes_new_batches_the_truth_lies_within_the_bounds(s
 
 
 @pytest.mark.parametrize("name", GIVES_UP)
-def test_what_a_producer_gives_up_is_the_difference(seen: Seen, kafka: Cluster, name: str) -> None:
+def test_the_records_a_producer_gives_up_are_the_difference(seen: Seen, kafka: Cluster, name: str) -> None:
     assert seen.acknowledged[name] == 0 == end_offsets(kafka, seen.topics[name])
     found = dropped(seen.records, seen.topics[name])
     assert found.rejected > 0

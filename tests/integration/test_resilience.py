@@ -31,6 +31,7 @@ from tests.integration.gateways import (
     log_bytes,
     sums,
     total,
+    wait_writable,
 )
 from tests.integration.steady import RECOVERY_S, Steady, assert_in_log_once_and_in_order
 from tests.integration.wire import Wire
@@ -124,11 +125,12 @@ def test_a_client_whose_broker_is_away_is_reset(own: Cluster, topic: str) -> Non
         assert "Connection refused" in said[0]
 
         own.start(1)
+        wait_writable(own, topic)
         with Wire(gateway.broker_port(1)) as wire:
             assert wire.produce(play.request(1, {topic: [0]}))[1] == {(topic, 0): (0, None)}
 
 
-def test_nobody_listens_for_a_broker_that_does_not_exist(own: Cluster) -> None:
+def test_no_port_listens_for_a_broker_that_does_not_exist(own: Cluster) -> None:
     with Gateway(own.bootstrap_servers, node_ids=2) as gateway:
         assert gateway.listens(gateway.broker_port(1))
         assert not gateway.listens(gateway.broker_port(2))
@@ -245,7 +247,7 @@ def test_control_killed_again_and_again_loses_and_doubles_nothing(own: Cluster, 
 
 
 def test_while_the_usage_topic_is_away_the_spool_grows(kafka3: Cluster) -> None:
-    """Its only replica is on a broker that dies; what is produced to the others goes on, and is on record later."""
+    """Its only replica is on a broker that dies; producing to the others goes on, and is on record later."""
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
     usage_topic, topic = "usage-on-3", "produced-on-1"
     new = [NewTopic(usage_topic, 1, replica_assignment=[[3]]), NewTopic(topic, 1, replica_assignment=[[1]])]
@@ -269,8 +271,8 @@ def test_while_the_usage_topic_is_away_the_spool_grows(kafka3: Cluster) -> None:
         wait_for("the backlog to go", lambda: gateway.metric("usage_log_backlog_bytes") == 0, RECOVERY_S)
 
 
-def test_a_usage_topic_that_somebody_deletes_is_made_again(own: Cluster, topic: str) -> None:
-    """What was in it is gone with it; everything from then on is in the new one, and all of it in the spool."""
+def test_a_deleted_usage_topic_is_made_again(own: Cluster, topic: str) -> None:
+    """Its records are gone with it; everything from then on is in the new one, and all of it in the spool."""
     with Gateway(own.bootstrap_servers) as gateway, Steady(gateway.bootstrap, topic) as producer:
         wait_for("the usage topic", lambda: gateway.metric("usage_log_records_published_total") > 0)
         admin = AdminClient({"bootstrap.servers": own.bootstrap_servers})
@@ -291,7 +293,7 @@ def test_a_usage_topic_that_somebody_deletes_is_made_again(own: Cluster, topic: 
         assert published
 
 
-def test_what_was_not_published_goes_out_after_the_next_start(own: Cluster, topic: str, tmp_path: Path) -> None:
+def test_unpublished_records_go_out_after_the_next_start(own: Cluster, topic: str, tmp_path: Path) -> None:
     """Stopped while Kafka is away: exit code 0 all the same, and the books are complete once both are back."""
     settings = {"usage_log": {"spool_dir": str(tmp_path / "spool")}}
     with Gateway(own.bootstrap_servers, settings) as first:
@@ -323,7 +325,7 @@ def test_what_was_not_published_goes_out_after_the_next_start(own: Cluster, topi
 
 
 def test_sigterm_under_load_drains(own: Cluster, topic: str) -> None:
-    """Everything that was forwarded is answered before connections close, so nobody has to guess."""
+    """Everything that was forwarded is answered before connections close, so no client has to guess."""
     wires: list[Wire] = []
     with Gateway(own.bootstrap_servers) as gateway:
         try:
@@ -371,7 +373,7 @@ def test_sigterm_under_load_drains(own: Cluster, topic: str) -> None:
 
 
 def test_sigterm_while_connections_are_muted(own: Cluster, topic: str) -> None:
-    """What is parked behind a mute was never forwarded: it is discarded, and counted as that."""
+    """A request parked behind a mute was never forwarded: it is discarded, and counted as that."""
     limits = {"thresholds": {"total.bytes.in.per.sec.threshold": 1}}
     with Gateway(own.bootstrap_servers, limits) as gateway, Wire(gateway.broker_port(1)) as wire:
         sent = answered = rejected = 0

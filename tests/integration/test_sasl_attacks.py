@@ -15,7 +15,7 @@ from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -154,7 +154,7 @@ def bearer(*names: str) -> bytes:
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 
-def test_clients_authenticate_again_under_load_and_stay_who_they_are(stage: Stage) -> None:
+def test_clients_authenticate_again_under_load_and_keep_their_principals(stage: Stage) -> None:
     before, accepted = stage.ended(), stage.gateway.metric("connections_accepted_total")
     count = LOAD_S * RATE
     login = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -174,7 +174,14 @@ def test_clients_authenticate_again_under_load_and_stay_who_they_are(stage: Stag
     drivers = {}
     for name, own in options.items():
         topic = create_topic(stage.kafka, f"load-{name}")
-        given = {"run": "r", "topics": [topic], "partitions": 1, "count": count, "rate": RATE, "idempotence": True}
+        given: dict[str, Any] = {
+            "run": "r",
+            "topics": [topic],
+            "partitions": 1,
+            "count": count,
+            "rate": RATE,
+            "idempotence": True,
+        }
         driver = harness.Driver(
             name, "produce", stage.gateway.bootstrap, client_id=f"load-{name}", options=own, **given
         )
@@ -183,7 +190,7 @@ def test_clients_authenticate_again_under_load_and_stay_who_they_are(stage: Stag
         result = driver.result()
         assert (result["acknowledged"], result["failed"], result["errors"]) == (count, [], {})
         assert end_offsets(stage.kafka, topic) == count
-        wait_for("the usage log", lambda name=name: stage.principals(f"load-{name}") == {f"User:{name}": count})
+        wait_for("the usage log", lambda: stage.principals(f"load-{name}") == {f"User:{name}": count})
     opened = int(stage.gateway.metric("connections_accepted_total") - accepted)
     wait_for("the end of all connections", lambda: (stage.ended() - before).total() == opened)
     assert (stage.ended() - before).keys() == {"client"}  # a broker ends a session that is not renewed in time
@@ -225,7 +232,7 @@ def test_another_name_behind_the_first_one_is_not_taken(stage: Stage, token: byt
 
 
 @pytest.mark.parametrize("token", [GUESSED, REPLICATOR], ids=["guessed", "known"])
-def test_nobody_becomes_another_by_authenticating_again(stage: Stage, token: bytes) -> None:
+def test_no_client_becomes_another_by_authenticating_again(stage: Stage, token: bytes) -> None:
     client_id = f"again-{token is GUESSED}"
     with stage.wire("upstream") as wire:
         sign_in(wire)
@@ -272,7 +279,7 @@ def test_a_bearer_token_with_two_names_ends_the_connection(stage: Stage) -> None
     assert stage.principals("two-names") == {}
 
 
-def test_scram_with_a_proof_is_who_it_says(stage: Stage) -> None:
+def test_scram_with_a_proof_is_the_principal_it_says(stage: Stage) -> None:
     first = b"n,,n=mallory,r=nonce"
     with stage.wire() as wire:
         wire.send(handshake("SCRAM-SHA-256") + authenticate(first))
@@ -327,7 +334,7 @@ def test_no_broker_reads_a_token_of_a_megabyte(stage: Stage) -> None:
 
 
 def test_the_attacks_were_counted_for_mallory_alone(stage: Stage) -> None:
-    """Whatever of them has got in: the replicator has never produced anything."""
+    """However many have got in, the replicator has never produced anything."""
     with stage.wire() as wire:
         sign_in(wire)
         assert wire.produce(produce("last"))[1] == {("clicks", 0): (0, None)}

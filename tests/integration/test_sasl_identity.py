@@ -45,7 +45,7 @@ class Kafka:
         assert stdout is not None
         stdin.write(b"%s %s\n" % (kind.encode(), b64encode(message)))
         stdin.flush()
-        said = stdout.readline().decode().split()
+        said: list[str] = stdout.readline().decode().split()
         assert said, "SaslNames ended"
         if said[0] != "user":
             return said[0]
@@ -61,6 +61,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         yield kafka
     finally:
         for pipe in (kafka.process.stdin, kafka.process.stdout):
+            assert pipe is not None
             pipe.close()
         embedded.reap(kafka.process, 10)
 
@@ -135,7 +136,7 @@ extensions = st.dictionaries(
 
 
 @st.composite
-def nearly(draw: st.DrawFn, **parts: tuple[Any, st.SearchStrategy[Any]]) -> dict[str, Any]:
+def nearly(draw: st.DrawFn, /, **parts: tuple[Any, st.SearchStrategy[Any]]) -> dict[str, Any]:
     """Of each part what is right, but for one or two of them: most of it is still accepted, one way or another."""
     wrong = draw(st.sets(st.sampled_from(sorted(parts)), max_size=2))
     return {name: draw(other) if name in wrong else right for name, (right, other) in parts.items()}
@@ -297,7 +298,7 @@ def bearer_messages(kind: str) -> st.SearchStrategy[bytes]:
 
 @many
 @given(name=names, password=names, repeated=st.booleans())
-def test_an_ordinary_plain_message_names_whom_the_broker_takes(
+def test_an_ordinary_plain_message_names_the_brokers_principal(
     kafka: Kafka, name: str, password: str, repeated: bool
 ) -> None:
     message = "\0".join((name if repeated else "", name, password)).encode()
@@ -306,7 +307,7 @@ def test_an_ordinary_plain_message_names_whom_the_broker_takes(
 
 @many
 @given(name=ascii_names, more=extensions, kind=st.sampled_from(SCRAMS))
-def test_an_ordinary_scram_message_names_whom_the_broker_takes(
+def test_an_ordinary_scram_message_names_the_brokers_principal(
     kafka: Kafka, name: str, more: dict[str, str], kind: str
 ) -> None:
     written = name.replace("=", "=3D").replace(",", "=2C")
@@ -320,7 +321,7 @@ def test_an_ordinary_scram_message_names_whom_the_broker_takes(
     more=extensions,
     kind=st.sampled_from(BEARERS),
 )
-def test_an_ordinary_bearer_token_names_whom_the_broker_takes(
+def test_an_ordinary_bearer_token_names_the_brokers_principal(
     kafka: Kafka, name: str, more: dict[str, str], kind: str
 ) -> None:
     fields = [f"{key}={value}".encode() for key, value in more.items()]
@@ -402,5 +403,7 @@ AUTH_ALICE = b"auth=Bearer " + token_of("OAUTHBEARER", "alice")
         ("OAUTHBEARER-SIGNED", secured(named('"mallory"').replace(b"-", b"+").replace(b"_", b"/")), MALLORY, MALLORY),
     ],
 )
-def test_what_one_can_try(kafka: Kafka, kind: str, message: bytes, theirs: str, own: str) -> None:
+def test_the_gateway_and_kafka_agree_on_messages_a_client_can_try(
+    kafka: Kafka, kind: str, message: bytes, theirs: str, own: str
+) -> None:
     assert (kafka.takes(kind, message), ours(kind, message)) == (theirs, own)

@@ -10,19 +10,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import pytest
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.embedded import Cluster, wait_for
 from policies import usage
+from tests.background import Background
 from tests.clients import harness
 from tests.integration.disks import SmallDisk, Watch
-from tests.integration.gateways import Gateway, Sum, create_topic
+from tests.integration.gateways import Gateway, Sum, create_topic, read_topic
 from tests.integration.steady import Steady, assert_in_log_once_and_in_order
 
 MB = 1_000_000
@@ -79,13 +80,18 @@ def producing(gateway: Gateway, records: int = RECORDS) -> Iterator[dict[str, ha
         running = {}
         for client, options in CLIENTS.items():
             harness.CLIENTS[client].command()  # built before the first of them starts
-            settings = {"topics": [topic_of(client)], "options": options, "timeout_s": DEADLINE_S, **common}
+            settings: dict[str, Any] = {
+                "topics": [topic_of(client)],
+                "options": options,
+                "timeout_s": DEADLINE_S,
+                **common,
+            }
             running[client] = harness.Driver(client, "produce", gateway.bootstrap, **settings)
             stack.callback(running[client].stop)
         yield running
 
 
-class Reader:
+class Reader(Background):
     """An application that reads everything, through the gateway, as it comes.
 
     Attributes:
@@ -94,24 +100,21 @@ class Reader:
     """
 
     def __init__(self, gateway: Gateway, topics: Sequence[str]) -> None:
+        super().__init__()
         self._consumer = Consumer(
             {"bootstrap.servers": gateway.bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 2}
         )
         self._places = [TopicPartition(topic, index, 0) for topic in topics for index in range(PARTITIONS)]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reader")
         self.seen: dict[str, list[int]] = {f"{place.topic}/{place.partition}": [] for place in self._places}
         self.next = {(place.topic, place.partition): 0 for place in self._places}
         self.errors: list[KafkaError] = []
 
     def __enter__(self) -> Reader:
         self._consumer.assign(self._places)
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._consumer.close()
 
     def has(self, ends: dict[tuple[str, int], int]) -> bool:
@@ -199,6 +202,7 @@ def seconds_between(watch: Watch, above: float, below: float) -> float:
     return next(at for at, free in watch.seen if free <= below) - start
 
 
+@pytest.mark.seed("DISK.4")
 def test_without_protection_a_full_disk_ends_the_broker() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(DISK))
@@ -209,10 +213,13 @@ def test_without_protection_a_full_disk_ends_the_broker() -> None:
             create_topic(kafka, topic_of(client), PARTITIONS)
         stack.enter_context(producing(gateway, 10 * RECORDS))
         wait_for("the broker to die", lambda: not kafka.broker(1).running, SEEN_S)
-        assert kafka.broker(1).process.returncode == 1
+        process = kafka.broker(1).process
+        assert process is not None
+        assert process.returncode == 1
         assert "No space left on device" in kafka.broker(1).log_file.read_text()
 
 
+@pytest.mark.seed("DISK.4", "035.1")
 def test_producers_slow_down_pause_and_go_on_before_a_disk_is_full() -> None:
     topics = [topic_of(client) for client in CLIENTS]
     with ExitStack() as stack:
@@ -311,6 +318,7 @@ def create_at(kafka: Cluster, topic: str, brokers: list[int]) -> None:
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[brokers])])[topic].result(30)
 
 
+@pytest.mark.seed("DISK.1")
 def test_a_full_disk_of_another_broker_slows_and_pauses_producers_that_write_nothing_there() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(UNEVEN_DISK))
@@ -356,3 +364,55 @@ def test_a_full_disk_of_another_broker_slows_and_pauses_producers_that_write_not
         assert told[0] == usage.PPM
         assert any(0 < each < usage.PPM / 2 for each in told)
         assert 0 in told
+
+
+# --- scope affected ---------------------------------------------------------------------------------------------------
+
+AFFECTED = {
+    "thresholds": {"total.bytes.in.per.sec.threshold": 3 * MB, "on_exceed": "delay"},
+    "storage": {
+        "check_interval": "1s",
+        "scope": "affected",
+        "hard": {"type": "MinFreeBytes", "level": UNEVEN_HARD},
+        "throttle.factor.fallback": 0.0,
+    },
+}
+
+
+def test_only_topics_of_the_full_broker_pause_and_all_others_keep_their_rate() -> None:
+    with ExitStack() as stack:
+        disk = stack.enter_context(SmallDisk(UNEVEN_DISK))
+        kafka = stack.enter_context(Cluster(3, BROKER, log_dirs={3: [disk.path / "logs"]}))
+        gateway = stack.enter_context(Gateway(kafka.bootstrap_servers, AFFECTED, node_ids=3))
+        create_at(kafka, "follows", [1, 3])  # led by a broker that has room
+        create_at(kafka, "leads", [3, 2])
+        create_at(kafka, "elsewhere", [1, 2])
+        create_at(kafka, "filler", [3])
+        watch = stack.enter_context(Watch(disk))
+        wait_for("OPEN", lambda: factor(gateway) == 1, SEEN_S)
+        full = [stack.enter_context(Steady(gateway.bootstrap, topic, **STEADY)) for topic in ("follows", "leads")]
+        other = stack.enter_context(Steady(gateway.bootstrap, "elsewhere", **STEADY))
+
+        fill(kafka.bootstrap_servers, "filler", disk, UNEVEN_HARD + 4 * MB)
+        wait_for("PAUSE", lambda: factor(gateway) == 0, SEEN_S)
+        wait_for("rejections", lambda: all(rejected(gateway, each) > 0 for each in ("follows", "leads")), SEEN_S)
+        acknowledged = [each.acknowledged for each in full]
+        other.wait_for(1000)
+        assert [each.acknowledged for each in full] == acknowledged
+        assert gateway.metric("storage_affected_topics") == 3
+        assert watch.lowest >= UNEVEN_HARD / 2
+        assert kafka.broker(3).running
+
+        # What is there can be read, and deleted: then all goes on.
+        assert len(read_topic(kafka, "follows", gateway.bootstrap)) >= acknowledged[0]
+        delete_all(gateway, {(topic, 0): OFFSET_END for topic in ("filler", "leads")})
+        wait_for("OPEN", lambda: factor(gateway) == 1, SEEN_S)
+        for each in full:
+            each.wait_for(100)
+        sent = {"elsewhere": other.finish(), "follows": full[0].finish()}
+        full[1].finish()
+        for topic, count in sent.items():
+            assert_in_log_once_and_in_order(kafka, topic, count, STEADY["size"])
+        assert gateway.metric("produce_bytes_total", topic="elsewhere", outcome="rejected") == 0
+        assert gateway.metric("policy_bytes_total", topic="elsewhere", outcome="delayed") == 0
+        gateway.stop()

@@ -54,7 +54,7 @@ SESSION_S = 20.0  # so long a broker is listed after it was killed
 NEVER = {"type": "MinFreeBytes", "level": 1}  # a limit that nothing here reaches
 
 
-class Door:
+class Gatekeeper:
     """In front of a broker's listener for questions. `old`: it doesn't tell the sizes of volumes.
 
     `described`: called when an answer to DescribeCluster is about to go out.
@@ -89,7 +89,7 @@ class Door:
 class Site:
     """The cluster, its small disk, and the doors by broker id."""
 
-    def __init__(self, kafka: Cluster, disk: SmallDisk, doors: dict[int, Door], address: str) -> None:
+    def __init__(self, kafka: Cluster, disk: SmallDisk, doors: dict[int, Gatekeeper], address: str) -> None:
         self.kafka = kafka
         self.disk = disk
         self.doors = doors
@@ -122,7 +122,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         disk = stack.enter_context(SmallDisk(DISK))
         dirs = {2: [tmp_path_factory.mktemp("large"), disk.path / "small"]}
         kafka = stack.enter_context(Cluster(2, overrides, per_broker_overrides=own, log_dirs=dirs, port=port))
-        by_id = {node_id: Door(doors[node_id - 1], asked[node_id - 1]) for node_id in (1, 2)}
+        by_id = {node_id: Gatekeeper(doors[node_id - 1], asked[node_id - 1]) for node_id in (1, 2)}
         for door in by_id.values():
             stack.callback(door.shut)
         yield Site(kafka, disk, by_id, f"{host}:{doors[0]}")
@@ -236,6 +236,7 @@ def expect(gateway: Gateway, line: str, **metrics: float) -> None:
 # --- the two sources' own ways ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("035.22")
 def test_an_agent_is_killed_and_the_fail_safe_is_pause(site: Site) -> None:
     topic = volumes_topic(site)
     with agents(site, topic) as running, site.gateway(snapshots(topic, AGENT_MAX_AGE_S) | {"hard": NEVER}) as gateway:
@@ -249,6 +250,7 @@ def test_an_agent_is_killed_and_the_fail_safe_is_pause(site: Site) -> None:
         gateway.stop()
 
 
+@pytest.mark.seed("035.22")
 def test_an_agent_is_killed_and_the_fail_safe_is_open(site: Site) -> None:
     topic = volumes_topic(site)
     storage = snapshots(topic, AGENT_MAX_AGE_S, "OPEN") | {"hard": NEVER}
@@ -263,6 +265,7 @@ def test_an_agent_is_killed_and_the_fail_safe_is_open(site: Site) -> None:
         gateway.stop()
 
 
+@pytest.mark.seed("035.20")
 def test_a_known_volume_is_full_and_another_brokers_are_unknown(site: Site) -> None:
     topic = volumes_topic(site)
     with site.gateway(snapshots(topic, fail_safe="OPEN")) as gateway:
@@ -278,6 +281,7 @@ def test_a_known_volume_is_full_and_another_brokers_are_unknown(site: Site) -> N
         gateway.stop()
 
 
+@pytest.mark.seed("035.24")
 @pytest.mark.parametrize(
     ("ahead_s", "why"),
     [
@@ -322,6 +326,7 @@ def test_a_gateway_has_just_started_and_there_are_no_snapshots(site: Site) -> No
 # --- log dirs ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("DISK.37")
 def test_a_gateway_has_just_started_and_cannot_ask(site: Site) -> None:
     site.doors[1].shut()
     with site.gateway(LOG_DIRS) as gateway:
@@ -333,6 +338,7 @@ def test_a_gateway_has_just_started_and_cannot_ask(site: Site) -> None:
         gateway.stop()
 
 
+@pytest.mark.seed("DISK.25")
 def test_a_broker_stops_between_the_two_questions(site: Site) -> None:
     with site.gateway(LOG_DIRS) as gateway:
         reach(gateway, "OPEN", "valid")
@@ -356,6 +362,7 @@ def test_a_broker_stops_between_the_two_questions(site: Site) -> None:
         gateway.stop()
 
 
+@pytest.mark.seed("DISK.30")
 def test_a_broker_crashes_and_stays_listed(site: Site) -> None:
     with site.gateway(LOG_DIRS | {VALIDITY: "6s"}) as gateway:  # kept for a third of the session, then the fallback
         reach(gateway, "OPEN", "valid", 1.0)
@@ -369,6 +376,7 @@ def test_a_broker_crashes_and_stays_listed(site: Site) -> None:
         gateway.stop()
 
 
+@pytest.mark.seed("DISK.39")
 def test_a_log_dir_fails(site: Site) -> None:
     small = site.kafka.broker(2).log_dirs[1]
     topic = f"jbod-{next(_names)}"
@@ -398,6 +406,7 @@ def test_a_log_dir_fails(site: Site) -> None:
         gateway.stop()
 
 
+@pytest.mark.seed("DISK.40")
 def test_a_broker_is_too_old_to_tell_sizes(site: Site) -> None:
     with site.gateway(LOG_DIRS | {VALIDITY: "2s"}) as gateway:
         reach(gateway, "OPEN", "valid")

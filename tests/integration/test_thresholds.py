@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway.embedded import Cluster, wait_for
+from gateway.embedded import Cluster, EmbeddedError, wait_for
 from policies.limits.meter import ALPHA, TICK_S
 from tests.gateway import play
 from tests.integration.gateways import Dropped, Gateway, Outcomes, create_topic, dropped, log_bytes, sums, total
@@ -165,16 +165,23 @@ def _rate(gateway: Gateway) -> float:
 def _outcome(kafka: Cluster, gateway: Gateway, tallies: dict[str, Tally], rates: dict[str, float]) -> Outcome:
     topics = [topic for topic in tallies if topic != WARM_TOPIC]
 
+    found: dict[str, tuple[int, int]] = {}
+
     def settled() -> bool:
         counted = gateway.counted()
-        return all(total(counted[topic], "accepted").bytes == log_bytes(kafka, topic) for topic in topics)
+        found.update({topic: (total(counted[topic], "accepted").bytes, log_bytes(kafka, topic)) for topic in topics})
+        return all(accepted == logged for accepted, logged in found.values())
 
-    wait_for("/metrics and the log to agree", settled, 30, every_s=0.5)
+    try:
+        wait_for("/metrics and the log to agree", settled, 60, every_s=0.5)
+    except EmbeddedError as error:
+        raise AssertionError(f"{error}: {found}") from error
     records = gateway.wait_published(kafka)
     gone = {topic: dropped(records, topic) for topic in topics}
     return Outcome(tallies, gateway.counted(), sums(records), gone, rates, gateway.log())
 
 
+@pytest.mark.seed("V1.4")
 def test_each_topic_of_a_full_broker_is_held_at_its_threshold(outcomes: dict[str, Outcome]) -> None:
     situation, outcome = SITUATIONS["all-over"], outcomes["all-over"]
     got = {topic: round(outcome.admitted(topic) / limit, 3) for topic, limit in situation.thresholds.items()}
@@ -184,6 +191,7 @@ def test_each_topic_of_a_full_broker_is_held_at_its_threshold(outcomes: dict[str
     assert all(outcome.tallies[topic].codes == {0, 19} for topic in situation.thresholds)
 
 
+@pytest.mark.seed("V1.2")
 def test_the_total_is_held_where_some_topics_leave_slack(outcomes: dict[str, Outcome]) -> None:
     """The rule lets the others use what one leaves, as long as the broker has room."""
     situation, outcome = SITUATIONS["slack"], outcomes["slack"]
@@ -200,6 +208,7 @@ def test_a_topic_below_its_share_is_never_rejected(outcomes: dict[str, Outcome])
     assert outcome.admitted("slack-calm") == pytest.approx(100_000, rel=0.1)
 
 
+@pytest.mark.seed("V1.4")
 def test_nothing_is_rejected_while_the_total_is_below_its_threshold(outcomes: dict[str, Outcome]) -> None:
     situation, outcome = SITUATIONS["below"], outcomes["below"]
     assert outcome.rates["below-greedy"] > 2 * situation.thresholds["below-greedy"], "it is over its own, by far"
@@ -207,6 +216,7 @@ def test_nothing_is_rejected_while_the_total_is_below_its_threshold(outcomes: di
     assert outcome.admitted("below-greedy") == pytest.approx(300_000, rel=0.1)
 
 
+@pytest.mark.seed("V1.14")
 def test_an_idempotent_producer_over_its_limit_loses_nothing(outcomes: dict[str, Outcome], kafka: Cluster) -> None:
     """It was rejected again and again, with the requests that it had in flight behind: all is there, once, in order."""
     outcome = outcomes["steady"]
@@ -223,6 +233,7 @@ def test_metrics_and_usage_topic_agree_on_every_outcome(outcomes: dict[str, Outc
         assert {key: pair for key, pair in outcome.counted[topic].items() if pair != (0, 0)} == outcome.used[topic]
 
 
+@pytest.mark.seed("V1.18")
 def test_rejections_are_logged_with_their_reason(outcomes: dict[str, Outcome]) -> None:
     """V1: dropped requests and the reason, in the log."""
     lines = [line for line in outcomes["all-over"].log.splitlines() if "rejected: topic over-a on broker 1" in line]

@@ -61,7 +61,7 @@ def produce(topic: str, properties: dict[str, Any], values: list[bytes]) -> None
     lost: list[KafkaError] = []
     producer = Producer({**properties, "enable.idempotence": True, "linger.ms": 1})
     for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: error and lost.append(error))
+        producer.produce(topic, value, on_delivery=lambda error, _: lost.extend((error,) if error else ()))
     assert producer.flush(60) == 0
     assert lost == []
 
@@ -138,16 +138,16 @@ def test_java_produces(
     strict.settle(topic, Sum(log_bytes(kafka, topic), 20_000), "accepted")
 
 
-def test_who_has_no_certificate_or_a_strangers_or_no_tls_is_turned_away_and_counted(
+def test_a_client_with_no_certificate_or_a_strangers_or_no_tls_is_turned_away_and_counted(
     strict: Gateway, authority: Authority, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "stranger").sign("mallory")
-    plain = {"bootstrap.servers": strict.bootstrap, "log_level": 2}
+    plain: dict[str, Any] = {"bootstrap.servers": strict.bootstrap, "log_level": 2}
     for properties in (librdkafka(strict, authority), librdkafka(strict, authority, stranger), plain):
         before = strict.metric("tls_handshakes_failed_total")
         with pytest.raises(KafkaException):
             AdminClient(properties | {"socket.timeout.ms": 5000}).list_topics(timeout=3)
-        wait_for("it to be counted", lambda n=before: strict.metric("tls_handshakes_failed_total") > n)  # type: ignore[misc]
+        wait_for("it to be counted", lambda: strict.metric("tls_handshakes_failed_total") > before)
     said = strict.log()
     assert "no TLS handshake: the client sent no certificate, and ssl.client.auth is required" in said
     assert "no TLS handshake: the client's certificate is not accepted: " in said

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 import yaml
@@ -27,7 +29,7 @@ from gateway.embedded import Cluster, wait_for
 from gateway.kafka.internal_topic import TopicError
 from gateway.storage.snapshot import encode
 from gateway.storage.snapshots import SnapshotReader, volume_topic
-from policies.storage import Limit, Snapshot, Volume
+from policies.storage import Snapshot, Volume, VolumeLimit
 from tests.integration.gateways import create_topic, end_offsets, read_topic
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +44,7 @@ class Agent:
         self.port = embedded.free_port()
         self._log = folder / f"agent-{self.port}.log"
         (folder / "data").mkdir(exist_ok=True)
+        (folder / "data" / "meta.properties").write_text("version=1\n")
         command = [
             *(
                 sys.executable,
@@ -77,7 +80,7 @@ class Agent:
 
     def lines(self) -> list[str]:
         """What was logged, without the time."""
-        return [line.split(" ", 2)[2] for line in self.log().splitlines()]
+        return [line.split(" ", 1)[1] for line in self.log().splitlines()]
 
     def metrics(self) -> dict[str, float]:
         try:
@@ -166,6 +169,7 @@ def config_of(kafka: Cluster, topic: str) -> dict[str, str]:
 # --- the agent --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("035.13")
 def test_it_publishes_at_start_and_periodically(kafka: Cluster, topic: str, tmp_path: Path) -> None:
     flags = ("--soft", "MinFreePercentage:20", "--hard", "MinFreeBytes:1GB")
     with Agent(kafka.bootstrap_servers, topic, tmp_path, *flags) as agent:
@@ -181,7 +185,7 @@ def test_it_publishes_at_start_and_periodically(kafka: Cluster, topic: str, tmp_
     (volume,) = found[-1].volumes
     size = os.statvfs(tmp_path)
     assert volume.total == size.f_blocks * size.f_frsize
-    assert (volume.soft, volume.hard) == (Limit("MinFreePercentage", 0.2), Limit("MinFreeBytes", 1e9))
+    assert (volume.soft, volume.hard) == (VolumeLimit("MinFreePercentage", 0.2), VolumeLimit("MinFreeBytes", 1e9))
     assert shown["volume_capacity_bytes"] == volume.total
     assert shown["volume_consumed_bytes"] == volume.total - shown["volume_available_bytes"]
     assert shown["volume_soft_level_free_bytes"] == pytest.approx(volume.total * 0.2, abs=1)
@@ -192,9 +196,10 @@ def test_it_publishes_at_start_and_periodically(kafka: Cluster, topic: str, tmp_
     assert len(agent.lines()) == 3, agent.log()
 
 
+@pytest.mark.seed("035.6")
 def test_a_reader_after_compaction_begins_with_the_last_snapshot(kafka: Cluster, topic: str, tmp_path: Path) -> None:
     compact = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.0", "max.compaction.lag.ms": "100"}
-    options = {key.replace(".", "_"): value for key, value in compact.items()}
+    options: dict[str, Any] = {key.replace(".", "_"): value for key, value in compact.items()}
     create_topic(kafka, topic, cleanup_policy="compact", **options)
     send(kafka.bootstrap_servers, topic, *(("7", snapshot(7, available)) for available in range(40)))
     with Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
@@ -215,6 +220,7 @@ def test_a_reader_after_compaction_begins_with_the_last_snapshot(kafka: Cluster,
     assert end_offsets(kafka, topic) > len(reading.records)
 
 
+@pytest.mark.seed("035.16")
 def test_a_broker_that_restarts_is_counted_shown_and_waited_for(topic: str, tmp_path: Path) -> None:
     with Cluster(1) as kafka, Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
         agent.wait_published(1)
@@ -243,6 +249,7 @@ def test_a_broker_that_restarts_is_counted_shown_and_waited_for(topic: str, tmp_
         assert "snapshots are published again after " in agent.log()
 
 
+@pytest.mark.seed("035.36")
 def test_a_cluster_that_comes_later_gets_its_snapshots(topic: str, tmp_path: Path) -> None:
     port = embedded.free_port(3)
     with Agent(f"127.0.0.1:{port}", topic, tmp_path) as agent:
@@ -253,6 +260,7 @@ def test_a_cluster_that_comes_later_gets_its_snapshots(topic: str, tmp_path: Pat
             assert read_topic(kafka, topic)
 
 
+@pytest.mark.seed("035.12")
 def test_a_deleted_topic_is_made_again_and_read_from_its_beginning(
     kafka: Cluster, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,23 +277,27 @@ def test_a_deleted_topic_is_made_again_and_read_from_its_beginning(
     assert config_of(kafka, topic)["cleanup.policy"] == "compact"
 
 
-def test_log_dirs_that_fail_are_left_out_until_none_is_left(kafka: Cluster, topic: str, tmp_path: Path) -> None:
+def test_log_dirs_that_fail_are_named_until_none_is_left(kafka: Cluster, topic: str, tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with Agent(kafka.bootstrap_servers, topic, tmp_path, log_dirs=f"{data},{other}") as agent:
         agent.wait_published(2)
-        data.rmdir()
+        assert json.loads(read_topic(kafka, topic)[-1])["unreadableLogDirs"] == [str(other)]
+        shutil.rmtree(data)
         wait_for("the complaint", lambda: "no log dir is left" in agent.log(), WAIT_S)
         skipped = agent.wait("more of them", lambda found: found["snapshots_skipped_total"] >= 2)
         assert "volume_capacity_bytes" not in skipped
         count = skipped["snapshots_published_total"]
         assert agent.metrics()["snapshots_published_total"] == count
-        other.mkdir()
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "meta.properties").write_text("version=1\n")
+        (tmp_path / "made").rename(other)
         agent.wait_published(int(count) + 1)
         lines = agent.lines()
     name = "gateway.volume-agent"
-    assert lines.count(f"ERROR {name}: log dir {other} is left out: No such file or directory") == 1
-    assert lines.count(f"ERROR {name}: log dir {data} is left out: No such file or directory") == 1
-    assert lines.count(f"INFO {name}: log dir {other} is back") == 1
+    for log_dir in (other, data):
+        line = f"ERROR {name}: log dir {log_dir} can't be looked into (No such file or directory): gateways take"
+        assert sum(each.startswith(line) for each in lines) == 1
+    assert lines.count(f"INFO {name}: log dir {other} can be looked into again") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -475,6 +487,7 @@ def secure(certificates: Path) -> Iterator[tuple[str, dict[str, str]]]:
         )
 
 
+@pytest.mark.seed("035.14")
 def test_client_certificates(secure: tuple[str, dict[str, str]], topic: str, tmp_path: Path) -> None:
     servers, properties = secure
     path = tmp_path / "agent.yaml"
@@ -487,6 +500,7 @@ def test_client_certificates(secure: tuple[str, dict[str, str]], topic: str, tmp
         reading.until("a snapshot", lambda: bool(reading.of(1)))
 
 
+@pytest.mark.seed("035.14")
 def test_without_a_client_certificate_nothing_is_published(
     secure: tuple[str, dict[str, str]], topic: str, tmp_path: Path
 ) -> None:
@@ -502,6 +516,7 @@ def test_without_a_client_certificate_nothing_is_published(
         assert not reading.reader.connected
 
 
+@pytest.mark.seed("035.12")
 def test_a_snapshot_is_what_the_agent_says_it_is(kafka: Cluster, topic: str, tmp_path: Path) -> None:
     """The record itself, without our own decoder; without limits it says that the agent has no opinion."""
     with Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:

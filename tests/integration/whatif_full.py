@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Producer
@@ -61,6 +61,8 @@ LOADS: Final = (
     Load("whatif-calm", "batch", 80_000, 4000, "librdkafka"),
     Load("whatif-logs", "agent", 250_000, 2000, "librdkafka"),
 )
+# The same from one library: kafka-python, with its queue full, takes a core for itself.
+LIGHT_LOADS: Final = tuple(load._replace(library="librdkafka") for load in LOADS)
 
 
 class Difference(NamedTuple):
@@ -77,9 +79,9 @@ class Difference(NamedTuple):
         return abs(self.change) / self.really if self.really else float(bool(self.change))
 
 
-def offer(bootstrap: str, seconds: float) -> None:
-    """All LOADS for so long; what is not in then stays out."""
-    threads = [threading.Thread(target=_run, args=(bootstrap, load, seconds), name=load.client_id) for load in LOADS]
+def offer(bootstrap: str, seconds: float, loads: Sequence[Load]) -> None:
+    """All of them for so long; what is not in then stays out."""
+    threads = [threading.Thread(target=_run, args=(bootstrap, load, seconds), name=load.client_id) for load in loads]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -141,13 +143,15 @@ def _kafka_python(bootstrap: str, load: Load, until: float) -> None:
     producer.close(timeout=5)
 
 
-def offer_to(kafka: Cluster, gateway: Gateway, seconds: float, *, at_minute: bool = False) -> None:
+def offer_to(
+    kafka: Cluster, gateway: Gateway, seconds: float, loads: Sequence[Load] = LOADS, *, at_minute: bool = False
+) -> None:
     """The same through that gateway, whose meters have ticked before the first byte; `at_minute`: from the next on."""
     for topic in THRESHOLDS:
         create_topic(kafka, topic)
     left = MINUTE_MS / 1000 - time.time() % (MINUTE_MS / 1000) if at_minute else 0.0
     threading.Event().wait(left if left > TICK_S else left + TICK_S + 1)
-    offer(gateway.bootstrap, seconds)
+    offer(gateway.bootstrap, seconds, loads)
 
 
 def rows_of(records: Iterable[Record]) -> list[Row]:
@@ -159,8 +163,8 @@ def rows_of(records: Iterable[Record]) -> list[Row]:
             each["start_ms"],
             each["end_ms"],
             (row["broker"], row["topic"], row["principal"], row["client_id"]),
-            *(row[name] for name in ("outcome", "reason", "bytes", "messages", "requests", "delay_ms")),
-            row.get("repeats"),
+            **{name: row[name] for name in ("outcome", "reason", "bytes", "messages", "requests", "delay_ms")},
+            repeats=row.get("repeats"),
         )
         for each in records
         for row in each["rows"]

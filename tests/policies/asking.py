@@ -8,7 +8,9 @@ from policies.decision import Limit, Patience, strictest
 from policies.engine import Engine
 from policies.groups.lines import GroupSide
 from policies.limits.meter import TICK_S
-from policies.thresholds.broker_meters import OTHER, BrokerMeters, TopicMeter, TopicThreshold
+from policies.thresholds.broker_limits import TopicThreshold
+from policies.thresholds.broker_meters import OTHER, BrokerMeters
+from policies.thresholds.topic_meter import TopicMeter
 from policies.verdict import DELAY, Verdict
 
 
@@ -40,7 +42,7 @@ def threshold(engine: Engine, node_id: int, topic: bytes) -> TopicThreshold | No
     """The topic's threshold, where it has to be asked."""
     broker = engine.broker(node_id)
     meter = meter_of(broker, topic)
-    return TopicThreshold(broker, meter, topic) if meter is not None and meter.thresholds_ask else None
+    return TopicThreshold(broker.limits, meter, topic) if meter is not None and meter.thresholds_ask else None
 
 
 def decide(
@@ -59,7 +61,17 @@ def rejection(engine: Engine, node_id: int, topic: bytes, now: float) -> Verdict
 
 def storage(engine: Engine, node_id: int, size: int, now: float) -> Verdict | None:
     """What the line of all producers says."""
-    return say(engine.broker(node_id).storage, size, now, Patience())
+    return say(engine.broker(node_id).limits.storage, size, now, Patience())
+
+
+def begin(made: Engine, *topics: str, node_id: int = 1) -> None:
+    """These topics' meters, and the broker's, begin with the very second at hand, not within it."""
+    for topic in topics:
+        made.broker(node_id).vouch(topic.encode())
+    ticks = made._ticks
+    for beginning in ticks._begun.values():
+        if beginning._second is None:
+            beginning.look(ticks._looked, ticks._seconds)
 
 
 def record(broker: BrokerMeters, topic: bytes, size: int) -> bool:
@@ -102,7 +114,7 @@ class Request:
             if limit is not None and (why is None or why.action == DELAY):
                 limit.take(self.size, self.messages, now)
             elif limit is not None:
-                limit.spare(self.size)
+                limit.spare(self.size, self.messages)
         self.meter.uncounted += self.size
         self.broker.total.uncounted += self.size
         if self.group is None:

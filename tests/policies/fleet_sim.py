@@ -17,21 +17,23 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from policies.fleet.demand import Demand
-from policies.fleet.lines import SHARED_BURST_S
-from policies.fleet.shares import FLOORS, IDLE, Dealer, Use, fair
-from policies.limits.bucket import Bucket
+from policies.fleet.demand import LOOK_S, Demand
+from policies.fleet.lines import FleetLine, OurParts
+from policies.fleet.shares import IDLE, Dealer, Part, Use, fair
+from policies.limits.line import MAX_WAIT_S
 from tests.policies import pip82
 
 KEY: Final = "limit"
 LIMIT: Final = 100.0
 TICK_S: Final = 0.05
-LOOK_S: Final = 0.25
 CYCLE_S: Final = 1.0
-LATENCY_S: Final = 0.3
+LATENCY_S: Final = 0.3  # at most
 LEASE_CYCLES: Final = 2  # so long after control's end workers keep their parts (gateway/data/share_reporter.py)
 EVERY: Final = 5  # cycles, after which also what didn't change is told
 CHANGE: Final = 0.1
+CHANGE_OF_LIMIT: Final = 0.02
+HURRY_CYCLES: Final = 0.2
+SETTLE_CYCLES: Final = 2
 BACKLOG_S: Final = 0.5  # of demand: what producers keep while they wait; then they slow down
 ALL: Final = 1000.0  # more than anybody can have: closed-loop producers
 PEACE_CYCLES: Final = 2  # after an event anything may happen for so long
@@ -59,41 +61,39 @@ def waves(low: float, high: float, period: float) -> Curve:
 
 
 class Worker:
-    """A bucket and producers that always have `demand` per second to send, in requests of `lump`."""
+    """Producers of one gateway that have `demand` per second to send together, in requests of `lump`: `connections`,
+    each of which is muted for as long as the line says.
+    """
 
-    def __init__(self, name: str, demand: Curve, lump: float, now: float) -> None:
+    def __init__(self, name: str, line: FleetLine, demand: Curve, lump: float, connections: int, now: float) -> None:
         self.name = name
+        self.line = line
         self.demand = demand
         self.lump = lump
-        self.bucket = Bucket(LIMIT, SHARED_BURST_S, 30.0, now)
         self.pending = 0.0
-        self.taken = 0.0  # since the last look
-        self.waited = False
-        self.measured = Demand()
         self.log: dict[int, float] = {}  # by tick
-        self.part = LIMIT
+        self._free_at = [now] * connections
+        self._denied: list[float | None] = [None] * connections
 
     def tick(self, tick: int, now: float) -> None:
         demand = self.demand(now)
         self.pending = min(self.pending + demand * TICK_S, max(demand * BACKLOG_S, 2 * self.lump if demand else 0.0))
         took = 0.0
-        while self.pending >= self.lump and self.bucket.level(now) >= 0.0:
-            self.bucket.take(self.lump, now)
-            self.pending -= self.lump
-            took += self.lump
-        self.waited = self.waited or self.pending >= self.lump
-        self.taken += took
+        while self.pending >= self.lump:
+            ready = [i for i, free_at in enumerate(self._free_at) if now >= free_at]
+            if not ready:
+                break
+            denied = self._denied[ready[0]]
+            answer = self.line.ask(self.lump, now, True, 0.0 if denied is None else now - denied)
+            if answer.admitted:
+                self._denied[ready[0]] = None
+                self.line.take(self.lump, now)
+                self.pending -= self.lump
+                took += self.lump
+            else:
+                self._denied[ready[0]] = now if denied is None else denied
+            self._free_at[ready[0]] = now + min(answer.wait, MAX_WAIT_S)
         self.log[tick] = took
-
-    def set_part(self, rate: float, now: float) -> None:
-        self.part = rate
-        self.bucket.set_rate(max(1e-3, rate), now)
-
-    def look(self, now: float) -> dict[str, Use]:
-        if self.taken or self.waited:
-            self.measured.note(KEY, self.taken, self.waited, now)
-        self.taken, self.waited = 0.0, False
-        return self.measured.uses(now)
 
     def rate(self, start: float, end: float) -> float:
         return sum(self.log.get(tick, 0.0) for tick in range(round(start / TICK_S), round(end / TICK_S))) / (
@@ -109,30 +109,24 @@ class Book:
     def __init__(self) -> None:
         self.own: Mapping[str, Use] = {}  # what this gateway has told them
         self._heard: dict[str, float] = {}
-        self._living: dict[str, int] = {}  # with their workers
+        self._living: set[str] = set()
         self._uses: dict[str, dict[str, tuple[Use, float]]] = {}
 
     @property
     def living(self) -> int:
         return len(self._living)
 
-    @property
-    def workers(self) -> int:
-        return sum(self._living.values())
-
-    def of(self, key: str) -> tuple[list[Use], list[int]]:
-        found = [(self._uses[peer][key][0], n) for peer, n in self._living.items() if key in self._uses[peer]]
-        return [use for use, _ in found], [workers for _, workers in found]
+    def of(self, key: str) -> list[Use]:
+        return [self._uses[peer][key][0] for peer in self._living if key in self._uses[peer]]
 
     def told(self, key: str) -> Use:
         return self.own.get(key, IDLE)
 
-    def hear(
-        self, peer: str, uses: Mapping[str, Use], workers: int = 1, now: float = 0.0, *, whole: bool = False
-    ) -> list[str] | None:
+    def hear(self, peer: str, uses: Mapping[str, Use], now: float = 0.0, *, whole: bool = False) -> list[str] | None:
         """Keys of which it takes something else now; None: it is new, or was thought dead."""
         is_known = peer in self._living
-        self._heard[peer], self._living[peer] = now, workers
+        self._heard[peer] = now
+        self._living.add(peer)
         known = self._uses.setdefault(peer, {})
         gone = [key for key in known if whole and key not in uses]
         changed = [key for key, use in uses.items() if (known[key][0] if key in known else IDLE) != use]
@@ -143,70 +137,86 @@ class Book:
         return [*changed, *gone] if is_known else None
 
     def lose(self, peer: str) -> None:
-        for book in (self._heard, self._living, self._uses):
+        self._living.discard(peer)
+        for book in (self._heard, self._uses):
             book.pop(peer, None)
 
     def expire(self, now: float) -> list[str]:
         """Peers that were silent for too long, and entries that should have been repeated: their keys."""
         changed: list[str] = []
         for peer in [peer for peer, at in self._heard.items() if now - at > FORGET_CYCLES * CYCLE_S]:
-            if self._living.pop(peer, None) is not None:
+            if peer in self._living:
+                self._living.discard(peer)
                 changed += self._uses[peer]
             if now - self._heard[peer] > PURGE_CYCLES * CYCLE_S:
                 self.lose(peer)
         for known in self._uses.values():
-            for key in [key for key, (_, at) in known.items() if now - at > (EVERY + FORGET_CYCLES) * CYCLE_S]:
+            for key in [key for key, (_, at) in known.items() if now - at > (2 * EVERY + FORGET_CYCLES) * CYCLE_S]:
                 del known[key]
                 changed.append(key)
         return changed
 
 
+def dealer(limit: float = LIMIT) -> tuple[Dealer, Book]:
+    """Of one gateway, which can be heard, and what it remembers of the others."""
+    book = Book()
+    made = Dealer(book)
+    made.thaw(0.0)
+    made.set_limits({KEY: limit})
+    return made, book
+
+
+def parts(uses: Sequence[Use], limit: float = LIMIT) -> list[float]:
+    """What each of so many gateways may take per second when they all know what all of them take."""
+    found = []
+    for at, own in enumerate(uses):
+        made, book = dealer(limit)
+        made.take_demand("worker", {KEY: own})
+        for number, use in enumerate(uses):
+            if number != at:
+                made.heard(book.hear(str(number), {KEY: use}))
+        found.append(made.share(KEY))
+    return found
+
+
 class Control(Protocol):
     """What deals this gateway's part out, by whichever algorithm."""
 
-    def look(self, workers: Sequence[Worker], now: float) -> None: ...
+    def look(self, gateway: Gateway, now: float) -> None: ...
     def publish(self, now: float) -> Mapping[str, Use]: ...
     def sent(self, uses: Mapping[str, Use]) -> None: ...
-    def hear(self, peer: str, uses: Mapping[str, Use], workers: int, now: float, whole: bool) -> bool: ...
+    def hear(self, peer: str, uses: Mapping[str, Use], now: float, whole: bool) -> bool: ...
     def set_limit(self, limit: float) -> None: ...
-    def lose_worker(self, name: str) -> None: ...
     def freeze(self, now: float) -> None: ...
 
 
 class Ours:
-    def __init__(self, limit: float, alone: bool, now: float, *, again: bool = False) -> None:
+    def __init__(self, limit: float, now: float, *, again: bool = False) -> None:
         """`again`: there are workers already, which have parts, or a floor, until they are told otherwise."""
         self.again = again
         self.book = Book()
-        self.fleet = Dealer(self.book, exchanges=not alone)
+        self.fleet = Dealer(self.book)
         self.uses: dict[str, Use] = {}
         self.set_limit(limit)
-        self.limit = limit
         self.joined = now
         self.listens = True
         self.known: set[str] = set()
         self.told_all: set[str] = set()
-        self.parted: set[str] = set()
 
-    def look(self, workers: Sequence[Worker], now: float) -> None:
+    def look(self, gateway: Gateway, now: float) -> None:
         # Who is new deals nothing before every peer has told all it takes: it would take what is theirs.
         knows = now >= self.joined + CYCLE_S + LATENCY_S and self.known <= self.told_all
         if self.listens and (knows or now >= self.joined + 4 * CYCLE_S):
             self.fleet.thaw(now)
             self.listens = False
-        for worker in workers:
-            self.fleet.add_worker(worker.name)
-            self.fleet.take_demand(worker.name, worker.look(now))
+        before = self.fleet.changes()
+        self.uses |= before
+        self.fleet.take_demand(gateway.name, gateway.measured(now))
         if self.fleet.frozen_at is None:
             self.fleet.heard(self.book.expire(now))
         told = self.fleet.deal(now)
-        for worker in workers:
-            part = told.get(worker.name, {}).get(KEY)
-            if part is not None:
-                worker.set_part(part.rate, now)
-                self.parted.add(worker.name)
-            elif worker.name not in self.parted and not (self.again and self.listens):
-                worker.set_part(self.limit / self.fleet.members, now)
+        if told or not (self.again and self.listens):
+            gateway.parts.tell(told, self.fleet.gateways, SETTLE_CYCLES * CYCLE_S, now)
 
     def publish(self, now: float) -> Mapping[str, Use]:
         self.uses |= self.fleet.changes()
@@ -216,21 +226,16 @@ class Ours:
         self.book.own = uses
         self.fleet.published([KEY])
 
-    def hear(self, peer: str, uses: Mapping[str, Use], workers: int, now: float, whole: bool) -> bool:
+    def hear(self, peer: str, uses: Mapping[str, Use], now: float, whole: bool) -> bool:
         is_new = peer not in self.known
         self.known.add(peer)
         if whole:
             self.told_all.add(peer)
-        self.fleet.heard(self.book.hear(peer, uses, workers, now, whole=whole))
+        self.fleet.heard(self.book.hear(peer, uses, now, whole=whole))
         return is_new
 
     def set_limit(self, limit: float) -> None:
-        self.limit = limit
         self.fleet.set_limits({KEY: limit})
-
-    def lose_worker(self, name: str) -> None:
-        self.fleet.forget_worker(name)
-        self.parted.discard(name)
 
     def freeze(self, now: float) -> None:
         self.fleet.freeze(now)
@@ -247,13 +252,11 @@ class Seed:
         self.usage = 0.0
         self.part = limit
 
-    def look(self, workers: Sequence[Worker], now: float) -> None:
-        (worker,) = workers
-        uses = worker.look(now)
+    def look(self, gateway: Gateway, now: float) -> None:
+        uses = gateway.measured(now)
         if KEY in uses:
             self.usage = uses[KEY].rate
-        if worker.part != self.part:
-            worker.set_part(self.part, now)
+        gateway.parts.tell({KEY: Part(self.part, self.part)}, 2, SETTLE_CYCLES * CYCLE_S, now)
 
     def publish(self, now: float) -> Mapping[str, Use]:
         for peer in [peer for peer, then in self.heard.items() if now - then > FORGET_CYCLES * CYCLE_S]:
@@ -266,7 +269,7 @@ class Seed:
     def sent(self, uses: Mapping[str, Use]) -> None:
         pass
 
-    def hear(self, peer: str, uses: Mapping[str, Use], workers: int, now: float, whole: bool) -> bool:
+    def hear(self, peer: str, uses: Mapping[str, Use], now: float, whole: bool) -> bool:
         is_new = peer not in self.heard
         self.heard[peer] = now
         if KEY in uses:
@@ -278,40 +281,47 @@ class Seed:
     def set_limit(self, limit: float) -> None:
         self.limit = limit
 
-    def lose_worker(self, name: str) -> None:
-        pass
-
     def freeze(self, now: float) -> None:
         pass
 
 
 class Gateway:
-    def __init__(self, name: str, control: Control, phase: float) -> None:
+    """One line, as all workers of a gateway share it, and what it is told."""
+
+    def __init__(self, name: str, control: Control, limit: float, phase: float, now: float) -> None:
         self.name = name
         self.control = control
         self.phase = phase
+        self.parts = OurParts()
+        self.line = FleetLine(self.parts, KEY, limit, 1.0, now)
+        self.demand = Demand()
         self.workers: list[Worker] = []
         self.told: dict[str, Use] = {}
         self.told_at = -EVERY
+        self.said_at = -CYCLE_S
         self.cycle = 0
         self.tells_all = True
         self.lost_at: float | None = None  # when its control died
         self.boot = name
 
+    def measured(self, now: float) -> dict[str, Use]:
+        self.demand.note_line(self.line, now)
+        return self.demand.uses(now)
+
     def restart(self, control: Control, boot: str) -> None:
         """Another control, which knows nothing; others take it for somebody new."""
         self.control, self.boot, self.lost_at = control, boot, None
         self.told, self.told_at, self.tells_all = {}, -EVERY, True
-        for worker in self.workers:
-            worker.measured.forget()
+        self.demand.forget()
 
-    def message(self, now: float) -> tuple[dict[str, Use], bool]:
+    def message(self, now: float, *, is_turn: bool = True) -> tuple[dict[str, Use], bool]:
         """What changed by a tenth, turned hungry or content, ended, or wasn't told for EVERY cycles."""
-        self.cycle += 1
+        self.cycle += is_turn
+        self.said_at = now
         uses = self.control.publish(now)
         whole, self.tells_all = self.tells_all, False
         due = whole or self.cycle - self.told_at >= EVERY
-        news = {key: use for key, use in uses.items() if due or self._is_news(use, self.told.get(key))}
+        news = {key: use for key, use in uses.items() if due or self.is_news(use, self.told.get(key))}
         news |= {key: Use(0.0) for key in self.told if key not in uses}
         if due:
             self.told_at = self.cycle
@@ -319,13 +329,20 @@ class Gateway:
         self.control.sent(self.told)
         return news, whole
 
-    def _is_news(self, use: Use, told: Use | None) -> bool:
+    def is_news(self, use: Use, told: Use | None) -> bool:
         return (
             told is None
             or use.hungry != told.hungry
             or abs(use.weight - told.weight) > CHANGE / 2 * told.weight
             or abs(use.rate - told.rate) > CHANGE * told.rate
+            or abs(use.rate - told.rate) > CHANGE_OF_LIMIT * self.line.limit
         )
+
+    @property
+    def hurries(self) -> bool:
+        """Whether somebody began or ended to want more since it was told."""
+        use, told = self.control.publish(0.0).get(KEY, IDLE), self.told.get(KEY, IDLE)
+        return use.hungry != told.hungry or use.is_idle != told.is_idle
 
 
 class World:
@@ -353,7 +370,7 @@ class World:
         self.parts: list[tuple[float, dict[str, float]]] = []
         self.tick = 0
         self._order = count()
-        self._mail: list[tuple[float, int, str, str, dict[str, Use], int, bool]] = []
+        self._mail: list[tuple[float, int, str, str, dict[str, Use], bool]] = []
         self._heard: dict[tuple[str, str], int] = {}
 
     @property
@@ -366,21 +383,23 @@ class World:
         self.demands.append((self.now, {w.name: w.demand for g in self.gateways.values() for w in g.workers}))
         self.limits.append((self.now, self.limit))
 
-    def join(self, name: str, *demands: float | Curve, lump: float = 0.1) -> Gateway:
+    def join(self, name: str, *demands: float | Curve, lump: float = 0.1, connections: int = 1) -> Gateway:
         control: Control
         if self.algorithm == "ours":
-            control = Ours(self.limit, False, self.now)
+            control = Ours(self.limit, self.now)
         else:
             control = Seed(self.limit, self.algorithm, self.now)
-        gateway = self.gateways[name] = Gateway(name, control, self.rng.random() * CYCLE_S)
+        gateway = self.gateways[name] = Gateway(name, control, self.limit, self.rng.random() * CYCLE_S, self.now)
         for demand in demands:
-            self.add(name, demand, lump)
+            self.add(name, demand, lump, connections)
         self.event()
         return gateway
 
-    def add(self, name: str, demand: float | Curve, lump: float = 0.1) -> None:
+    def add(self, name: str, demand: float | Curve, lump: float = 0.1, connections: int = 1) -> None:
         gateway = self.gateways[name]
-        made = Worker(f"{name}{len(gateway.workers)}", demand if callable(demand) else steady(demand), lump, self.now)
+        curve = demand if callable(demand) else steady(demand)
+        number = len(gateway.workers)
+        made = Worker(f"{name}{number}", gateway.line, curve, lump, connections, self.now)
         gateway.workers.append(made)
         self.everybody.append(made)
         self.event()
@@ -390,11 +409,6 @@ class World:
         del self.gateways[name]
         self.event()
 
-    def kill_worker(self, name: str) -> None:
-        gateway = self.gateways[name]
-        gateway.control.lose_worker(gateway.workers.pop().name)
-        self.event()
-
     def kill_control(self, name: str) -> None:
         """Its workers go on; peers hear nothing any more."""
         self.gateways[name].lost_at = self.now
@@ -402,7 +416,7 @@ class World:
 
     def start_control(self, name: str) -> None:
         gateway = self.gateways[name]
-        gateway.restart(Ours(self.limit, False, self.now, again=True), f"{gateway.boot}'")
+        gateway.restart(Ours(self.limit, self.now, again=True), f"{gateway.boot}'")
         self.event()
 
     def want(self, name: str, demand: float | Curve, worker: int = 0) -> None:
@@ -413,6 +427,7 @@ class World:
         self.limit = limit
         for gateway in self.gateways.values():
             gateway.control.set_limit(limit)
+            gateway.line.set_limit(limit, 1.0, self.now)
         self.event()
 
     def run(self, seconds: float) -> World:
@@ -423,23 +438,27 @@ class World:
     def _step(self) -> None:
         now = self.now
         while self._mail and self._mail[0][0] <= now:
-            _, order, sender, to, uses, workers, whole = heapq.heappop(self._mail)
+            _, order, sender, to, uses, whole = heapq.heappop(self._mail)
             is_old = order < self._heard.get((sender, to), 0)  # overtaken by a later one: dropped
             if to in self.gateways and self.gateways[to].lost_at is None and not is_old:
                 self._heard[sender, to] = order
-                self.gateways[to].tells_all |= self.gateways[to].control.hear(sender, uses, workers, now, whole)
+                self.gateways[to].tells_all |= self.gateways[to].control.hear(sender, uses, now, whole)
         for gateway in self.gateways.values():
             if gateway.lost_at is not None:
                 if now - gateway.lost_at >= LEASE_CYCLES * CYCLE_S:
-                    for worker in gateway.workers:
-                        worker.set_part(FLOORS * self.limit / len(self.everybody), now)
+                    gateway.parts.lose(now)
                 continue
             if self._is_due(gateway, LOOK_S):
-                gateway.control.look(gateway.workers, now)
-            if self._is_due(gateway, CYCLE_S) and self.exchange:
+                gateway.control.look(gateway, now)
+            if not self.exchange:
+                continue
+            if self._is_due(gateway, CYCLE_S):
                 self._send(gateway, now)
+            elif self.algorithm == "ours" and now - gateway.said_at >= HURRY_CYCLES * CYCLE_S and gateway.hurries:
+                self._send(gateway, now, is_turn=False)
         if self.tick % round(LOOK_S / TICK_S) == 0:
-            self.parts.append((now, {w.name: w.part for g in self.gateways.values() for w in g.workers}))
+            rates = {g: g.line.bucket.rate / max(1, len(g.workers)) for g in self.gateways.values()}
+            self.parts.append((now, {w.name: rates[g] for g in self.gateways.values() for w in g.workers}))
         for gateway in self.gateways.values():
             for worker in gateway.workers:
                 worker.tick(self.tick, now)
@@ -449,12 +468,12 @@ class World:
         ticks = round(every / TICK_S)
         return self.tick % ticks == int(gateway.phase / TICK_S) % ticks
 
-    def _send(self, gateway: Gateway, now: float) -> None:
-        uses, whole = gateway.message(now)
+    def _send(self, gateway: Gateway, now: float, *, is_turn: bool = True) -> None:
+        uses, whole = gateway.message(now, is_turn=is_turn)
         for peer in self.gateways:
             if peer != gateway.name and self.rng.random() >= self.lost:
                 delay = self.rng.random() * LATENCY_S + (2 * CYCLE_S if self.rng.random() < self.late else 0.0)
-                mail = (now + delay, next(self._order), gateway.boot, peer, uses, len(gateway.workers), whole)
+                mail = (now + delay, next(self._order), gateway.boot, peer, uses, whole)
                 heapq.heappush(self._mail, mail)
 
     # --- what came of it ---

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from policies.engine import Engine
+from policies.fleet.page import Page
 from policies.groups.finder import Finder
 from policies.groups.lines import GroupLimits
 from policies.thresholds.pacing import PACE_S
@@ -25,8 +26,10 @@ def finder(
     return Finder(PATTERN, principal_pattern, tenants or {}, namespaces or {})
 
 
-def engine_with(limits: Mapping[str, GroupLimits], tenants: Mapping[str, str], now: float = 0.0) -> Engine:
-    engine = Engine(now)
+def engine_with(
+    limits: Mapping[str, GroupLimits], tenants: Mapping[str, str], now: float = 0.0, page: Page | None = None
+) -> Engine:
+    engine = Engine(now, page=page)
     engine.set_groups(limits, finder(tenants), now)
     return engine
 

@@ -123,7 +123,7 @@ def play(workers: list[Worker], start: float, seconds: float, exchange_s: float 
 
 def _tell_others(workers: list[Worker]) -> None:
     for worker in workers:
-        rate, topics = 0.0, defaultdict(float)
+        rate, topics = 0.0, defaultdict[bytes, float](float)
         for other in workers:
             if other is not worker:
                 broker = other.engine.broker(1)

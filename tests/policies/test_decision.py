@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.decision import STRICTNESS, Decision, Limit, Limits, Patience, admit, decide, strictest
+from policies.decision import ALL, STRICTNESS, Decision, Limit, Limits, Patience, admit, decide, give_back, strictest
 from policies.verdict import DELAY, HOLD, PROTECTED_TOPIC, REJECT, Verdict
 
 Part = tuple[bytes, int, int, int]
@@ -15,7 +17,7 @@ PARTS: list[Part] = [(b"a", 0, 10, 1), (b"a", 1, 20, 2), (b"b", 0, 5, 1)]
 KEYS = [part[:2] for part in PARTS]
 
 
-class Told(Limit):
+class StubLimit(Limit):
     """Says what it was made with, and keeps what it was asked and charged."""
 
     def __init__(self, why: Verdict | None = None, *, observes: bool = False) -> None:
@@ -23,7 +25,8 @@ class Told(Limit):
         self.observes = observes
         self.asked: list[tuple[int, int]] = []
         self.taken: list[tuple[int, int]] = []
-        self.spared: list[int] = []
+        self.spared: list[tuple[int, int]] = []
+        self.given_back: list[tuple[int, int]] = []
 
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
         self.asked.append((size, messages))
@@ -32,24 +35,25 @@ class Told(Limit):
     def take(self, size: int, messages: int, now: float) -> None:
         self.taken.append((size, messages))
 
-    def spare(self, size: int) -> None:
-        self.spared.append(size)
+    def spare(self, size: int, messages: int) -> None:
+        self.spared.append((size, messages))
+
+    def give_back(self, size: int, messages: int) -> None:
+        self.given_back.append((size, messages))
 
 
 def said(action: str, throttle_ms: int, observed_only: bool = False, reason: str = "r") -> Verdict:
     return Verdict(action, reason, throttle_ms, "", observed_only=observed_only)
 
 
-def decided(
-    *limits: Limits, parts: list[Part] = PARTS, observes: bool = False, one_fate: bool = False
-) -> Decision[Part]:
+def decided(*limits: Limits, parts: list[Part] = PARTS, **how: Any) -> Decision[Part]:
     """One of `limits` for each part; the last one for the rest."""
     under = {part[:2]: limits[min(at, len(limits) - 1)] for at, part in enumerate(parts)}
-    return decide(parts, under, Patience(), 0.0, observes=observes, one_fate=one_fate)
+    return decide(parts, under, Patience(), 0.0, **how)
 
 
 def test_each_limit_is_asked_once_about_all_that_comes_under_it_and_nothing_is_taken() -> None:
-    whole, topic, other = Told(), Told(), Told()
+    whole, topic, other = StubLimit(), StubLimit(), StubLimit()
     of_a, of_b = Limits(quota=whole, threshold=topic), Limits(quota=whole, threshold=other)
     found = decided(of_a, of_a, of_b)
     assert (found.refused, found.delay_ms, found.notes) == ({}, 0, [])
@@ -58,37 +62,67 @@ def test_each_limit_is_asked_once_about_all_that_comes_under_it_and_nothing_is_t
 
 
 def test_every_limit_is_charged_for_what_passes() -> None:
-    whole, topic = Told(), Told(said(DELAY, 5))
+    whole, topic = StubLimit(), StubLimit(said(DELAY, 5))
     found = decided(Limits(quota=whole, threshold=topic), Limits(quota=whole, threshold=topic), Limits(quota=whole))
     admit(found, PARTS[1:], 0.0)
     assert (whole.taken, topic.taken) == ([(25, 3)], [(20, 2)])
 
 
-def test_what_one_limit_refuses_passes_nowhere_and_the_rest_does() -> None:
+def test_bytes_that_one_limit_refuses_pass_nowhere_and_the_rest_does() -> None:
     no = said(REJECT, 7)
-    found = decided(Limits(threshold=Told(no)), Limits(), Limits(threshold=Told(said(DELAY, 9))))
+    found = decided(Limits(threshold=StubLimit(no)), Limits(), Limits(threshold=StubLimit(said(DELAY, 9))))
     assert found.refused == {KEYS[0]: no}
     assert found.delay_ms == 9
     assert found.notes == [(PARTS[2], "delayed", "r", 9)]
 
 
 def test_a_limit_that_only_observes_refuses_nothing_and_does_not_charge_what_it_would_have_refused() -> None:
-    observes, other = Told(said(REJECT, 7), observes=True), Told()
+    observes, other = StubLimit(said(REJECT, 7), observes=True), StubLimit()
     found = decided(Limits(quota=other, group=observes))
     assert found.refused == {}
     assert {note[1:] for note in found.notes} == {("would_reject", "r", 7)}
     admit(found, PARTS, 0.0)
-    assert (observes.taken, observes.spared, other.taken) == ([], [35], [(35, 4)])
+    assert (observes.taken, observes.spared, other.taken) == ([], [(35, 4)], [(35, 4)])
 
 
-def test_where_nothing_is_enforced_all_is_noted_and_passes() -> None:
-    found = decided(Limits(group=Told(said(REJECT, 7)), threshold=Told(said(DELAY, 9))), observes=True)
+def test_each_limit_has_back_what_it_was_charged_for_a_part() -> None:
+    charged, observes, elsewhere = StubLimit(said(DELAY, 5)), StubLimit(said(REJECT, 7), observes=True), StubLimit()
+    found = decided(Limits(quota=charged, group=observes), Limits(quota=charged), Limits(threshold=elsewhere))
+    admit(found, PARTS, 0.0)
+    give_back(found, PARTS[0])
+    assert (charged.given_back, observes.given_back, elsewhere.given_back) == ([(10, 1)], [], [])
+    assert observes.spared == [(10, 1), (-10, -1)]
+    give_back(found, (b"not in the request", 0, 1, 1))
+
+
+def test_of_the_policies_only_those_are_enforced_that_are_for_this_client() -> None:
+    delays = StubLimit(said(DELAY, 9))
+    limits = Limits(quota=delays, group=StubLimit(said(REJECT, 7)), threshold=StubLimit(said(REJECT, 8, reason="t")))
+    found = decided(limits, observed={"quota", "group"})
+    assert {why.reason for why in found.refused.values()} == {"t"}
+    found = decided(limits, observed={"group", "threshold"})
+    assert (found.refused, found.delay_ms) == ({}, 9)
+
+
+def test_a_limit_that_only_observes_is_not_charged_for_what_would_not_have_been_sent_yet() -> None:
+    """Or clients for which it is enforced would pay for those that don't wait."""
+    quiet, delays, enforced = StubLimit(), StubLimit(said(DELAY, 9)), StubLimit()
+    limits = Limits(quota=quiet, group=delays, threshold=enforced)
+    observed = {"quota", "group"}
+    for would_wait in (False, True):
+        admit(decided(limits, observed=observed, would_wait=would_wait), PARTS, 0.0)
+    assert (quiet.taken, delays.taken, enforced.taken) == ([(35, 4)], [(35, 4)], [(35, 4), (35, 4)])
+    assert (quiet.spared, delays.spared, enforced.spared) == ([(35, 4)], [(35, 4)], [])
+
+
+def test_with_nothing_enforced_all_is_noted_and_passes() -> None:
+    found = decided(Limits(group=StubLimit(said(REJECT, 7)), threshold=StubLimit(said(DELAY, 9))), observed=ALL)
     assert (found.refused, found.delay_ms) == ({}, 0)
     assert {note[1:] for note in found.notes} == {("would_reject", "r", 7)}
 
 
 def test_of_equally_strict_limits_the_one_that_is_asked_first_counts() -> None:
-    limits = {kind: Told(said(REJECT, 7, reason=kind)) for kind in Limits._fields}
+    limits = {kind: StubLimit(said(REJECT, 7, reason=kind)) for kind in Limits._fields}
     for kind in list(limits):
         assert {why.reason for why in decided(Limits(**limits)).refused.values()} == {kind}
         del limits[kind]
@@ -96,8 +130,8 @@ def test_of_equally_strict_limits_the_one_that_is_asked_first_counts() -> None:
 
 def test_a_limit_that_refused_is_charged_for_what_is_forwarded_all_the_same_and_spared_where_it_observes() -> None:
     for observes in (False, True):
-        limit = Told(said(REJECT, 7))
-        found = decide(PARTS, dict.fromkeys(KEYS, Limits(threshold=limit)), Patience(), 0.0, observes=observes)
+        limit = StubLimit(said(REJECT, 7))
+        found = decided(Limits(threshold=limit), observed=ALL if observes else ())
         admit(found, PARTS, 0.0)
         assert bool(limit.taken) is not observes
         assert bool(limit.spared) is observes
@@ -111,7 +145,7 @@ def test_a_partition_that_is_under_no_limit_passes() -> None:
 
 def test_one_fate_is_that_of_a_refused_partition_and_for_good_if_one_is_refused_for_good() -> None:
     no, never = said(REJECT, 7), said(REJECT, 0, reason=PROTECTED_TOPIC)
-    limits = Limits(), Limits(threshold=Told(no)), Limits()
+    limits = Limits(), Limits(threshold=StubLimit(no)), Limits()
     assert decided(*limits, one_fate=True).refused == dict.fromkeys(KEYS, no)
     assert decided(*limits).refused == {KEYS[1]: no}
     under = dict(zip(KEYS, limits, strict=True))
@@ -126,13 +160,13 @@ verdicts = st.none() | st.builds(said, st.sampled_from(list(STRICTNESS)), st.int
 def test_each_partition_gets_the_strictest_of_what_its_own_limits_say(
     told: list[tuple[Verdict | None, Verdict | None, Verdict | None]],
 ) -> None:
-    found = decided(*(Limits(Told(one), Told(two), Told(three)) for one, two, three in told))
+    found = decided(*(Limits(StubLimit(one), StubLimit(two), StubLimit(three)) for one, two, three in told))
     for part, said_here in zip(PARTS, told, strict=True):
         why = strictest(said_here)
         assert found.refused.get(part[:2]) == (None if why is None or why.observed_only or why.action == DELAY else why)
 
 
-def test_where_no_policy_says_anything_there_is_no_verdict() -> None:
+def test_without_a_word_of_any_policy_there_is_no_verdict() -> None:
     assert strictest([]) is None
     assert strictest([None, None]) is None
 

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.duplicates import Acknowledged
+from policies import duplicates
+from tests.variants import COMPILED, PURE, module
 
 T = b"clicks"
 BATCHES = 5  # what a broker keeps
+Acknowledged = duplicates.Acknowledged
+
+
+@pytest.fixture(scope="module", params=[PURE, COMPILED], autouse=True)
+def variant(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compiled or not; all tests hold for both."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{__name__}.Acknowledged", module("policies.duplicates", request.param).Acknowledged)
+        yield
 
 
 def test_a_batch_acknowledged_at_the_same_offset_again_is_a_duplicate() -> None:
@@ -68,7 +79,7 @@ def test_sequences_wrap() -> None:
     assert acknowledged.seen(7, 0, T, 0, 2**31 - 2, 100) is True
 
 
-def test_memory_is_bounded_and_who_is_in_use_stays() -> None:
+def test_memory_is_bounded_and_entries_in_use_stay() -> None:
     acknowledged = Acknowledged(generation=100)
     for pid in range(10_000):
         acknowledged.seen(pid, 0, T, 0, 0, pid)
@@ -119,3 +130,41 @@ def test_a_client_that_sends_again_over_another_worker_or_gateway_is_counted_as_
     assert here.seen(7, 0, T, 0, 10, 100) is False
     assert there.seen(7, 0, T, 0, 10, 100) is False
     assert here.seen(7, 0, T, 0, 10, 100) is True  # over this one it is told apart, on whichever connection
+
+
+# --- whole requests ---------------------------------------------------------------------------------------------------
+
+Part = tuple[bytes, int, int, int, int, int, int, int]
+
+
+def part(pid: int, topic: bytes, index: int, seq: int) -> Part:
+    return topic, index, 100, 1, pid, 0, seq, 0
+
+
+parts = st.builds(part, st.integers(-1, 2), st.sampled_from([b"a", b"b", b"c"]), st.integers(0, 3), st.integers(0, 9))
+requests = st.lists(st.lists(st.tuples(parts, st.integers(0, 3)), max_size=12), max_size=12)
+
+
+@given(requests, st.integers(1, 20))
+def test_a_request_is_the_same_as_its_partitions_one_by_one(
+    requests: list[list[tuple[Part, int]]], generation: int
+) -> None:
+    names = {b"c": b"a"}  # two ids of one name
+    together, single = Acknowledged(generation), duplicates.Acknowledged(generation)
+    for request in requests:
+        found = together.seen_of([part for part, _ in request], [offset for _, offset in request], names)
+        expected = [
+            single.seen(part[4], part[5], names.get(part[0], part[0]), part[1], part[6], offset)
+            for part, offset in request
+        ]
+        assert found == [place for place, seen in enumerate(expected) if seen]
+        assert len(together) == len(single)
+
+
+def test_a_wide_request_outgrows_the_memory_that_is_there() -> None:
+    acknowledged = Acknowledged()
+    for seq in range(2 * BATCHES):
+        wide = [part(7, T, index, seq) for index in range(1000)]
+        assert acknowledged.seen_of(wide, [seq] * 1000, {}) == []
+        assert acknowledged.seen_of(wide, [seq] * 1000, {}) == list(range(1000))
+    assert len(acknowledged) == 1000

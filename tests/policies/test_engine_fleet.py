@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from policies.engine import Engine
+from policies.fleet import page as page_module
 from policies.fleet.keys import total_key
+from policies.fleet.page import Page
 from policies.fleet.shares import Part
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_meters import Others
+from policies.thresholds.pacing import Pacer
 from policies.verdict import DELAY, STORAGE_THROTTLE
 from tests.policies.asking import decide, record, rejection, storage
 from tests.policies.pacing_play import Connection, Loop
+from tests.policies.pages import pages
 
 TOTAL = total_key(1)
 TOPIC = b"clicks"
@@ -61,7 +65,7 @@ def test_others_hold_at_ticks_and_for_topics_and_brokers_that_come_later() -> No
     assert engine.broker(2).topics[TOPIC].over
 
 
-def test_the_client_is_told_everybodys_rates() -> None:
+def test_the_client_is_told_all_clients_rates() -> None:
     engine = rejecting(400.0, Others(700.0, {TOPIC: 200.0}))
     text = rejection(engine, 1, TOPIC, TICK_S).text
     assert "600.0 B/s of 500.0 B/s" in text
@@ -74,15 +78,17 @@ def test_own_rates_are_told_as_ours() -> None:
     assert rates[0].topics[0].rate in (0.0, 400.0)
 
 
-def delaying(members: int = 2, each: float = 50_000.0) -> Engine:
-    engine = Engine(0.0)
-    engine.fleet.tell({}, members, 2.0, 0.0)
+def delaying(gateways: int = 2, each: float = 50_000.0, page: Page | None = None) -> Engine:
+    """In a fleet of so many gateways, one of whose workers this is."""
+    engine = Engine(0.0, page=page)
+    engine.fleet.tell({}, gateways, 2.0, 0.0)
+    engine.set_others({}, gateways)
     engine.set_policy(100_000.0, {"a": each, "b": each}, on_exceed="delay")
     engine.set_topics(1, ["a", "b", "new"])
     return engine
 
 
-def test_where_thresholds_delay_our_part_of_the_total_holds() -> None:
+def test_when_thresholds_delay_our_part_of_the_total_holds() -> None:
     engine = delaying(each=10_000.0)
     loop = Loop(engine, [Connection("a", 5000), Connection("b", 5000)])
     loop.run(20.0)
@@ -97,25 +103,12 @@ def test_where_thresholds_delay_our_part_of_the_total_holds() -> None:
     assert loop.rate(42.0, 60.0) == pytest.approx(30_000, rel=0.05)
 
 
-def test_a_topics_threshold_is_ours_in_proportion_to_our_part_of_its_traffic() -> None:
-    engine = delaying(members=4)
-    broker = engine.broker(1)
-    for name, size in ((b"a", 60_000), (b"b", 20_000), (b"new", 0)):
-        broker.add_topic(name).uncounted += size * round(TICK_S)
-    engine.tick(TICK_S)
-    engine.set_others({1: Others(90_000.0, {b"a": 20_000.0, b"b": 180_000.0})})
-    assert [broker.topics[name].portion for name in (b"a", b"b", b"new")] == [0.75, 0.25, 0.25]
-    engine.fleet.tell({}, 1, 2.0, TICK_S)
-    engine.set_others({})
-    assert broker.topics[b"a"].portion == 1.0
-
-
-def test_of_two_workers_with_their_parts_of_a_total_the_topics_get_their_thresholds() -> None:
+def test_of_two_gateways_with_their_parts_of_a_total_the_topics_get_their_thresholds() -> None:
     """Half of `a` comes here; `b` only here. `a` is within its threshold, so all that waits is `b`."""
     engine = delaying()
     engine.fleet.tell({TOTAL: Part(75_000.0, 50_000.0)}, 2, 2.0, 0.0)
     engine.retune(0.0)
-    engine.set_others({1: Others(25_000.0, {b"a": 25_000.0})})
+    engine.set_others({1: Others(25_000.0, {b"a": 25_000.0})}, 2)
     a, b = Connection("a", 2500), Connection("b", 5000)
     loop = Loop(engine, [a, b])
     loop.run(60.0)
@@ -128,7 +121,7 @@ def test_the_line_of_all_producers_has_our_part_times_the_storage_factor() -> No
     engine.set_policy(1000.0, {})
     engine.fleet.tell({TOTAL: Part(600.0, 300.0)}, 2, 2.0, 0.0)
     engine.set_storage(0.5, "broker 1 volume /data", 0.0)
-    storage_limit = engine.broker(1).storage
+    storage_limit = engine.broker(1).limits.storage
     assert storage_limit is not None
     line = storage_limit.line
     assert line.bucket.rate == 300
@@ -140,33 +133,18 @@ def test_the_line_of_all_producers_has_our_part_times_the_storage_factor() -> No
     assert (why.action, why.reason, why.throttle_ms) == (DELAY, STORAGE_THROTTLE, 2000)  # provisional: not 3 s
 
 
-def test_who_waits_for_our_part_of_a_total_makes_it_hungry() -> None:
-    engine = delaying()
-    broker = engine.broker(1)
-    broker.add_topic(b"a")
-    assert not broker.take_hunger(0.0)
-    for _ in range(3):
-        if (why := decide(engine, 1, b"a", 50_000, 0.0)) is None or why.action == DELAY:
-            record(broker, b"a", 0)
-            broker.topics[b"a"].uncounted += 50_000
-            broker.total.uncounted += 50_000
-    assert broker.take_hunger(0.0)
-    assert broker.take_hunger(1.0)  # still in debt
-    assert not broker.take_hunger(30.0)
-
-
-def test_a_total_that_became_busy_just_now_lets_nobody_wait_for_long() -> None:
-    engine = delaying(members=10)
+def test_a_total_that_became_busy_just_now_lets_no_client_wait_for_long() -> None:
+    engine = delaying(10)
     why = decide(engine, 1, b"a", 0, 0.0)
     assert why is None
     engine.broker(1).add_topic(b"a")
     why = decide(engine, 1, b"a", 90_000, 0.0)
     assert why is not None
     assert why.throttle_ms == 2000
-    assert engine.broker(1).strategy.delays
+    assert engine.broker(1).limits.strategy.delays
 
 
-def test_what_a_broker_got_is_counted_over_ticks() -> None:
+def test_the_bytes_a_broker_got_are_counted_over_ticks() -> None:
     engine = Engine(0.0)
     broker = engine.broker(1)
     for tick in range(1, 4):
@@ -174,3 +152,57 @@ def test_what_a_broker_got_is_counted_over_ticks() -> None:
         engine.tick(tick * TICK_S)
         record(broker, b"a", 1)
     assert broker.taken == 33
+
+
+# --- several workers of one gateway -----------------------------------------------------------------------------------
+
+
+def test_the_workers_of_a_gateway_share_its_part_of_a_total() -> None:
+    """One of them has taken what the other one's clients wait for."""
+    one, two = (delaying(1, page=page) for page in pages(2))
+    for engine in (one, two):
+        engine.set_others({}, 2)
+        engine.broker(1).add_topic(b"a")
+        decide(engine, 1, b"a", 0, 10.0)
+    one.broker(1).topics[b"a"].uncounted += 200_000
+    one.broker(1).total.uncounted += 200_000
+    decide(one, 1, b"a", 0, 10.0)
+    why = decide(two, 1, b"a", 100_000, 11.0)
+    assert why is not None
+    assert why.action == DELAY
+    assert why.throttle_ms in {2000, 2001}, "two workers' times are never the same one: the last digit is another one"
+    assert two.broker(1).limits.is_hungry(11.0)
+
+
+def test_the_line_of_all_producers_is_one_of_all_workers_and_not_the_one_of_topics_above_their_thresholds() -> None:
+    engines = [Engine(0.0, page=page) for page in pages(2)]
+    for engine in engines:
+        engine.set_policy(1000.0, {}, on_exceed="delay")
+        engine.set_storage(0.5, "broker 1 volume /data", 0.0)
+    one, two = (engine.broker(1).limits.storage for engine in engines)
+    assert one is not None
+    assert two is not None
+    one.line.take(2000, 10.0)
+    assert two.line.wait(10.0) == 3.0
+    pacer = engines[0].broker(1).limits.strategy
+    assert isinstance(pacer, Pacer)
+    assert pacer.bucket.level(10.0) >= 0.0
+    engines[1].set_storage(1.0, "", 10.0)
+    engines[1].set_storage(0.25, "broker 1 volume /data", 10.0)
+    again = engines[1].broker(1).limits.storage
+    assert again is not None
+    assert again.line.wait(10.0) == 6.0, "who begins later finds what is owed"
+
+
+def test_without_room_in_the_page_each_worker_has_an_even_part_of_a_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "ROWS", 1)
+    many = pages(2)
+    held = many[0].row("one that takes all the room")
+    assert held is not None
+    engine = delaying(1, page=many[0])
+    pacer = engine.broker(1).limits.strategy
+    assert isinstance(pacer, Pacer)
+    assert pacer.bucket.rate == 50_000
+    engine.set_policy(60_000.0, {}, on_exceed="delay")
+    engine.retune(1.0)
+    assert pacer.bucket.rate == 30_000

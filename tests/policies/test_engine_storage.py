@@ -22,6 +22,7 @@ def engine(factor: float = 0.5, total: float | None = 1000.0, *, mode: str = "en
     return made
 
 
+@pytest.mark.seed("DISK.10", "035.2")
 def test_every_threshold_is_multiplied() -> None:
     (broker,) = engine(0.25).rates()
     made = engine(0.25).broker(1)
@@ -34,23 +35,23 @@ def test_thresholds_that_use_up_their_total_still_may_when_multiplied() -> None:
     one = Engine(0.0)
     one.set_policy(0.3, {"a": 0.1, "b": 0.19999999999999998})
     one.set_storage(0.7, WHY, 0.0)
-    assert one.broker(1).threshold == pytest.approx(0.21)
+    assert one.broker(1).limits.total == pytest.approx(0.21)
 
 
-def test_a_factor_of_1_asks_nobody() -> None:
+def test_a_factor_of_1_asks_no_limit() -> None:
     one = engine(1.0)
     assert not one.guards_storage
     assert one.pause is None
-    assert one.broker(1).storage is None
+    assert one.broker(1).limits.storage is None
     assert storage(one, 1, 10**9, 0.0) is None
 
 
 def test_a_changed_policy_keeps_the_factor_and_a_changed_factor_the_policy() -> None:
     one = engine(0.5)
     one.set_policy(2000.0, {"clicks": 600.0})
-    assert one.broker(1).threshold == 1000.0
+    assert one.broker(1).limits.total == 1000.0
     one.set_storage(1.0, "", 1.0)
-    assert one.broker(1).threshold == 2000.0
+    assert one.broker(1).limits.total == 2000.0
     assert one.broker(1).add_topic(b"clicks").threshold == 600.0
 
 
@@ -61,15 +62,15 @@ def test_all_producers_of_a_broker_share_its_total_times_the_factor_by_delay() -
     while now < 60.0:
         verdict = storage(one, 1, 100, now)
         assert verdict is None or (verdict.action, verdict.reason) == (DELAY, STORAGE_THROTTLE)
-        assert broker.storage is not None
-        broker.storage.take(100, 1, now)
+        assert broker.limits.storage is not None
+        broker.limits.storage.take(100, 1, now)
         admitted += 100
         now += verdict.throttle_ms / 1000 if verdict else 0.001
     assert admitted == pytest.approx(500 * 60, rel=0.02)
 
 
 def test_brokers_that_were_not_known_before_have_their_line_too() -> None:
-    assert engine(0.5).broker(7).storage is not None
+    assert engine(0.5).broker(7).limits.storage is not None
 
 
 def test_the_verdict_names_broker_volume_and_factor() -> None:
@@ -83,7 +84,7 @@ def test_the_verdict_names_broker_volume_and_factor() -> None:
 
 def test_a_line_without_room_turns_away() -> None:
     one = engine(0.5)
-    limit = one.broker(1).storage
+    limit = one.broker(1).limits.storage
     assert limit is not None
     limit.take(round((MAX_WAIT_S + 1) * 500), 1, 0.0)
     verdict = storage(one, 1, 1, 0.0)
@@ -96,7 +97,7 @@ def test_without_a_total_a_factor_between_0_and_1_has_no_effect() -> None:
     assert storage(engine(0.5, None), 1, 10**9, 0.0) is None
 
 
-def test_a_factor_of_0_is_a_pause_whatever_the_limits_are() -> None:
+def test_a_factor_of_0_is_a_pause_under_any_limits() -> None:
     for total in (1000.0, None):
         pause = say(engine(0.0, total).pause, 1, 0.0, Patience())
         assert pause is not None
@@ -108,7 +109,7 @@ def test_a_factor_of_0_is_a_pause_whatever_the_limits_are() -> None:
 def test_a_pause_forgives_no_debt() -> None:
     # Else a factor that goes to and fro between a little and nothing lets everybody in anew each time.
     one = engine(0.5)
-    one.broker(1).storage.take(5000, 1, 0.0)  # type: ignore[union-attr]
+    one.broker(1).limits.storage.take(5000, 1, 0.0)  # type: ignore[union-attr]
     one.set_storage(0.0, WHY, 1.0)
     one.set_storage(0.1, WHY, 2.0)
     verdict = storage(one, 1, 100, 2.0)
@@ -118,7 +119,7 @@ def test_a_pause_forgives_no_debt() -> None:
 
 def test_observing_multiplies_nothing_and_marks_its_verdicts() -> None:
     one = engine(0.5, mode="observe")
-    assert one.broker(1).threshold == 1000.0
+    assert one.broker(1).limits.total == 1000.0
     verdict = storage(one, 1, 5000, 0.0)
     assert verdict is not None
     assert verdict.observed_only
@@ -154,6 +155,6 @@ def test_thresholds_that_reject_delay_as_long_as_the_factor_is_below_1() -> None
 
 def test_thresholds_that_delay_pace_at_the_reduced_rate() -> None:
     one = engine(0.5, on_exceed="delay")
-    strategy = one.broker(1).strategy
+    strategy = one.broker(1).limits.strategy
     assert isinstance(strategy, Pacer)
     assert strategy.bucket.rate == 500.0

@@ -150,7 +150,7 @@ def test_agrees_with_the_model_for_any_order_of_batches(steps: list[tuple[int, i
 def test_a_producer_with_batches_in_flight_gets_them_in_order_without_a_gap(
     room: list[bool], in_flight: int, first: int
 ) -> None:
-    """Batches of one record, the client's retries in order: what is admitted never has a gap."""
+    """Batches of one record, the client's retries in order: the admitted batches never have a gap."""
     fence, waiting, admitted = Fence(), list(range(in_flight)), []
     for turn, has_room in enumerate(room):
         for number in list(waiting):
@@ -167,8 +167,8 @@ def test_a_producer_with_batches_in_flight_gets_them_in_order_without_a_gap(
     assert admitted == list(range(len(admitted)))
 
 
-def test_what_its_producer_gave_up_leaves_the_connection_free_again_after_it_expired() -> None:
-    """Else the connection would be on the slow way for ever: nobody asks about that key any more."""
+def test_an_abandoned_batch_leaves_the_connection_free_again_after_it_expired() -> None:
+    """Else the connection would be on the slow way for ever: no request asks about that key any more."""
     fence = Fence()
     fence.rejected(7, 0, T, 0, 10, 0.0)
     assert fence.blocks(7, 1, T, 0, 0, EXPIRY_S - 1) is False  # it goes on with a new epoch
@@ -197,7 +197,7 @@ class Producer:
 def test_a_client_that_reconnects_to_another_worker_or_gateway_stays_in_order(
     connections: list[list[bool]], first: int
 ) -> None:
-    """The new connection's fence is empty, and needs nothing of the old one: what it sees first is the oldest batch.
+    """The new connection's fence is empty, and needs nothing of the old one: it sees the oldest batch first.
 
     The broker that admits it is the same, whichever gateway is between.
     """
@@ -209,7 +209,7 @@ def test_a_client_that_reconnects_to_another_worker_or_gateway_stays_in_order(
 
 
 def test_a_fence_that_outlived_its_connection_would_reject_what_is_in_order() -> None:
-    """Why none is shared: the batch that it waits for was admitted elsewhere and does not come again."""
+    """The reason that none is shared: the batch that it waits for was admitted elsewhere and does not come again."""
     old, new = Fence(), Fence()
     old.rejected(7, 0, T, 0, 0, 0.0)
     assert new.blocks(7, 0, T, 0, 0, 1.0) is False  # admitted on the new connection

@@ -9,27 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.fitting import fitting
 from policies.groups.names import GROUP_KEYS, PUBLISH_BYTES, PUBLISH_MSGS
-from policies.policy_set import (
-    Change,
+from policies.policy_records import (
     Entry,
-    Fault,
     Head,
-    InvalidRecord,
-    Op,
-    PolicyError,
-    PolicyKey,
-    PolicySet,
+    InvalidPolicyRecord,
     Record,
-    Setting,
     Source,
-    Value,
     changes_json,
     decode,
     encode,
     key_bytes,
-    value_text,
 )
+from policies.policy_set import PolicySet
+from policies.policy_values import Change, Fault, Op, PolicyError, PolicyKey, Setting, Value, value_text
 
 MB = 10**6
 GOLD, SILVER = PolicyKey.of_group("gold"), PolicyKey.of_group("silver")
@@ -81,7 +75,13 @@ def test_settings_list_groups_behind_the_rest_in_the_order_of_their_names() -> N
 
 
 def test_values_are_shown_with_their_unit() -> None:
-    shown = [(GOLD, 1), (GOLD_BYTES, 12 * MB), (GOLD_MSGS, 2.5), (ACME, "gold"), (ACME, None)]
+    shown: list[tuple[PolicyKey, Value | None]] = [
+        (GOLD, 1),
+        (GOLD_BYTES, 12 * MB),
+        (GOLD_MSGS, 2.5),
+        (ACME, "gold"),
+        (ACME, None),
+    ]
     texts = [value_text(key, value) for key, value in shown]
     assert texts == ["exists", "12,000,000 bytes/s", "2.500 messages/s", "gold", "none"]
 
@@ -128,7 +128,7 @@ def test_a_group_of_the_file_does_not_go_so_that_its_attachments_may_stay() -> N
     assert "(resource_groups.tenants.acme)" in fault.message
 
 
-def test_many_who_use_a_group_are_counted() -> None:
+def test_many_users_of_a_group_are_counted() -> None:
     attached = {PolicyKey.of_tenant(f"t{number}"): "gold" for number in range(8)}
     policies = PolicySet({}, {GOLD: 1.0, **attached})
     (fault,) = refused(policies, Op(GOLD, None))
@@ -161,7 +161,7 @@ def test_many_who_use_a_group_are_counted() -> None:
         (PolicyKey("tenant", "acme", "group"), "gold", "tenant acme: unknown key 'group': known is resourcegroup"),
     ],
 )
-def test_what_can_not_be_set_is_refused_in_one_line(key: PolicyKey, value: Value, text: str) -> None:
+def test_an_impossible_value_is_refused_in_one_line(key: PolicyKey, value: Value, text: str) -> None:
     (fault,) = refused(PolicySet(BASE), Op(key, value))
     assert text in fault.message
     assert "\n" not in fault.message
@@ -171,13 +171,13 @@ def test_thresholds_and_quotas_take_no_names() -> None:
     for key in (PolicyKey.of_topic("t"), PolicyKey.of_broker()):
         (fault,) = refused(PolicySet(), Op(key, "gold"))
         assert "a number is needed here" in fault.message
-        assert PolicySet().fitting([Op(key, "gold")]) == [fault.message]
+        assert fitting(PolicySet(), [Op(key, "gold")]) == [fault.message]
 
 
 # --- bases differ, and are changed ------------------------------------------------------------------------------------
 
 
-def test_what_is_attached_to_a_group_that_the_file_no_longer_has_is_warned_of() -> None:
+def test_an_attachment_to_a_group_that_the_file_no_longer_has_is_warned_of() -> None:
     policies = PolicySet(BASE).alter([Op(ORDERS, "gold")]).rebased({})
     assert policies.warnings() == ("there is no group gold, but namespace acme/orders should belong to it: unlimited",)
     assert policies.alter([Op(PolicyKey.of_topic("t"), 1)]).namespaces() == {"acme/orders": "gold"}
@@ -207,8 +207,8 @@ def test_records_say_the_groups_name_and_what_it_was() -> None:
         "peer": "10.0.0.1:5", "old": "gold", "new": "silver",
     }  # fmt: skip
     assert changes_json(new.changes_since(old)) == [
-        {"kind": "group", "name": "silver", "key": "exists", "old": None, "new": 1},
-        {"kind": "tenant", "name": "acme", "key": "resourcegroup", "old": "gold", "new": "silver"},
+        {"kind": "group", "name": "silver", "key": "exists", "old": None, "new": 1, "until": None},
+        {"kind": "tenant", "name": "acme", "key": "resourcegroup", "old": "gold", "new": "silver", "until": None},
     ]
     removed = encode([Change(ACME, None, "silver", "gold")], HEAD)[0]
     assert removed.value is None
@@ -228,7 +228,7 @@ _OPS = st.one_of(
 
 
 @given(st.lists(st.lists(_OPS, max_size=3), max_size=20))
-def test_what_was_written_and_compacted_is_read_as_the_same_and_always_fits(alterations: list[list[Op]]) -> None:
+def test_written_and_compacted_records_are_read_as_the_same_and_always_fit(alterations: list[list[Op]]) -> None:
     policies = PolicySet()
     kept: dict[bytes, Record] = {}
     for ops in alterations:
@@ -256,8 +256,8 @@ def test_what_was_written_and_compacted_is_read_as_the_same_and_always_fits(alte
         (PolicyKey("cluster", "x", "y"), {"v": 1, "value": 5}, "'cluster' is no kind of policy"),  # type: ignore[arg-type]
     ],
 )
-def test_a_record_of_a_newer_gateway_or_nobody_is_left_out(key: PolicyKey, value: object, text: str) -> None:
-    with pytest.raises(InvalidRecord, match=text):
+def test_a_record_of_a_newer_gateway_or_of_none_is_left_out(key: PolicyKey, value: object, text: str) -> None:
+    with pytest.raises(InvalidPolicyRecord, match=text):
         decode(key_bytes(key), json.dumps(value).encode())
 
 

@@ -1,57 +1,49 @@
-# Base and changes as one value: what wins, what is refused, what an apply comes to, and what is read back of what was
-# written down, also after compaction.
+# Base and changes as one value: what wins, what is refused, what an apply comes to, and what an end does.
 
 from __future__ import annotations
 
-import json
-import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.policy_set import (
+from policies.policy_records import (
+    changes_json,
+)
+from policies.policy_set import PolicySet
+from policies.policy_values import (
     Change,
-    Entry,
+    End,
     Fault,
-    Head,
-    InvalidPolicy,
-    InvalidRecord,
     Op,
     Origin,
     PolicyError,
     PolicyKey,
-    PolicySet,
-    Record,
     Setting,
-    Source,
-    changes_json,
-    decode,
-    encode,
-    key_bytes,
-    value_text,
+    Value,
 )
 from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey
 from policies.quotas.store import Alteration
 from policies.quotas.store import Op as QuotaOp
-from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
+from policies.thresholds.sums import Places
+from policies.thresholds.values import OUT_KEY, TOPIC_KEY
 
 MB = 10**6
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL, TOTAL_2 = PolicyKey.of_broker(), PolicyKey.of_broker(2)
+TOTAL_OUT = PolicyKey.of_broker(key=OUT_KEY)
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 SHARES = QuotaKey("producer_byte_rate", "shares")
 ALICE, BOB = Entity("alice"), Entity("bob")
 ALICE_RATE, ALICE_SHARES = PolicyKey.of_quota(ALICE, PRODUCE), PolicyKey.of_quota(ALICE, SHARES)
 BOB_RATE = PolicyKey.of_quota(BOB, PRODUCE)
-PERCENT = PolicyKey.of_quota(ALICE, QuotaKey("request_percentage", "percent"))
-CONSUMER_SHARES = PolicyKey.of_quota(ALICE, QuotaKey("consumer_byte_rate", "shares"))
 BASE = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB, ALICE_RATE: 1000.0}
 
 
-def refused(policies: PolicySet, *ops: Op, gone: frozenset[str] = frozenset()) -> tuple[Fault, ...]:
+def refused(policies: PolicySet, *ops: Op, places: Places | None = None) -> tuple[Fault, ...]:
     with pytest.raises(PolicyError) as error:
-        policies.alter(ops, gone=gone)
+        policies.alter(ops, places=places)
     return error.value.faults
 
 
@@ -68,7 +60,7 @@ def test_a_change_wins_over_the_base_and_without_it_the_base_shows_again() -> No
 
 def test_both_values_are_shown_with_which_wins() -> None:
     policies = PolicySet(BASE).alter([Op(CLICKS, 6 * MB), Op(TOTAL_2, 8 * MB), Op(BOB_RATE, 50)])
-    origins: list[tuple[Setting, Origin, float]] = [(s, s.origin, s.value) for s in policies.settings()]
+    origins: list[tuple[Setting, Origin, Value]] = [(s, s.origin, s.value) for s in policies.settings()]
     assert origins == [
         (Setting(TOTAL, 12 * MB, None), "file", 12 * MB),
         (Setting(TOTAL_2, None, 8 * MB), "run time", 8 * MB),
@@ -82,8 +74,7 @@ def test_a_broker_has_its_own_total_or_the_default() -> None:
     policies = PolicySet(BASE).alter([Op(TOTAL_2, 8 * MB)])
     assert [policies.total(), policies.total(1), policies.total(2)] == [12 * MB, 12 * MB, 8 * MB]
     assert policies.totals() == {2: 8 * MB}
-    assert policies.thresholds(2) == (8 * MB, {"clicks": 5 * MB})
-    assert PolicySet().thresholds(2) == (None, {})
+    assert PolicySet().total(2) is None
 
 
 def test_quotas_are_a_store_of_all_values_in_force() -> None:
@@ -116,13 +107,14 @@ def test_changes_say_what_was_and_is_in_force() -> None:
     assert new.changes_since(new) == ()
     assert changes_json(new.changes_since(old))[1] == {
         "kind": "topic", "name": "clicks", "key": TOPIC_KEY, "old": 6_000_000, "new": 5_000_000,
+        "until": None,
     }  # fmt: skip
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_what_only_the_base_has_is_not_removed_and_the_line_says_where_it_is_set() -> None:
+def test_a_value_only_in_the_base_is_not_removed_and_the_line_says_where_it_is_set() -> None:
     faults = refused(PolicySet({**BASE, TOTAL_2: 9.0 * MB}), *(Op(key, None) for key in (TOTAL, TOTAL_2, CLICKS)))
     assert [fault.key for fault in faults] == [TOTAL, TOTAL_2, CLICKS]
     assert faults[2].message == (
@@ -136,6 +128,7 @@ def test_what_only_the_base_has_is_not_removed_and_the_line_says_where_it_is_set
     assert "(client_quotas, {user=alice})" in fault.message
 
 
+@pytest.mark.seed("V1.7")
 def test_the_sum_may_not_exceed_any_total_whichever_side_moves() -> None:
     policies = PolicySet(BASE).alter([Op(TOTAL_2, 8 * MB)])
     assert [fault.key for fault in refused(policies, Op(VIEWS, 4 * MB))] == [TOTAL_2]
@@ -147,7 +140,7 @@ def test_the_sum_may_not_exceed_any_total_whichever_side_moves() -> None:
         " total.bytes.in.per.sec.threshold = 4,000,000 bytes/s by 1,000,000 bytes/s: lower some of them, or raise the"
         " total to at least 5,000,000 bytes/s"
     )
-    assert refused(policies, Op(TOTAL_2, 4 * MB))[0].message.startswith("broker 2: the topics'")
+    assert refused(policies, Op(TOTAL_2, 4 * MB))[0].message.startswith("broker 2: its topics'")
 
 
 def test_a_base_that_shows_again_is_part_of_the_sum() -> None:
@@ -168,15 +161,48 @@ def test_one_fault_and_nothing_is_done() -> None:
     assert policies.topics() == {"clicks": 5 * MB}
 
 
-def test_deleted_topics_leave_the_sum() -> None:
-    policies = PolicySet(BASE)
-    refused(policies, Op(VIEWS, 8 * MB))
-    changed = policies.alter([Op(VIEWS, 8 * MB)], gone=frozenset({"clicks"}))
-    assert changed.topics(frozenset({"clicks"})) == {"views": 8 * MB}
-    assert changed.thresholds(1, frozenset({"clicks"})).topics == {"views": 8 * MB}
-    assert changed.warnings(frozenset({"clicks"})) == ()
-    (warning,) = changed.warnings()  # it was made again
-    assert "which exceeds" in warning
+def test_a_topic_takes_its_part_only_of_brokers_that_have_a_partition_of_it() -> None:
+    """Thirty brokers with three topics each, which have all of a broker's total together: ninety thresholds."""
+    places = {broker: {f"t{3 * broker + number}" for number in range(3)} for broker in range(30)}
+    ops = [Op(PolicyKey.of_topic(name), 4 * MB) for names in places.values() for name in sorted(names)]
+    policies = PolicySet({TOTAL: 12.0 * MB}).alter(ops, places=places)
+    assert len(policies.topics()) == 90
+    (fault,) = refused(policies, Op(PolicyKey.of_topic("t4"), 5 * MB), places=places)
+    assert fault.key == TOTAL
+    assert fault.message == (
+        "broker 1: its topics' bytes.in.per.sec.threshold sum up to 13,000,000 bytes/s, which exceeds"
+        " total.bytes.in.per.sec.threshold = 12,000,000 bytes/s by 1,000,000 bytes/s: lower some of them, or raise the"
+        " total to at least 13,000,000 bytes/s"
+    )
+    assert refused(policies, Op(PolicyKey.of_broker(7), 11 * MB), places=places)[0].key == PolicyKey.of_broker(7)
+    assert policies.alter([Op(PolicyKey.of_broker(31), 1 * MB)], places=places).total(31) == MB, "it has no topics"
+    spread = {broker: {"t4", *names} for broker, names in places.items()}
+    faults = refused(PolicySet({TOTAL: 12.0 * MB}), *ops, places=spread)
+    assert len(faults) == 4
+    assert faults[-1].message == "26 more brokers are overcommitted as well"
+
+
+def test_a_topic_that_has_no_partition_yet_takes_nothing_and_must_fit_on_some_broker() -> None:
+    places = {1: {"clicks"}, 2: {"clicks"}}
+    policies = PolicySet(BASE).alter([Op(VIEWS, 12 * MB)], places=places)
+    (fault,) = refused(policies, Op(VIEWS, 13 * MB), places=places)
+    assert fault.key == VIEWS
+    assert "of topic views is 13,000,000 bytes/s, which exceeds" in fault.message
+    assert policies.alter([Op(TOTAL_2, 20 * MB), Op(VIEWS, 13 * MB)], places=places).topics()["views"] == 13 * MB
+
+
+def test_partitions_that_move_leave_the_thresholds_and_a_warning_says_which_broker_has_too_much() -> None:
+    policies = PolicySet(BASE).alter([Op(VIEWS, 8 * MB)], places={1: {"clicks"}, 2: {"views"}})
+    assert policies.warnings({1: {"clicks"}, 2: {"views"}}) == ()
+    moved = {1: {"clicks"}, 2: {"views", "clicks"}}
+    (warning,) = policies.warnings(moved)
+    assert warning.startswith("broker 2: its topics' ")
+    assert "by 1,000,000 bytes/s" in warning
+    assert policies.committed(moved)["2"].excess == MB
+    assert [fault.key for fault in refused(policies, Op(VIEWS, 9 * MB), places=moved)] == [TOTAL]
+    assert policies.alter([Op(VIEWS, 7.5 * MB)], places=moved).topics()["views"] == 7.5 * MB
+    (used_up,) = policies.alter([Op(VIEWS, 7 * MB)], places=moved).warnings(moved)
+    assert used_up.startswith("broker 2: its topics' bytes.in.per.sec.threshold use up")
 
 
 def test_a_sum_that_is_too_large_already_may_shrink_or_stay_but_not_grow() -> None:
@@ -188,35 +214,6 @@ def test_a_sum_that_is_too_large_already_may_shrink_or_stay_but_not_grow() -> No
     assert [fault.key for fault in refused(policies, Op(TOTAL, 9.5))] == [TOTAL]
     assert [fault.key for fault in refused(policies, Op(TOTAL_2, 13))] == [TOTAL_2]  # a new total has no former excess
     assert policies.alter([Op(BOB_RATE, 5)]).version == 1  # no part of the sum
-
-
-_thresholds = st.builds(
-    Op, st.sampled_from((CLICKS, VIEWS, ORDERS, TOTAL, TOTAL_2)), st.none() | st.sampled_from((0.1, 0.2, 0.3, 1.0, 2.0))
-)
-
-
-@given(
-    st.dictionaries(st.sampled_from((CLICKS, VIEWS, TOTAL)), st.sampled_from((0.3, 0.9, 1.0))),
-    st.dictionaries(st.sampled_from((CLICKS, ORDERS, TOTAL, TOTAL_2)), st.sampled_from((0.2, 0.3, 2.0))),
-    st.lists(_thresholds, max_size=8),
-    st.sets(st.sampled_from(("clicks", "views"))),
-)
-def test_what_fits_is_what_alter_takes_one_after_the_other(
-    base: dict[PolicyKey, float], changes: dict[PolicyKey, float], ops: list[Op], gone: set[str]
-) -> None:
-    policies = PolicySet(base, changes)
-    fit: list[Op] = []
-    errors: list[str | None] = []
-    for op in ops:
-        try:
-            policies.alter([*fit, op], gone=gone)
-            fit.append(op)
-            errors.append(None)
-        except PolicyError as error:
-            errors.append(str(error))
-    found = policies.fitting(ops, gone=gone)
-    assert [error is None for error in found] == [error is None for error in errors]
-    assert all(said == error for said, error in zip(found, errors, strict=True))
 
 
 def test_shares_need_a_total_and_losing_the_last_one_is_a_warning() -> None:
@@ -232,29 +229,6 @@ def test_shares_need_a_total_and_losing_the_last_one_is_a_warning() -> None:
     assert fault.key == ALICE_SHARES
     consumer = PolicyKey.of_quota(ALICE, QuotaKey("consumer_byte_rate", "shares"))
     assert [fault.key for fault in refused(both, Op(consumer, 10))] == [consumer]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        (CLICKS, -1, "topic clicks: -1 must be a finite number, 0 or more"),
-        (CLICKS, math.nan, "must be a finite number"),
-        (TOTAL, 0, "must be a finite number above 0"),
-        (TOTAL_2, math.inf, "broker 2: "),
-        (ALICE_RATE, 0.5, "no fractions"),
-        (PolicyKey("topic", "clicks", "retention.ms"), 1, "unknown key 'retention.ms': known is bytes.in"),
-        (PolicyKey("topic", "..", TOPIC_KEY), 1, "can't be a topic's name"),
-        (PolicyKey("broker", "02", TOTAL_KEY), 1, "'02' is no broker id"),
-        (PolicyKey("broker", "-1", TOTAL_KEY), 1, "no broker id"),
-        (PolicyKey("user", "x", "y"), 1, "'user' is no kind of policy"),  # type: ignore[arg-type]
-        (PolicyKey("quota", "alice", PRODUCE.wire), 1, "'alice' is no entity"),
-        (PolicyKey("quota", ALICE.path, "bytes"), 1, "unknown quota 'bytes'"),
-    ],
-)
-def test_what_can_not_be_set_is_refused_in_one_line(key: PolicyKey, value: float, text: str) -> None:
-    (fault,) = refused(PolicySet(), Op(key, value))
-    assert text in fault.message
-    assert "\n" not in fault.message
 
 
 def test_a_key_is_one_however_it_is_spelled() -> None:
@@ -335,119 +309,130 @@ def test_without_prune_nothing_is_removed_and_the_base_never_is() -> None:
     assert policies.diff({ORDERS: 3.0}, prune=True) == [Op(CLICKS, None), Op(ORDERS, 3.0), Op(VIEWS, None)]
 
 
-# --- written down -----------------------------------------------------------------------------------------------------
-
-HEAD = Head(7, "token", 1_700_000_000_000, Source("User:alice", "kafka", "127.0.0.1:5"), 2)
-names = st.text(min_size=1).filter(lambda name: all(not 0xD800 <= ord(char) <= 0xDFFF for char in name))
-
-
-@given(
-    st.one_of(
-        st.builds(PolicyKey.of_topic, st.from_regex(r"[a-zA-Z0-9_-]{1,20}", fullmatch=True)),
-        st.builds(PolicyKey.of_broker, st.none() | st.integers(0, 2**31 - 1)),
-        st.builds(PolicyKey.of_quota, st.builds(Entity, names, st.one_of(st.none(), names)), st.just(PRODUCE)),
-    ),
-    st.integers(1, 10**12),
-)
-def test_what_was_written_is_read(key: PolicyKey, value: int) -> None:
-    set_, removed, head = encode([Change(key, value, None, value), Change(key, None, value, None)], HEAD)
-    assert decode(set_.key, set_.value) == Entry(key, float(value))
-    assert decode(removed.key, removed.value) == Entry(key, None)
-    assert set_.key == removed.key == key_bytes(key)
-    assert decode(head.key, head.value) == HEAD
+def test_a_total_for_consumers_is_no_total_of_producers() -> None:
+    made = PolicySet({TOTAL_OUT: 5.0, PolicyKey.of_broker(2, OUT_KEY): 3.0})
+    assert (made.total(), made.totals()) == (None, {})
+    assert made.shared() == {"consumer_byte_rate"}
+    assert (made.total_out(), made.total_out(2), made.totals_out()) == (5.0, 3.0, {2: 3.0})
+    assert made.alter([Op(CLICKS, 100.0)]).topics() == {"clicks": 100.0}  # what is read takes nothing of it
 
 
-def test_a_record_says_who_when_from_where_old_and_new() -> None:
-    changes = [Change(CLICKS, 6.0 * MB, 5.0 * MB, 6.0 * MB), Change(VIEWS, None, 2.5, None)]
-    set_, removed, _ = encode(changes, HEAD)
-    by = {"v": 1, "version": 7, "at_ms": 1_700_000_000_000, "who": "User:alice", "door": "kafka", "peer": "127.0.0.1:5"}
-    assert set_.key == b'["topic","clicks","bytes.in.per.sec.threshold"]'
-    assert json.loads(set_.value or b"") == {"value": 6_000_000, **by, "old": 5_000_000, "new": 6_000_000}
-    assert set_.audit is None
-    assert removed.value is None  # so that compaction removes it; what would be lost stands beside it
-    assert json.loads(removed.audit or b"") == {**by, "old": 2.5, "new": None}
+# --- with an end ------------------------------------------------------------------------------------------------------
+
+AT = 1_700_000_000_000  # now
+HOUR = 3_600_000
+
+
+def test_a_change_ends_and_what_it_replaced_holds_again() -> None:
+    before = PolicySet(BASE, {VIEWS: 2.0 * MB}, 1)
+    ops = [Op(CLICKS, 6 * MB, AT + HOUR), Op(VIEWS, 3 * MB, AT + 2 * HOUR), Op(ORDERS, 1 * MB, AT + HOUR)]
+    during = before.alter(ops, now_ms=AT)
+    assert during.topics() == {"clicks": 6 * MB, "views": 3 * MB, "orders": 1 * MB}
+    assert during.next_end_ms == AT + HOUR
+    assert during.taken_back(AT + HOUR - 1) is during
+    first = during.taken_back(AT + HOUR)
+    assert first.topics() == {"clicks": 5 * MB, "views": 3 * MB}
+    assert first.next_end_ms == AT + 2 * HOUR
+    late = during.taken_back(AT + 100 * HOUR)  # nobody was there at that time
+    assert (late.topics(), late.changes, late.next_end_ms) == (
+        {"clicks": 5 * MB, "views": 2 * MB},
+        before.changes,
+        None,
+    )
+    assert late.taken_back(AT + 100 * HOUR) is late
+    assert late.version == during.version + 1 == before.version + 2
+
+
+def test_of_changes_with_an_end_that_replace_each_other_the_first_ones_former_value_holds_again() -> None:
+    first = PolicySet(BASE, {CLICKS: 4.0 * MB}).alter([Op(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
+    second = first.alter([Op(CLICKS, 7 * MB, AT + 3 * HOUR)], now_ms=AT + 1)
+    assert second.ends == {CLICKS: End(AT + 3 * HOUR, 4 * MB)}
+    assert second.taken_back(AT + HOUR).topics()["clicks"] == 7 * MB
+    longer = second.alter([Op(CLICKS, 7 * MB, AT + 4 * HOUR)], now_ms=AT)
+    assert longer.ends == {CLICKS: End(AT + 4 * HOUR, 4 * MB)}
+    assert [(change.old, change.new, change.end) for change in longer.changes_since(second)] == [
+        (7 * MB, 7 * MB, End(AT + 4 * HOUR, 4 * MB))
+    ]
+    assert longer.alter([Op(CLICKS, 7 * MB, AT + 4 * HOUR)], now_ms=AT) is longer
+    assert longer.taken_back(AT + 4 * HOUR).topics()["clicks"] == 4 * MB
+
+
+def test_a_later_change_without_an_end_stays_and_a_removal_removes_both() -> None:
+    during = PolicySet(BASE, {CLICKS: 4.0 * MB}).alter([Op(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
+    for value, left in ((7 * MB, 7 * MB), (6 * MB, 6 * MB), (None, 5 * MB)):
+        after = during.alter([Op(CLICKS, value)])
+        assert (after.ends, after.next_end_ms) == ({}, None)
+        assert after.taken_back(AT + 2 * HOUR).topics()["clicks"] == left
+
+
+def test_a_value_taken_back_is_not_judged_again_and_its_error_is_said() -> None:
+    during = PolicySet(BASE).alter([Op(CLICKS, 1 * MB, AT + HOUR)], now_ms=AT)
+    filled = during.alter([Op(VIEWS, 11 * MB)])
+    after = filled.taken_back(AT + HOUR)
+    assert after.topics() == {"clicks": 5 * MB, "views": 11 * MB}
+    assert "exceeds" in after.warnings()[0]
+
+
+def test_an_end_survives_another_base() -> None:
+    during = PolicySet(BASE).alter([Op(CLICKS, 6 * MB, AT + HOUR)], now_ms=AT)
+    assert during.rebased({TOTAL: 12.0 * MB, CLICKS: 3.0 * MB}).taken_back(AT + HOUR).topics() == {"clicks": 3 * MB}
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "text"),
+    ("op", "text"),
     [
-        (None, b"{}", "is no JSON"),
-        (b'["head"]', b'{"v":1,"token":"x","version":1' + b"0" * 400 + b"}", "a version being below 9007199254740992"),
-        (b'["head"]', b'{"v":1,"token":"x","version":9007199254740992}', "a version being below 9007199254740992"),
-        (b'["head"]', b'{"v":1,"token":"x","version":true}', "a version being below 9007199254740992"),
-        (b'["head"]', b'{"v":1,"token":"x","version":-1}', "a version being below 9007199254740992"),
-        (key_bytes(CLICKS), b'{"v":1,"value":1e308}', "at most 9223372036854775807"),
-        (key_bytes(TOTAL), b'{"v":1,"value":1e308}', "at most 9223372036854775807"),
-        (key_bytes(PERCENT), b'{"v":1,"value":5e-324}', "from 0.001 to 100,000 %"),
-        (key_bytes(PERCENT), b'{"v":1,"value":1.7e308}', "from 0.001 to 100,000 %"),
-        (key_bytes(CONSUMER_SHARES), b'{"v":1,"value":1}', "no total for consumer_byte_rate"),
-        (b"\xff", b"{}", "is no JSON"),
-        (b"[" * 100_000, b"{}", "is no JSON"),
-        (b'"topic"', b"{}", "is not [kind, name, key]"),
-        (b'["topic",1,"x"]', b"{}", "is not [kind, name, key]"),
-        (b'["topic","a","x"]', b'{"v":1,"value":1}', "unknown key 'x'"),
-        (key_bytes(CLICKS), b"", "is no JSON"),
-        (key_bytes(CLICKS), b"[]", "is no object"),
-        (key_bytes(CLICKS), b'{"v":2,"value":1}', "its layout is 2, known is 1"),
-        (key_bytes(CLICKS), b'{"v":1,"value":true}', "its value is no number: True"),
-        (key_bytes(CLICKS), b'{"v":1,"value":-5}', "must be a finite number, 0 or more"),
-        (key_bytes(CLICKS), b'{"v":1,"value":NaN}', "must be a finite number"),
-        (key_bytes(CLICKS), b'{"v":1,"value":1' + b"0" * 400 + b"}", "too large"),
-        (key_bytes(TOTAL), b'{"v":1,"value":0}', "above 0"),
-        (b'["head"]', b'{"v":1,"version":"7","token":"t"}', "a head without version"),
-        (b'["head"]', b"7", "is no object"),
+        (Op(CLICKS, 6 * MB, AT), "until 2023-11-14T22:13:20Z has to be later than now, which is 2023-11-14T22:13:20Z"),
+        (Op(CLICKS, 6 * MB, 2**62), f"until {2**62} has to be later than now"),
+        (Op(VIEWS, None, AT + HOUR), "a value that is removed has no end"),
+        (Op(PolicyKey.of_group("gold"), 1, AT + HOUR), "only limits have an end"),
+        (Op(PolicyKey.of_tenant("acme"), "gold", AT + HOUR), "only limits have an end"),
     ],
 )
-def test_what_is_no_record_of_ours_is_refused_in_one_line(key: bytes | None, value: bytes, text: str) -> None:
-    with pytest.raises(InvalidRecord) as error:
-        decode(key, value)
-    assert text in str(error.value)
-    assert "\n" not in str(error.value)
+def test_ends_that_can_not_be(op: Op, text: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(text)):
+        PolicySet(BASE, {VIEWS: 1.0}).alter([op], now_ms=AT)
 
 
-@given(st.lists(st.lists(st.tuples(keys, st.none() | st.integers(1, 99).map(float)), max_size=4), max_size=8))
-def test_compaction_loses_nothing_of_what_holds(alterations: list[list[tuple[PolicyKey, float | None]]]) -> None:
-    policies = PolicySet()
-    log: list[Record] = []
-    for each in alterations:
-        try:
-            new = policies.alter([Op(key, value) for key, value in dict(each).items()])
-        except PolicyError:
-            continue
-        changes = new.changes_since(policies)
-        log += encode(changes, HEAD._replace(version=new.version)) if changes else []
-        policies = new
-    latest = {record.key: index for index, record in enumerate(log)}
-    compacted = [record for index, record in enumerate(log) if latest[record.key] == index]
-    assert replay(log) == replay(compacted) == (policies.changes, policies.version)
+def test_client_quotas_and_documents_have_ends_as_well() -> None:
+    alice, bob = Entity("alice"), Entity("bob")
+    rate = QuotaKey("producer_byte_rate", "broker_bps")
+    set_ = [QuotaOp("producer_byte_rate", 5.0)]
+    altered = PolicySet().alter_quotas(
+        [Alteration(alice.pairs, set_, AT + HOUR), Alteration(bob.pairs, set_, AT)], now_ms=AT
+    )
+    assert [error is None for error in altered.errors] == [True, False]
+    assert altered.policies.ends == {PolicyKey.of_quota(alice, rate): End(AT + HOUR, None)}
+    assert altered.policies.taken_back(AT + HOUR).quotas().entries == {}
+    applied = PolicySet(BASE).apply({CLICKS: 5.0 * MB, VIEWS: 1.0 * MB}, until_ms=AT + HOUR, now_ms=AT)
+    assert applied.ends == {VIEWS: End(AT + HOUR, None)}  # of what it changes
 
 
-def replay(log: list[Record]) -> tuple[dict[PolicyKey, float], int]:
-    held: dict[PolicyKey, float] = {}
-    version = 0
-    for record in log:
-        said = decode(record.key, record.value)
-        if isinstance(said, Head):
-            version = said.version
-        elif said is not None and said.value is not None:
-            held[said.key] = said.value
-        elif said is not None:
-            held.pop(said.key, None)
-    return held, version
+def test_an_end_of_an_entity_is_that_of_the_values_that_it_sets() -> None:
+    ops = [QuotaOp("producer_byte_rate", 5.0), QuotaOp("producer_byte_rate:shares", None)]
+    policies, errors = PolicySet({TOTAL: 12.0 * MB}, {ALICE_SHARES: 3.0}).alter_quotas(
+        [Alteration(ALICE.pairs, ops, AT + HOUR), Alteration(BOB.pairs, ops[1:], AT + HOUR)], now_ms=AT
+    )
+    assert (policies.changes, policies.ends) == ({ALICE_RATE: 5.0}, {ALICE_RATE: End(AT + HOUR, None)})
+    assert errors[0] is None
+    assert "a value that is removed has no end" in str(errors[1])
 
 
-def test_a_head_that_somebody_removed_says_nothing() -> None:
-    assert decode(b'["head"]', None) is None
+def test_an_apply_moves_an_end_and_without_one_makes_its_values_permanent() -> None:
+    wanted = {CLICKS: 6.0 * MB, TOTAL: 12.0 * MB}
+    during = PolicySet(BASE).apply(wanted, until_ms=AT + HOUR, now_ms=AT)
+    assert during.diff(wanted, until_ms=AT + HOUR) == []
+    later = during.apply(wanted, until_ms=AT + 2 * HOUR, now_ms=AT)
+    assert later.ends == {CLICKS: End(AT + 2 * HOUR, None)}
+    assert later.diff({TOTAL: 12.0 * MB}) == []
+    kept = later.apply(wanted, now_ms=AT)
+    assert (kept.changes, kept.ends) == ({CLICKS: 6.0 * MB}, {})
+    assert kept.diff(wanted) == kept.diff(wanted, until_ms=AT + HOUR) == []
 
 
-def test_values_for_people() -> None:
-    percent = PolicyKey.of_quota(ALICE, QuotaKey("request_percentage", "percent"))
-    assert [value_text(key, 1000) for key in (CLICKS, ALICE_RATE, ALICE_SHARES, percent)] == [
-        "1,000 bytes/s", "1,000 bytes/s", "1000 shares", "1000 %",
-    ]  # fmt: skip
-    assert value_text(CLICKS, None) == "none"
-
-
-def test_invalid_policies_are_value_errors_as_the_doors_expect() -> None:
-    assert issubclass(InvalidPolicy, ValueError)
-    assert str(PolicyError([Fault(CLICKS, "a"), Fault(VIEWS, "b")])) == "a; b"
+def test_of_a_document_with_groups_only_limits_have_an_end() -> None:
+    gold, acme = PolicyKey.of_group("gold"), PolicyKey.of_tenant("acme")
+    rate = PolicyKey.of_group("gold", "publishRateInBytes")
+    wanted: dict[PolicyKey, Value] = {gold: 1.0, rate: 5.0, acme: "gold"}
+    applied = PolicySet().apply(wanted, until_ms=AT + HOUR, now_ms=AT)
+    assert (applied.effective(), applied.ends) == (wanted, {rate: End(AT + HOUR, None)})
+    assert applied.diff(wanted, until_ms=AT + HOUR) == []

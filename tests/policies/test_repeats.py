@@ -55,7 +55,7 @@ def test_a_batch_that_is_rejected_again_and_again_is_outstanding_once() -> None:
         (PLAIN, T, 0, P),
     ],
 )
-def test_what_is_of_another_producer_or_partition_or_of_a_later_sequence_is_new(
+def test_a_batch_of_another_producer_or_partition_or_of_a_later_sequence_is_new(
     owner: Owner, topic: bytes, index: int, batch: Batch
 ) -> None:
     assert rejected(A).resent(owner, topic, index, batch) == 0
@@ -65,7 +65,7 @@ def test_another_client_name_is_another_client_where_there_is_no_producer_id() -
     assert rejected(P, owner=PLAIN).resent(("User:ANONYMOUS", "app2"), T, 0, P) == 0
 
 
-def test_who_asks_whether_anything_is_outstanding_asks_for_one_partition() -> None:
+def test_the_question_for_outstanding_batches_is_for_one_partition() -> None:
     memory = rejected(P, owner=PLAIN)
     assert memory.has(PLAIN, T, 0)
     assert not memory.has(PLAIN, T, 1)
@@ -76,7 +76,7 @@ def test_who_asks_whether_anything_is_outstanding_asks_for_one_partition() -> No
 
 
 def test_the_same_sequence_with_other_records_can_not_be_told() -> None:
-    """KafkaJS makes the request anew when it tries again; and who gives up may use the sequence for something else."""
+    """KafkaJS makes the request anew when it tries again; a client that gives up may use the sequence for another."""
     assert rejected(A).resent(7, T, 0, (0, 10, 499, 5)) is None
 
 
@@ -129,7 +129,7 @@ def test_a_batch_is_known_for_ten_minutes_after_its_last_rejection() -> None:
     assert memory.resent(7, T, 0, A) == 0
 
 
-def test_what_nobody_sends_again_goes_though_others_are_rejected_at_the_same_place() -> None:
+def test_a_batch_that_is_not_sent_again_goes_though_others_are_rejected_at_the_same_place() -> None:
     memory = rejected(A)
     memory.add(7, T, 0, (0, 15, 100, 1), KEPT_S - 1)
     assert len(memory) == 2
@@ -144,7 +144,7 @@ def _seconds(call: Callable[[], None]) -> float:
     return time.process_time() - before
 
 
-def test_much_that_goes_at_once_stops_nobody_for_long() -> None:
+def test_much_that_goes_at_once_stops_no_client_for_long() -> None:
     memory = Rejected()
     for pid in range(MAX_BATCHES):
         memory.add(pid, T, 0, A, 0.0)
@@ -156,7 +156,7 @@ def test_much_that_goes_at_once_stops_nobody_for_long() -> None:
     assert len(memory) == 1
 
 
-def test_beyond_its_bound_nobody_can_tell_for_as_long_as_it_would_have_been_known() -> None:
+def test_beyond_its_bound_it_can_not_tell_for_as_long_as_it_would_have_known() -> None:
     memory = Rejected(max_batches=3)
     for pid in range(4):
         memory.add(pid, T, 0, A, float(pid))

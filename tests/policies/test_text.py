@@ -33,7 +33,7 @@ def test_any_bytes_are_the_text_that_they_hold(data: bytes) -> None:
         ("  \n ", ""),
     ],
 )
-def test_what_a_terminal_would_obey_is_blank(text: str, line: str) -> None:
+def test_characters_that_a_terminal_would_obey_are_blank(text: str, line: str) -> None:
     assert one_line(text) == line
 
 
@@ -44,5 +44,5 @@ def test_a_text_is_cut_only_where_it_is_too_long() -> None:
     assert one_line("x" * 201, ERROR_CHARS) == "x" * 199 + "…"
 
 
-def test_what_is_no_utf_8_is_told_as_such() -> None:
+def test_a_text_that_is_no_utf_8_is_told_as_such() -> None:
     assert one_line(b"\xffclicks") == "\ufffdclicks"

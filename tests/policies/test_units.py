@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from policies.units import (
+    LAST_TIME_MS,
     exact_rate,
     exact_size,
     format_rate,
     format_size,
+    format_time,
     parse_duration,
     parse_iso8601,
     parse_size,
+    parse_time,
+    parse_until,
 )
 
 GB = 10**9
@@ -34,7 +40,7 @@ def test_sizes(text: object, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["20mb", "MB", "-1MB", "1e6", "20 MBit", "", "1,000"])
+@pytest.mark.parametrize("text", ["20mb", "MB", "-1MB", "1e6", "20 MBit", "", "1,000", "1_000", "١٢"])
 def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="is not a valid size; for example: 20MB"):
         parse_size(text)
@@ -78,7 +84,7 @@ def test_an_invalid_duration_is_refused_with_an_example(text: str) -> None:
         (" PT5M ", 300),
     ],
 )
-def test_what_the_proposals_write(text: str, seconds: float) -> None:
+def test_durations_as_the_proposals_write_them(text: str, seconds: float) -> None:
     assert parse_iso8601(text) == seconds
 
 
@@ -102,7 +108,7 @@ def test_what_the_proposals_write(text: str, seconds: float) -> None:
         "PT٣S",
     ],
 )
-def test_what_is_none(text: str) -> None:
+def test_texts_that_are_no_duration(text: str) -> None:
     assert parse_iso8601(text) is None
 
 
@@ -164,3 +170,56 @@ def test_sizes_are_exact(value: float, text: str | float) -> None:
 )
 def test_exact_rates_have_every_digit(rate: float, unit: str, text: str) -> None:
     assert exact_rate(rate, unit) == text
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.datetimes(datetime(1970, 1, 2), datetime(9999, 12, 30), timezones=st.timezones() | st.just(UTC)))
+def test_times_are_read_and_shown_as_the_standard_library_does(at: datetime) -> None:
+    at = at.replace(microsecond=at.microsecond // 1000 * 1000)
+    offset = at.utcoffset()
+    assume(offset is not None and not offset.seconds % 60)  # RFC 3339 has no seconds there
+    ms = round((at - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1))
+    assert parse_time(at.isoformat()) == ms
+    assert datetime.fromisoformat(format_time(ms)) == at
+    assert parse_time(format_time(ms)) == ms
+
+
+def test_a_time_is_shown_in_utc_and_with_what_it_needs() -> None:
+    assert format_time(0) == "1970-01-01T00:00:00Z"
+    assert format_time(parse_time("2026-11-22t22:00:00.5+01:00")) == "2026-11-22T21:00:00.500Z"
+    assert format_time(parse_time("2026-11-22 21:00:00.0004z")) == "2026-11-22T21:00:00Z"
+    assert format_time(parse_time("2016-12-31T23:59:60Z")) == "2017-01-01T00:00:00Z"
+    assert format_time(LAST_TIME_MS) == "9999-12-31T23:59:59.999Z"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "tomorrow", "2026-11-22", "2026-11-22T21:00:00", "2026-11-22T21:00Z", "20261122T210000Z", "1763845200",
+        "2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-00-01T00:00:00Z", "2026-01-00T00:00:00Z",
+        "2026-11-22T24:00:00Z", "2026-11-22T21:60:00Z", "2026-11-22T21:00:61Z", "2026-11-22T21:00:00+24:00",
+        "1969-12-31T23:59:59Z", "1970-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "٢026-11-22T21:00:00Z",
+        "2026-11-22T21:00:00Z\n", "2026-11-22T21:00:00." + "0" * 60 + "Z",
+    ],
+)  # fmt: skip
+def test_an_invalid_time_is_refused_with_a_valid_one(text: str) -> None:
+    with pytest.raises(ValueError, match="for example: 2026-11-22T21:00:00Z"):
+        parse_time(text)
+
+
+def test_commands_take_a_time_or_a_duration_from_now_on() -> None:
+    now_ms = parse_time("2026-11-22T19:00:00Z")
+    assert format_time(parse_until("2h", now_ms)) == "2026-11-22T21:00:00Z"
+    assert format_time(parse_until("P1DT1H", now_ms)) == "2026-11-23T20:00:00Z"
+    assert format_time(parse_until("2026-11-22T22:00:00+01:00", now_ms)) == "2026-11-22T21:00:00Z"
+    for text in ("", "2", "later", "2026-11-22"):
+        with pytest.raises(ValueError, match="neither a time nor a duration; for example: 2h, or 2026"):
+            parse_until(text, now_ms)
+
+
+@pytest.mark.parametrize("text", ["9999999d", "9" * 400 + "d"])
+def test_an_end_beyond_all_times_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="from now on is beyond the year 9999"):
+        parse_until(text, 1_700_000_000_000)

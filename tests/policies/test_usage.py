@@ -73,7 +73,7 @@ rows = st.lists(
 
 
 @given(rows)
-def test_what_is_written_is_read(rows: list[Row]) -> None:
+def test_written_rows_are_read(rows: list[Row]) -> None:
     (line,) = lines(*rows)
     assert len(line.splitlines()) == 1
     assert len(line.decode().splitlines()) == 1  # U+2028 and the like are escaped
@@ -158,7 +158,7 @@ def test_a_wrong_row_is_refused_with_its_path(row: dict[str, Any], message: str)
 
 @pytest.mark.parametrize(("factor", "told"), [(0.0, 0), (1e-9, 1), (0.25, 250_000), (1.0, 1_000_000)])
 def test_an_interval_says_which_storage_factor_held(factor: float, told: int) -> None:
-    given = {"start_ms": 1000, "end_ms": 2000, "storage_factor": factor}
+    given: dict[str, Any] = {"start_ms": 1000, "end_ms": 2000, "storage_factor": factor}
     (line,) = usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given)
     assert usage.decode(line)["storage_factor_ppm"] == told
     (line,) = usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given, version=1)
@@ -170,6 +170,55 @@ def test_a_wrong_storage_factor_is_refused(told: object) -> None:
     with pytest.raises(usage.InvalidRecord, match="storage_factor_ppm"):
         usage.validate(record(storage_factor_ppm=told))
     usage.validate(record(storage_factor_ppm=told, version=1))  # which knows no such field
+
+
+VOLUMES = (usage.VolumeNote(2, "/b", 100, 30, None, 10.4), usage.VolumeNote(1, "/a", 100, 80, 20.0, 10.0))
+DISKS = usage.Disks(VOLUMES, (usage.SpreadNote(2, "clicks", 1, 3),))
+
+
+def test_an_interval_says_what_was_seen_of_disks() -> None:
+    given: dict[str, Any] = {"start_ms": 1000, "end_ms": 2000, "disks": DISKS}
+    (line,) = usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given)
+    read = usage.decode(line)
+    assert read["volumes"] == [
+        {"broker": 2, "log_dir": "/b", "total": 100, "available": 30, "hard": 10},
+        {"broker": 1, "log_dir": "/a", "total": 100, "available": 80, "soft": 20, "hard": 10},
+    ]
+    assert read["spread"] == [{"broker": 2, "topic": "clicks", "here": 1, "partitions": 3}]
+    (line,) = usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given, version=1)
+    assert not {"volumes", "spread"} & usage.decode(line).keys()
+    (line,) = usage.encode_interval("gw-1", "ab12", 0, 17, [Row()], **given | {"disks": usage.Disks()})
+    assert not {"volumes", "spread"} & usage.decode(line).keys()
+
+
+@pytest.mark.parametrize("char", ["\U0001f600", "x"])
+def test_disks_leave_room_for_the_rows_whatever_they_are_called(char: str) -> None:
+    name = char * 1000
+    volumes = tuple(usage.VolumeNote(broker, name, 2**62, 2**62, 1.0, 2.0) for broker in range(3000))
+    spread = tuple(usage.SpreadNote(broker, name, 1, 1) for broker in range(3000))
+    rows = [Row(topic=char * 300, client_id=f"{i}") for i in range(999)]
+    made = usage.encode_interval("g", "b", 0, 17, rows, start_ms=1000, end_ms=2000, disks=usage.Disks(volumes, spread))
+    assert max(map(len, made)) <= usage.MAX_RECORD_BYTES
+    read = [usage.decode(line) for line in made]
+    assert sum(len(each["rows"]) for each in read) == len(rows)
+    assert [len(each.get("volumes", ())) > 30 for each in read] == [True, *[False] * (len(read) - 1)], "in the first"
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"volumes": 1}, "volumes: a list"),
+        ({"volumes": [1]}, r"volumes\[0\]: a JSON object"),
+        ({"volumes": [{"broker": 1, "log_dir": "/a", "total": 5}]}, r"volumes\[0\]\.available: missing"),
+        ({"volumes": [{"broker": 1, "log_dir": "/a", "total": 5, "available": -1}]}, "out of range"),
+        ({"volumes": [{"broker": 1, "log_dir": "/a", "total": 5, "available": 1, "hard": 0.5}]}, r"hard: 0\.5"),
+        ({"spread": [{"broker": 1, "topic": 7, "here": 1, "partitions": 1}]}, r"spread\[0\]\.topic"),
+    ],
+)
+def test_wrong_disks_are_refused(told: dict[str, object], message: str) -> None:
+    with pytest.raises(usage.InvalidRecord, match=message):
+        usage.validate(record(**told))
+    usage.validate(record(**told, version=1))  # which knows no such fields
 
 
 @pytest.mark.parametrize("name", [*usage.HEADER_FIELDS, "rows"])
@@ -210,7 +259,7 @@ def test_a_row_leaves_out_what_it_has_not_got_but_says_0_where_nothing_is_a_repe
         usage.validate(bad | {"version": 1})  # a version 1 has no such field, so its reader skips it
 
 
-def test_what_a_gateway_of_version_1_has_left_in_its_spool_is_read() -> None:
+def test_the_rows_a_gateway_of_version_1_has_left_in_its_spool_are_read() -> None:
     line = (
         b'{"version":1,"kind":"interval","gateway":"gw-1","boot":"ab12","worker":0,"seq":17,"part":0,"parts":1,'
         b'"start_ms":1000,"end_ms":2000,"final":false,"rows":[{"broker":1,"topic":"clicks","principal":"User:ANONYMOUS",'
@@ -221,7 +270,7 @@ def test_what_a_gateway_of_version_1_has_left_in_its_spool_is_read() -> None:
     assert usage.encode_interval("gw-1", "ab12", 0, 17, rows, start_ms=1000, end_ms=2000, version=1) == [line]
 
 
-def test_what_may_be_in_the_log_unconfirmed() -> None:
+def test_the_bytes_that_may_be_in_the_log_unconfirmed() -> None:
     said = {outcome: usage.may_be_appended(outcome) for outcome in usage.OUTCOMES}
     assert [outcome for outcome in said if said[outcome]] == ["unacknowledged", "unanswered"]
     assert usage.may_be_appended("errored", "REQUEST_TIMED_OUT")
@@ -235,7 +284,7 @@ def test_equal_intervals_give_equal_bytes() -> None:
     assert json.loads(lines(Row())[0])["rows"][0]["bytes"] == 100
 
 
-def test_what_would_have_been_is_counted_beside_what_was_and_is_no_part_of_the_offer() -> None:
+def test_observed_verdicts_are_counted_beside_enforced_ones_and_are_no_part_of_the_offer() -> None:
     (line,) = lines(Row(), Row(outcome="would_reject", reason="topic-threshold"))
     assert [row["outcome"] for row in usage.decode(line)["rows"]] == ["accepted", "would_reject"]
     assert not set(usage.NOTES) & set(usage.OUTCOMES)
@@ -266,7 +315,7 @@ def test_nothing_is_written_that_a_reader_would_refuse(given: dict[str, Any], ro
 
 
 @given(st.lists(st.builds(Row, topic=st.text(), client_id=st.text(), bytes=st.integers(-5, 2**64))))
-def test_what_is_written_is_read_or_it_is_not_written(rows: list[Row]) -> None:
+def test_rows_are_read_again_or_not_written(rows: list[Row]) -> None:
     try:
         made = usage.encode_interval("gw-1", "ab12", 0, 17, rows, start_ms=1000, end_ms=2000)
     except usage.InvalidRecord:
@@ -276,7 +325,7 @@ def test_what_is_written_is_read_or_it_is_not_written(rows: list[Row]) -> None:
 
 
 @pytest.mark.parametrize("char", ["\x01", "\U0001f600", "x", '"'])
-def test_a_record_gets_into_every_topic_whatever_names_clients_make_up(char: str) -> None:
+def test_a_record_gets_into_every_topic_with_any_names_clients_make_up(char: str) -> None:
     name = char * 40_000
     rows = [Row(topic=name, principal=name, client_id=f"{i}{name}", group=name, software=name) for i in range(500)]
     made = usage.encode_interval("g" * 200, "b" * 32, 255, 2**62, rows, start_ms=2**62, end_ms=2**62)

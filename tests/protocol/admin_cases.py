@@ -17,6 +17,7 @@ from protocol import api
 from protocol.admin import Api, Struct
 from protocol.configs import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from protocol.quotas import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from protocol.topics import CREATE_TOPICS
 from tests.protocol import kio_messages as kio
 
 APIS: list[Api[Any, Any]] = [
@@ -25,6 +26,7 @@ APIS: list[Api[Any, Any]] = [
     INCREMENTAL_ALTER_CONFIGS,
     DESCRIBE_CLIENT_QUOTAS,
     ALTER_CLIENT_QUOTAS,
+    CREATE_TOPICS,
 ]
 CLIENT_ID = "admin-1"
 CORRELATION_ID = 77
@@ -91,6 +93,8 @@ EVERY_CLASS = (
     *("AlterConfigsRequest", "IncrementalAlterConfigsRequest", "AlterConfigsResourceResponse", "AlterConfigsResponse"),
     *("IncrementalAlterConfigsResponse", "ComponentData", "DescribeClientQuotasRequest", "EntityData", "ValueData"),
     *("EntryData", "DescribeClientQuotasResponse", "OpData", "AlterClientQuotasRequest", "AlterClientQuotasResponse"),
+    *("CreatableReplicaAssignment", "CreatableTopicConfig", "CreatableTopic", "CreateTopicsRequest"),
+    *("CreatableTopicConfigs", "CreatableTopicResult", "CreateTopicsResponse"),
 )
 
 
@@ -128,11 +132,15 @@ def filled(cls: Any) -> Any:
 
 def encode(message: Any, extra: kio.Extra = kio.NO_EXTRA) -> bytes:
     """A message with unknown tagged fields at the end of each struct whose class `extra` names."""
-    cls = type(message)
+    cls: Any = type(message)
     out = b""
+    known: list[tuple[int, bytes]] = []
     for field in kio.fields(cls):
         value = getattr(message, field.name)
-        if field.kind is None:
+        if field.tag is not None:
+            if value != field.default:
+                known.append((field.tag, kio._encode_field(field, value, cls.__flexible__, extra)))
+        elif field.kind is None:
             count = -1 if value is None else len(value)
             out += kio.uvarint(count + 1) if cls.__flexible__ else struct.pack(">i", count)
             out += b"".join(encode(row, extra) for row in value or ())
@@ -140,12 +148,14 @@ def encode(message: Any, extra: kio.Extra = kio.NO_EXTRA) -> bytes:
             out += struct.pack(">d", value)
         else:
             out += kio._encode_field(field, value, cls.__flexible__, extra)
-    return out + kio.tagged(list(extra.get(cls.__name__, []))) if cls.__flexible__ else out
+    return out + kio.tagged([*known, *extra.get(cls.__name__, [])]) if cls.__flexible__ else out
 
 
 # --- kio's and ours ---------------------------------------------------------------------------------------------------
 
-_KIO_NAMES = {"throttle_time_ms": "throttle_time", "session_lifetime_ms": "session_lifetime"}
+_KIO_NAMES = {
+    "throttle_time_ms": "throttle_time", "session_lifetime_ms": "session_lifetime", "timeout_ms": "timeout",
+}  # fmt: skip
 _MISSING = object()
 
 
@@ -153,7 +163,7 @@ def ours(kind: Struct[Any], message: Any) -> Any:
     """kio's message as our NamedTuple; a field that this version lacks is its default."""
     values = []
     for field in kind.fields:
-        value = getattr(message, _KIO_NAMES.get(field.name, field.name), _MISSING)
+        value: Any = getattr(message, _KIO_NAMES.get(field.name, field.name), _MISSING)
         if value is _MISSING:
             value = field.default
         elif isinstance(field.kind, Struct):
@@ -162,6 +172,8 @@ def ours(kind: Struct[Any], message: Any) -> Any:
             value = value // kio._MILLISECOND
         elif field.name == "error_code":
             value = value.value
+        elif field.kind == "uuid":
+            value = value.bytes if value else bytes(16)
         values.append(value)
     return kind.make(*values)
 

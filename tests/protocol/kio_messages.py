@@ -158,7 +158,7 @@ def tagged(rows: list[tuple[int, bytes]]) -> bytes:
 
 def encode(message: Any, extra: Extra = NO_EXTRA) -> bytes:
     """A message with unknown tagged fields behind the known ones of each struct whose class `extra` names."""
-    cls = type(message)
+    cls: Any = type(message)
     out, known = b"", []
     for field in fields(cls):
         value = getattr(message, field.name)

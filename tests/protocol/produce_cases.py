@@ -9,6 +9,7 @@ import struct
 import sys
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -65,7 +66,8 @@ class Request(NamedTuple):
     topics: list[Topic]
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True)
+class Answer:
     """What a broker answers to one partition."""
 
     index: int
@@ -223,7 +225,7 @@ def _ms(value: int) -> i32Timedelta:
 
 
 def kio_encode(request: Request, correlation_id: int = 7) -> bytes:
-    schema = load_request_schema(0, i16(request.version))
+    schema: Any = load_request_schema(0, i16(request.version))
     types = _module_types(schema)
     header = schema.__header_schema__(
         request_api_key=i16(0),
@@ -261,7 +263,7 @@ def _no_nulls(*arrays: object) -> None:
 
 def kio_decode(content: bytes) -> tuple[Any, Any]:
     """(header, body) of a request; ValueError if kio doesn't read it to its end, or kio's own errors."""
-    schema = load_request_schema(0, i16(int.from_bytes(content[2:4], "big", signed=True)))
+    schema: Any = load_request_schema(0, i16(int.from_bytes(content[2:4], "big", signed=True)))
     header, size = entity_reader(schema.__header_schema__)(content, 0)
     body, more = entity_reader(schema)(content, size)
     if size + more != len(content):
@@ -273,7 +275,7 @@ def kio_decode(content: bytes) -> tuple[Any, Any]:
 
 def kio_decode_answer(version: int, content: bytes) -> tuple[Any, Any]:
     """(header, body) of an answer; ValueError if kio doesn't read it to its end, or kio's own errors."""
-    schema = load_response_schema(0, i16(version))
+    schema: Any = load_response_schema(0, i16(version))
     header, size = entity_reader(schema.__header_schema__)(content, 0)
     body, more = entity_reader(schema)(content, size)
     if size + more != len(content):
@@ -287,7 +289,7 @@ def kio_decode_answer(version: int, content: bytes) -> tuple[Any, Any]:
 
 def kio_encode_answer(response: Response) -> bytes:
     version = response.version
-    schema = load_response_schema(0, i16(version))
+    schema: Any = load_response_schema(0, i16(version))
     types = _module_types(schema)
     topics = []
     for topic in response.topics:

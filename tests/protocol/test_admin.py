@@ -36,7 +36,7 @@ from protocol.quotas import (
     DescribeClientQuotasAnswer,
     EntityPart,
     Entry,
-    Operation,
+    QuotaOperation,
     Value,
 )
 from protocol.wire import MalformedFrame
@@ -74,7 +74,7 @@ def test_the_versions_are_those_that_kafka_4_has(spoken: Any) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @given(data=st.data())
-def test_what_kio_writes_is_read(case: Case, data: st.DataObject) -> None:
+def test_messages_that_kio_writes_are_read(case: Case, data: st.DataObject) -> None:
     message = data.draw(messages(case.cls))
     frame = case.head() + kio.kio_encode(message)
     assert case.decode(b"1234" + frame + b"more", 4, 4 + len(frame)) == ours(case.struct, message)
@@ -82,7 +82,7 @@ def test_what_kio_writes_is_read(case: Case, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @given(data=st.data())
-def test_what_is_written_is_what_kio_writes(case: Case, data: st.DataObject) -> None:
+def test_written_messages_are_as_kio_writes_them(case: Case, data: st.DataObject) -> None:
     message = data.draw(messages(case.cls))
     frame = case.encode(ours(case.struct, message))
     assert frame[:4] == struct.pack(">i", len(frame) - 4)
@@ -273,7 +273,7 @@ def test_a_count_is_checked_before_anything_is_made_of_it() -> None:
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e300, 5e-324, math.inf, -math.inf, math.nan])
 def test_quota_values_keep_every_bit(value: float) -> None:
-    body = AlterClientQuotasRequest((Alteration((EntityPart("user", None),), (Operation("k", value),)),))
+    body = AlterClientQuotasRequest((Alteration((EntityPart("user", None),), (QuotaOperation("k", value),)),))
     frame = ALTER_CLIENT_QUOTAS.encode_request(body, 1, 1, None)
     read = ALTER_CLIENT_QUOTAS.decode_request(frame, 4, len(frame)).body.entries[0].ops[0].value
     assert struct.pack(">d", read) == struct.pack(">d", value)
@@ -326,7 +326,7 @@ def test_fields_that_a_version_lacks_are_left_out_and_read_as_their_defaults() -
         (AlterConfigsRequest(None), "resources: null in place of an array"),  # type: ignore[arg-type]
     ],
 )
-def test_what_does_not_fit_is_a_value_error_that_names_the_field(body: AlterConfigsRequest, text: str) -> None:
+def test_a_value_that_does_not_fit_is_a_value_error_that_names_the_field(body: AlterConfigsRequest, text: str) -> None:
     for version in (0, 2):
         with pytest.raises(ValueError, match=text):
             ALTER_CONFIGS.encode_request(body, version, 1, None)

@@ -25,13 +25,13 @@ from protocol.configs import (
     AlterConfigsResource,
     AlterConfigsResult,
     Config,
+    ConfigOperation,
     DescribeConfigsAnswer,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
-    Operation,
     Synonym,
     merge_altered,
     merge_described,
@@ -57,7 +57,7 @@ def nothing(_kind: int, _name: str) -> tuple[str, ...]:
 
 
 def change(name: str, *operations: tuple[str, int, str | None], kind: int = TOPIC) -> IncrementalAlterConfigsResource:
-    return IncrementalAlterConfigsResource(kind, name, tuple(Operation(*row) for row in operations))
+    return IncrementalAlterConfigsResource(kind, name, tuple(ConfigOperation(*row) for row in operations))
 
 
 def replacement(name: str, *configs: tuple[str, str | None], kind: int = TOPIC) -> AlterConfigsResource:
@@ -96,7 +96,7 @@ def test_nothing_of_ours_is_the_request_itself() -> None:
     for request in (incremental(), incremental(change("a")), incremental(change("a", ("retention.ms", SET, "1")))):
         ours, rest, refused = split_incremental(request, is_ours)
         assert rest is request
-        assert ours == refused == ()
+        assert (ours, refused) == ((), ())
 
 
 def test_nothing_but_ours_leaves_no_rest() -> None:
@@ -111,7 +111,7 @@ def test_validate_only_goes_on_to_the_rest() -> None:
     assert rest.validate_only
 
 
-def test_what_a_delete_carries_is_ignored() -> None:
+def test_the_value_of_a_delete_is_ignored() -> None:
     assert split_incremental(incremental(change("a", (IN, DELETE, "5"))), is_ours).ours == (
         change("a", (IN, DELETE, None)),
     )
@@ -249,7 +249,7 @@ def result(name: str, code: int = 0, kind: int = TOPIC) -> AlterConfigsResult:
     return AlterConfigsResult(code, "why" if code else None, kind, name)
 
 
-def test_results_come_in_the_order_of_the_request_whatever_the_brokers_was() -> None:
+def test_results_come_in_the_order_of_the_request_not_of_the_broker() -> None:
     names = [f"t{index}" for index in range(8)]
     request = incremental(*(change(name, ("x", SET, "1")) for name in names), change("t0", kind=BROKER))
     theirs = [result(name) for name in names if name not in ("t2", "t5")] + [result("t0", 42, BROKER)]
@@ -285,7 +285,7 @@ def test_a_resource_that_is_there_twice_is_answered_twice() -> None:
     assert [row.error_code for row in merge_altered(request, None, [result("a", 42)]).responses] == [42, -1, 42]
 
 
-def test_what_nobody_asked_about_comes_last() -> None:
+def test_unrequested_results_come_last() -> None:
     answer = AlterConfigsAnswer(0, (result("z"), result("a")))
     assert merge_altered(incremental(change("a")), answer, []).responses == (result("a"), result("z"))
 
@@ -346,7 +346,7 @@ def test_our_rows_are_added_where_they_were_asked_for(keys: tuple[str, ...] | No
     assert merged == (5, (described("a", *theirs, *added), described("b", THEIR_ROW)))
 
 
-def test_synonyms_and_documentation_are_for_those_who_want_them() -> None:
+def test_synonyms_and_documentation_are_for_clients_that_want_them() -> None:
     answer = DescribeConfigsAnswer(0, (described("a"),))
     assert merge_described(asked(("a", None), synonyms=True), answer, ours).results[0].configs == (OUR_ROW,)
     assert merge_described(asked(("a", None)), answer, ours).results[0].configs == (BARE_ROW,)

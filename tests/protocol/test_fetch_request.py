@@ -46,7 +46,7 @@ def test_it_asks_for_less_and_is_otherwise_the_same(version: int, client_id: byt
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_who_asks_for_less_already_is_left_alone(version: int) -> None:
+def test_a_client_that_asks_for_less_already_is_left_alone(version: int) -> None:
     buf, _ = request(version)
     same = bytearray(buf)
     assert not fetch_request.cap(buf, 0, len(buf), version, 52_428_800)
@@ -98,7 +98,7 @@ def test_one_that_ends_before_its_topics_do_is_malformed(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_more_empty_topics_than_anybody_lists_are_malformed(version: int) -> None:
+def test_more_empty_topics_than_any_client_lists_are_malformed(version: int) -> None:
     cls = kio_messages.request_class(FETCH, version)
     element = kio_messages.element(cls, "topics")
     for count, is_malformed in ((64, False), (200, True)):

@@ -172,7 +172,7 @@ def test_any_answer_that_an_independent_encoder_writes(case: tuple[int, int], da
 
 @pytest.mark.parametrize("case", [case for case in ALL if case >= (api.FETCH, api.FETCH_FLEXIBLE)])
 @given(data=st.data())
-def test_fields_that_nobody_knows_yet_are_passed_over(case: tuple[int, int], data: st.DataObject) -> None:
+def test_unknown_fields_are_passed_over(case: tuple[int, int], data: st.DataObject) -> None:
     message = sample(case)
     content = answer_header(type(message), 7, HEADER_TAGS) + encode(message, data.draw(extras(*CLASSES)))
     assert metered(case, content, range(5, len(content), 5)) == (
@@ -222,7 +222,7 @@ def test_bytes_are_told_when_records_begin_and_messages_with_each_batch() -> Non
 
 
 @pytest.mark.parametrize("case", [(api.FETCH, 8), (api.FETCH, 18)])
-def test_what_is_kept_of_an_answer_does_not_grow_with_it(case: tuple[int, int]) -> None:
+def test_the_kept_part_of_an_answer_does_not_grow_with_it(case: tuple[int, int]) -> None:
     records = Records(batch((b"x" * 100,)) * 2000, 2000)
     content = content_of(case, sample(case, [records] * 6))
     meter = FetchMeter(*case, len(content))
@@ -256,9 +256,7 @@ def has_endpoints(case: tuple[int, int]) -> bool:
 
 @pytest.mark.parametrize("case", ALL)
 @given(data=st.data())
-def test_whatever_the_bytes_all_of_them_are_passed_and_nobody_is_charged_for_more(
-    case: tuple[int, int], data: st.DataObject
-) -> None:
+def test_any_bytes_are_all_passed_and_no_client_is_charged_for_more(case: tuple[int, int], data: st.DataObject) -> None:
     content = bytearray(content_of(case, sample(case), HEADER_TAGS))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))

@@ -97,6 +97,26 @@ def test_software_says_its_name_and_version(version: int, name: str, release: st
     assert software(buf, 4, 4 + len(frame)) == (name, release)
 
 
+# Behind the names in version 5 (KIP-1242): cluster id and node id, as kafka-clients 4.4.0 and franz-go send them.
+WHERE = (
+    b"\x00\xff\xff\xff\xff\x00",  # to a bootstrap server
+    b"\x175L6g3nShT-eMCtK--X86sw\x00\x00\x00\x02\x00",
+    b"\x05main\x00\x00\x00\x00\x01\x5a\x01x",  # with a tagged field
+)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_client_that_says_which_node_it_means_says_its_name(where: bytes, kind: Buffers) -> None:
+    frame = versions_request(5, "kgo", "v1.23.0", where)
+    buf = kind(b"1234" + frame + b"more")
+    assert software(buf, 4, 4 + len(frame)) == ("kgo", "v1.23.0")
+    for cut in range(len(frame)):
+        with pytest.raises(MalformedFrame):
+            software(frame, 0, cut)
+    with pytest.raises(MalformedFrame):
+        software(frame + b"\0", 0, len(frame) + 1)
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_old_requests_have_no_name(version: int) -> None:
     frame = request(api.API_VERSIONS, version)
@@ -104,13 +124,12 @@ def test_old_requests_have_no_name(version: int) -> None:
 
 
 def test_a_version_above_ours_still_tells_its_name() -> None:
-    """franz-go asks with version 5 first: cluster id and node id stand behind the names (measured)."""
-    frame = versions_request(5, "kgo", "v1.22.2", b"\x00\xff\xff\xff\xff\x00")
+    frame = versions_request(6, "kgo", "v1.22.2", WHERE[-1] + b"whatever comes")
     assert software(frame, 0, len(frame)) == ("kgo", "v1.22.2")
 
 
 @pytest.mark.parametrize("name", ["", "-kgo", "kgo.", "two words", "line\nbreak", "é", "x" * 129])
-def test_names_that_a_broker_refuses_or_nobody_could_print_are_none(name: str) -> None:
+def test_names_that_a_broker_refuses_or_that_can_not_be_printed_are_none(name: str) -> None:
     for frame in (versions_request(3, name, "1.0"), versions_request(3, "kgo", name)):
         assert software(frame, 0, len(frame)) is None
 
@@ -168,7 +187,7 @@ def test_plain_is_not_known_when_the_broker_refuses(version: int) -> None:
 
 
 @pytest.mark.parametrize("token", [b"", b"alice", b"\0alice", b"\0\0x", b"a\0b\0c\0d", b"\0" * 100_000])
-def test_what_the_broker_refuses_as_plain_names_nobody(token: bytes) -> None:
+def test_a_message_the_broker_refuses_as_plain_names_no_principal(token: bytes) -> None:
     assert named("PLAIN", token) == UNKNOWN
 
 
@@ -241,7 +260,7 @@ def test_scram_names(message: bytes, principal: str) -> None:
         b"n,,n=alice,r=x\n",
     ],
 )
-def test_what_the_broker_refuses_as_scram_names_nobody(message: bytes) -> None:
+def test_a_message_the_broker_refuses_as_scram_names_no_principal(message: bytes) -> None:
     assert named("SCRAM-SHA-256", message) == UNKNOWN
 
 
@@ -267,7 +286,7 @@ def test_scram_that_fails_at_the_end_is_not_known(token: bytes, error: int) -> N
     assert exchange("SCRAM-SHA-256", (b"n,,n=alice,r=n", SERVER_FIRST, 0), final) == [None, None]
 
 
-def test_the_second_message_of_an_exchange_names_nobody_else() -> None:
+def test_the_second_message_of_an_exchange_names_no_other_principal() -> None:
     sasl = shaken("SCRAM-SHA-256")
     messages = (b"n,,n=mallory,r=x", b"n,,n=alice,r=x", b"c=biws,r=x,p=x")
     assert [claim(sasl, message).principal for message in messages] == ["User:mallory"] * 3
@@ -331,7 +350,7 @@ def test_bearer_headers_as_the_broker_takes_them(message: bytes, scheme: bytes) 
         b"y" + bearer(jwt({"sub": "alice"}))[1:],
     ],
 )
-def test_a_token_that_does_not_say_whose_it_is_is_unknown_even_if_accepted(token: bytes) -> None:
+def test_a_token_that_does_not_name_its_principal_is_unknown_even_if_accepted(token: bytes) -> None:
     assert exchange("OAUTHBEARER", (token, b"", 0)) == [UNKNOWN]
 
 
@@ -410,7 +429,7 @@ def test_gssapi_is_unknown_and_accepted_with_its_last_answer_only() -> None:
 
 
 def test_a_mechanism_of_ones_own_is_unknown_with_its_first_answer() -> None:
-    """Some tell something with their only answer, others have more steps: nobody but the broker knows the last one."""
+    """Some tell something with their only answer, others have more steps: only the broker knows the last one."""
     assert exchange("SOMETHING-OF-ONES-OWN", (b"n,,n=alice,r=x", b'{"version":1}', 0)) == [UNKNOWN]
     assert exchange("SOMETHING-OF-ONES-OWN", (b"n,,n=alice,r=x", b"", 58)) == [None]
 

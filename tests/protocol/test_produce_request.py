@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from protocol.wire import MalformedFrame, TooManyTags
 from tests.protocol import batches
 from tests.protocol import produce_cases as cases
 from tests.protocol.produce_cases import Batch, Request, Topic
+from tests.variants import COMPILED, PURE, running
 
 VERSIONS = pytest.mark.parametrize("version", cases.VERSIONS)
 FLEXIBLE = pytest.mark.parametrize("version", range(9, 14))
@@ -24,6 +25,13 @@ PLAIN = pytest.mark.parametrize("version", range(3, 9))
 BATCH = batches.batch([b"one", b"two"], producer_id=4000, epoch=3, sequence=17)
 CLICKS = bytes(range(16))
 VIEWS = bytes(range(16, 32))
+
+
+@pytest.fixture(scope="module", params=[PURE, COMPILED], autouse=True)
+def variant(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The fast reading is the compiled one or not; all tests hold for both."""
+    with running(request.param):
+        yield
 
 
 def whole(records: bytes = BATCH) -> Batch:
@@ -271,7 +279,7 @@ def test_checksums_are_those_of_the_batches_in_the_order_of_skim(request: Reques
 
 
 @VERSIONS
-def test_checksums_are_found_behind_and_between_whatever_else_there_is(version: int) -> None:
+def test_checksums_are_found_behind_and_between_other_tagged_fields(version: int) -> None:
     requests = [one(version), several(version), one(version, whole(BATCH + BATCH + b"\0\0\0"))]
     for request in requests:
         assert -1 not in (found := checksums(cases.encode(request)))[:1]
@@ -300,7 +308,7 @@ def test_unknown_tagged_fields_are_skipped(version: int) -> None:
 
 @FLEXIBLE
 @pytest.mark.parametrize("place", ["header", "partition", "topic", "body"])
-def test_more_tagged_fields_than_anybody_has_are_malformed(version: int, place: str) -> None:
+def test_more_tagged_fields_than_any_message_has_are_malformed(version: int, place: str) -> None:
     for count in (64, 65):
         tags = cases.uvarint(count) + b"\x5a\x00" * count
         content = cases.encode(one(version), cases.NO_TAGS._replace(**{place: tags}))
@@ -403,7 +411,7 @@ def test_a_compact_topic_without_a_name_is_malformed(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(9, 13))
-def test_a_topic_of_length_0_is_no_topic_whatever_follows(version: int) -> None:
+def test_a_topic_of_length_0_is_no_topic_before_any_bytes(version: int) -> None:
     # Read as an empty name, and one byte to the left, this would be a request with one good batch.
     batch = bytes((len(BATCH) + 1,)) + BATCH[1:]
     with pytest.raises(MalformedFrame, match="without a name"):
@@ -457,7 +465,7 @@ def test_a_mutated_frame_gives_a_value_or_malformed_frame(version: int, seed: in
                 assert read == produce_request._skim_any(broken, 0, len(broken), 10_000)
                 # also with something else behind it
                 assert produce_request.skim(broken + content, 0, len(broken)) == read
-                assert produce_request.strip(broken, 0, len(broken), set()) in (None, cases.framed(broken))
+                assert produce_request.strip(broken, 0, len(broken), set()) in (None, cases.framed(bytes(broken)))
                 _kio_agrees(broken, read)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from protocol import produce_response
 from protocol.wire import MalformedFrame
 from tests.protocol import produce_cases as cases
 from tests.protocol.produce_cases import Answer, AnswerTopic, Endpoint, Response
+from tests.variants import COMPILED, PURE, running
 
 VERSIONS = pytest.mark.parametrize("version", cases.VERSIONS)
 FLEXIBLE = pytest.mark.parametrize("version", range(9, 14))
@@ -23,6 +24,13 @@ WITH_ENDPOINTS = pytest.mark.parametrize("version", range(10, 14))
 CLICKS = bytes(range(16))
 VIEWS = bytes(range(16, 32))
 NODES = (Endpoint(1, "kafka-1.internal", 9092, None), Endpoint(2, "kafka-2.internal", 9093, "rack-b"))
+
+
+@pytest.fixture(scope="module", params=[PURE, COMPILED], autouse=True)
+def variant(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The fast reading is the compiled one or not; all tests hold for both."""
+    with running(request.param):
+        yield
 
 
 def one(version: int) -> Response:
@@ -368,7 +376,7 @@ def test_merge_adds_our_rows_and_changes_nothing_else(
 
 @VERSIONS
 @pytest.mark.parametrize("seed", range(5))
-def test_every_partition_keeps_its_own_answer_in_whatever_order(version: int, seed: int) -> None:
+def test_every_partition_keeps_its_own_answer_in_any_order(version: int, seed: int) -> None:
     chance = random.Random(seed)
     request = [(CLICKS if version >= 13 else b"clicks", index) for index in range(6)]
     request += [(VIEWS if version >= 13 else b"views", index) for index in range(6)]

@@ -9,17 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.quotas import (
+    APART,
     CLIENT_ID,
     USER,
     Alteration,
     AlterClientQuotasAnswer,
     AlterClientQuotasRequest,
     AlterClientQuotasResult,
+    Component,
     DescribeClientQuotasAnswer,
+    DescribeClientQuotasRequest,
     Entity,
     EntityPart,
     Entry,
-    Operation,
+    QuotaOperation,
     Value,
     entity_key,
     merge_altered,
@@ -27,6 +30,7 @@ from protocol.quotas import (
     ops_for_broker,
     split,
     without,
+    without_apart,
 )
 from tests.protocol.admin_cases import error
 
@@ -47,7 +51,7 @@ def user(name: str | None, client_id: str | None = "") -> Entity:
 
 
 def change(entity: Entity, *ops: tuple[str, float] | tuple[str, float, bool]) -> Alteration:
-    return Alteration(entity, tuple(Operation(*op) for op in ops))
+    return Alteration(entity, tuple(QuotaOperation(*op) for op in ops))
 
 
 def request(*entries: Alteration) -> AlterClientQuotasRequest:
@@ -82,8 +86,8 @@ def test_our_keys_are_taken_out_and_the_others_are_left() -> None:
 
 
 def test_the_broker_can_be_given_a_part_of_what_is_ours_as_well() -> None:
-    def removals(op: Operation) -> Operation | None:
-        return Operation(RATE, 0.0, True) if op.remove and op.key == SHARES else None
+    def removals(op: QuotaOperation) -> QuotaOperation | None:
+        return QuotaOperation(RATE, 0.0, True) if op.remove and op.key == SHARES else None
 
     whole = request(change(user("a"), (BPS, 0.0, True), (SHARES, 5.0, True), ("x", 1.0)), change(user("b"), (BPS, 1.0)))
     ours, rest, _ = split(whole, is_ours, removals)
@@ -131,7 +135,7 @@ def test_entities_can_be_taken_out_after_a_probe() -> None:
 
 
 _ops = st.lists(
-    st.builds(Operation, st.sampled_from((BPS, SHARES, RATE, "x")), st.floats(0, 9), st.booleans()), max_size=4
+    st.builds(QuotaOperation, st.sampled_from((BPS, SHARES, RATE, "x")), st.floats(0, 9), st.booleans()), max_size=4
 )
 _entities = st.sampled_from((user("a"), user(None), user("a", "c"), user("a", "c")[::-1]))
 
@@ -180,7 +184,7 @@ def test_of_two_results_an_error_counts_and_the_brokers_first(broker: int | None
     assert merge_altered(request(change(user("a"))), theirs, ours) == (0, (result(user("a"), merged),))
 
 
-def test_an_entity_without_any_result_is_not_left_out_and_one_that_nobody_named_comes_last() -> None:
+def test_an_entity_without_any_result_is_not_left_out_and_an_unrequested_one_comes_last() -> None:
     merged = merge_altered(request(change(user("a"))), AlterClientQuotasAnswer(0, (result(user("z")),)), [])
     assert [(row.error_code, row.entity) for row in merged.entries] == [(-1, user("a")), (0, user("z"))]
 
@@ -231,9 +235,27 @@ def test_our_values_are_added_to_the_same_entity_and_our_entities_come_last() ->
     )
 
 
-def test_our_value_replaces_one_of_the_same_key() -> None:
+def test_the_brokers_value_of_the_same_key_stays_visible() -> None:
+    """Both are enforced."""
     answer = DescribeClientQuotasAnswer(0, 0, None, (entry(user("a"), x=1.0, y=2.0),))
-    assert merge_described(answer, [entry(user("a"), x=9.0)]).entries == (entry(user("a"), y=2.0, x=9.0),)
+    assert merge_described(answer, [entry(user("a"), x=9.0)]).entries == (
+        entry(user("a"), **{"x.upstream": 1.0, "y": 2.0, "x": 9.0}),
+    )
+
+
+def test_all_of_the_brokers_values_are_told_apart_where_that_is_asked_for() -> None:
+    answer = DescribeClientQuotasAnswer(0, 0, None, (entry(user("a"), x=1.0, y=2.0), entry(user("b"), x=3.0)))
+    merged = merge_described(answer, [entry(user("a"), z=9.0)], lambda _, key: key == "x")
+    assert merged.entries == (
+        entry(user("a"), **{"x.upstream": 1.0, "y": 2.0, "z": 9.0}),
+        entry(user("b"), **{"x.upstream": 3.0}),
+    )
+
+
+def test_brokers_are_asked_without_what_only_a_gateway_knows() -> None:
+    asked = DescribeClientQuotasRequest((Component(APART, 2, None), Component("user", 0, "a")), True)
+    assert without_apart(asked) == DescribeClientQuotasRequest((Component("user", 0, "a"),), True)
+    assert without_apart(DescribeClientQuotasRequest(())) is None
 
 
 @pytest.mark.parametrize("entries", [None, ()])

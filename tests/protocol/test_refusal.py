@@ -1,4 +1,4 @@
-# Refusals of all five APIs in every version, read by our decoders (which kio's check elsewhere).
+# Refusals of all six APIs in every version, read by our decoders (which kio's check elsewhere).
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
+from protocol import topics as t
 from protocol.refusal import refuse
 from protocol.wire import MalformedFrame
 from tests.protocol import kio_messages as kio
@@ -22,6 +23,9 @@ BODIES: dict[int, Any] = {
     api.ALTER_CONFIGS: c.AlterConfigsRequest(tuple(c.AlterConfigsResource(*name, ()) for name in NAMED)),
     api.INCREMENTAL_ALTER_CONFIGS: c.IncrementalAlterConfigsRequest(
         tuple(c.IncrementalAlterConfigsResource(*name, ()) for name in NAMED)
+    ),
+    api.CREATE_TOPICS: t.CreateTopicsRequest(
+        tuple(t.CreatableTopic(name, 1, 1, (), ()) for name in ("clicks", "views")), 1000
     ),
     api.DESCRIBE_CLIENT_QUOTAS: q.DescribeClientQuotasRequest(()),
     api.ALTER_CLIENT_QUOTAS: q.AlterClientQuotasRequest((q.Alteration(ALICE, ()), q.Alteration(BOTH, ()))),
@@ -41,6 +45,10 @@ def test_everything_that_is_named_gets_the_error(spoken: Any, version: int) -> N
         assert answer == q.DescribeClientQuotasAnswer(0, *error, None)
     elif spoken.key == api.ALTER_CLIENT_QUOTAS:
         assert answer.entries == (q.AlterClientQuotasResult(*error, ALICE), q.AlterClientQuotasResult(*error, BOTH))
+    elif spoken.key == api.CREATE_TOPICS:
+        assert [(row.error_code, row.error_message, row.name) for row in answer.topics] == [
+            (*error, "clicks"), (*error, "views"),
+        ]  # fmt: skip
     else:
         rows = answer.results if spoken.key == api.DESCRIBE_CONFIGS else answer.responses
         assert [row[:4] for row in rows] == [(*error, *name) for name in NAMED]
@@ -50,7 +58,7 @@ def _has_tags(spoken: Any, version: int) -> bool:
     return bool(version >= api.ANSWER_FLEXIBLE_FROM[spoken.key])
 
 
-def test_what_is_no_such_request_is_malformed() -> None:
+def test_another_request_is_malformed() -> None:
     for frame in (b"", b"\0", b"\0\3\0\0\0\0\0\1\xff\xff", b"\0\x2c\0\1"):
         with pytest.raises(MalformedFrame):
             refuse(frame, 7, "")

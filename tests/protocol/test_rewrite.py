@@ -270,7 +270,7 @@ def capped(rows: Any, hide_unknown: bool) -> Any:
 
 @st.composite
 def _api_rows(draw: st.DrawFn, cls: Any) -> Any:
-    keys = draw(st.lists(st.sampled_from([*api.CAPS, 2, 19, 75, 93, 250]), unique=True, max_size=8))
+    keys = draw(st.lists(st.sampled_from([*api.CAPS, 2, 19, 75, 94, 250]), unique=True, max_size=8))
     lowest = st.integers(0, 16)
     windows = [(key, low, low + draw(st.integers(0, 20))) for key in keys for low in [draw(lowest)]]
     return tuple(cls(api_key=key, min_version=low, max_version=high) for key, low, high in windows)
@@ -303,12 +303,30 @@ def test_highest_versions_are_lowered_and_nothing_else(version: int, hide_unknow
     assert (bytes(buf[:start]), bytes(buf[end:])) == around
 
 
-@pytest.mark.parametrize("version", [0, 3, 4, 5])
-def test_an_unsupported_version_is_answered_in_the_form_of_version_0_whatever_was_asked(version: int) -> None:
+REBOOTSTRAP_REQUIRED, INVALID_REQUEST = 129, 42
+
+
+@pytest.mark.parametrize("error", [0, REBOOTSTRAP_REQUIRED, INVALID_REQUEST])
+@pytest.mark.parametrize("keys", [(), ((api.PRODUCE, 3, 99), (api.API_VERSIONS, 0, 9))])
+def test_version_5_is_answered_in_the_form_of_version_4_whatever_the_broker_says(
+    error: int, keys: tuple[tuple[int, int, int], ...]
+) -> None:
+    """A client that was misrouted is told so (KIP-1242): with an error, and no versions."""
+    cls = answer_class(api.API_VERSIONS, 4)
+    row = element(cls, "api_keys")
+    rows = tuple(row(api_key=key, min_version=low, max_version=high) for key, low, high in keys)
+    message = replace(filled(cls), error_code=ErrorCode(error), api_keys=rows)
+    buf = bytearray(struct.pack(">i", 3) + kio_encode(message))
+    assert cap_api_versions(buf, 0, len(buf), 5, False) is None
+    assert buf == struct.pack(">i", 3) + kio_encode(replace(message, api_keys=capped(rows, False)))
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 5, 6])
+def test_any_unsupported_version_is_answered_in_the_form_of_version_0(version: int) -> None:
     """A broker answers so, and its answer passes here with the version of the request."""
     content = bytearray(struct.pack(">ihi", 9, 35, 1) + struct.pack(">hhh", 18, 0, 9))
     assert cap_api_versions(content, 0, len(content), version, False) is None
-    assert content == struct.pack(">ihi", 9, 35, 1) + struct.pack(">hhh", 18, 0, 4)
+    assert content == struct.pack(">ihi", 9, 35, 1) + struct.pack(">hhh", 18, 0, 5)
 
 
 def test_our_own_answer_to_an_unsupported_version() -> None:
@@ -316,7 +334,7 @@ def test_our_own_answer_to_an_unsupported_version() -> None:
     assert frame[:8] == struct.pack(">ii", len(frame) - 4, 1234)
     answer = kio_decode(answer_class(api.API_VERSIONS, 0), frame[8:])
     assert answer.error_code == ErrorCode.unsupported_version
-    assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, 4)]
+    assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, 5)]
 
 
 def test_a_malformed_api_versions_answer_is_not_changed() -> None:

@@ -76,7 +76,7 @@ def test_a_step_never_looks_behind_the_end(step: Callable[..., Any], data: bytes
         (wire.tags, b"\xff\xff\xff\xff\x0f"),  # 4 billion of them
     ],
 )
-def test_what_does_not_fit_is_malformed(step: Callable[..., Any], data: bytes) -> None:
+def test_a_value_that_does_not_fit_is_malformed(step: Callable[..., Any], data: bytes) -> None:
     with pytest.raises(MalformedFrame):
         step(data, 0, len(data))
 
@@ -97,7 +97,7 @@ def test_skipping_tags_ends_where_reading_them_does() -> None:
 
 
 @pytest.mark.parametrize("step", [wire.tags, wire.skip_tags])
-def test_a_section_has_as_many_tagged_fields_as_anybody_needs(step: Callable[..., Any]) -> None:
+def test_a_section_has_as_many_tagged_fields_as_any_message_needs(step: Callable[..., Any]) -> None:
     full = b"\x40" + b"\x01\x00" * 64
     step(full, 0, len(full))
     for count in (b"\x41", b"\xff\x7f", b"\xff\xff\xff\xff\x0f"):

@@ -8,6 +8,7 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -28,10 +29,18 @@ type nullBroker struct {
 	offset     atomic.Int64
 }
 
-func serveNull(address, topics string, partitions int) error {
+// serveNull serves until its listener fails. keystore: a PEM file with key and certificate, for TLS; "": plain TCP.
+func serveNull(address, topics string, partitions int, keystore string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
+	}
+	if keystore != "" {
+		pair, err := tls.LoadX509KeyPair(keystore, keystore)
+		if err != nil {
+			return err
+		}
+		listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{pair}})
 	}
 	host, portText, _ := net.SplitHostPort(listener.Addr().String())
 	port, _ := strconv.Atoi(portText)

@@ -38,6 +38,8 @@ type result struct {
 
 func main() {
 	null := flag.String("null", "", "run a null broker on this `address` (and advertise it)")
+	nullSecure := flag.String("null-tls", "", "null broker: listen on this `address` too, with TLS")
+	keystore := flag.String("pem", "", "null broker: `file` with key and certificate")
 	topics := flag.String("topics", "load", "null broker: topics that it lists, comma-separated")
 	address := flag.String("addr", "127.0.0.1:9092", "where to send the load")
 	connections := flag.Int("c", 4, "connections")
@@ -58,7 +60,10 @@ func main() {
 	hold := flag.Bool("hold", false, "wait for a line on stdin after the warm-up and after the result")
 	flag.Parse()
 	if *null != "" {
-		fatal(serveNull(*null, *topics, *partitions))
+		if *nullSecure != "" {
+			go func() { fatal(serveNull(*nullSecure, *topics, *partitions, *keystore)) }()
+		}
+		fatal(serveNull(*null, *topics, *partitions, ""))
 	}
 	if *version < minProduce || *version > maxProduce {
 		fatal(fmt.Errorf("Produce v%d is not spoken, only v%d-v%d", *version, minProduce, maxProduce))

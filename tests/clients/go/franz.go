@@ -26,6 +26,9 @@ func franzBase(c *config) []kgo.Opt {
 	if c.ClientID != "" {
 		opts = append(opts, kgo.ClientID(c.ClientID))
 	}
+	if trusted := c.tls(); trusted != nil {
+		opts = append(opts, kgo.DialTLSConfig(trusted))
+	}
 	if ms, ok := c.Options["metadata_min_age_ms"].(float64); ok {
 		opts = append(opts, kgo.MetadataMinAge(time.Duration(ms)*time.Millisecond))
 	}

@@ -6,6 +6,8 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,6 +54,21 @@ func (c *config) value(i int) []byte {
 		text += "|" + strings.Repeat("x", c.RecordBytes-len(text)-1)
 	}
 	return []byte(text)
+}
+
+// tls is that of options.ca, the path of the CAs to be trusted; nil: plain TCP.
+func (c *config) tls() *tls.Config {
+	path, ok := c.Options["ca"].(string)
+	if !ok {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	check(err)
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(text) {
+		panic("no certificate in " + path)
+	}
+	return &tls.Config{RootCAs: authorities}
 }
 
 // target says where record i goes: round robin over every partition of every topic.

@@ -25,6 +25,9 @@ func saramaBase(c *config) *sarama.Config {
 	if c.Options["kafka_version"] != "default" {
 		s.Version = sarama.MaxVersion
 	}
+	if trusted := c.tls(); trusted != nil {
+		s.Net.TLS.Enable, s.Net.TLS.Config = true, trusted
+	}
 	if n, ok := c.Options["retry_max"].(float64); ok {
 		s.Producer.Retry.Max = int(n)
 	}

@@ -1,8 +1,8 @@
 // Drives kafka-clients: `java -cp … Driver '{"mode": "produce", …}'`. The contract is that of all drivers
 // (tests/clients/harness.py).
 //
-// Compiled once against the newest kafka-clients and run with older ones too, so it calls nothing that 2.8 lacks. Jackson
-// comes with the broker's jars.
+// Compiled once against the newest kafka-clients and run with older ones too, so it calls nothing that 2.1 lacks; what
+// only new ones have is in a class of its own (Shares). Jackson comes with the broker's jars.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -20,7 +20,7 @@ import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AdminClient;
 import org.apache.kafka.clients.admin.DescribeTopicsResult;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.TopicDescription;
@@ -96,6 +96,8 @@ public final class Driver {
                 return this::consume;
             case "admin":
                 return this::admin;
+            case "share":
+                return this::share;
             default:
                 throw new IllegalArgumentException("no such mode: " + name);
         }
@@ -178,7 +180,7 @@ public final class Driver {
         }
         Map<String, Object> result = report();
         result.put("throttle", throttle(producer));
-        closeQuietly(() -> producer.close(Duration.ofSeconds(3)));
+        closeQuietly(() -> close(producer));
         return result;
     }
 
@@ -299,6 +301,14 @@ public final class Driver {
         }
     }
 
+    private static void close(KafkaProducer<String, String> producer) {
+        try {
+            producer.close(Duration.ofSeconds(3));
+        } catch (NoSuchMethodError before22) {
+            producer.close(); // of what it is told here nothing is under way any more
+        }
+    }
+
     private static void closeQuietly(Runnable step) {
         try {
             step.run();
@@ -399,6 +409,17 @@ public final class Driver {
         return result;
     }
 
+    // --- share -----------------------------------------------------------------------------------------------------
+
+    private Map<String, Object> share() throws Exception {
+        Properties settings = base();
+        options(settings);
+        Shares shares = new Shares(settings, config.path("group").asText(), topics, config.path("release_every").asInt(0));
+        Map<String, Object> result = shares.consume(count, this::left, this::number);
+        result.put("elapsed_s", elapsed());
+        return result;
+    }
+
     private Optional<Integer> number(String value) {
         String text = value.split("\\|", 2)[0];
         String prefix = ":" + run + ":";
@@ -415,7 +436,7 @@ public final class Driver {
     private Map<String, Object> admin() throws Exception {
         Map<String, Object> result = new HashMap<>();
         String topic = topics.get(0);
-        try (Admin client = Admin.create(base())) {
+        try (AdminClient client = AdminClient.create(base())) {
             short replicas = (short) config.path("replication").asInt(1);
             NewTopic created = new NewTopic(topic, partitions, replicas).configs(Map.of("retention.ms", "3600123"));
             client.createTopics(Set.of(created)).all().get(10, TimeUnit.SECONDS);
@@ -439,7 +460,7 @@ public final class Driver {
     }
 
     /** `all` is gone in 4.0, its successor came with 3.1. */
-    private static TopicDescription described(Admin client, String topic) throws Exception {
+    private static TopicDescription described(AdminClient client, String topic) throws Exception {
         DescribeTopicsResult answer = client.describeTopics(Set.of(topic));
         String all = "allTopicNames";
         for (Method method : DescribeTopicsResult.class.getMethods()) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import aiokafka
@@ -11,12 +12,22 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
-from common import Config, Ledger, Reading, main
+from aiokafka.helpers import create_ssl_context
+
+from tests.clients.python.common import Config, Ledger, Reading, main
 
 
 def base(config: Config) -> dict[str, Any]:
     settings: dict[str, Any] = {"bootstrap_servers": config.bootstrap}
     return settings | ({"client_id": config.client_id} if config.client_id else {})
+
+
+def options_of(config: Config) -> dict[str, Any]:
+    """`ssl_cafile`: as kafka-python has it; aiokafka wants a context."""
+    options = dict(config.options)
+    if "ssl_cafile" in options:
+        options["ssl_context"] = create_ssl_context(cafile=options.pop("ssl_cafile"))
+    return options
 
 
 def settings_of(config: Config) -> dict[str, Any]:
@@ -31,7 +42,7 @@ def settings_of(config: Config) -> dict[str, Any]:
         settings["transactional_id"] = config.transactional_id
     if config.compression and config.compression != "none":
         settings["compression_type"] = config.compression
-    return settings | config.options
+    return settings | options_of(config)
 
 
 async def send(config: Config, ledger: Ledger, producer: AIOKafkaProducer, first: int, end: int) -> None:
@@ -102,7 +113,7 @@ async def consume(config: Config) -> dict[str, Any]:
         group_id=config.group,
         auto_offset_reset="earliest",
         isolation_level=config.isolation,
-        **config.options,
+        **options_of(config),
     )
     await consumer.start()
     while not reading.done():
@@ -154,4 +165,8 @@ async def admin(config: Config) -> dict[str, Any]:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
     table = {"produce": produce, "consume": consume, "admin": admin}
-    main(aiokafka.__version__, {mode: lambda config, run=run: asyncio.run(run(config)) for mode, run in table.items()})
+
+    def runner(mode: Callable[[Config], Coroutine[Any, Any, dict[str, Any]]]) -> Callable[[Config], dict[str, Any]]:
+        return lambda config: asyncio.run(mode(config))
+
+    main(aiokafka.__version__, {name: runner(mode) for name, mode in table.items()})

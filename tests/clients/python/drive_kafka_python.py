@@ -7,10 +7,11 @@ import time
 from typing import Any
 
 import kafka
-from common import Config, Ledger, Reading, eventually, main
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
+
+from tests.clients.python.common import Config, Ledger, Reading, eventually, main
 
 
 def base(config: Config) -> dict[str, Any]:

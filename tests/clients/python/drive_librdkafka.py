@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import confluent_kafka
-from common import Config, Ledger, Reading, eventually, main
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from tests.clients.python.common import Config, Ledger, Reading, eventually, main
 
 
 def base(config: Config) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def settings_of(config: Config, ledger: Ledger) -> dict[str, Any]:
 
 
 def send(config: Config, ledger: Ledger, producer: Producer, first: int, end: int) -> None:
-    def delivered(i: int, error: KafkaError | None) -> None:
+    def settled(i: int, error: KafkaError | None, _: Message) -> None:
         if error is None:
             ledger.acknowledge(i)
         else:
@@ -43,10 +45,11 @@ def send(config: Config, ledger: Ledger, producer: Producer, first: int, end: in
         while (wait := ledger.due(i)) > 0:
             producer.poll(min(wait, 0.1))
         topic, partition = config.target(i)
-        where = {"key": str(i).encode()} if config.keys else {"partition": partition}
+        where: dict[str, Any] = {"key": str(i).encode()} if config.keys else {"partition": partition}
+        settle = partial(settled, i)
         while ledger.left():
             try:
-                producer.produce(topic, config.value(i), on_delivery=lambda e, m, i=i: delivered(i, e), **where)
+                producer.produce(topic, config.value(i), on_delivery=settle, **where)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -113,7 +116,7 @@ def take(reading: Reading, message: Message) -> None:
     if (error := message.error()) is not None:
         reading.events.update([error.name()])
     else:
-        reading.take(message.topic(), message.partition(), message.value())
+        reading.take(message.topic() or "", message.partition() or 0, message.value())
 
 
 def admin(config: Config) -> dict[str, Any]:
@@ -128,8 +131,19 @@ def admin(config: Config) -> dict[str, Any]:
 
     listed = eventually(lambda: partitions() == config.partitions)
     seen = partitions()
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    configs = client.describe_configs([resource])[resource].result(config.timeout_s)
+    configs: dict[str, Any] = {}
+
+    def described() -> bool:
+        """Another broker than the one that listed the topic may not know it yet."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            configs.update(client.describe_configs([resource])[resource].result(config.timeout_s))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+        return bool(configs)
+
+    eventually(described)
     cluster = client.describe_cluster().result(config.timeout_s)
     client.delete_topics([topic])[topic].result(config.timeout_s)
     return {

@@ -29,7 +29,7 @@ def test_a_totals_key_says_which_broker() -> None:
     assert fleet_keys.parse(fleet_keys.total_key(7)) == TotalName(7)
 
 
-def test_a_user_who_is_called_none_is_not_nobody() -> None:
+def test_a_user_called_none_is_a_user() -> None:
     keys = {fleet_keys.quota_key("producer_byte_rate.bps", user, None, None) for user in (None, "", "null", "None")}
     assert len(keys) == 4
 
@@ -37,6 +37,6 @@ def test_a_user_who_is_called_none_is_not_nobody() -> None:
 @pytest.mark.parametrize(
     "key", ["", "g", "[]", '["g","a"]', '["g","a","up","bytes"]', '["t","1"]', '["t",1.5]', '{"t":1}', "[" * 100_000]
 )
-def test_what_is_no_key_is_refused_with_its_text(key: str) -> None:
+def test_an_invalid_key_is_refused_with_its_text(key: str) -> None:
     with pytest.raises(ValueError, match="names no limit of a fleet"):
         fleet_keys.parse(key)

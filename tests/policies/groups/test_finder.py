@@ -101,7 +101,7 @@ def test_a_template_is_read(pattern: str, topic: str, found: tuple[str, str] | N
     st.from_regex(r"[a-z_-]{1,20}", fullmatch=True),
     st.from_regex(r"[a-z._-]{1,100}", fullmatch=True),
 )
-def test_what_was_put_together_by_the_template_is_taken_apart_again(tenant: str, namespace: str, topic: str) -> None:
+def test_a_name_put_together_by_the_template_is_taken_apart_again(tenant: str, namespace: str, topic: str) -> None:
     assert place(DEFAULT_PATTERN, f"{tenant}.{namespace}.{topic}") == Place(tenant, namespace)
 
 
@@ -170,7 +170,7 @@ def test_a_pattern_that_can_not_be_is_refused_with_what_would_be_right(pattern: 
         ("{topic}--{tenant}--{namespace}", "-a" * 124),
     ],
 )
-def test_what_is_taken_keeps_nobody_busy_for_long(pattern: str, name: str) -> None:
+def test_an_accepted_pattern_keeps_no_worker_busy_for_long(pattern: str, name: str) -> None:
     find = finder(pattern)
     began = time.process_time()
     assert find.place(name, "") is None

@@ -7,6 +7,7 @@ import pytest
 
 from policies.engine import Engine
 from policies.fleet.keys import group_key
+from policies.fleet.lines import HUNGER_S
 from policies.fleet.shares import Part
 from policies.groups.lines import IDLE_S, MAX_LOOKS, GroupLimits
 from policies.limits.line import MAX_WAIT_S
@@ -15,6 +16,7 @@ from policies.thresholds.broker_meters import OTHER
 from policies.thresholds.pacing import PACE_S
 from policies.verdict import DELAY, REJECT, RESOURCE_GROUP
 from tests.policies.group_play import Loop, Producer, engine_with, finder, send
+from tests.policies.pages import pages
 
 GOLD = {"acme": "gold"}
 BYTES = group_key("gold", "publish", "bytes")
@@ -35,6 +37,7 @@ def settled(engine: Engine, topic: str, now: float) -> float:
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("82.1", "82.2")
 def test_many_topics_on_all_brokers_together_get_the_limit_exactly() -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
     producers = [Producer(f"acme.orders.t{i}", 5000 + 100 * i, node_id=1 + i % 3) for i in range(20)]
@@ -44,6 +47,7 @@ def test_many_topics_on_all_brokers_together_get_the_limit_exactly() -> None:
     assert all(producer.rate(10.0, 70.0) > 0 for producer in producers)
 
 
+@pytest.mark.seed("82.11")
 def test_messages_are_limited_by_themselves() -> None:
     engine = engine_with({"gold": GroupLimits(publish_msgs=1000)}, GOLD)
     producers = [Producer(f"acme.orders.t{i}", 100, messages=1 + i) for i in range(8)]
@@ -68,6 +72,38 @@ def test_of_bytes_and_messages_whichever_is_reached_first_holds(size: int, messa
     assert rate(producers, 10.0, 40.0) == pytest.approx(limit, rel=0.01)
 
 
+@pytest.mark.parametrize("topics", [1, 20])
+@pytest.mark.parametrize("limits", [GroupLimits(publish_bytes=1e6), GroupLimits(publish_msgs=1e4)])
+def test_a_flood_between_two_looks_finds_no_more_than_what_was_saved(limits: GroupLimits, topics: int) -> None:
+    """A client that was held back sends as fast as its network takes it."""
+    engine = engine_with({"gold": limits}, GOLD)
+    producers = [Producer(f"acme.orders.t{i}", 1000, 10) for i in range(topics)]
+    for producer in producers:
+        send(engine, producer, 0.0)
+    now = max(settled(engine, producer.topic.decode(), 1.0) for producer in producers)
+    free = 0
+    for number in range(20_000):
+        why = send(engine, producers[number % topics], now)
+        if why is not None:
+            break
+        free += 1000
+    assert why is not None
+    assert free <= (1.05e6 if topics == 1 else 1.5e6), "several find at most half as much again"
+
+
+def test_steady_traffic_within_the_limit_asks_seldom() -> None:
+    engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
+    producers = [Producer(f"acme.orders.t{i}", 1000) for i in range(20)]
+    for number in range(20_000):
+        now = number / 500  # half of the limit
+        if not number % 25:
+            engine.pace(now)
+        send(engine, producers[number % 20], now)
+        if number == 1500:
+            begun = sum(producer.asked for producer in producers)
+    assert sum(producer.asked for producer in producers) - begun < 0.03 * 18_500
+
+
 def test_traffic_that_comes_and_goes_is_held_to_the_limit_as_well() -> None:
     """Most of it comes while topics needn't ask: `pace` finds it."""
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
@@ -78,7 +114,7 @@ def test_traffic_that_comes_and_goes_is_held_to_the_limit_as_well() -> None:
     assert rate(producers, 10.0, 70.0) == pytest.approx(1e6, rel=0.01)
 
 
-def test_below_the_limit_nobody_waits_and_nobody_has_to_ask() -> None:
+def test_below_the_limit_no_request_waits_or_has_to_ask() -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=2e6, publish_msgs=2000)}, GOLD)
     producers = [Producer(f"acme.orders.t{i}", 1000, 1, pause_s=0.01) for i in range(10)]
     Loop((engine, producers)).run(20.0)
@@ -89,6 +125,7 @@ def test_below_the_limit_nobody_waits_and_nobody_has_to_ask() -> None:
     assert asked < 0.1 * sum(len(p.log) for p in producers)
 
 
+@pytest.mark.seed("82.14")
 @pytest.mark.parametrize(("topic_limit", "expected"), [(2e5, 2e5), (5e6, 1e6)])
 def test_the_more_stringent_of_group_and_topic_wins(topic_limit: float, expected: float) -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
@@ -131,6 +168,7 @@ def test_in_mode_observe_verdicts_are_only_counted() -> None:
 # --- what belongs where -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("82.6")
 def test_a_namespaces_group_replaces_its_tenants() -> None:
     engine = Engine(0.0)
     limits = {"gold": GroupLimits(publish_bytes=1000), "own": GroupLimits(publish_bytes=1e9)}
@@ -152,7 +190,7 @@ def test_a_topic_in_no_group_asks_once_and_then_never(topic: str) -> None:
     assert not engine.groups.paces
 
 
-def test_without_groups_nobody_asks() -> None:
+def test_without_groups_no_request_asks() -> None:
     engine = Engine(0.0)
     producer = Producer("acme.orders.t")
     send(engine, producer, 0.0)
@@ -211,7 +249,7 @@ def test_pacing_is_asked_for_when_the_first_topic_comes_into_use() -> None:
     assert len(woken) == 1
 
 
-def test_what_came_without_asking_is_charged_once_across_ticks() -> None:
+def test_bytes_that_came_without_asking_are_charged_once_across_ticks() -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
     producer = Producer("acme.orders.t", 1000, 3)
     send(engine, producer, 0.0)
@@ -242,7 +280,7 @@ def test_more_groups_than_one_look_has_time_for_are_looked_at_in_turns() -> None
     assert not any(meter.over for meter in meters)
 
 
-def test_a_topic_that_left_its_broker_is_forgotten_and_what_it_took_is_not() -> None:
+def test_a_topic_that_left_its_broker_is_forgotten_and_the_bytes_it_took_are_not() -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
     engine.set_topics(1, ["acme.orders.t"])
     producer = Producer("acme.orders.t", 1000)
@@ -258,7 +296,7 @@ def test_a_topic_that_left_its_broker_is_forgotten_and_what_it_took_is_not() -> 
     assert not engine.groups.paces
 
 
-def test_what_did_not_get_into_the_log_is_given_back() -> None:
+def test_bytes_that_did_not_get_into_the_log_are_given_back() -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1000, publish_msgs=1000)}, GOLD)
     producer = Producer("acme.orders.t", 5000, 50)
     send(engine, producer, 0.0)
@@ -274,6 +312,7 @@ def test_what_did_not_get_into_the_log_is_given_back() -> None:
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("82.4")
 def test_a_limit_that_changes_holds_from_then_on() -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
     producers = [Producer(f"acme.orders.t{i}", 5000) for i in range(10)]
@@ -313,7 +352,7 @@ def test_fetched_bytes_and_messages_are_charged_when_they_pass() -> None:
     assert side.wait(0.0) == 3.0
     side.take(10**6, 0, 0.0)
     assert side.wait(0.0) == MAX_WAIT_S
-    assert all(line.hungry for line in side.lines)
+    assert [line.hungry_until for line in side.lines] == [MAX_WAIT_S + HUNGER_S, 3.0 + HUNGER_S]
 
 
 # --- in a fleet -------------------------------------------------------------------------------------------------------
@@ -334,7 +373,7 @@ def test_a_group_goes_by_its_part_and_a_new_one_by_an_even_share() -> None:
     assert rate(producers, 41.0, 60.0) == pytest.approx(2.5e5, rel=0.03)
 
 
-def test_two_workers_with_their_parts_together_get_the_limit() -> None:
+def test_two_gateways_with_their_parts_together_get_the_limit() -> None:
     def dealt(first: float, now: float) -> None:
         for engine, part in zip(engines, (first, 1e6 - first), strict=True):
             engine.fleet.tell({BYTES: Part(part, 5e5)}, 2, 2.0, now)
@@ -351,3 +390,54 @@ def test_two_workers_with_their_parts_together_get_the_limit() -> None:
     assert rate(both, 22.0, 52.0) == pytest.approx(1e6, rel=0.02)
     assert max(rate(both, float(at), at + 1.0) for at in range(22, 52)) < 1.1e6
     assert rate(producers[1], 22.0, 52.0) == pytest.approx(5e5, rel=0.05)
+
+
+# --- in several workers of one gateway --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gateways", "part"), [(1, 1e6), (4, 6e5)])
+def test_the_workers_of_a_gateway_together_get_its_part_however_their_traffic_is_spread(
+    gateways: int, part: float
+) -> None:
+    """No message tells them: each sees at once the bytes that the other takes."""
+    limits = {"gold": GroupLimits(publish_bytes=1e6, dispatch_bytes=1e6)}
+    engines = [engine_with(limits, GOLD, page=page) for page in pages(3)]
+    for engine in engines:
+        engine.fleet.tell({} if gateways == 1 else {BYTES: Part(part, 1e6 / gateways)}, gateways, 2.0, 0.0)
+    many = [Producer(f"acme.orders.t{i}", 5000) for i in range(8)]
+    late = [Producer("acme.orders.t1", 5000, start=20.0, stop=40.0)]
+    Loop((engines[0], many), (engines[1], late), (engines[2], [])).run(60.0)
+    for start, end in ((2.0, 20.0), (22.0, 40.0), (42.0, 60.0)):
+        assert rate([*many, *late], start, end) == pytest.approx(part, rel=0.01)
+    assert max(rate([*many, *late], float(at), at + 1.0) for at in range(2, 59)) < 1.05 * part
+    assert rate(late, 22.0, 40.0) > part / 18, "one of nine producers"
+
+
+def test_a_consumer_waits_for_bytes_that_another_worker_let_one_fetch() -> None:
+    engines = [engine_with({"gold": GroupLimits(dispatch_bytes=1000)}, GOLD, page=page) for page in pages(2)]
+    one, two = (engine.groups.dispatch(b"acme.orders.t", "", 0.0) for engine in engines)
+    assert one is not None
+    assert two is not None
+    one.take(3000, 1, 0.0)
+    assert two.wait(0.0) == 3.0
+
+
+def test_a_limit_that_changes_changes_what_is_owed_once_for_all_workers() -> None:
+    engines = [engine_with({"gold": GroupLimits(dispatch_bytes=1000)}, GOLD, page=page) for page in pages(3)]
+    sides = [engine.groups.dispatch(b"acme.orders.t", "", 0.0) for engine in engines]
+    assert sides[0] is not None
+    sides[0].take(8000, 1, 0.0)
+    for engine in engines:
+        engine.set_groups({"gold": GroupLimits(dispatch_bytes=100)}, finder(GOLD), 0.0)
+    assert [side and side.wait(0.0) for side in sides] == [MAX_WAIT_S] * 3
+    # 8,000 bytes are 80 s by now: what is beyond MAX_WAIT_S, which was more than before, is forgiven, and once.
+    assert [side and side.bytes and side.bytes.bucket.level(0.0) for side in sides] == [-100 * MAX_WAIT_S] * 3
+
+
+def test_the_gateways_part_is_told_by_each_worker() -> None:
+    engines = [engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD, page=page) for page in pages(2)]
+    for engine in engines:
+        engine.fleet.tell({BYTES: Part(6e5, 5e5)}, 2, 2.0, 0.0)
+        send(engine, Producer("acme.orders.t"), 0.0)
+        engine.tick(TICK_S)
+        assert engine.groups.rates()[0].bytes_limit == 6e5

@@ -29,14 +29,14 @@ def test_each_later_taker_is_told_a_later_time() -> None:
     assert [made.take(100, 0.0) for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
-def test_who_waits_as_told_finds_the_debt_of_those_before_paid() -> None:
+def test_a_client_that_waits_as_told_finds_the_debt_of_those_before_paid() -> None:
     made = bucket()
     told = [made.take(100, 0.0) for _ in range(3)]
     assert made.level(told[0]) == -200
     assert made.level(told[2]) == 0
 
 
-def test_what_is_there_is_given_without_a_wait() -> None:
+def test_saved_bytes_are_given_without_a_wait() -> None:
     made = bucket()
     assert made.take(100, 1.0) == 0
     assert made.take(1, 1.0) == pytest.approx(0.01)
@@ -48,7 +48,7 @@ def test_idle_time_saves_up_one_burst_at_most() -> None:
     assert made.take(300, 3600.0) == 1
 
 
-def test_with_a_smaller_burst_less_is_saved_up_and_what_was_saved_beyond_it_goes() -> None:
+def test_with_a_smaller_burst_less_is_saved_up_and_savings_beyond_it_go() -> None:
     made = bucket()
     assert made.level(10.0) == 200
     made.set_burst(0.5, 11.0)
@@ -82,17 +82,69 @@ def test_bytes_that_are_given_back_are_there_again_within_the_burst() -> None:
     assert made.level(0.0) == 200
 
 
+# --- debt that nobody waits for ---------------------------------------------------------------------------------------
+
+
+def test_debt_beyond_the_bound_is_paid_from_what_could_not_be_saved() -> None:
+    made = bucket()
+    made.take(1500, 0.0)
+    assert (made.level(0.0), made.beyond) == (-1000, 500)
+    assert made.level(12.0) == 200
+    assert made.beyond == 500
+    made.take(100, 12.0)  # what is used meanwhile pays nothing
+    made.absorb(100, 13.0)
+    assert (made.level(15.0), made.beyond) == (200, 400)
+    assert not made.is_full(18.0)
+    assert made.is_full(19.0)
+    assert made.beyond == 0
+
+
+def test_bytes_that_are_given_back_pay_first_the_debt_without_a_waiter() -> None:
+    made = bucket()
+    made.take(1500, 0.0)
+    made.give_back(300)
+    assert (made.level(0.0), made.beyond) == (-1000, 200)
+    made.give_back(300)
+    assert (made.level(0.0), made.beyond) == (-900, 0)
+
+
+@pytest.mark.parametrize(
+    ("left", "level", "beyond"), [(2000, -1000, 500), (1200, -1000, 200), (1000, -1000, 0), (300, -300, 0)]
+)
+def test_forgiving_begins_with_the_debt_without_a_waiter(left: int, level: int, beyond: int) -> None:
+    made = bucket()
+    made.take(1500, 0.0)
+    made.forgive(left)
+    assert (made.level(0.0), made.beyond) == (level, beyond)
+
+
+def test_credit_is_no_debt_to_forgive() -> None:
+    made = bucket()
+    made.take(1500, 0.0)
+    made.forgive(made.level(12.0))
+    assert (made.level(12.0), made.beyond) == (200, 200)
+
+
+def test_a_bucket_without_a_bound_keeps_all_of_its_debt() -> None:
+    made = bucket(debt_s=math.inf)
+    made.take(1e9, 0.0)
+    made.set_rate(1.0, 0.0)
+    made.set_rate(100.0, 0.0)
+    assert (made.level(0.0), made.beyond) == (-1e9, 0)
+    assert made.wait(0.0) == 1e7
+
+
 # --- bytes that came in meanwhile -------------------------------------------------------------------------------------
 
 
-def test_what_came_in_evenly_at_the_rate_leaves_the_level_as_it_is() -> None:
+def test_even_traffic_at_the_rate_leaves_the_level_as_it_is() -> None:
     made = bucket()
     for second in range(10, 100, 10):
         made.absorb(1000, float(second))
         assert made.level(float(second)) == 0
 
 
-def test_what_came_in_evenly_below_the_rate_saves_up_one_burst_at_most() -> None:
+def test_even_traffic_below_the_rate_saves_up_one_burst_at_most() -> None:
     made = bucket()
     made.absorb(900, 10.0)
     assert made.level(10.0) == 100
@@ -100,7 +152,7 @@ def test_what_came_in_evenly_below_the_rate_saves_up_one_burst_at_most() -> None
     assert made.level(100.0) == 200
 
 
-def test_what_came_in_evenly_above_the_rate_is_owed_within_the_bound() -> None:
+def test_even_traffic_above_the_rate_is_owed_within_the_bound() -> None:
     made = bucket()
     made.absorb(1100, 10.0)
     assert made.level(10.0) == -100
@@ -135,7 +187,7 @@ def test_a_lower_rate_has_a_lower_bound_of_debt_and_burst() -> None:
     made = bucket()
     made.take(1000, 0.0)
     made.set_rate(10.0, 0.0)
-    assert (made.level(0.0), made.wait(0.0)) == (-100, 10)
+    assert (made.level(0.0), made.wait(0.0), made.beyond) == (-100, 10, 900)
     made = bucket()
     made.set_rate(10.0, 100.0)
     assert made.level(100.0) == 20

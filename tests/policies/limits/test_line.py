@@ -16,7 +16,6 @@ from policies.limits.line import (
     MAX_PATIENCE_S,
     MAX_WAIT_S,
     MIN_WAIT_S,
-    OWN_DEBT_S,
     Admission,
     Answer,
     Line,
@@ -37,7 +36,7 @@ def test_asking_takes_nothing() -> None:
     assert [one.ask(500, 0.0, True, 0.0) for _ in range(3)] == [Answer(True, 0.5)] * 3
 
 
-def test_who_takes_waits_as_long_as_those_behind_would_have_to() -> None:
+def test_a_taker_waits_as_long_as_those_behind_would_have_to() -> None:
     one = line()
     waits = []
     for _ in range(3):
@@ -56,13 +55,13 @@ def test_an_idle_second_is_saved_up_and_no_more() -> None:
     assert line().ask(1500, 60.0, True, 0.0) == Answer(True, 0.5)
 
 
-def test_one_request_larger_than_anything_that_can_be_paid_for_passes_when_nobody_is_before_it() -> None:
+def test_one_request_larger_than_anything_that_can_be_paid_for_passes_when_none_is_before_it() -> None:
     huge = round(2 * DEBT_S * RATE)
     assert line().ask(huge, 0.0, True, 0.0) == Answer(True, DEBT_S)
     assert not line(owed_s=1).ask(huge, 0.0, True, 0.0).admitted
 
 
-def test_who_finds_no_room_comes_back_spread_over_half_the_longest_wait() -> None:
+def test_requests_without_room_come_back_spread_over_half_the_longest_wait() -> None:
     full = line(owed_s=MAX_WAIT_S + 0.1)
     answers = [full.ask(1, 0.0, True, 0.0) for _ in range(20)]
     assert {answer.admitted for answer in answers} == {False}
@@ -71,7 +70,7 @@ def test_who_finds_no_room_comes_back_spread_over_half_the_longest_wait() -> Non
     assert max(b - a for a, b in pairwise(waits)) < MAX_WAIT_S / 10
 
 
-def test_who_was_turned_away_for_long_finds_room_in_a_longer_line() -> None:
+def test_a_client_turned_away_for_long_finds_room_in_a_longer_line() -> None:
     full = line(owed_s=MAX_WAIT_S + MAX_PATIENCE_S / 2 - 0.1)
     assert not full.ask(1, 0.0, True, 0.0).admitted
     assert full.ask(1, 0.0, True, HALF_PATIENCE_S).admitted
@@ -83,7 +82,7 @@ def test_a_connection_that_may_not_wait_is_turned_away_only_if_it_had_to() -> No
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 3)), min_size=1, max_size=60))
-def test_what_passes_never_exceeds_the_rate_by_more_than_the_burst_and_the_room(
+def test_the_bytes_that_pass_never_exceed_the_rate_by_more_than_the_burst_and_the_room(
     steps: list[tuple[int, float]],
 ) -> None:
     one, now, passed = Line(RATE, 0.0), 0.0, 0
@@ -96,34 +95,36 @@ def test_what_passes_never_exceeds_the_rate_by_more_than_the_burst_and_the_room(
     assert passed <= RATE * (now + 1.0 + MAX_WAIT_S) + largest
 
 
-def admitted(one: Line, size: int, seconds: int) -> int:
+def admitted(one: Line, size: int, seconds: int, step: float = 0.1) -> int:
     """Bytes that pass when somebody who obeys no wait sends such requests over any number of connections."""
     passed = 0
-    for tenth in range(10 * seconds):
-        now = tenth / 10
+    for number in range(round(seconds / step)):
+        now = number * step
         while one.ask(size, now, True, 0.0).admitted:
             one.take(size, now)
             passed += size
     return passed
 
 
+@pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("of_a_second", [0.001, 0.01, 0.1, 0.5, 1.0, 3.0, 10.0, 31.0, 64.0, 640.0, 10_000.0])
-def test_requests_of_no_size_evade_an_entitys_limit(of_a_second: float) -> None:
+def test_requests_of_no_size_evade_a_limit(of_a_second: float, own: bool) -> None:
     size = round(of_a_second * RATE)
-    assert admitted(Line(RATE, 0.0, own=True), size, 120) <= 1.1 * RATE * 120 + RATE * BURST_S + size
+    assert admitted(Line(RATE, 0.0, own=own), size, 120) <= 1.1 * RATE * 120 + RATE * BURST_S + size
 
 
-@pytest.mark.parametrize("of_a_second", [31.0, 64.0, 300.0, 599.0])
-def test_in_the_long_run_an_entity_pays_for_every_byte(of_a_second: float) -> None:
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("of_a_second", [31.0, 64.0, 300.0, 601.0, 3_000.0])
+def test_in_the_long_run_every_byte_is_paid_for(of_a_second: float, own: bool) -> None:
     size = round(of_a_second * RATE)
-    assert admitted(Line(RATE, 0.0, own=True), size, 3600) <= RATE * (3600 + MAX_WAIT_S) + size
+    assert admitted(Line(RATE, 0.0, own=own), size, 20_000, 1.0) <= RATE * (20_000 + MAX_WAIT_S) + size
 
 
-def test_of_requests_that_take_an_entity_longer_than_the_bound_one_passes_in_that_time() -> None:
-    size = round(2 * OWN_DEBT_S * RATE)
-    assert admitted(Line(RATE, 0.0, own=True), size, 3599) == size * 3600 / OWN_DEBT_S
-    one = Line(RATE, 0.0, own=True)
-    assert one.ask(size, 0.0, True, 0.0) == Answer(True, OWN_DEBT_S)
+def test_an_entity_waits_for_all_that_it_took() -> None:
+    own = Line(RATE, 0.0, own=True)
+    own.take(round(100_000 * RATE), 0.0)
+    assert not own.ask(1, 100_000 - MAX_WAIT_S - 0.1, True, 0.0).admitted
+    assert own.ask(1, 100_000 - MAX_WAIT_S + 0.1, True, 0.0).admitted
 
 
 def test_strangers_wait_no_longer_for_one_of_them_than_the_bound() -> None:
@@ -131,10 +132,18 @@ def test_strangers_wait_no_longer_for_one_of_them_than_the_bound() -> None:
     one.take(round(100 * DEBT_S * RATE), 0.0)
     assert not one.ask(1, DEBT_S - MAX_WAIT_S - 0.1, True, 0.0).admitted
     assert one.ask(1, DEBT_S - MAX_WAIT_S + 0.1, True, 0.0).admitted
-    own = Line(RATE, 0.0, own=True)
-    own.take(round(100 * DEBT_S * RATE), 0.0)
-    assert not own.ask(1, OWN_DEBT_S - MAX_WAIT_S - 0.1, True, 0.0).admitted
-    assert own.ask(1, OWN_DEBT_S - MAX_WAIT_S + 0.1, True, 0.0).admitted
+
+
+def test_bytes_strangers_do_not_wait_for_are_paid_from_the_rest_they_leave() -> None:
+    huge = round(2 * DEBT_S * RATE)
+    one = line()
+    one.take(huge, 0.0)
+    for second in range(round(DEBT_S), 100):  # they take all there is
+        assert one.ask(round(RATE), float(second), True, 0.0).admitted
+        one.take(round(RATE), float(second))
+    paid = 100.0 + DEBT_S + BURST_S  # seconds: the last one's debt, the saved second, and what they didn't wait for
+    assert not one.ask(huge, paid - 0.5, True, 0.0).admitted
+    assert one.ask(huge, paid + 0.5, True, 0.0).admitted
 
 
 def test_a_door_knows_no_rate() -> None:

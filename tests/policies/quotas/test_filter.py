@@ -39,6 +39,7 @@ def found(*components: Component, strict: bool = False) -> set[int]:
 ALL = set(range(len(ENTITIES)))
 
 
+@pytest.mark.seed("546.8", "546.17", "546.19", "546.29")
 @pytest.mark.parametrize(
     ("components", "lenient", "strict"),
     [
@@ -60,7 +61,7 @@ ALL = set(range(len(ENTITIES)))
         ([Component("ip", Match.SPECIFIED)], set(), set()),
     ],
 )
-def test_what_matches(components: list[Component], lenient: set[int], strict: set[int]) -> None:
+def test_the_entities_that_match(components: list[Component], lenient: set[int], strict: set[int]) -> None:
     assert found(*components) == lenient
     assert found(*components, strict=True) == strict
 
@@ -70,6 +71,7 @@ def test_an_exact_default_is_a_name_and_not_the_default() -> None:
     assert Filter([user(Match.EXACT, "<default>")], strict=False).matches(Entity("<default>"))
 
 
+@pytest.mark.seed("546.14", "546.18")
 @pytest.mark.parametrize(
     ("components", "error", "said"),
     [
@@ -85,7 +87,7 @@ def test_an_exact_default_is_a_name_and_not_the_default() -> None:
         ([user(2), Component("ip", 2)], "INVALID_REQUEST", "goes with no other"),
     ],
 )
-def test_what_is_refused_as_kafka_does(components: list[Component], error: str, said: str) -> None:
+def test_filters_are_refused_as_kafka_does(components: list[Component], error: str, said: str) -> None:
     with pytest.raises(QuotaError, match=said) as caught:
         Filter(components, strict=False)
     assert caught.value.error == error

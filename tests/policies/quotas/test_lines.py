@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,21 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.decision import Patience
+from policies.fleet import page as page_module
+from policies.fleet.lines import OurParts
+from policies.fleet.page import Page
+from policies.fleet.shares import fair
 from policies.limits.bucket import Bucket
 from policies.limits.line import BURST_S, DEBT_S, MAX_WAIT_S
 from policies.limits.meter import TICK_S
-from policies.quotas.lines import DEAL_S, IDLE_S, NONE, Lines, QuotaLine, QuotaLines, fair
+from policies.quotas.lines import DEAL_S, IDLE_S, NONE, Lines, QuotaLine, QuotaLines
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from policies.verdict import CLIENT_QUOTA, DELAY, REJECT
-from tests.policies.asking import say
+from tests.policies.pages import pages
 
 ALICE = Entity("alice")
 EVERYBODY = Entity(DEFAULT)
 
 
-def quotas(*entries: tuple[Entity, str, float], observes: bool = False) -> QuotaLines:
-    made = QuotaLines()
+def quotas(*entries: tuple[Entity, str, float], observes: bool = False, page: Page | None = None) -> QuotaLines:
+    made = QuotaLines(OurParts(page))
     values: dict[Entity, dict[QuotaKey, float]] = {}
     for entity, key, value in entries:
         values.setdefault(entity, {})[QuotaKey.parse(key)] = value
@@ -37,7 +42,7 @@ def judge(lines: Lines, size: int, now: float = 0.0) -> tuple[str, int] | None:
     return None if verdict is None else (verdict.action, verdict.throttle_ms)
 
 
-def test_who_is_under_no_quota_has_no_lines() -> None:
+def test_a_client_under_no_quota_has_no_lines() -> None:
     assert quotas((ALICE, "producer_byte_rate", 1000)).of(1, "bob", "app", 0.0) is NONE
 
 
@@ -47,7 +52,7 @@ def test_all_connections_of_one_bucket_share_one_line() -> None:
     assert one.produce[0] is two.produce[0]
 
 
-def test_under_a_default_every_user_has_a_line_of_his_own() -> None:
+def test_under_a_default_every_user_has_a_line_of_its_own() -> None:
     made = quotas((EVERYBODY, "producer_byte_rate", 1000))
     assert made.of(1, "alice", "app", 0.0).produce[0] is not made.of(1, "bob", "app", 0.0).produce[0]
 
@@ -61,6 +66,7 @@ def test_broker_bps_is_per_broker_and_bps_for_all_of_them() -> None:
     assert by_unit_1["broker_bps"] is not by_unit_2["broker_bps"]
 
 
+@pytest.mark.seed("546.12")
 def test_whichever_limit_is_hit_first_decides() -> None:
     made = quotas((ALICE, "producer_byte_rate", 1000), (ALICE, "producer_byte_rate:bps", 500))
     lines = made.of(1, "alice", "", 0.0)
@@ -77,7 +83,7 @@ def test_judging_charges_nothing() -> None:
     assert [judge(lines, 500) for _ in range(3)] == [(DELAY, 500)] * 3
 
 
-def test_who_finds_no_room_is_rejected() -> None:
+def test_a_request_without_room_is_rejected() -> None:
     made = quotas((ALICE, "producer_byte_rate", 1000))
     lines = made.of(1, "alice", "", 0.0)
     lines.produce[0].take(1000 * (MAX_WAIT_S + 1), 0.0)
@@ -86,7 +92,7 @@ def test_who_finds_no_room_is_rejected() -> None:
     assert found[0] == REJECT
 
 
-def test_who_reconnects_finds_his_debt() -> None:
+def test_a_client_that_reconnects_finds_its_debt() -> None:
     made = quotas((ALICE, "producer_byte_rate", 1000))
     made.of(1, "alice", "", 0.0).produce[0].take(20_000, 0.0)
     gc.collect()
@@ -95,7 +101,7 @@ def test_who_reconnects_finds_his_debt() -> None:
     assert made.of(1, "alice", "", 5.0).produce[0].bucket.level(5.0) == -15_000
 
 
-def test_who_closes_right_after_a_large_request_finds_his_debt_as_well() -> None:
+def test_a_client_that_closes_right_after_a_large_request_finds_its_debt_as_well() -> None:
     # The line was full at the last tick, and the connection was all that kept it.
     made = quotas((ALICE, "producer_byte_rate", 1000))
     lines = made.of(1, "alice", "", 0.0)
@@ -109,13 +115,14 @@ def test_who_closes_right_after_a_large_request_finds_his_debt_as_well() -> None
     assert made.of(1, "alice", "", 10.0).produce[0].bucket.level(10.0) == -59_000
 
 
+@pytest.mark.parametrize("user", ["alice", "ANONYMOUS"])
 @pytest.mark.parametrize("size", [10, 100, 1_000, 10_000, 64_000, 640_000])
-def test_requests_of_no_size_over_new_connections_evade_a_quota(size: int) -> None:
-    made = quotas((ALICE, "producer_byte_rate", 1000))
+def test_requests_of_no_size_over_new_connections_evade_a_quota(size: int, user: str) -> None:
+    made = quotas((EVERYBODY, "producer_byte_rate", 1000))
     passed = 0
     for now in range(120):
         while True:
-            lines = made.of(1, "alice", "", now)
+            lines = made.of(1, user, "", now)
             found = judge(lines, size, now)
             if found is not None and found[0] == REJECT:
                 break
@@ -128,7 +135,7 @@ def test_requests_of_no_size_over_new_connections_evade_a_quota(size: int) -> No
     assert passed <= 1.1 * 1000 * 120 + 1000 * BURST_S + size
 
 
-def test_the_line_of_those_who_are_too_many_forgives_as_strangers_share_it() -> None:
+def test_no_client_waits_for_all_of_the_debt_of_the_line_of_surplus_clients() -> None:
     made = quotas((Entity(None, DEFAULT), "producer_byte_rate", 1000))
     made.max_lines = 1
     own, shared = (made.of(1, "bob", name, 0.0).produce[0] for name in ("first", "second"))
@@ -138,7 +145,7 @@ def test_the_line_of_those_who_are_too_many_forgives_as_strangers_share_it() -> 
     assert shared.bucket.level(0.0) == -1000 * DEBT_S
 
 
-def test_lines_that_nobody_uses_and_nobody_owes_are_forgotten() -> None:
+def test_lines_without_use_or_debt_are_forgotten() -> None:
     made = quotas((EVERYBODY, "producer_byte_rate", 1000))
     for i in range(100):
         made.of(1, f"user-{i}", "", 0.0)
@@ -155,8 +162,13 @@ def test_beyond_so_many_lines_the_rest_shares_one() -> None:
     made.max_lines = 10
     held = [made.of(1, "bob", f"app-{i}", 0.0).produce[0] for i in range(30)]
     assert len(set(held)) == 11
-    assert held[29].quota.bucket.client_id == "other"
+    assert held[29].measured().client_id == "other"
     assert held[29].bucket.rate == 1000
+    made.max_lines = 12
+    real = made.of(1, "bob", "other", 0.0).produce[0]
+    assert (real.quota.bucket.client_id, real.key != held[29].key) == ("other", True), (
+        "who is called so isn't everybody"
+    )
 
 
 def test_the_smallest_share_of_time_is_still_a_rate() -> None:
@@ -175,6 +187,7 @@ def test_a_changed_value_holds_for_lines_in_use_and_keeps_the_debt() -> None:
     assert line.bucket.wait(0.0) == 2.5
 
 
+@pytest.mark.seed("035.2")
 def test_the_storage_factor_multiplies_produce_limits_and_no_others() -> None:
     made = quotas(
         (ALICE, "producer_byte_rate", 1000), (ALICE, "consumer_byte_rate", 1000), (ALICE, "request_percentage", 50)
@@ -190,8 +203,8 @@ def test_the_storage_factor_multiplies_produce_limits_and_no_others() -> None:
 def test_fetch_answers_are_charged_and_the_wait_is_bounded() -> None:
     made = quotas((ALICE, "consumer_byte_rate", 1000))
     lines = made.of(1, "alice", "", 0.0)
-    assert made.charge_fetch(lines, 500, 0.0) == 0.5
-    assert made.charge_fetch(lines, 10**6, 0.0) == MAX_WAIT_S
+    assert lines.charge_fetch(500, 0.0) == 0.5
+    assert lines.charge_fetch(10**6, 0.0) == MAX_WAIT_S
 
 
 def test_time_that_was_spent_delays_what_comes_next() -> None:
@@ -200,15 +213,16 @@ def test_time_that_was_spent_delays_what_comes_next() -> None:
     assert judge(lines, 10**9) is None
     lines.request[0].take(0.2, 0.0)
     assert judge(lines, 1) == (DELAY, 2000)
-    assert made.charge_fetch(lines, 1, 0.0) == 2.0
+    assert lines.charge_fetch(1, 0.0) == 2.0
 
 
-def test_observed_quotas_are_only_counted() -> None:
-    made = quotas((ALICE, "producer_byte_rate", 1000), (ALICE, "consumer_byte_rate", 1), observes=True)
+def test_an_observed_quota_is_measured_and_not_charged() -> None:
+    made = quotas((ALICE, "producer_byte_rate", 1000), (ALICE, "consumer_byte_rate", 1000))
     lines = made.of(1, "alice", "", 0.0)
-    verdict = say(lines, 5000, 0.0, Patience())
-    assert verdict is not None
-    assert verdict.observed_only
+    lines.spare(500, 1)
+    lines.spare_fetch(700)
+    assert [line.meter.uncounted for line in (*lines.produce, *lines.consume)] == [500, 700]
+    assert [line.bucket.level(0.0) for line in (*lines.produce, *lines.consume)] == [0, 0]
 
 
 def test_a_client_is_held_to_its_rate_steadily() -> None:
@@ -224,15 +238,74 @@ def test_a_client_is_held_to_its_rate_steadily() -> None:
     assert all(0.9 * 2**20 <= second <= 1.1 * 2**20 for second in seconds[5:30])
 
 
+# --- several workers of one gateway -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["producer_byte_rate", "producer_byte_rate:bps"])
+def test_a_bucket_is_one_for_clients_connected_anywhere(key: str) -> None:
+    one, two = (quotas((ALICE, key, 1000), page=page).of(1, "alice", "", 0.0) for page in pages(2))
+    one.produce[0].take(5000, 10.0)
+    assert judge(two, 1000, 10.0) == (DELAY, 5000)
+
+
+def test_a_share_of_a_threads_time_is_one_of_all_workers_and_of_no_other_gateway() -> None:
+    many = [quotas((ALICE, "request_percentage", 50), page=page) for page in pages(2)]
+    for made in many:
+        made.fleet.tell({}, 4, 2.0, 0.0)
+    one, two = (made.of(1, "alice", "", 0.0).request[0] for made in many)
+    assert one.in_force == two.in_force == 0.5
+    one.take(1.5, 10.0)
+    assert two.wait(10.0) == 2.0, "a second is saved, as of any limit that is whole here"
+    assert not many[0].fleet.lines
+
+
+def test_a_client_that_comes_back_to_another_worker_finds_its_debt() -> None:
+    one, two = (quotas((ALICE, "producer_byte_rate", 1000), page=page) for page in pages(2))
+    one.of(1, "alice", "", 10.0).produce[0].take(20_000, 10.0)
+    one.tick(1, 15.0)
+    gc.collect()
+    assert two.of(1, "alice", "", 15.0).produce[0].bucket.level(15.0) == pytest.approx(-15_000)
+
+
+def test_a_value_that_is_lowered_is_a_debt_of_as_many_seconds_once() -> None:
+    many = [quotas((ALICE, "producer_byte_rate", 1000), page=page) for page in pages(3)]
+    lines = [made.of(1, "alice", "", 0.0).produce[0] for made in many]
+    lines[0].take(9000, 10.0)
+    for made in many:
+        made.set_store(QuotaStore({ALICE: {QuotaKey.parse("producer_byte_rate"): 100.0}}), 10.0)
+    assert [line.wait(10.0) for line in lines] == [pytest.approx(8.0)] * 3
+
+
+def test_beyond_what_the_page_has_room_for_each_worker_has_an_even_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "ROWS", 4)
+    many = [quotas((EVERYBODY, "producer_byte_rate", 1000), page=page) for page in pages(2)]
+    held = [made.of(1, f"user-{number}", "", 0.0).produce[0] for number in range(6) for made in many]
+    assert [line.bucket.rate for line in held] == [1000] * 8 + [500] * 4
+    assert {line.measured().limit for line in held} == {1000}
+    for made in many:
+        made.set_store(QuotaStore({EVERYBODY: {QuotaKey.parse("producer_byte_rate"): 3000.0}}), 1.0)
+        for number in range(6):
+            made.of(1, f"user-{number}", "", 1.0)
+    assert [line.bucket.rate for line in held] == [3000] * 8 + [1500] * 4
+
+
 # --- shares -----------------------------------------------------------------------------------------------------------
 
 
 def play_shares(
-    wants: dict[str, Callable[[float], float]], shares: dict[str, float], until: float, others: float = 0.0
+    wants: dict[str, Callable[[float], float]],
+    shares: dict[str, float],
+    until: float,
+    others: float = 0.0,
+    workers: int = 1,
 ) -> dict[str, list[float]]:
-    """What each client gets, in bytes by deal, of a total of 12,000 bytes/s. `wants`: bytes per second at a time."""
-    made = quotas(*((Entity(name), "producer_byte_rate:shares", share) for name, share in shares.items()))
-    lines = {name: made.of(1, name, "", 0.0).produce[0] for name in wants}
+    """What each client gets, in bytes by deal, of a total of 12,000 bytes/s. `wants`: bytes per second at a time.
+    Clients are connected to workers in turns; others, who have no shares, to the first one.
+    """  # fmt: skip
+    entries = [(Entity(name), "producer_byte_rate:shares", share) for name, share in shares.items()]
+    made = [quotas(*entries, page=page) for page in pages(workers)]
+    at = {name: number % workers for number, name in enumerate(wants)}
+    lines = {name: made[at[name]].of(1, name, "", 0.0).produce[0] for name in wants}
     blocked = dict.fromkeys(wants, 0.0)
     got: dict[str, list[float]] = {name: [] for name in wants}
     steps = round(until / DEAL_S)
@@ -249,8 +322,9 @@ def play_shares(
                     blocked[name] = now + answer.wait
                     sent += size
             got[name].append(sent)
-        taken = sum(sent[-1] for sent in got.values())
-        made.deal({1: (12_000.0, taken + others * DEAL_S)}, start + DEAL_S)
+        for number, worker in enumerate(made):
+            taken = sum(sent[-1] for name, sent in got.items() if at[name] == number)
+            worker.deal({1: (12_000.0, taken + (others * DEAL_S if number == 0 else 0.0))}, start + DEAL_S)
     return got
 
 
@@ -258,35 +332,114 @@ def rate(deals: list[float], last_s: float) -> float:
     return sum(deals[-round(last_s / DEAL_S) :]) / last_s
 
 
-def test_three_clients_with_shares_1_2_3_get_them_of_a_contested_total() -> None:
-    got = play_shares(dict.fromkeys("abc", lambda _: 20_000.0), {"a": 1, "b": 2, "c": 3}, 30.0)
+@pytest.mark.seed("546.13")
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_three_clients_with_shares_1_2_3_get_them_of_a_contested_total(workers: int) -> None:
+    got = play_shares(dict.fromkeys("abc", lambda _: 20_000.0), {"a": 1, "b": 2, "c": 3}, 30.0, workers=workers)
     assert [rate(got[name], 20.0) for name in "abc"] == pytest.approx([2000, 4000, 6000], rel=0.05)
 
 
-def test_what_one_does_not_want_goes_to_the_others() -> None:
-    got = play_shares(
-        {"a": lambda _: 20_000.0, "b": lambda _: 20_000.0, "c": lambda _: 1000.0}, {"a": 1, "b": 2, "c": 3}, 30.0
-    )
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_part_that_one_does_not_want_goes_to_the_others(workers: int) -> None:
+    wants: dict[str, Callable[[float], float]] = {
+        "a": lambda _: 20_000.0, "b": lambda _: 20_000.0, "c": lambda _: 1000.0,
+    }  # fmt: skip
+    got = play_shares(wants, {"a": 1, "b": 2, "c": 3}, 30.0, workers=workers)
     assert [rate(got[name], 20.0) for name in "abc"] == pytest.approx([11_000 / 3, 22_000 / 3, 1000], rel=0.08)
 
 
-def test_what_others_without_shares_take_is_not_there_to_be_shared() -> None:
-    got = play_shares(dict.fromkeys("ab", lambda _: 20_000.0), {"a": 1, "b": 1}, 30.0, others=6000.0)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bytes_that_clients_without_shares_take_are_not_there_to_be_shared(workers: int) -> None:
+    got = play_shares(dict.fromkeys("ab", lambda _: 20_000.0), {"a": 1, "b": 1}, 30.0, others=6000.0, workers=workers)
     assert [rate(got[name], 20.0) for name in "ab"] == pytest.approx([3000, 3000], rel=0.08)
 
 
-def test_who_comes_back_after_a_pause_has_his_shares_within_seconds() -> None:
-    got = play_shares(
-        {"a": lambda _: 20_000.0, "b": lambda now: 20_000.0 if now >= 20 else 0.0}, {"a": 1, "b": 1}, 26.0
-    )
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_user_that_comes_back_after_a_pause_has_its_shares_within_seconds(workers: int) -> None:
+    wants: dict[str, Callable[[float], float]] = {
+        "a": lambda _: 20_000.0, "b": lambda now: 20_000.0 if now >= 20 else 0.0,
+    }  # fmt: skip
+    got = play_shares(wants, {"a": 1, "b": 1}, 26.0, workers=workers)
     assert rate(got["a"][: round(20 / DEAL_S)], 10.0) == pytest.approx(12_000, rel=0.05)
     assert [rate(got[name], 4.0) for name in "ab"] == pytest.approx([6000, 6000], rel=0.1)
+
+
+def test_bytes_taken_without_shares_at_another_worker_are_not_there_to_be_shared_either() -> None:
+    """That worker has no client with shares."""
+    many = [quotas((ALICE, "producer_byte_rate:shares", 1), page=page) for page in pages(2)]
+    line = many[0].of(1, "alice", "", 0.0).produce[0]
+    now = 0.0
+    for _ in range(40):
+        now += DEAL_S
+        line.take(2000, now)  # of 3000 that there are in this time
+        many[0].deal({1: (12_000.0, 2000.0)}, now)
+        many[1].deal({1: (12_000.0, 2500.0)}, now)
+    assert line.bucket.rate <= 2000.0
 
 
 def test_without_a_total_shares_are_no_limit_yet_cost_nothing() -> None:
     made = quotas((ALICE, "producer_byte_rate:shares", 1))
     made.of(1, "alice", "", 0.0)
     made.deal({1: (None, 0.0)}, 1.0)
+
+
+def play_consumers(
+    shares: dict[str, float], wants: dict[str, float], others: float, until: float, workers: int = 1
+) -> dict[str, float]:
+    """Consumers of a broker whose total for them is 12,000 bytes/s: what each got per second of the last two thirds.
+
+    `wants`: bytes that an answer may bring, at most; each asks again as soon as it may, but 20 times a second at most.
+    `others`: bytes per second of one without shares. Clients are connected to workers in turns.
+    """
+    entries = [(Entity(name), "consumer_byte_rate:shares", number) for name, number in shares.items()]
+    made = [quotas(*entries, page=page) for page in pages(workers)]
+    for worker in made:
+        worker.set_totals_out(12_000.0, {})
+    at = {name: made[number % workers] for number, name in enumerate(shares)}
+    lines = {name: at[name].of(1, name, "", 0.0) for name in shares}
+    next_at, got = dict.fromkeys(shares, 0.0), dict.fromkeys(shares, 0.0)
+    for step in range(round(until / 0.05)):
+        now = 0.05 * step
+        for name, line in lines.items():
+            if now >= next_at[name] and line.ask_fetch(0, Patience(), now).admitted:
+                promised = line.promise(now)
+                size = min(wants[name], promised or math.inf, 50_000.0)
+                line.release(promised)
+                next_at[name] = now + line.charge_fetch(round(size), now)
+                at[name].note_fetched(1, round(size))
+                got[name] += size if now >= until / 3 else 0.0
+        made[0].note_fetched(1, round(others * 0.05))
+        for worker in made if step % 5 == 4 else ():
+            worker.deal_out(now)
+    return {name: sent / (until * 2 / 3) for name, sent in got.items()}
+
+
+@pytest.mark.seed("546.13")
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("size", [500.0, 5_000.0, 1e9])
+def test_consumers_with_shares_get_them_of_the_total_for_consumption(size: float, workers: int) -> None:
+    got = play_consumers({"a": 1, "b": 2, "c": 3}, dict.fromkeys("abc", size), 0.0, 240.0, workers)  # worth seconds
+    assert list(got.values()) == pytest.approx([2000, 4000, 6000], rel=0.05)
+
+
+def test_the_rest_a_consumer_leaves_goes_to_the_others_and_bytes_others_take_are_gone() -> None:
+    got = play_consumers({"a": 1, "b": 1, "c": 2}, {"a": 5_000.0, "b": 5_000.0, "c": 50.0}, 3000.0, 60.0)
+    assert list(got.values()) == pytest.approx([4000, 4000, 1000], rel=0.1)
+
+
+def test_totals_of_producers_and_of_consumers_are_dealt_out_apart() -> None:
+    made = quotas((ALICE, "consumer_byte_rate:shares", 1), (ALICE, "producer_byte_rate:shares", 1))
+    made.set_totals_out(12_000.0, {2: 6000.0})
+    one, two = (made.of(node_id, "alice", "", 0.0) for node_id in (1, 2))
+    for node_id in (1, 2):
+        made.note_fetched(node_id, 1)
+    made.deal({1: (1000.0, 0.0), 2: (1000.0, 0.0)}, 1.0)
+    made.deal_out(1.0)
+    assert [line.produce[0].in_force for line in (one, two)] == pytest.approx([1000, 1000], rel=0.01)
+    assert [line.consume[0].in_force for line in (one, two)] == pytest.approx([12_000, 6000], rel=0.01)
+    made.set_totals_out(None, {})
+    made.deal_out(2.0)
+    assert two.charge_fetch(10**7, 2.0) == 0.0
 
 
 def contested(deals: int, trickle: float) -> tuple[QuotaLines, QuotaLine, float]:
@@ -305,16 +458,37 @@ def contested(deals: int, trickle: float) -> tuple[QuotaLines, QuotaLine, float]
     return made, b, now
 
 
+@pytest.mark.parametrize("unit", ["shares", "broker_bps"])
+def test_bytes_that_are_only_observed_use_up_none_of_the_total_whose_shares_are_dealt(unit: str) -> None:
+    """One client is observed and sends five times the total; the other one is held, and wants all that it can have."""
+    made = quotas(
+        (Entity("a"), f"producer_byte_rate:{unit}", 1000.0), (Entity("b"), "producer_byte_rate:shares", 1000.0)
+    )
+    a, b = made.of(1, "a", "", 0.0), made.of(1, "b", "", 0.0)
+    (line,) = b.produce
+    now = got = 0.0
+    for _ in range(400):
+        a.spare(15_000, 1)
+        taken = 15_000
+        while taken < 30_000 and line.ask(500, now, True, 0.0).wait < DEAL_S:
+            b.take(500, 1, now)
+            taken += 500
+            got += 500 if now > 50.0 else 0.0
+        now += DEAL_S
+        made.deal({1: (12_000.0, taken)}, now)
+    assert got / 50.0 == pytest.approx(12_000.0, rel=0.1)
+
+
 @pytest.mark.parametrize("trickle", [0.0, 10.0, 500.0])
 @pytest.mark.parametrize("deals", [1, 2, 6, 40])
-def test_who_wants_his_part_all_of_a_sudden_does_not_stall(deals: int, trickle: float) -> None:
+def test_a_user_that_wants_its_part_all_of_a_sudden_does_not_stall(deals: int, trickle: float) -> None:
     _, line, now = contested(deals, trickle)
     answer = line.ask(6000, now, True, 0.0)
     assert answer.admitted
     assert answer.wait <= 3.0  # 6000 bytes at half of 6000 bytes/s, less what is being paid back
 
 
-def test_who_comes_new_to_a_contested_total_is_held_to_what_there_is() -> None:
+def test_a_newcomer_to_a_contested_total_is_held_to_the_rest_there_is() -> None:
     made, _, now = contested(20, 0.0)
     made.set_store(
         made.store.set(Entity("c"), QuotaKey.parse("producer_byte_rate:shares"), 1.0, {"producer_byte_rate"}), now
@@ -323,7 +497,7 @@ def test_who_comes_new_to_a_contested_total_is_held_to_what_there_is() -> None:
     assert line.ask(24_000, now, True, 0.0).wait >= 2.0
 
 
-def test_what_was_taken_beyond_the_total_is_paid_back_within_seconds() -> None:
+def test_bytes_taken_beyond_the_total_are_paid_back_within_seconds() -> None:
     # Else the total's own line would stay in debt for ever, and decide first come first served.
     got = play_shares(dict.fromkeys("abc", lambda _: 20_000.0), {"a": 1, "b": 2, "c": 3}, 20.0)
     total, low = Bucket(12_000.0, BURST_S, DEBT_S, 0.0), 0.0
@@ -343,7 +517,7 @@ def test_shares_of_a_total_that_is_gone_limit_nothing_any_more() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0, 1000)), min_size=1, max_size=20), st.floats(1, 1000))
-def test_a_fair_deal_gives_everything_away_and_nobody_can_complain(
+def test_a_fair_deal_gives_everything_away_and_leaves_no_complaint(
     wants: list[tuple[float, float]], left: float
 ) -> None:
     rates = fair(wants, left)
@@ -364,3 +538,28 @@ def test_lines_are_told_by_what_they_are() -> None:
     assert isinstance(line, QuotaLine)
     assert line.node_id == 3
     assert line.text == "producer_byte_rate:broker_bps=1000 {user=alice}"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.5, 3.0]), st.integers(0, 4000)), max_size=30),
+    st.lists(st.sampled_from([500.0, 1000.0, 8000.0]), min_size=1, max_size=2),
+)
+def test_what_passes_at_once_is_what_nobody_would_judge(steps: list[tuple[float, int]], rates: list[float]) -> None:
+    """Two sets of the same lines: one is judged and charged, the other one passes where it can."""
+    keys = [("producer_byte_rate", ALICE), ("producer_byte_rate:broker_bps", ALICE)]
+    entries = [(entity, key, rate) for (key, entity), rate in zip(keys, rates, strict=False)]
+    judged, quick = (quotas(*entries).of(1, "alice", "app", 0.0) for _ in range(2))
+    now = 0.0
+    for elapsed, size in steps:
+        now += elapsed
+        said = judge(judged, size, now)
+        judged.take(size, 1, now)
+        if quick.passes(size, now):
+            assert said is None
+        else:
+            assert any(line.bucket.level(now) < size for line in quick.produce)
+            quick.take(size, 1, now)
+        for one, other in zip(judged.produce, quick.produce, strict=True):
+            assert one.bucket.level(now) == other.bucket.level(now)
+            assert one.meter.uncounted == other.meter.uncounted
+            assert (one.spent, one.taken) == (other.spent, other.taken)

@@ -40,6 +40,7 @@ LEVELS = (
 # --- entities ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("546.3")
 @pytest.mark.parametrize(("level", "entity", "path"), [(i, *row) for i, row in enumerate(LEVELS)])
 def test_the_eight_levels_and_their_paths(level: int, entity: Entity, path: str) -> None:
     assert entity.level == level
@@ -64,13 +65,14 @@ def test_different_entities_have_different_paths(one: Entity, other: Entity) -> 
     assert (one == other) == (one.path == other.path)
 
 
-def test_a_user_who_is_called_default_is_not_the_default() -> None:
+def test_a_user_called_default_is_not_the_default() -> None:
     user = Entity("<default>")
     assert user != Entity(DEFAULT)
     assert user.path == "/config/users/%3Cdefault%3E"
     assert Entity.of_path(user.path) == user
 
 
+@pytest.mark.seed("546.16")
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
@@ -85,7 +87,7 @@ def test_a_user_who_is_called_default_is_not_the_default() -> None:
         ([("user", "\ud800")], "not Unicode"),
     ],
 )
-def test_what_is_no_entity_is_refused_as_kafka_does(pairs: list[tuple[str, str | None]], said: str) -> None:
+def test_an_invalid_entity_is_refused_as_kafka_does(pairs: list[tuple[str, str | None]], said: str) -> None:
     with pytest.raises(QuotaError, match=said) as caught:
         Entity.of(pairs)
     assert caught.value.error == "INVALID_REQUEST"
@@ -110,7 +112,7 @@ def test_what_is_no_entity_is_refused_as_kafka_does(pairs: list[tuple[str, str |
         "/users/a",
     ],
 )
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_an_invalid_path_is_refused(path: str) -> None:
     with pytest.raises(QuotaError):
         Entity.of_path(path)
 
@@ -140,6 +142,7 @@ def test_the_bare_key_is_kafkas_own_per_broker() -> None:
     ]
 
 
+@pytest.mark.seed("546.15")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -163,6 +166,7 @@ def test_an_unknown_key_is_refused_as_kafka_does(text: str, said: str) -> None:
     assert caught.value.error == "INVALID_REQUEST"
 
 
+@pytest.mark.seed("546.11")
 def test_every_type_has_every_unit_of_its_own_once() -> None:
     assert set(KEYS) == {QuotaKey(kind, unit) for kind, units in UNITS.items() for unit in units}
     assert list(KEYS) == sorted(KEYS, key=str)

@@ -52,7 +52,7 @@ def test_a_change_is_a_new_store_with_a_higher_version() -> None:
     assert values(new, "alice")["producer_byte_rate:broker_bps"] == 2000.0
 
 
-def test_what_changes_nothing_is_the_same_store() -> None:
+def test_a_change_of_nothing_gives_the_same_store() -> None:
     old = store()
     assert old.set(Entity("alice"), PRODUCE, 1000.0) is old
     assert old.delete(Entity("alice"), PRODUCE_BPS) is old
@@ -60,6 +60,7 @@ def test_what_changes_nothing_is_the_same_store() -> None:
     assert old.alter([Alteration(ALICE, [Op("producer_byte_rate", 1000.0)])]).store is old
 
 
+@pytest.mark.seed("546.10", "546.19")
 def test_an_entity_without_values_is_gone() -> None:
     made = store().delete(Entity("alice"), PRODUCE).delete(Entity("alice"), REQUEST)
     assert dict(made.entries) == {}
@@ -72,6 +73,7 @@ def test_replaced_entities_have_the_new_values_and_no_others() -> None:
     assert dict(made.replaced({Entity("alice"): {}, Entity("bob"): {}}).entries) == {}
 
 
+@pytest.mark.seed("546.10", "546.22")
 def test_alter_sets_and_removes_at_once() -> None:
     ops = [Op("producer_byte_rate.bps", 5e6), Op("producer_byte_rate", None), Op("request_percentage", 12.3)]
     done = store().alter([Alteration(ALICE, ops)])
@@ -88,6 +90,7 @@ def test_removing_what_is_not_there_is_no_error() -> None:
     assert done.store is old
 
 
+@pytest.mark.seed("546.24")
 def test_one_wrong_operation_undoes_its_entity_and_no_other() -> None:
     done = store().alter(
         [
@@ -101,6 +104,7 @@ def test_one_wrong_operation_undoes_its_entity_and_no_other() -> None:
     assert values(done.store, "bob") == {"producer_byte_rate:broker_bps": 2.0}
 
 
+@pytest.mark.seed("546.23")
 def test_validate_only_says_the_same_and_changes_nothing() -> None:
     old = store()
     alterations = [
@@ -126,6 +130,7 @@ def test_an_entity_that_is_altered_twice_is_not_altered_at_all() -> None:
     assert done.changed == (Entity("bob"),)
 
 
+@pytest.mark.seed("546.14", "546.15")
 @pytest.mark.parametrize(
     ("entity", "ops", "said"),
     [
@@ -137,10 +142,10 @@ def test_an_entity_that_is_altered_twice_is_not_altered_at_all() -> None:
         ([], [Op("producer_byte_rate", 1.0)], "an empty entity"),
         ([("group", "a")], [Op("producer_byte_rate", 1.0)], "unknown entity type"),
         ([("user", "")], [Op("producer_byte_rate", 1.0)], "an empty name"),
-        (ALICE, [Op("consumer_byte_rate.shares", 1.0)], "brokers have no total for consumer_byte_rate"),
+        (ALICE, [Op("consumer_byte_rate.shares", 1.0)], "brokers have no total.bytes.out.per.sec.threshold to share"),
     ],
 )
-def test_what_alter_refuses(entity: Pairs, ops: list[Op], said: str) -> None:
+def test_the_alterations_that_are_refused(entity: Pairs, ops: list[Op], said: str) -> None:
     old = store()
     (error,) = (done := old.alter([Alteration(entity, ops)], totals=PRODUCERS)).errors
     assert error is not None
@@ -202,6 +207,7 @@ def test_a_store_takes_only_what_could_be_set(entries: dict[Entity, Values]) -> 
 # --- what is set ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("546.7", "546.20")
 def test_describe_gives_what_matches_in_a_fixed_order() -> None:
     entries = {
         Entity(None, "c"): {PRODUCE: 1.0},
@@ -224,6 +230,7 @@ def test_describe_gives_what_matches_in_a_fixed_order() -> None:
 # --- what holds -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("546.5", "546.9", "546.21")
 def test_each_key_takes_its_own_way_through_the_levels() -> None:
     made = QuotaStore(
         {
@@ -252,6 +259,7 @@ def test_each_key_takes_its_own_way_through_the_levels() -> None:
     assert {each.overridden for each in made.effective(Entity("alice", "app"), omit_overridden_values=True)} == {None}
 
 
+@pytest.mark.seed("546.1", "546.6")
 @pytest.mark.parametrize(
     ("entity", "alone", "together"),
     [
@@ -287,6 +295,7 @@ def test_a_bucket_outlives_a_change_of_level() -> None:
     assert (before.rate, after.rate) == (1.0, 2.0)
 
 
+@pytest.mark.seed("546.4")
 @pytest.mark.parametrize("unnamed", [None, ""])
 def test_clients_without_a_client_id_match_the_default_and_share_a_bucket(unnamed: str | None) -> None:
     made = QuotaStore({Entity(None, DEFAULT): {PRODUCE: 1.0}, Entity(None, "app"): {PRODUCE: 2.0}})
@@ -294,8 +303,9 @@ def test_clients_without_a_client_id_match_the_default_and_share_a_bucket(unname
     assert limit == Limit(BucketKey(PRODUCE, None, ""), "broker_bps", 1.0, Entity(None, DEFAULT))
 
 
+@pytest.mark.seed("546.4")
 @pytest.mark.parametrize("unnamed", [None, ""])
-def test_a_user_who_isnt_known_matches_the_default_and_nobody_elses_name(unnamed: str | None) -> None:
+def test_an_unknown_user_matches_the_default_and_no_others_name(unnamed: str | None) -> None:
     made = QuotaStore({Entity(DEFAULT): {PRODUCE: 1.0}, Entity("ANONYMOUS"): {PRODUCE: 2.0}})
     assert [limit.rate for limit in made.limits(unnamed, "app").produce] == [1.0]
     assert [limit.rate for limit in made.limits("ANONYMOUS", "app").produce] == [2.0]
@@ -307,6 +317,7 @@ def test_a_name_that_is_spelled_like_the_default_is_a_name() -> None:
     assert [limit.rate for limit in made.limits("alice", "app").produce] == [1.0]
 
 
+@pytest.mark.seed("546.12")
 def test_limits_are_sorted_by_what_they_limit_and_all_hold() -> None:
     made = QuotaStore({Entity("a"): dict.fromkeys(KEYS, 7.0)})
     produce, consume, request = made.limits("a", "c")
@@ -367,6 +378,7 @@ def quoted(entity: Entity) -> str:
     return "/".join(parts)
 
 
+@pytest.mark.seed("546.1", "546.2")
 @given(SETTINGS, ASKED, ASKED)
 def test_resolution_is_a_walk_along_the_eight_paths(settings: dict[Entity, Values], user: str, client: str) -> None:
     tree = {quoted(entity): (entity, settings[entity]) for entity in settings}
@@ -418,6 +430,7 @@ def test_changing_is_the_same_as_building_anew(before: dict[Entity, Values], aft
     assert by_ops.store.entries == made.entries
 
 
+@pytest.mark.seed("546.3")
 def test_paths_are_in_the_order_of_the_levels() -> None:
     found = paths(Entity("u", "c"))
     assert [entity.level for entity in found] == list(range(8))

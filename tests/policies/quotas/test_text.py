@@ -38,6 +38,7 @@ def read(text: str) -> Entity:
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("546.32")
 @pytest.mark.parametrize(
     ("entity", "text"),
     [
@@ -58,6 +59,7 @@ def test_every_entity_can_be_read_again(entity: Entity) -> None:
     assert read(entity_text(entity)) == entity
 
 
+@pytest.mark.seed("546.33")
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
@@ -78,6 +80,7 @@ def test_nothing_is_printed_for_nothing() -> None:
     assert describe_text([]) == ""
 
 
+@pytest.mark.seed("546.21")
 def test_overridden_values_have_a_star_if_they_were_asked_for() -> None:
     made = QuotaStore({Entity("a"): {REQUEST: 1.5}, Entity(DEFAULT): {REQUEST: 2.0}})
     assert describe_text(made.effective(Entity("a", "c"))) == (
@@ -97,6 +100,7 @@ def test_a_limit_says_where_it_comes_from() -> None:
 # --- input ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("546.28")
 def test_names_and_defaults_make_an_entity() -> None:
     assert entity_of("user=alice,client-id=app") == Entity("alice", "app")
     assert entity_of("client-id=app", "user") == Entity(DEFAULT, "app")
@@ -106,7 +110,8 @@ def test_names_and_defaults_make_an_entity() -> None:
     assert entity_of("user=%3Cdefault%3E") == Entity("<default>")
 
 
-def test_what_is_given_makes_a_filter() -> None:
+@pytest.mark.seed("546.29")
+def test_the_given_names_make_a_filter() -> None:
     assert components_of() == ()
     assert components_of("user=a%2Cb", "client-id") == (
         Component("user", Match.EXACT, "a,b"),
@@ -118,7 +123,8 @@ def test_what_is_given_makes_a_filter() -> None:
     )
 
 
-def test_what_is_added_and_deleted_makes_operations_for_the_wire() -> None:
+@pytest.mark.seed("546.30")
+def test_additions_and_deletions_make_operations_for_the_wire() -> None:
     assert ops_of("producer_byte_rate:bps=5,request_percentage=1.5", "consumer_byte_rate:broker_bps") == (
         Op("producer_byte_rate.bps", 5.0),
         Op("request_percentage", 1.5),
@@ -145,7 +151,7 @@ def test_what_is_added_and_deleted_makes_operations_for_the_wire() -> None:
         ("", "", "ip=1.2", "the brokers' own"),
     ],
 )
-def test_what_is_wrong_with_a_specification_is_said(names: str, defaults: str, prefix: str, said: str) -> None:
+def test_the_error_of_a_specification_is_said(names: str, defaults: str, prefix: str, said: str) -> None:
     with pytest.raises(QuotaError) as caught:
         components_of(names, defaults, prefix)
     assert said in str(caught.value)
@@ -163,12 +169,13 @@ def test_what_is_wrong_with_a_specification_is_said(names: str, defaults: str, p
         ("", "producer_byte_rate:bps,,", "nothing between two commas"),
     ],
 )
-def test_what_is_wrong_with_a_change_is_said(add: str, delete: str, said: str) -> None:
+def test_the_error_of_a_change_is_said(add: str, delete: str, said: str) -> None:
     with pytest.raises(QuotaError) as caught:
         ops_of(add, delete)
     assert said in str(caught.value)
 
 
+@pytest.mark.seed("546.27")
 @pytest.mark.parametrize(
     ("flags", "operation"),
     [
@@ -183,11 +190,12 @@ def test_flags_that_go_together(flags: str, operation: str) -> None:
     assert check_flags(flags.split()) == operation
 
 
+@pytest.mark.seed("546.26", "546.27")
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("", "one of --list, --describe and --alter is needed"),
-        ("names", "one of --list, --describe and --alter is needed"),
+        ("", "one of --list, --describe, --alter, --take-over and --import is needed"),
+        ("names", "one of --list, --describe, --alter, --take-over and --import is needed"),
         ("list alter names", "--list and --alter exclude each other"),
         ("describe names add", "--describe has no --add: did you mean --alter?"),
         ("list names delete", "--list has no --delete: did you mean --alter?"),
@@ -195,6 +203,10 @@ def test_flags_that_go_together(flags: str, operation: str) -> None:
         ("alter names add prefix", "--alter has no --prefix: did you mean --list?"),
         ("describe", "--describe needs an entity"),
         ("alter add", "--alter needs an entity"),
+        ("alter names add output", "--alter has no --output: did you mean --list?"),
+        ("import names", "--import takes its entities from the file"),
+        ("list import", "--list and --import exclude each other"),
+        ("import prefix", "--import has no --prefix: did you mean --list?"),
         ("alter names validate-only", "--alter needs --add, --delete or both"),
     ],
 )
@@ -226,7 +238,7 @@ def test_sizes_may_be_written_as_in_the_configuration(add: str, value: float) ->
 
 
 @pytest.mark.parametrize("value", ["1_000", "inf", "nan", "\u0661\u0660", "0x10", "1MB"])
-def test_what_only_python_takes_for_a_number_is_none(value: str) -> None:
+def test_a_text_only_python_takes_for_a_number_is_none(value: str) -> None:
     with pytest.raises(QuotaError, match="is no number"):
         ops_of(f"request_percentage={value}")
 

@@ -23,7 +23,7 @@ def test_a_topic_that_metadata_took_from_the_list_counts_no_longer() -> None:
     made.set_topics(1, ["a", "b"])
     fill(made, a=5 * MB, b=5 * MB)
     made.set_topics(1, ["a"])
-    assert made.broker(1).share == 20 * MB
+    assert made.broker(1).limits.share == 20 * MB
     assert b"b" not in made.broker(1).topics
 
 
@@ -32,18 +32,18 @@ def test_a_topic_seen_by_produce_stays_until_it_is_quiet() -> None:
     made.set_topics(1, ["a"])
     fill(made, new=MB)
     made.set_topics(1, ["a"])
-    assert made.broker(1).share == 10 * MB
+    assert made.broker(1).limits.share == 10 * MB
     while made.broker(1).topics.get(b"new"):
-        assert made.broker(1).share == 10 * MB
+        assert made.broker(1).limits.share == 10 * MB
         made.tick(made.due)
-    assert made.broker(1).share == 20 * MB
+    assert made.broker(1).limits.share == 20 * MB
 
 
 def test_a_topic_that_metadata_confirms_counts_once_and_keeps_its_rate() -> None:
     made = rejecting(total=20 * MB)
     fill(made, new=MB)
     made.set_topics(1, ["a", "new"])
-    assert made.broker(1).share == 10 * MB
+    assert made.broker(1).limits.share == 10 * MB
     assert made.broker(1).topics[b"new"].rate == MB
     made.tick(3600.0)
     assert b"new" in made.broker(1).topics  # quiet, but there
@@ -55,7 +55,7 @@ def test_a_name_that_the_broker_refused_is_forgotten_at_the_next_tick() -> None:
     record(made.broker(1), b"typo", 1000)
     made.refund(1, b"typo", 1000)
     made.tick(made.due)
-    assert made.broker(1).share == 20 * MB
+    assert made.broker(1).limits.share == 20 * MB
     assert list(made.broker(1).topics) == []
 
 
@@ -65,15 +65,27 @@ def test_a_name_that_no_broker_vouched_for_takes_no_share_and_lasts_for_a_tick()
     broker = made.broker(1)
     for n in range(9990):
         broker.add_topic(b"made-up-%d" % n).uncounted += 82
-    assert broker.share == 20 * MB
+    assert broker.limits.share == 20 * MB
     assert [topic.topic for topic in made.rates()[0].topics] == []
     broker.vouch(b"made-up-7")
-    assert broker.share == 10 * MB
+    assert broker.limits.share == 10 * MB
     made.tick(made.due)
     assert list(broker.topics) == [b"made-up-7"]
 
 
-def test_a_name_that_a_broker_vouched_for_has_a_meter_of_its_own_whatever_strangers_make_up() -> None:
+def test_nothing_is_kept_of_a_meter_that_is_forgotten_before_it_has_a_rate() -> None:
+    made = rejecting()
+    broker = made.broker(1)
+    made.tick(made.due)
+    made.tick(made.due + 1)
+    for n in range(100):
+        broker.add_topic(b"made-up-%d" % n)
+    broker.vouch(b"made-up-7")
+    made.tick(15.0)
+    assert len(made._ticks._begun) == 1
+
+
+def test_a_name_that_a_broker_vouched_for_has_a_meter_of_its_own_beside_any_names_of_strangers() -> None:
     made = rejecting(total=20 * MB)
     broker = made.broker(1)
     for n in range(2 * broker_meters.MAX_UNLISTED):
@@ -91,7 +103,7 @@ def test_made_up_names_beyond_the_bound_share_one_meter(monkeypatch: pytest.Monk
     broker = made.broker(1)
     assert set(broker.topics) == {b"t0", b"t1", b"t2", OTHER}
     assert broker.topics[OTHER].rate == 14 * MB
-    assert broker.share == 2 * MB
+    assert broker.limits.share == 2 * MB
     assert record(broker, b"t7", 1) is False
     assert "topic t7 is over" in rejection(made, 1, b"t7", 6.0).text
     record(broker, b"known", 1)  # one that metadata lists has its own, always
@@ -120,7 +132,7 @@ def test_a_refund_for_a_topic_that_has_gone_still_leaves_the_total() -> None:
     assert made.broker(1).errors.uncounted == 400
 
 
-def test_what_is_retracted_is_no_error() -> None:
+def test_retracted_bytes_are_no_error() -> None:
     made = rejecting()
     record(made.broker(1), b"a", 1000)
     made.broker(1).retract(b"a", 1000)

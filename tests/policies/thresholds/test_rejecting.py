@@ -15,7 +15,7 @@ def test_a_rate_equal_to_a_share_that_a_new_topic_lowered_does_not_exceed_it() -
     made = rejecting(total=10 * MB, big=4 * MB)
     fill(made, big=9 * MB, a=3 * MB)
     made.broker(1).vouch(b"b")
-    assert made.broker(1).share == 3 * MB
+    assert made.broker(1).limits.share == 3 * MB
     assert record(made.broker(1), b"a", 1) is True
 
 
@@ -54,7 +54,7 @@ def test_the_wait_ends_as_soon_as_the_total_may_be_below_though_the_topic_is_not
     assert rejection(made, 1, b"clicks", 5.0).throttle_ms == 5000
 
 
-def test_what_came_in_since_the_last_tick_counts_for_the_wait() -> None:
+def test_bytes_since_the_last_tick_count_for_the_wait() -> None:
     made = rejecting(total=10 * MB, clicks=5 * MB)
     fill(made, clicks=5.1 * MB, rest=5.2 * MB)
     made.broker(1).topics[b"clicks"].uncounted += 100 * MB
@@ -74,12 +74,12 @@ def test_a_rejection_carries_its_numbers() -> None:
 def test_ten_thousand_topics_that_arrive_while_the_total_is_over_take_no_quadratic_time() -> None:
     made = rejecting(total=10 * MB)
     fill(made, **{f"first{i}": 5000 for i in range(3000)})
-    assert made.broker(1).over
-    started = time.perf_counter()
+    assert made.broker(1).limits.over
+    started = time.process_time()
     for i in range(9000):
         made.broker(1).add_topic(b"late%d" % i)
-    took = time.perf_counter() - started
-    share = made.broker(1).share
+    took = time.process_time() - started
+    share = made.broker(1).limits.share
     assert share is not None
     assert all(m.over is (m.rate > share) for m in made.broker(1).topics.values())
     assert took < 1.0  # 10 ms here; quadratic it is 10 s

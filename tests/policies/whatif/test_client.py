@@ -10,7 +10,7 @@ from policies.whatif.rows import Row
 KEY = (1, "clicks", "User:alice", "app")
 
 
-def test_what_it_holds_it_tries_in_the_order_in_which_it_came() -> None:
+def test_it_tries_held_batches_in_the_order_in_which_they_came() -> None:
     stream = Stream(KEY)
     stream.hold(100, 0, now=0.0)
     assert stream.attempt(60) == (60, 0), "for the first time"
@@ -23,7 +23,7 @@ def test_what_it_holds_it_tries_in_the_order_in_which_it_came() -> None:
     assert stream.held == stream.untried == 0
 
 
-def test_what_had_been_rejected_before_is_tried_already() -> None:
+def test_a_batch_rejected_before_is_tried_already() -> None:
     stream = Stream(KEY)
     stream.hold(100, 40, now=0.0)
     assert stream.untried == 60

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from policies.policy_set import PolicyKey, Value
+from policies.policy_values import PolicyKey, Value
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.whatif.replay import replay
 from policies.whatif.rows import Row, Rules, Shift, StreamKey
@@ -73,7 +73,7 @@ def test_a_quota_lets_pass_what_it_says_and_the_rest_waits() -> None:
     )
 
 
-def test_what_waited_comes_when_there_is_room_again() -> None:
+def test_waiting_bytes_come_when_there_is_room_again() -> None:
     rows = in_order(offered(WEB, 100_000, 20), offered(WEB, 1000, 80, 20))
     shifts = list(replay(rows, rules(quota("web", 40_000.0)), {}, window_ms=10_000))
     found = admitted(rows, shifts, 100)[WEB]
@@ -116,7 +116,7 @@ def test_thresholds_that_delay_hold_the_total_and_give_each_topic_its_own() -> N
     assert not any(shift.outcome == "rejected" and shift.bytes for shift in shifts if shift.stream == calm)
 
 
-def test_what_was_rejected_by_threshold_passes_a_quota_instead() -> None:
+def test_bytes_rejected_by_threshold_pass_a_quota_instead() -> None:
     rows = in_order(
         offered(WEB, 10_000, 10, outcome="rejected"),
         offered(WEB, 10_000, 50, 10, outcome="rejected", repeats=10_000),
@@ -145,7 +145,7 @@ def test_shares_of_a_total_are_dealt_out() -> None:
     assert found[APP][-1] + found[WEB][-1] == pytest.approx(100_000, rel=0.1)
 
 
-def test_who_finds_no_room_is_rejected() -> None:
+def test_a_request_without_room_is_rejected() -> None:
     rows = in_order(*(offered((1, "t", "User:web", f"app{n}"), 400_000, 30) for n in range(40)))
     shifts = list(replay(rows, rules(quota("web", 10_000.0)), {}))
     assert sum(shift.bytes for shift in shifts if (shift.outcome, shift.reason) == ("rejected", "client-quota")) > 0

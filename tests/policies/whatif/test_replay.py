@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from policies.engine import Engine
-from policies.policy_set import PolicyKey
+from policies.policy_values import PolicyKey
 from policies.whatif.replay import GIVEN_UP, WAITING, replay
 from policies.whatif.rows import Life, Row, Rules, Shift
 from policies.whatif.tick_phase import Phase
@@ -46,7 +46,7 @@ def worker(number: int = 0, times: float = 1.0, drift_s: float = 0.0) -> Worker:
     rules = limits(times)
     engine.set_policy(TOTAL * times, {topic: limit * times for topic, limit in TOPICS.items()})
     engine.set_topics(1, rules.topics[1])
-    engine.broker(1).total.started = True  # it ran for a while before anything was produced
+    engine.broker(1).start_at_zero()  # it ran for a while before anything was produced
     return Worker(engine, clients(), number, drift_s=drift_s)
 
 
@@ -155,6 +155,9 @@ def row(second: int, outcome: str, size: int, repeats: int | None = 0, reason: s
     return Row(LIFE, second, at, at + 1000, stream, outcome, reason, size, size // 10, max(1, size // 1000), 0, repeats)
 
 
+BEFORE = row(-1, "accepted", 10)._replace(seq=0)  # its meters begin with the second behind this one
+
+
 def changes(rows: list[Row], rules: Rules, phases: Mapping[Life, Phase] = PHASE, **more: int) -> dict[str, int]:
     sums: dict[str, int] = defaultdict(int)
     for shift in replay(rows, rules, phases, **more):
@@ -163,7 +166,7 @@ def changes(rows: list[Row], rules: Rules, phases: Mapping[Life, Phase] = PHASE,
     return {name: size for name, size in sums.items() if size}
 
 
-def test_what_got_in_is_not_admitted_once_more_when_its_repeat_comes() -> None:
+def test_an_admitted_batch_is_not_admitted_once_more_when_its_repeat_comes() -> None:
     rows = [row(0, "rejected", 5000), row(3, "rejected", 5000, 5000), row(7, "accepted", 9000, 5000)]
     assert changes(rows, Rules({})) == {"rejected topic-threshold": -10_000, "repeats": -10_000}
 
@@ -173,7 +176,7 @@ def test_without_repeats_every_attempt_counts_as_new() -> None:
     assert changes(rows, Rules({})) == {"rejected topic-threshold": -10_000, "accepted": 10_000}, "an upper bound"
 
 
-def test_what_is_rejected_here_comes_again_when_its_topic_is_open() -> None:
+def test_a_batch_rejected_here_comes_again_when_its_topic_is_open() -> None:
     rows = [row(second, "accepted", 30_000) for second in range(5)]  # 30 times its threshold until the first tick
     rows += [row(second, "accepted", 1000) for second in range(5, 400)]
     found = changes(rows, TIGHT)
@@ -181,8 +184,8 @@ def test_what_is_rejected_here_comes_again_when_its_topic_is_open() -> None:
     assert found == {}
 
 
-def test_what_is_never_open_again_is_given_up_or_still_waiting() -> None:
-    rows = [row(second, "accepted", 100_000) for second in range(10)]
+def test_a_batch_of_a_topic_never_open_again_is_given_up_or_still_waiting() -> None:
+    rows = [BEFORE, *(row(second, "accepted", 100_000) for second in range(10))]
     rows += [row(second, "accepted", 10) for second in range(10, 90)]
     patient = changes(rows, TIGHT)
     assert f"dropped {GIVEN_UP}" not in patient
@@ -193,16 +196,16 @@ def test_what_is_never_open_again_is_given_up_or_still_waiting() -> None:
 
 
 def test_a_second_with_both_is_parted_at_the_tick() -> None:
-    rows = [row(second, "accepted", 30_000) for second in range(4)]
+    rows = [BEFORE, *(row(second, "accepted", 30_000) for second in range(4))]
     # The tick is in the middle of this second: 40,000 before it, 5,000 rejected behind it.
     rows += [row(4, "accepted", 40_000), row(4, "rejected", 5000)]
     rows += [row(second, "rejected", 5000, 5000) for second in range(5, 9)]
     assert changes(rows, TIGHT, {LIFE: Phase((START + 4.5) % 5)}) == {}
 
 
-def test_what_was_admitted_after_rejections_is_behind_the_tick() -> None:
+def test_a_batch_admitted_after_rejections_is_behind_the_tick() -> None:
     rules = Rules({PolicyKey.of_broker(): 21_500.0, PolicyKey.of_topic("clicks"): 21_500.0}, topics={1: ("clicks",)})
-    rows = [row(second, "accepted", 30_000) for second in range(4)]
+    rows = [BEFORE, *(row(second, "accepted", 30_000) for second in range(4))]
     rows += [row(4, "accepted", 15_000), row(4, "rejected", 5000)]  # over 27 kB/s from 4.5 s on, by 8 % less each tick
     rows += [row(second, "rejected", 5000, 5000) for second in range(5, 19)]
     rows += [row(19, "accepted", 90_000, 5000)]  # below 21.5 kB/s from 19.5 s on
@@ -212,13 +215,13 @@ def test_what_was_admitted_after_rejections_is_behind_the_tick() -> None:
 
 @pytest.mark.parametrize(("phase", "same"), [(4.98, True), (4.5, False)])
 def test_a_tick_beside_an_edge_is_at_the_edge(phase: float, same: bool) -> None:
-    rows = [row(second, "accepted", 30_000) for second in range(5)]
+    rows = [BEFORE, *(row(second, "accepted", 30_000) for second in range(5))]
     rows += [row(second, "rejected", 5000, 5000 if second > 5 else 0) for second in range(5, 9)]
     assert (changes(rows, TIGHT, {LIFE: Phase((START + phase) % 5)}) == {}) is same
 
 
 def test_a_worker_that_is_late_ends_its_interval_late_and_ticks_then() -> None:
-    rows = [row(second, "accepted", 30_000) for second in range(5)]
+    rows = [BEFORE, *(row(second, "accepted", 30_000) for second in range(5))]
     rows[-1] = rows[-1]._replace(end_ms=rows[-1].end_ms + 400)
     late = [row(second, "rejected", 5000, 5000 if second > 5 else 0) for second in range(5, 9)]
     late[0] = late[0]._replace(start_ms=late[0].start_ms + 400)
@@ -240,7 +243,7 @@ def test_a_fence_falls_with_the_rejection_before_it() -> None:
     }
 
 
-def test_who_is_exempt_is_metered_and_never_rejected() -> None:
+def test_an_exempt_client_is_metered_and_never_rejected() -> None:
     tool = (1, "clicks", "User:mirror", "tool")
     rules = Rules(TIGHT.values, topics=TIGHT.topics, exempt_principals=frozenset({"User:mirror"}))
     rows = [row(second, "accepted", 30_000, stream=tool) for second in range(60)]

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from policies.policy_set import PolicyKey
+from policies.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
 from policies.whatif.rows import Rules
 
@@ -31,7 +31,7 @@ def test_brokers_are_replayed_by_themselves_unless_a_limit_holds_over_all(
     assert Rules(values).is_per_broker is alone
 
 
-def test_who_is_exempt() -> None:
+def test_the_clients_that_are_exempt() -> None:
     rules = Rules({}, exempt_principals=frozenset({"User:mirror"}), exempt_clients=frozenset({"tool"}))
     assert rules.exempts((1, "clicks", "User:mirror", "x"))
     assert rules.exempts((1, "clicks", "User:alice", "tool"))

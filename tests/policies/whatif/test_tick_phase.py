@@ -57,7 +57,7 @@ def test_round_the_end_of_the_circle(tick_ms: int) -> None:
     assert min(abs(found - tick_ms / 1000), 5 - abs(found - tick_ms / 1000)) < 0.02
 
 
-def test_where_intervals_follow_the_ticks_their_edges_say_it_to_a_hundredth() -> None:
+def test_edges_of_intervals_that_follow_the_ticks_say_it_to_a_hundredth() -> None:
     edge_ms = 430
     intervals = [(edge_ms + 1000 * number, edge_ms + 1000 * (number + 1)) for number in range(60)]
     votes = votes_of(3000 + edge_ms, intervals, 5)

@@ -1,0 +1,48 @@
+# A process of test_shared_memory.py that uses a page as a worker does, told what to do line by line; each is answered.
+#
+#   page_worker.py FD WORKER
+#
+#   take NOW SIZE      from one limit of 1000 per second: its level
+#   many NOW SIZE      the same 20,000 times; a NOW of 0: whatever it is
+#   level NOW
+#   lock               what all workers wait for, and never let it go
+
+from __future__ import annotations
+
+import sys
+import time
+
+from gateway.shared_memory import SharedMemory
+from policies.fleet.page import Page
+from policies.fleet.shared_bucket import SharedBucket
+
+WORKERS = 3
+MANY = 20_000
+RATE = 1000.0
+KEY = "limit"
+
+
+def bucket(page: Page) -> SharedBucket:
+    row = page.row(KEY)
+    assert row is not None
+    return SharedBucket(RATE, 1.0, 1e9, 1.0, row, page.ahead_s, RATE)
+
+
+def main() -> None:
+    memory = SharedMemory(int(sys.argv[1]))
+    one = bucket(Page(memory.view, WORKERS, int(sys.argv[2]), memory.locked))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        what, *numbers = line.split()
+        if what == "lock":
+            with memory.locked():
+                print("locked", flush=True)
+                sys.stdin.read()
+        now, size = [*map(float, numbers), 0.0][:2]
+        for _ in range({"take": 1, "many": MANY, "level": 0}[what]):
+            one.take(size, now or time.monotonic())
+        print(one.level(now or time.monotonic()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+# Which form of the hot path runs, and that both are tried.
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from gateway.compiled import MODULES, SUFFIX, VARIABLE
+from tests.variants import COMPILED, USERS, module
+
+ROOT = Path(__file__).parents[2]
+
+
+def said(**variables: str) -> str:
+    own = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    command = [sys.executable, "-m", "gateway", "version"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=own | variables, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip().rpartition(": ")[2]
+
+
+def test_a_variable_has_it_run_as_python() -> None:
+    assert said(**{VARIABLE: "1"}) == "pure Python"
+
+
+def test_otherwise_what_was_built_runs() -> None:
+    module("protocol.usual", COMPILED)  # fails or skips where it was not
+    assert said() == "compiled"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_was_built_is_of_these_sources(name: str) -> None:
+    """`make env` builds it again when one of them changes; without that another program would be tested."""
+    path = ROOT / name.replace(".", "/")
+    library = Path(str(module(name, COMPILED).__file__))
+    for source in (path.with_suffix(".py"), path.with_name(f"{path.name}{SUFFIX}.pxd"), ROOT / "protocol/layouts.pxd"):
+        assert source.stat().st_mtime <= library.stat().st_mtime, f"{source} is newer than {library}: make env"
+
+
+def test_everybody_who_chooses_is_known_to_the_tests() -> None:
+    choosing = {
+        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+        for top in ("protocol", "policies", "gateway")
+        for path in (ROOT / top).rglob("*.py")
+        if re.search(rf"import .*{SUFFIX} as|{SUFFIX} import", path.read_text("utf-8"))
+    }
+    assert choosing == {user for users in USERS.values() for user, _ in users}
+    for name in MODULES:
+        assert import_module(name).__file__ == str(ROOT / f"{name.replace('.', '/')}.py")

@@ -1,0 +1,55 @@
+# `produce-gateway health`: against a real admin server on a thread, which says what the test wants.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.embedded import free_port
+from tests.background import Says, serving
+
+
+@pytest.mark.parametrize(("options", "path"), [([], "/healthz"), (["--ready"], "/readyz")])
+def test_a_gateway_that_says_yes_is_exit_code_0(
+    options: list[str], path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(Says(path)) as server:
+        server.say({"ready": True})
+        assert main(["health", "--url", server.url + "/", *options]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ready": True}
+
+
+def test_a_gateway_that_is_not_ready_is_exit_code_1_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Says("/readyz")) as server:
+        server.say({"ready": False, "problems": ["no broker answers"]}, 503)
+        assert main(["health", "--url", server.url, "--ready"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no broker answers" in said.err
+
+
+def test_the_address_is_that_of_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gateway.yaml"
+    with serving(Says("/healthz")) as server:
+        server.say({})
+        port = server.url.rpartition(":")[2]
+        admin = f"admin: {{host: 0.0.0.0, port: {port}, open: true}}"
+        path.write_text(f"upstream: {{bootstrap_servers: 'b:1'}}\n{admin}\n")
+        assert main(["health", str(path)]) == 0
+    capsys.readouterr()
+
+
+def test_nobody_there_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--url", f"http://127.0.0.1:{free_port()}", "--timeout", "2"]) == 1
+    assert capsys.readouterr().err == "Connection refused\n"
+
+
+@pytest.mark.parametrize("timeout", ["0", "soon", "1e9"])
+def test_a_time_limit_is_a_number_of_seconds(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["health", "--timeout", timeout])
+    assert end.value.code == 2
+    capsys.readouterr()

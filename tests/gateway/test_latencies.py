@@ -1,0 +1,80 @@
+# Histograms of one worker: which bucket, how many are measured, and what each request counts for.
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.channel import LATENCY_BOUNDS, Buckets
+from gateway.data.latencies import MEASURED, Histogram, Meter
+
+NONE = Histogram().take()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bucket"),
+    [(-0.1, 0), (0.0, 0), (LATENCY_BOUNDS[0], 0), (0.0003, 1), (1.0, LATENCY_BOUNDS.index(1.0)), (1e9, -1)],
+)
+def test_a_duration_is_in_the_bucket_that_ends_at_it_or_above(seconds: float, bucket: int) -> None:
+    histogram = Histogram()
+    histogram.add(seconds)
+    taken = histogram.take()
+    assert taken.counts[bucket] == sum(taken.counts) == 1
+    assert taken.total == max(0.0, seconds)
+    assert histogram.take() == NONE
+
+
+def counts(buckets: Buckets) -> dict[float, int]:
+    return {bound: n for bound, n in zip((*LATENCY_BOUNDS, float("inf")), buckets.counts, strict=True) if n}
+
+
+def test_a_request_counts_from_when_it_was_whole_and_a_round_trip_from_when_it_was_forwarded() -> None:
+    meter = Meter()
+    meter.answer((10.0, 13.0), 1, 13.004)
+    meter.end_batch(13.0, 13.006)
+    meter.reject((20.0, 20.4), 20.4)
+    meter.wait("client-quota", 3.0)
+    said = meter.take(1.0, 0.5)
+    assert counts(said.requests) == {5.0: 1, 0.5: 1}
+    assert said.requests.total == pytest.approx(3.406)
+    assert {broker: counts(each) for broker, each in said.round_trips.items()} == {1: {0.005: 1}}
+    assert {reason: counts(each) for reason, each in said.waits.items()} == {"client-quota": {5.0: 1}}
+    assert said.batches is not None
+    assert counts(said.batches) == {0.01: 1}
+    assert said.cpu_s == 0.5
+    assert meter.take(1.0, 0.5).requests == NONE
+
+
+def second(meter: Meter, requests: int) -> int:
+    """A second with so many requests on one connection; how many were measured, and they count for all of them."""
+    measured = [correlation for correlation in range(requests) if not correlation & meter.mask]
+    for _ in measured:
+        meter.answer((0.0, 0.0), 1, 0.001)
+        meter.end_batch(0.0, 0.001)
+    mask, total = meter.mask, sum(meter.take(1.0, 0.0).requests.counts)
+    assert requests <= total <= requests + mask
+    return len(measured)
+
+
+def test_all_requests_are_measured_while_they_are_few_and_a_part_of_many() -> None:
+    meter = Meter()
+    assert second(meter, MEASURED) == MEASURED
+    assert second(meter, MEASURED) == MEASURED
+    assert second(meter, 10 * MEASURED) == 10 * MEASURED  # nobody could know
+    assert second(meter, 10 * MEASURED) <= MEASURED
+    assert meter.mask == 15
+    assert second(meter, 10 * MEASURED) <= MEASURED
+    second(meter, 100)
+    assert second(meter, 100) == 100
+
+
+def test_each_measured_request_counts_for_those_that_are_not() -> None:
+    meter = Meter()
+    meter.mask = 7
+    for correlation in range(8000):
+        if not correlation & meter.mask:
+            meter.answer((0.0, 0.0), 1, 0.001)
+    meter.end_batch(0.001, 0.002)
+    said = meter.take(1.0, 0.0)
+    assert counts(said.requests) == {0.002: 8000}
+    assert counts(said.round_trips[1]) == {0.001: 8000}
+    assert said.requests.total == pytest.approx(16.0)

@@ -1,0 +1,169 @@
+# Real connections on their way in: the real acceptor and control's side of the workers, real workers on real channels,
+# all in one process, and a broker that only listens.
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import trio
+
+from gateway.certificates import ListenerTls
+from gateway.channel import (
+    API_REQUESTS,
+    PROTOCOL,
+    Broker,
+    Brokers,
+    Channel,
+    ListenerSettings,
+    Topics,
+    WorkerSettings,
+    decode_down,
+)
+from gateway.control.acceptor import Acceptor
+from gateway.control.admission import Admission
+from gateway.control.intake import Intake
+from gateway.control.metrics import Metrics
+from gateway.control.usage_log import Spool, UsageLog
+from gateway.control.workers import Workers
+from gateway.data.links import Link
+from gateway.data.worker import Worker
+from gateway.listener_names import DEFAULT_LISTENER
+from gateway.sockets import Networks
+from tests.background import until
+from tests.gateway.test_control_workers import Followed
+
+DEADLINE_S = 30.0
+
+
+class Yard:
+    """
+    Attributes:
+        port: where clients connect.
+        broker: what comes to the broker, a stream for each connection.
+    """
+
+    def __init__(self, spool: Spool, nursery: trio.Nursery, admission: Admission) -> None:
+        self.metrics = Metrics()
+        usage_log = UsageLog(spool, "gw", self.metrics)
+        self._nursery = nursery
+        intake = Intake(usage_log, self.metrics)
+        self.control = Workers(intake, self.metrics, Followed(), lambda: None, lambda number: None, admission=admission)
+        self.workers: list[Worker] = []
+        self.streams: list[trio.SocketStream] = []
+        self.port = 0
+        self._talks: list[trio.CancelScope] = []
+        self._brought, self.broker = trio.open_memory_channel[trio.SocketStream](100)
+        nursery.start_soon(usage_log.run)
+
+    async def open(self, settings: WorkerSettings, workers: int, proxies: Networks) -> None:
+        upstream = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+        self._nursery.start_soon(trio.serve_listeners, self._serve, [upstream])
+        port = upstream.socket.getsockname()[1]
+        self.control.tell(settings)
+        self.control.tell(Brokers((), (Broker(1, "127.0.0.1", port),)))
+        self.control.tell(Topics({1: ("clicks",)}))
+        for number in range(workers):
+            worker = Worker(cast("Any", None), number)
+            self._nursery.start_soon(worker._run_plane)
+            self.workers.append(worker)
+        await self._talk()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self._nursery.start_soon(
+            Acceptor(self.control, self.metrics, {DEFAULT_LISTENER: proxies}).run, DEFAULT_LISTENER, 1, listener
+        )
+
+    async def _talk(self) -> None:
+        self._talks = [trio.CancelScope() for _ in self.workers]
+        for number, worker in enumerate(self.workers):
+            ours, theirs = socket.socketpair()
+            self._nursery.start_soon(self.control.serve, number, ours)
+            self._nursery.start_soon(self._converse, worker, theirs, self._talks[number])
+        await until(
+            lambda: self.control.connected == len(self.workers) and all(worker.plane for worker in self.workers)
+        )
+
+    async def _converse(self, worker: Worker, sock: socket.socket, scope: trio.CancelScope) -> None:
+        with scope:
+            await worker.converse(Channel(sock, decode_down), self._nursery)
+
+    async def restart_control(self) -> None:
+        """As workers see it: their channels end, and new ones begin."""
+        for talk in self._talks:
+            talk.cancel()
+        await until(lambda: not self.control.connected)
+        await self._talk()
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        self.streams.append(stream)
+        self._brought.send_nowait(stream)
+        await trio.sleep_forever()
+
+    async def connect(self, first: bytes = b"", host: str = "127.0.0.1") -> trio.SocketStream:
+        """A client's connection, from that address of this machine, and the first that it sends."""
+        # Not by trio: it looks whether the connection is there still, and it may have been refused by now.
+        sock = socket.create_connection(("127.0.0.1", self.port), source_address=(host, 0))
+        sock.setblocking(False)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        self.streams.append(stream)
+        if first:
+            await stream.send_all(first)
+        return stream
+
+    def links(self) -> list[Link]:
+        """All that are relayed, of all workers."""
+        return [link for worker in self.workers for link in worker.configured.connections.reactor.links]
+
+    def counts(self) -> dict[str, int]:
+        """What came to nothing, over all workers."""
+        found: dict[str, int] = {}
+        for worker in self.workers:
+            for name, count in worker.configured.world.ledger.counts.items():
+                if count and name not in ("requests", "connections_accepted") and not name.startswith(API_REQUESTS):
+                    found[name] = found.get(name, 0) + count
+        return found
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"produce_gateway_{name}", labels)
+
+    def end(self, which: Callable[[Link], bool] = lambda link: True) -> None:
+        """Close what is relayed."""
+        for worker in self.workers:
+            reactor = worker.configured.connections.reactor
+            for link in filter(which, list(reactor.links)):
+                reactor.guard(link, link.close, "disconnects_drain")
+            reactor.settle(trio.current_time())
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path,
+    *,
+    workers: int = 1,
+    proxies: Networks = (),
+    most: int = 1000,
+    per_address: int = 1000,
+    tls: ListenerTls | None = None,
+    **settings: Any,
+) -> AsyncIterator[Yard]:
+    """A yard with these limits, and a worker's settings."""
+    listeners = {DEFAULT_LISTENER: ListenerSettings(tls)}
+    spool = Spool(folder, 2**24, 3600, published_only=True)
+    try:
+        async with trio.open_nursery() as nursery:
+            yard = Yard(spool, nursery, Admission(most, per_address))
+            with trio.fail_after(DEADLINE_S):
+                await yard.open(WorkerSettings(PROTOCOL, "gw", listeners=listeners, **settings), workers, proxies)
+                yield yard
+            yard.end()
+            nursery.cancel_scope.cancel()
+    finally:
+        yard.end()
+        for stream in yard.streams:
+            stream.socket.close()
+        spool.close()
+    assert all(worker.configured.connections.reactor.budget.used == 0 for worker in yard.workers)

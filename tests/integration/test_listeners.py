@@ -1,0 +1,182 @@
+# Two listeners at once in front of a real Kafka of three brokers: plain with a port per broker, and TLS with server
+# names (SNI) on one port. The clients check the names in a wildcard certificate.
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway import embedded
+from gateway.embedded import Cluster, wait_for
+from gateway.server_names import REASONS
+from tests.certificates import SERVER, Authority
+from tests.integration import named_clients
+from tests.integration.gateways import Gateway, create_topic, end_offsets, wait_writable
+
+COUNT = 100
+BOOTSTRAP = "kafka.test"
+NAMES = (BOOTSTRAP, *(f"broker-{node_id}.kafka.test" for node_id in (1, 2, 3)))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("sni-ca"))
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return named_clients.hosts_file(tmp_path_factory.mktemp("names"), *NAMES)
+
+
+class TwoListeners(Gateway):
+    """`internal` is plain at `port`, as everywhere else; `external` is at `external_port`."""
+
+    def __init__(self, kafka: Cluster, authority: Authority) -> None:
+        internal = embedded.free_port(5)
+        self.external_port = embedded.free_port()
+        certificate, key = authority.sign("gateway", names=f"{SERVER},DNS:{BOOTSTRAP},DNS:*.kafka.test")
+        external = {
+            "port": self.external_port,
+            "ssl.keystore.location": str(certificate),
+            "ssl.key.location": str(key),
+            "sni": {
+                "bootstrap_address": BOOTSTRAP,
+                "advertised_broker_address_pattern": "broker-$(node_id).kafka.test",
+            },
+        }
+        super().__init__(
+            kafka.bootstrap_servers,
+            {"listeners": {"internal": {"port": internal}, "external": external}, "workers": 2},
+            node_ids=3,
+        )
+        self.internal = f"{embedded.HOST}:{internal}"
+        self.external = f"{BOOTSTRAP}:{self.external_port}"
+
+    def refused(self, reason: str) -> float:
+        return self.metric("server_names_refused_total", reason=reason)
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka3: Cluster, authority: Authority) -> Iterator[TwoListeners]:
+    """It has never seen broker 3, when it starts."""
+    kafka3.stop_broker(3)
+    try:
+        gateway = TwoListeners(kafka3, authority)
+        with gateway:
+            kafka3.start(3)
+            wait_for("the gateway to see broker 3", lambda: "external: broker 3: broker-3.kafka.test" in gateway.log())
+            yield gateway
+    finally:
+        if not kafka3.brokers[3].running:
+            kafka3.start(3)
+
+
+def spread(kafka: Cluster, topic: str) -> str:
+    """A topic with a partition on each broker, and no replica elsewhere."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    new = NewTopic(topic, 3, replica_assignment=[[1], [2], [3]])
+    admin.create_topics([new])[topic].result(30)
+    wait_writable(kafka, topic, 3)
+    return topic
+
+
+@pytest.mark.parametrize("client", ["librdkafka", "kafka-python"])
+def test_clients_reach_every_broker_by_its_name(
+    kafka3: Cluster, gateway: TwoListeners, authority: Authority, hosts: Path, client: str
+) -> None:
+    topic = spread(kafka3, f"sni-{client}")
+    came = named_clients.run(hosts, client, gateway.external, authority.certificate, topic, COUNT)
+    assert came == end_offsets(kafka3, topic) == COUNT
+    assert gateway.metric("listener_connections_total", listener="external") > 0
+
+
+def test_java_reaches_every_broker_by_its_name(
+    kafka3: Cluster, gateway: TwoListeners, authority: Authority, hosts: Path, tmp_path: Path
+) -> None:
+    topic = spread(kafka3, "sni-java")
+    config = tmp_path / "client.properties"
+    config.write_text(
+        f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={authority.certificate}\n"
+        f"bootstrap.servers={gateway.external}\n"
+    )
+    java = kafka3.java(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", "3000", "--record-size", "500", "--throughput", "-1"),
+        *("--command-config", str(config)),
+        env={**os.environ, "JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={hosts}"},
+    )
+    out, err = java.communicate(timeout=120)
+    assert "3000 records sent" in out, err[-3000:]
+    assert end_offsets(kafka3, topic) == 3000
+
+    def reached() -> set[str]:
+        return {labels["broker"] for labels, _ in gateway.samples()["produce_bytes_total"] if labels["topic"] == topic}
+
+    wait_for("each broker's part to be counted", lambda: reached() == {"1", "2", "3"})
+
+
+def test_at_the_other_listener_brokers_have_ports(kafka3: Cluster, gateway: TwoListeners) -> None:
+    topic = create_topic(kafka3, "sni-internal", 3)
+    plain: dict[str, Any] = {"bootstrap.servers": gateway.internal, "log_level": 2}
+    told = AdminClient(plain).list_topics(timeout=30).brokers
+    port = int(gateway.internal.rpartition(":")[2])
+    assert {node_id: f"{broker.host}:{broker.port}" for node_id, broker in told.items()} == {
+        node_id: f"{embedded.HOST}:{port + 1 + node_id}" for node_id in (1, 2, 3)
+    }
+    producer = Producer(plain)
+    for _ in range(COUNT):
+        producer.produce(topic, b"x")
+    assert producer.flush(60) == 0
+    assert end_offsets(kafka3, topic) == COUNT
+    assert gateway.metric("listener_connections_total", listener="internal") > 0
+
+
+def greet(gateway: TwoListeners, name: str | None) -> str:
+    """What ends a connection with that server name: the alert, or "" where only the connection does."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((embedded.HOST, gateway.external_port), 30) as sock:
+        try:
+            with context.wrap_socket(sock, server_hostname=name) as client:
+                client.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")  # ApiVersions, version 0
+                return "" if client.recv(1) else "closed"
+        except ssl.SSLError as error:
+            return error.reason or ""
+        except ConnectionResetError:
+            return "reset"
+
+
+def test_names_that_are_nobodys_are_refused_by_the_alert_and_counted(gateway: TwoListeners) -> None:
+    assert [greet(gateway, name) for name in ("kafka.test", "broker-2.kafka.test", "BROKER-3.kafka.test")] == [""] * 3
+    assert greet(gateway, "broker-x.kafka.test") == "TLSV1_UNRECOGNIZED_NAME"
+    assert greet(gateway, None) == "TLSV1_UNRECOGNIZED_NAME"
+    wait_for("both to be counted", lambda: all(gateway.refused(reason) > 0 for reason in REASONS))
+    assert "server name 'broker-x.kafka.test' is neither kafka.test nor one like broker-$(node_id)" in gateway.log()
+    assert "the client sent no server name (SNI)" in gateway.log()
+
+
+def test_a_broker_that_is_not_there_is_no_fault_of_the_name(gateway: TwoListeners) -> None:
+    # An alert would be final for Java clients; the broker may come in a moment.
+    assert greet(gateway, "broker-99.kafka.test") in ("reset", "closed")
+    wait_for("a line about it", lambda: "broker 99 is not known" in gateway.log())
+
+
+def test_a_client_that_begins_with_an_address_is_told_in_the_log(gateway: TwoListeners, authority: Authority) -> None:
+    before = gateway.refused("no_server_name")
+    by_address: dict[str, Any] = {
+        "bootstrap.servers": f"{embedded.HOST}:{gateway.external_port}",
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(authority.certificate),
+        "log_level": 2,
+    }
+    with pytest.raises(KafkaException):
+        AdminClient(by_address).list_topics(timeout=3)
+    wait_for("it to be counted", lambda: gateway.refused("no_server_name") > before)

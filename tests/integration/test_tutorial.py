@@ -1,0 +1,82 @@
+# docs/tutorial.md as a newcomer follows it: its configuration, its producer, its commands, on a real Kafka. Addresses
+# are free ones, and the producer runs for seconds in place of minutes; the rest stands there as it is run here.
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway import cli
+from gateway.commands import kafka_quotas
+from gateway.embedded import Cluster
+from tests.integration.gateways import Gateway
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+SECONDS = 4
+
+
+def block(kind: str, word: str) -> str:
+    (found,) = (text for name, text in BLOCKS if name == kind and word in text)
+    return str(found)
+
+
+def command(start: str) -> list[str]:
+    """The words behind the program's name of the page's only line that begins so."""
+    (line,) = (line for _, text in BLOCKS for line in text.splitlines() if line.startswith(start))
+    return shlex.split(line, comments=True)[1:]
+
+
+def asked(capsys: pytest.CaptureFixture[str], words: list[str], url: str) -> dict[str, Any]:
+    assert cli.main([*words, "--url", url, "-o", "json"]) == 0
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return said
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+def test_a_newcomer_sees_a_client_held_its_reason_and_the_limit_raised(
+    kafka: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = yaml.safe_load(block("yaml", "upstream:"))
+    address = settings.pop("upstream")["bootstrap_servers"]
+    port = settings.pop("listener")["port"]
+    assert address in PAGE.partition("## 2")[2]
+    topic = f"clicks-{tmp_path.name}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
+    own = {"policies_store": {"topic": f"__policies_{tmp_path.name}"}}  # tests share a cluster
+    with Gateway(kafka.bootstrap_servers, {**settings, **own}) as gateway:
+        script = block("python", "Producer(").replace(f"127.0.0.1:{port}", gateway.bootstrap)
+        assert gateway.bootstrap in script
+        script = script.replace('"clicks"', f'"{topic}"').replace("< 120", f"< {SECONDS}")
+        assert f"< {SECONDS}" in script
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        held = asked(capsys, command("produce-gateway clients"), gateway.admin)["clients"]
+        (client,) = (each for each in held if each["client_id"] == "tutorial")
+        assert "quota" in client["held"]["reason"]
+        asked(capsys, command("produce-gateway connections"), gateway.admin)
+        words = [topic if word == "clicks" else word for word in command("produce-gateway explain")]
+        first = next(rule for rule in asked(capsys, words, gateway.admin)["rules"] if rule["first"])
+        assert first["limit"] == 200_000.0, first
+        assert "tutorial" in first["text"]
+        alter = [gateway.bootstrap if word == f"127.0.0.1:{port}" else word for word in command("kafka-quotas")]
+        assert kafka_quotas.main(alter) == 0
+        capsys.readouterr()
+        limits = {rule["limit"] for rule in asked(capsys, words, gateway.admin)["rules"]}
+        assert 1_000_000.0 in limits
+        assert 200_000.0 not in limits
+        changes = asked(capsys, ["history"], gateway.admin)["changes"]
+        assert [(change["old"], change["new"]) for change in changes] == [(200_000.0, 1_000_000.0)]

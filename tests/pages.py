@@ -1,0 +1,74 @@
+# The tables of docs/metrics.md, docs/logs.md and docs/rest.md are those of the code: `python -m tests.pages` writes
+# them anew. The words between them are written there and nowhere else.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gateway import logs
+from gateway.control.access.rules import by_need
+from gateway.control.metrics import LABELS, PREFIX, SECTIONS, Family
+
+DOCS = Path(__file__).parent.parent / "docs"
+_TABLE = re.compile(r"^\|.*\n(?:^\|.*\n?)+", re.MULTILINE)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]]) + "\n"
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _row(family: Family) -> tuple[str, ...]:
+    return f"`{family.exposed.removeprefix(PREFIX + '_')}`", family.kind, _code(family.labels), family.text
+
+
+def _pairs(head: str, texts: Mapping[str, str]) -> str:
+    return _table((head, "Meaning"), ((f"`{name}`", text) for name, text in texts.items()))
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """By page, and by the title of their section."""
+    labels = ((f"`{name}`", label.values, label.most) for name, label in LABELS.items())
+    metrics = {"Which labels there are": _table(("Label", "Values", "At most"), labels)}
+    for title, families in SECTIONS.items():
+        metrics[title] = _table(("Metric", "Type", "Labels", "Meaning"), map(_row, families))
+    roles = ((needed, "<br>".join(requests)) for needed, requests in by_need().items())
+    return {
+        "metrics.md": metrics,
+        "rest.md": {"Which role for what": _table(("Least role", "Requests"), roles)},
+        "logs.md": {
+            "Kinds of events": _pairs("Kind", logs.KINDS),
+            "Fields": _pairs("Field", logs.FIELDS),
+            "Loggers": _pairs("Logger", logs.LOGGERS),
+        },
+    }
+
+
+def written(name: str) -> str:
+    """The page with the tables that there have to be; a section without one gets it behind its words.
+
+    Raises:
+        ValueError: it lacks a section.
+    """
+    parts = re.split(r"^(?=## )", (DOCS / name).read_text("utf-8"), flags=re.MULTILINE)
+    left = tables()[name]
+    for i, part in enumerate(parts):
+        table = left.pop(part.removeprefix("## ").partition("\n")[0], None)
+        if table is not None and _TABLE.search(part):
+            parts[i] = _TABLE.sub(lambda _, table=table: table, part, count=1)
+        elif table is not None:
+            parts[i] = f"{part.rstrip()}\n\n{table}\n"
+    if left:
+        raise ValueError(f"docs/{name} has no section {', '.join(left)}")
+    return "".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    for name in tables():
+        (DOCS / name).write_text(written(name), "utf-8")

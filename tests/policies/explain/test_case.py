@@ -1,0 +1,72 @@
+# Which brokers an answer is about, where values are from, and what was held back lately.
+
+from __future__ import annotations
+
+import math
+
+from policies.explain import (
+    LATELY_MS,
+    Asked,
+    Known,
+    explain,
+)
+from policies.policy_set import PolicySet
+from policies.policy_values import Op
+from tests.policies.explain_play import (
+    ASKED,
+    CLICKS,
+    MB,
+    TOTAL,
+    held,
+    known,
+    named,
+    rates,
+    rule,
+)
+
+
+def test_a_threshold_limits_while_the_meter_says_so_or_did_lately() -> None:
+    base = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}
+    assert rule(explain(ASKED, known(base, rates=rates(over=True))), "topic-threshold").limits_now
+    quiet = known(base, rates=rates())
+    assert rule(explain(ASKED, quiet, [held()]), "topic-threshold").limits_now
+    for not_now in (held(ago_ms=LATELY_MS + 1), held("fence"), held(broker=2), held(outcome="would_reject")):
+        assert not rule(explain(ASKED, quiet, [not_now]), "topic-threshold").limits_now
+
+
+def test_each_broker_that_leads_a_part_has_its_own_rule() -> None:
+    both = known(leads={1: ("clicks",), 2: ("clicks", "views"), 3: ("views",)}, on_exceed="delay")
+    found = explain(ASKED, both)
+    assert named(found)[:2] == [("topic-threshold", 1), ("topic-threshold", 2)]
+    assert found.brokers == (1, 2)
+    assert {each.action for each in found.rules[:2]} == {"delay"}
+    assert rule(found, "topic-threshold", 1).levels[0].limit == 12.0 * MB
+    assert rule(found, "topic-threshold", 2).levels[0].limit == 6.0 * MB
+    assert explain(ASKED._replace(broker=2), both).brokers == (2,)
+
+
+def test_the_source_of_a_value_is_said_and_the_reach_of_a_change() -> None:
+    policies = PolicySet({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}).alter([Op(CLICKS, 4.0 * MB)])
+    found = explain(ASKED, known(policies=policies))
+    assert [level.origin for level in rule(found, "topic-threshold").levels] == ["run time", "file"]
+    (covered,) = [each for each in found.shadowed if each.why == "another value was set at run time"]
+    assert (covered.value, covered.origin) == ("5,000,000 bytes/s", "file")
+    assert explain(ASKED, known(policies=policies)._replace(base="source x")).rules[0].levels[1].origin == "source x"
+
+
+def test_a_topic_without_a_leader_is_explained_for_all_brokers() -> None:
+    found = explain(Asked("new"), known())
+    assert found.brokers == (1, 2)
+    assert "metadata knows no topic new: it is explained as if every broker led a part of it" in found.notes
+    assert [level.limit for level in rule(found, "topic-threshold", 1).levels] == [4.0 * MB, 12.0 * MB]
+    elsewhere = explain(ASKED._replace(broker=2), known())
+    assert "broker 2 leads no partition of topic clicks: 1 does" in elsewhere.notes
+
+
+def test_before_anything_is_known_there_are_limits_but_no_rates() -> None:
+    found = explain(ASKED, Known(PolicySet({TOTAL: 12.0 * MB})))
+    threshold = rule(found, "topic-threshold")
+    assert (threshold.broker, threshold.levels[0].rate) == (None, None)
+    assert math.isnan(threshold.utilization)
+    assert "nothing known of its rate" in threshold.text
+    assert found.notes == ("no rates are known yet: the meters speak every 5 seconds",)

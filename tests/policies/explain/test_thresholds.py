@@ -1,0 +1,108 @@
+# What explanations say about thresholds: those that the engine goes by, and those that have no effect.
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.engine import Engine, Mode
+from policies.explain import (
+    Asked,
+    Rates,
+    explain,
+    topics,
+)
+from policies.limits.meter import TICK_S
+from policies.policy_values import PolicyKey
+from policies.storage import Factor
+from tests.policies.asking import record
+from tests.policies.explain_play import (
+    ASKED,
+    CLICKS,
+    MB,
+    TOTAL,
+    TOTAL_2,
+    known,
+    named,
+    rates,
+    rule,
+    whys,
+)
+
+
+def test_a_threshold_binds_when_topic_and_total_are_exceeded() -> None:
+    found = explain(ASKED, known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}, rates=rates(6.0 * MB, 3.0 * MB)))
+    threshold = rule(found, "topic-threshold")
+    topic, total = threshold.levels
+    assert (topic.limit, topic.rate, topic.utilization) == (5.0 * MB, 6.0 * MB, 1.2)
+    assert (total.limit, total.rate, total.utilization) == (12.0 * MB, 3.0 * MB, 0.25)
+    assert (threshold.utilization, threshold.headroom, threshold.limits_now) == (0.25, 9.0 * MB, False)
+    assert (threshold.action, threshold.mode, threshold.first) == ("reject", "enforce", True)
+    assert found.summary.startswith("nothing limits this traffic now; topic-threshold on broker 1 would be first")
+
+
+def test_a_broker_of_its_own_total_shadows_the_default() -> None:
+    found = explain(ASKED._replace(broker=2), known({TOTAL: 12.0 * MB, TOTAL_2: 8.0 * MB}))
+    assert rule(found, "topic-threshold").levels[1].limit == 8.0 * MB
+    assert whys(found, "of all brokers") == ["broker 2 has a total of its own, 8,000,000 bytes/s"]
+
+
+def test_an_explicit_threshold_shadows_the_implicit_share() -> None:
+    found = explain(ASKED, known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}))
+    (share,) = [each for each in found.shadowed if each.what == "implicit share"]
+    assert (share.value, share.broker) == ("7,000,000 bytes/s", 1)
+    assert "of its own" in share.why
+
+
+def test_a_threshold_without_a_total_has_no_effect() -> None:
+    found = explain(ASKED, known({CLICKS: 5.0 * MB}))
+    assert named(found) == [("fence", None)]
+    assert whys(found, "of topic clicks") == [
+        "without total.bytes.in.per.sec.threshold on broker 1 nothing is ever over"
+    ]
+    assert found.summary == "nothing limits this traffic"
+
+
+def test_kafkas_own_topics_have_no_implicit_threshold() -> None:
+    found = explain(Asked("__consumer_offsets"), known(leads={1: ("__consumer_offsets",)}))
+    assert named(found) == [("fence", None)]
+    assert whys(found, "implicit share") == ["Kafka's internal topics have no implicit threshold"]
+
+
+@given(
+    total=st.floats(1e3, 1e9),
+    explicit=st.dictionaries(st.sampled_from("abc"), st.floats(0, 300), max_size=3),
+    listed=st.frozensets(st.sampled_from(["a", "b", "c", "d", "e", "__consumer_offsets"])),
+    produced=st.frozensets(st.sampled_from("abcdxyz"), min_size=1),
+    factor=st.sampled_from([1.0, 0.75, 0.01, 0.0]),
+    observe=st.booleans(),
+)
+def test_thresholds_are_those_that_the_engine_goes_by(
+    total: float,
+    explicit: dict[str, float],
+    listed: frozenset[str],
+    produced: frozenset[str],
+    factor: float,
+    observe: bool,
+) -> None:
+    engine = Engine(0.0)
+    engine.set_policy(total, explicit)
+    engine.set_topics(1, listed)
+    engine.set_storage(factor, "why", 0.0, mode="observe" if observe else "enforce")
+    for name in produced:
+        record(engine.broker(1), name.encode(), 1000)
+    engine.tick(TICK_S)
+    said = Rates(engine.rates())
+    base = {TOTAL: total, **{PolicyKey.of_topic(name): value for name, value in explicit.items()}}
+    mode: Mode = "observe" if observe else "enforce"
+    all_known = known(base, leads={1: listed}, rates=said, storage=Factor(factor, why="why"), storage_mode=mode)
+    lines = {each.topic: each for each in topics(all_known, {})}
+    for meter in said.brokers[0].topics:
+        found = rule(explain(Asked(meter.topic), all_known), "topic-threshold")
+        assert found.levels[0].limit == pytest.approx(meter.threshold)
+        assert found.levels[1].limit == pytest.approx(said.brokers[0].threshold)
+        assert lines[meter.topic].threshold == pytest.approx(meter.threshold)
+    bare = {each.topic: each.threshold for each in topics(all_known._replace(rates=Rates()), {})}
+    for name in listed if produced <= listed else ():
+        assert bare[name] == pytest.approx(lines[name].threshold)

@@ -1,0 +1,132 @@
+# What the simulated fleet reaches, in figures: of the limit in any 30 s and in the fullest second, and what whoever has
+# least has of what he should have. Large requests, many gateways, and demand that comes and goes.
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+
+import pytest
+
+from tests.policies.fleet_sim import ALL, World, waves
+
+Build = Callable[[World], None]
+
+
+class Reached(NamedTuple):
+    """Shares of the limit; `least`: of what somebody should have."""
+
+    lowest: float
+    highest: float
+    fullest: float
+    least: float
+
+
+def reach(build: Build, start: float = 20.0, end: float = 60.0) -> Reached:
+    """From when everybody has said how much he takes: of large requests that takes some."""
+    world = World(seed=1)
+    build(world)
+    world.run(end)
+    means = [world.rate(t, t + 30) / world.limit for t in range(round(start), round(end) - 29)]
+    seconds = [world.rate(t, t + 1) / world.limit for t in range(round(start), round(end))]
+    had = [world.member(name, start, end) / rate for name, rate in world.ideal(start).items() if rate > 0.0]
+    return Reached(min(means), max(means), max(seconds), min(had))
+
+
+def hungry_beside(number: int, each: float, request: float, *, together: bool = False) -> Build:
+    """One that wants all, and so many that take `each` in such requests, at other times or all at the same."""
+
+    def begun(begins: float, t: float) -> float:
+        return each if t >= begins else 0.0
+
+    def build(world: World) -> None:
+        world.join("hungry", ALL, lump=1.0)
+        for n in range(number):
+            begins = 0.0 if together else world.rng.random() * request / each
+            world.join(f"content{n}-", partial(begun, begins), lump=request)
+
+    return build
+
+
+def all_hungry(number: int, request: float) -> Build:
+    def build(world: World) -> None:
+        for n in range(number):
+            world.join(f"g{n}-", ALL, lump=request)
+
+    return build
+
+
+def assert_exact(found: Reached) -> None:
+    assert found.lowest >= 0.97, found
+    assert found.highest <= 1.03, found
+    assert found.least >= 0.95, found
+
+
+@pytest.mark.parametrize("request_size", [0.1, 1.0, 2.0])
+@pytest.mark.parametrize(("number", "each"), [(1, 5.0), (1, 20.0), (2, 20.0), (4, 10.0), (10, 5.0)])
+def test_a_gateway_that_wants_all_has_the_rest_and_others_have_theirs(
+    number: int, each: float, request_size: float
+) -> None:
+    found = reach(hungry_beside(number, each, request_size))
+    assert_exact(found)
+    assert found.fullest <= 1.10, found
+
+
+@pytest.mark.parametrize("request_size", [5.0, 10.0])
+@pytest.mark.parametrize(("number", "each"), [(1, 5.0), (1, 20.0), (2, 20.0), (4, 10.0), (10, 5.0)])
+def test_also_when_a_request_is_a_tenth_of_the_limit(number: int, each: float, request_size: float) -> None:
+    assert_exact(reach(hungry_beside(number, each, request_size)))
+
+
+def test_also_when_all_send_their_large_requests_at_the_same_time() -> None:
+    assert_exact(reach(hungry_beside(10, 5.0, 10.0, together=True)))
+
+
+@pytest.mark.parametrize(("each", "request_size"), [(0.4, 4.0), (0.5, 6.0), (0.2, 4.0), (0.5, 10.0)])
+def test_also_when_many_send_a_large_request_every_ten_or_twenty_seconds(each: float, request_size: float) -> None:
+    """No gateway gives anything up for a request that is over."""
+    assert_exact(reach(hungry_beside(10, each, request_size), end=80.0))
+
+
+@pytest.mark.parametrize("request_size", [0.1, 1.0, 5.0, 10.0])
+@pytest.mark.parametrize("number", [2, 3, 10])
+def test_gateways_that_want_all_have_equal_parts_of_it(number: int, request_size: float) -> None:
+    found = reach(all_hungry(number, request_size))
+    assert_exact(found)
+    assert request_size > 2.0 or found.fullest <= 1.10, found
+
+
+@cache
+def turns(number: int, wanting: int, seconds: float) -> Reached:
+    """So many want all at a time, each time others."""
+
+    def wants(n: int, t: float) -> float:
+        return ALL if n in random.Random(int(t / seconds) * 7919 + 1).sample(range(number), wanting) else 0.0
+
+    def build(world: World) -> None:
+        for n in range(number):
+            world.join(f"g{n}-", partial(wants, n))
+
+    return reach(build)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 1.5, 2.0, 3.0, 5.0])
+def test_gateways_that_want_all_in_turns_leave_little_unused(seconds: float) -> None:
+    found = turns(6, 3, seconds)
+    assert found.lowest >= 0.8, found
+    assert found.highest <= 1.03, found
+    assert found.fullest <= 1.10, found
+
+
+@pytest.mark.parametrize("seconds", [1.0, 1.5, 2.0, 3.0, 5.0])
+def test_a_gateway_that_comes_and_goes_beside_one_that_stays_leaves_little_unused(seconds: float) -> None:
+    def build(world: World) -> None:
+        world.join("steady", ALL, lump=1.0)
+        world.join("pulsing", waves(0.0, ALL, 2 * seconds))
+
+    found = reach(build)
+    assert found.lowest >= 0.9, found
+    assert found.highest <= 1.03, found
+    assert found.fullest <= 1.25, found

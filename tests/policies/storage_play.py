@@ -1,0 +1,54 @@
+# Volumes and limits of any size, for tests of storage protection.
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from policies.storage import (
+    LIMIT_TYPES,
+    LimitType,
+    MinAvailable,
+    SoftHard,
+    Volume,
+    VolumeLimit,
+)
+
+GB = 1_000_000_000
+SOFT_HARD = SoftHard(
+    VolumeLimit("MinFreeBytes", 20 * GB), VolumeLimit("MinFreeBytes", 10 * GB)
+)  # a PAUSE ends above 11 GB
+
+totals = st.integers(1, 2**60)
+shares = st.floats(0, 1)
+
+
+def limits(types: tuple[LimitType, ...] = LIMIT_TYPES) -> st.SearchStrategy[VolumeLimit]:
+    def of(type_: LimitType) -> st.SearchStrategy[VolumeLimit]:
+        level = shares if type_ == "MinFreePercentage" else st.one_of(st.integers(0, 2**60), st.floats(0, 2.0**60))
+        return st.builds(VolumeLimit, st.just(type_), level)
+
+    return st.sampled_from(types).flatmap(of)
+
+
+def volumes(own: bool = True) -> st.SearchStrategy[Volume]:
+    limit = st.none() | limits() if own else st.none()
+
+    def sized(total: int) -> st.SearchStrategy[Volume]:
+        names, free = st.sampled_from(["/data/0", "/data/1", "/data/2"]), st.integers(0, total)
+        return st.builds(Volume, st.integers(0, 5), names, st.just(total), free, limit, limit)
+
+    return totals.flatmap(sized)
+
+
+def volume(available: float, broker_id: int = 1, total: float = 100 * GB, name: str = "/data/0") -> Volume:
+    return Volume(broker_id, name, round(total), round(available))
+
+
+def policies() -> st.SearchStrategy[MinAvailable | SoftHard]:
+    per_volume = limits(("MinFreeBytes", "ConsumedBytes"))
+    return st.one_of(
+        st.builds(lambda level: MinAvailable(bytes=level), st.integers(0, 2**60)),
+        st.builds(lambda level: MinAvailable(ratio=level), shares),
+        st.builds(SoftHard, st.none() | limits(("MinFreePercentage",)), st.none() | per_volume),
+        st.builds(SoftHard, st.none() | per_volume, st.none() | limits(("MinFreePercentage",))),
+    )

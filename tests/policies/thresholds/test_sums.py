@@ -1,0 +1,92 @@
+# What topics take of each broker's total together.
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.thresholds.sums import (
+    EVERY_BROKER,
+    MAX_TOLD,
+    NOWHERE,
+    Committed,
+    committed,
+    is_unplaced,
+    over_texts,
+    overcommitted,
+    sum_warnings,
+    unplaced_texts,
+)
+
+MB = 1_000_000
+PLACES = {1: {"clicks", "other"}, 2: {"clicks", "views"}, 3: {"other"}}
+TOPICS = {"clicks": 15.0 * MB, "views": 10.0 * MB, "planned": 5.0 * MB}
+
+
+def test_a_topic_counts_on_brokers_that_have_a_partition_of_it_and_on_no_other() -> None:
+    found = committed({EVERY_BROKER: 20.0 * MB, "3": 8.0 * MB}, TOPICS, PLACES)
+    assert found == {
+        "1": Committed(20 * MB, 15 * MB),
+        "2": Committed(20 * MB, 25 * MB),
+        "3": Committed(8 * MB, 0),
+    }
+    assert overcommitted(found) == {"2": Committed(20 * MB, 25 * MB)}
+    assert found["2"].excess == 5 * MB
+
+
+def test_brokers_without_a_total_are_left_out() -> None:
+    assert committed({"3": 8.0}, TOPICS, PLACES).keys() == {"3"}
+    assert committed({}, TOPICS, PLACES) == {}
+
+
+def test_with_unknown_placement_each_topic_counts_on_each_broker() -> None:
+    found = committed({EVERY_BROKER: 20.0 * MB, "3": 40.0 * MB}, TOPICS, None)
+    assert found == {EVERY_BROKER: Committed(20 * MB, 30 * MB), "3": Committed(40 * MB, 30 * MB)}
+
+
+@pytest.mark.seed("V1.7")
+@given(st.floats(1, 1e10), st.dictionaries(st.text(min_size=1, max_size=3), st.floats(0, 1e9), max_size=6))
+def test_a_sum_above_the_total_is_too_much_and_no_other(total: float, topics: dict[str, float]) -> None:
+    for places in (None, {1: set(topics)}):
+        over = overcommitted(committed({EVERY_BROKER: total}, topics, places))
+        assert bool(over) is (math.fsum(topics.values()) > total)
+
+
+def test_twenty_tenths_are_two_though_adding_them_up_one_by_one_says_more() -> None:
+    assert not overcommitted(committed({EVERY_BROKER: 2.0}, {f"t{i}": 0.1 for i in range(20)}, None))
+    assert overcommitted(committed({EVERY_BROKER: 2.0}, {f"t{i}": 0.1 for i in range(21)}, None))
+
+
+@pytest.mark.parametrize(("before", "over"), [(24.0, True), (25.0, False), (26.0, False)])
+def test_a_broker_overcommitted_as_much_before_may_stay_so(before: float, over: bool) -> None:
+    assert bool(overcommitted({"2": Committed(20.0, 25.0)}, {"2": Committed(20.0, before)})) is over
+
+
+def test_a_topic_that_is_nowhere_yet_must_fit_on_some_broker() -> None:
+    totals = {EVERY_BROKER: 10.0, "7": 20.0}
+    topics = {"clicks": 30.0, "planned": 30.0, "small": 20.0}
+    assert unplaced_texts(totals, topics, PLACES).keys() == {"planned"}
+    assert unplaced_texts(totals, topics, NOWHERE).keys() == {"clicks", "planned"}
+    assert unplaced_texts({"7": 20.0}, topics, NOWHERE) == {}, "other brokers have no limit"
+    assert unplaced_texts(totals, topics, None) == {}
+    assert [is_unplaced("planned", places) for places in (PLACES, NOWHERE, None)] == [True, True, False]
+
+
+def test_the_worst_brokers_are_named_and_the_others_counted() -> None:
+    over = {str(number): Committed(20.0 * MB, (20.0 + number) * MB) for number in range(1, 31)}
+    texts = over_texts(over)
+    assert [name for name, _ in texts] == ["28", "29", "30", EVERY_BROKER]
+    assert texts[2][1].startswith("broker 30: its topics' bytes.in.per.sec.threshold sum up to 50,000,000 bytes/s")
+    assert texts[-1][1] == f"{30 - MAX_TOLD} more brokers are overcommitted as well"
+    assert over_texts({}) == []
+
+
+def test_overcommitted_brokers_and_those_with_nothing_left_are_warned_about() -> None:
+    over, used_up = sum_warnings({"1": Committed(20.0, 25.0), "2": Committed(20.0, 20.0), "3": Committed(20.0, 19.0)})
+    assert over.startswith("broker 1: its topics' ")
+    assert "by 5" in over
+    assert used_up.startswith("broker 2: its topics' ")
+    assert "is 0" in used_up

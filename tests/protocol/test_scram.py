@@ -1,0 +1,147 @@
+# SCRAM as a server says it: the examples of the RFCs, a client of its own kind as oracle, and clients that lie.
+
+from __future__ import annotations
+
+import struct
+from base64 import b64decode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.net.sasl.scram import ScramClient
+
+from protocol import scram
+from protocol.scram import HASHES, Record, Refused, challenge, decoy, knows, make_record, parse_record, record_text
+
+MECHANISMS = pytest.mark.parametrize("mechanism", sorted(HASHES))
+# RFC 7677, 3.
+FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+NONCE = b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+CHALLENGE = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+VERDICT = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+RECORD = make_record("sha256", "pencil", b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), 4096)
+
+
+def test_the_exchange_is_the_rfc_s() -> None:
+    first = scram.read_first(FIRST)
+    assert challenge(first, RECORD, NONCE) == CHALLENGE
+    assert scram.verify("sha256", RECORD, first, CHALLENGE, FINAL) == VERDICT
+
+
+@MECHANISMS
+@given(
+    name=st.text(st.characters(min_codepoint=1, max_codepoint=0x7F), min_size=1, max_size=20),
+    password=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20),
+    wrong=st.booleans(),
+)
+def test_a_client_of_another_make_gets_in_with_its_password_alone(
+    mechanism: str, name: str, password: str, wrong: bool
+) -> None:
+    hash_name = HASHES[mechanism]
+    client: Any = ScramClient(name.replace("=", "=3D").replace(",", "=2C"), password, mechanism)
+    record = make_record(hash_name, password + "x" * wrong, b"salt and pepper", 4096)
+    first = scram.read_first(client.first_message())
+    assert first.name == name
+    challenged = challenge(first, record, b"ours")
+    client.process_server_first_message(challenged)
+    final = client.final_message()
+    if wrong:
+        with pytest.raises(Refused, match="wrong password"):
+            scram.verify(hash_name, record, first, challenged, final)
+    else:
+        client.process_server_final_message(scram.verify(hash_name, record, first, challenged, final))
+    assert knows(record, hash_name, password.encode()) is not wrong
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"n,,n=user",
+        b"n,,r=x,n=user",
+        b"y,,n=user,r=x",
+        b"p=tls-unique,,n=user,r=x",
+        b"n,a=other,n=user,r=x",
+        b"n,,m=x,n=user,r=x",
+        b"n,,n=us=er,r=x",
+        b"n,,n=,r=x",
+        b"n,,n=user,r=",
+        b"n,,n=user,r=x,tokenauth=true",
+        b"n,,n=user,r=x,TokenAuth=True",
+        b"n,,n=" + 5000 * b"u" + b",r=x",
+    ],
+)
+def test_first_messages_that_no_server_takes(message: bytes) -> None:
+    with pytest.raises(Refused):
+        scram.read_first(message)
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        b"",
+        FINAL.replace(b"c=biws", b"c=eSws"),  # of another header
+        FINAL.replace(b"k0,p", b"k1,p"),  # of another exchange
+        FINAL.replace(b"p=dHzb", b"p=dHzc"),
+        FINAL[: FINAL.index(b"p=")] + b"p=AAAA",
+        FINAL[: FINAL.index(b",p=")],
+        FINAL.replace(b",p=", b",x=y,p="),
+        FINAL + b",x=y",
+    ],
+)
+def test_final_messages_that_prove_nothing(final: bytes) -> None:
+    with pytest.raises(Refused):
+        scram.verify("sha256", RECORD, scram.read_first(FIRST), CHALLENGE, final)
+
+
+def test_nobody_gets_in_by_a_decoy_which_is_always_the_same() -> None:
+    fake = decoy("sha256", b"secret", "user", 4096)
+    assert fake == decoy("sha256", b"secret", "user", 4096)
+    assert fake.salt != decoy("sha256", b"secret", "users", 4096).salt
+    assert not knows(fake, "sha256", b"pencil")
+    zeros = struct.pack("32x")
+    first = scram.read_first(FIRST)
+    challenged = challenge(first, fake, NONCE)
+    with pytest.raises(Refused):  # nor by a proof made with its known keys
+        scram.verify("sha256", fake, first, challenged, FINAL[: FINAL.index(b",r=")] + b",r=" + NONCE + b",p=" + zeros)
+
+
+@MECHANISMS
+@given(salt=st.binary(min_size=8, max_size=40), rounds=st.integers(4096, 1_000_000))
+def test_a_record_is_read_as_it_was_written(mechanism: str, salt: bytes, rounds: int) -> None:
+    made = make_record(HASHES[mechanism], "x", salt, 1)._replace(iterations=rounds)
+    assert parse_record(record_text(made), HASHES[mechanism]) == made
+
+
+def test_a_record_is_kafka_s() -> None:
+    """Of ScramCredentialUtils, its keys in any order."""
+    text = (
+        "server_key=wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=,stored_key=WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=,"
+        "iterations=4096,salt=W22ZaJ0SNY7soEsUEjb6gQ=="
+    )
+    assert parse_record(text, "sha256") == RECORD
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("iterations=4096", "iterations=4095", "iterations must be 4096 to"),
+        ("iterations=4096", "iterations=9999999999", "iterations must be"),
+        ("iterations=4096", "iterations=x", "iterations must be"),
+        (",iterations=4096", "", "exactly salt="),
+        ("salt=", "pepper=", "exactly salt="),
+        ("salt=W22Z", "salt=?", "base64"),
+        ("salt=W22ZaJ0SNY7soEsUEjb6gQ==", "salt=AAAA", "8 bytes or more"),
+    ],
+)
+def test_a_record_that_is_none(old: str, new: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_record(record_text(RECORD).replace(old, new), "sha256")
+
+
+def test_a_record_of_the_other_hash_is_none() -> None:
+    with pytest.raises(ValueError, match="64 bytes each"):
+        parse_record(record_text(RECORD), "sha512")
+    assert isinstance(RECORD, Record)
