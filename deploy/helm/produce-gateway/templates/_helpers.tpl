@@ -1,0 +1,203 @@
+{{/* Names and labels. */}}
+{{- define "pg.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* At most 40 characters: pods' names and those of Services of brokers are longer. */}}
+{{- define "pg.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains (include "pg.name" .) .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "pg.name" .) | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "pg.selector" -}}
+app.kubernetes.io/name: {{ include "pg.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "pg.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "pg.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: gateway
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "pg.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "pg.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "pg.image" -}}
+{{- with .Values.image.registry }}{{ . }}/{{ end }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "pg.domain" -}}
+{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- define "pg.bootstrapHost" -}}
+{{- .Values.listener.advertisedHost | default (printf "%s.%s" (include "pg.fullname" .) (include "pg.domain" .)) }}
+{{- end }}
+
+{{- define "pg.brokerHostPattern" -}}
+{{- .Values.listener.advertisedBrokerHostPattern | default (printf "%s-broker-$(node_id).%s" (include "pg.fullname" .) (include "pg.domain" .)) }}
+{{- end }}
+
+{{/* The port that clients of the bootstrap Service use. */}}
+{{- define "pg.bootstrapPort" -}}
+{{- if eq .Values.listener.mode "perBrokerServices" }}
+{{- .Values.listener.perBrokerServicePort }}
+{{- else }}
+{{- .Values.listener.advertisedPort | default .Values.listener.port }}
+{{- end }}
+{{- end }}
+
+{{/* Seconds until Kubernetes kills. */}}
+{{- define "pg.grace" -}}
+{{- add .Values.shutdownDelaySeconds .Values.drainTimeoutSeconds 10 }}
+{{- end }}
+
+{{/* What can't be told by a schema: which values need which. */}}
+{{- define "pg.check" -}}
+{{- if not .Values.existingConfigSecret }}
+{{- if not .Values.upstream.bootstrapServers }}
+{{- fail "upstream.bootstrapServers is required: host:port,host:port of the cluster behind the gateways" }}
+{{- end }}
+{{- if not (or .Values.admin.existingSecret .Values.admin.open) }}
+{{- fail "admin.existingSecret is required: a Secret with the key token, which `kubectl create secret generic NAME --from-literal=token=$(openssl rand -hex 32)` makes; or admin.open: true, if every client that reaches the port may change policies" }}
+{{- end }}
+{{- range $key := list "upstream" "listener" "listeners" "admin" "workers" "shutdown_delay" "drain_timeout" }}
+{{- if hasKey $.Values.config $key }}
+{{- fail (printf "config.%s is made of other values: see upstream, listener, tls, admin, workers, shutdownDelaySeconds and drainTimeoutSeconds in values.yaml" $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $key, $value := dict "ssl.client.auth" "admin.clientAuth" "ssl.truststore.location" "admin.clientCaSecret" }}
+{{- if hasKey $.Values.admin.extra $key }}
+{{- fail (printf "admin.extra has %s, which is made of %s: probes depend on it" $key $value) }}
+{{- end }}
+{{- end }}
+{{- if ne .Values.admin.clientAuth "none" }}
+{{- if not (and .Values.admin.tlsSecret .Values.admin.clientCaSecret) }}
+{{- fail "admin.clientAuth needs admin.tlsSecret, and admin.clientCaSecret: a Secret with ca.crt, the CAs of clients' certificates" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.serviceMonitor.enabled (eq .Values.admin.clientAuth "required") (not .Values.serviceMonitor.tlsConfig.cert) }}
+{{- fail "admin.clientAuth required: Prometheus needs a certificate as well: write serviceMonitor.tlsConfig.cert and keySecret" }}
+{{- end }}
+{{- if eq .Values.listener.mode "sni" }}
+{{- if not .Values.tls.existingSecret }}
+{{- fail "listener.mode sni needs TLS, whose handshake has the server name: set tls.existingSecret" }}
+{{- end }}
+{{- if not (and .Values.listener.advertisedHost .Values.listener.advertisedBrokerHostPattern) }}
+{{- fail "listener.mode sni needs listener.advertisedHost and listener.advertisedBrokerHostPattern, such as kafka.example and broker-$(node_id).kafka.example" }}
+{{- end }}
+{{- end }}
+{{- if and (ne .Values.tls.clientAuth "none") (not .Values.tls.clientCaSecret) }}
+{{- fail "tls.clientAuth needs tls.clientCaSecret: a Secret with ca.crt, the CAs of clients' certificates" }}
+{{- end }}
+{{- end }}
+
+{{/* The listener's section of gateway.yaml. */}}
+{{- define "pg.listener" -}}
+{{- $own := .Values.listener }}
+{{- $made := dict "host" "0.0.0.0" "port" (int $own.port) }}
+{{- if eq $own.mode "sni" }}
+{{- $port := ternary (printf ":%d" (int $own.advertisedPort)) "" (not (empty $own.advertisedPort)) }}
+{{- $_ := set $made "sni" (dict "bootstrap_address" (printf "%s%s" $own.advertisedHost $port) "advertised_broker_address_pattern" (printf "%s%s" $own.advertisedBrokerHostPattern $port)) }}
+{{- else }}
+{{- $_ := set $made "advertised_host" (include "pg.bootstrapHost" .) }}
+{{- end }}
+{{- if and (eq $own.mode "ports") $own.advertisedPort }}
+{{- $_ := set $made "advertised_port" (int $own.advertisedPort) }}
+{{- end }}
+{{- if eq $own.mode "perBrokerServices" }}
+{{- $_ := set $made "advertised_port" (int $own.perBrokerServicePort) }}
+{{- $_ := set $made "advertised_broker_host_pattern" (include "pg.brokerHostPattern" .) }}
+{{- $brokers := dict }}
+{{- range $own.brokerIds }}
+{{- $_ := set $brokers (toString (int .)) (dict "advertised_port" (int $own.perBrokerServicePort)) }}
+{{- end }}
+{{- $_ := set $made "brokers" $brokers }}
+{{- end }}
+{{- if .Values.tls.existingSecret }}
+{{- $_ := set $made "ssl.keystore.location" "/etc/produce-gateway/tls/tls.crt" }}
+{{- $_ := set $made "ssl.key.location" "/etc/produce-gateway/tls/tls.key" }}
+{{- if ne .Values.tls.clientAuth "none" }}
+{{- $_ := set $made "ssl.client.auth" .Values.tls.clientAuth }}
+{{- $_ := set $made "ssl.truststore.location" "/etc/produce-gateway/clients-ca/ca.crt" }}
+{{- end }}
+{{- end }}
+{{- with $own.proxyProtocolFrom }}
+{{- $_ := set $made "proxy_protocol" (dict "from" .) }}
+{{- end }}
+{{- toYaml $made }}
+{{- end }}
+
+{{- define "pg.admin" -}}
+{{- $name := printf "%s-admin" (include "pg.fullname" .) }}
+{{- $domain := include "pg.domain" . }}
+{{- $hosts := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s" $name $domain) (printf "%s.%s.cluster.local" $name $domain) }}
+{{- $made := dict "host" "0.0.0.0" "port" (int .Values.admin.port) "hosts" (concat $hosts .Values.admin.hosts) }}
+{{- if .Values.admin.existingSecret }}
+{{- $_ := set $made "token_file" "/etc/produce-gateway/admin/token" }}
+{{- end }}
+{{- if .Values.admin.tlsSecret }}
+{{- $_ := set $made "ssl.keystore.location" "/etc/produce-gateway/admin-tls/tls.crt" }}
+{{- $_ := set $made "ssl.key.location" "/etc/produce-gateway/admin-tls/tls.key" }}
+{{- end }}
+{{- if ne .Values.admin.clientAuth "none" }}
+{{- $_ := set $made "ssl.client.auth" .Values.admin.clientAuth }}
+{{- $_ := set $made "ssl.truststore.location" "/etc/produce-gateway/admin-clients-ca/ca.crt" }}
+{{- end }}
+{{- if .Values.admin.open }}
+{{- $_ := set $made "open" true }}
+{{- end }}
+{{- toYaml (mergeOverwrite (deepCopy .Values.admin.extra) $made) }}
+{{- end }}
+
+{{/* How the kubelet asks a path of the admin server. It has no certificate to show, so where one is required a command
+in the pod shows the server's own. */}}
+{{- define "pg.probe" -}}
+{{- if eq .root.Values.admin.clientAuth "required" -}}
+exec: {command: [produce-gateway, health, {{ if eq .path "/readyz" }}--ready, {{ end }}{{ include "pg.ownCertificate" .root | splitList " " | join ", " }}, /etc/produce-gateway/config/gateway.yaml]}
+timeoutSeconds: 15
+{{- else -}}
+httpGet: {path: {{ .path }}, port: admin{{ if .root.Values.admin.tlsSecret }}, scheme: HTTPS{{ end }}}
+timeoutSeconds: 5
+{{- end }}
+{{- end }}
+
+{{/* Options of commands in a pod: the certificate of the admin server as one's own, where one is required. */}}
+{{- define "pg.ownCertificate" -}}
+{{- if eq .Values.admin.clientAuth "required" -}}
+--cert=/etc/produce-gateway/admin-tls/tls.crt --key=/etc/produce-gateway/admin-tls/tls.key
+{{- end }}
+{{- end }}
+
+{{/* gateway.yaml. */}}
+{{- define "pg.config" -}}
+upstream:
+  bootstrap_servers: {{ .Values.upstream.bootstrapServers | quote }}
+  {{- with .Values.upstream.properties }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+listener:
+  {{- include "pg.listener" . | nindent 2 }}
+admin:
+  {{- include "pg.admin" . | nindent 2 }}
+workers: {{ .Values.workers }}
+shutdown_delay: {{ int .Values.shutdownDelaySeconds }}
+drain_timeout: {{ int .Values.drainTimeoutSeconds }}
+{{- with .Values.config }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
