@@ -9,6 +9,8 @@ ctypedef const unsigned char *Bytes
 
 cdef inline Bytes at(bytearray buf, Py_ssize_t pos, Py_ssize_t size) except NULL:
     # `size` bytes from `pos` on: nothing is read anywhere else.
+    if buf is None:  # which is as good as any object of a class to Cython
+        raise TypeError("no buffer")
     if pos < 0 or size < 0 or size > PyByteArray_GET_SIZE(buf) - pos:
         raise IndexError("the buffer ends before")
     return <Bytes>PyByteArray_AS_STRING(buf) + pos

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from protocol import usual as python_usual
 from protocol import wire
 from protocol.api import (
     CAPS,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from protocol import usual
 else:
     try:
-        from protocol import usual_compiled as usual  # the same, where a compiler was
+        from protocol import usual_compiled as usual  # the same, where a compiler was; for bytearrays only
     except ImportError:
         from protocol import usual
 
@@ -57,7 +58,8 @@ def skim(buf: Buffer, start: int, end: int, version: int) -> tuple[list[Answered
     Returns ([(topic name or id, index, error code, base offset)], whether it carries NodeEndpoints) in the broker's
     order. Raises MalformedFrame, and nothing else.
     """
-    answered = usual.answer(buf, start, end, version)
+    reader = usual if isinstance(buf, bytearray) else python_usual
+    answered = reader.answer(buf, start, end, version)
     return _skim_any(buf, start, end, version) if answered is None else (answered, False)
 
 

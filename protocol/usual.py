@@ -6,7 +6,8 @@
 # form, and are the ones to say what is wrong.
 #
 # This file is compiled where a C compiler is: usual_compiled.pxd says what its variables are in C, setup.py how it is
-# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
+# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other. Compiled, it
+# takes only bytearrays, which nearly all frames are in; who has another buffer asks the Python.
 
 from __future__ import annotations
 
@@ -46,27 +47,26 @@ _MAGIC = 2
 
 def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
     """The contents of the Produce request in buf[start:end] as `produce_request.skim` gives them; None: ask that."""
-    content = buf if isinstance(buf, bytearray) else bytearray(buf)
     try:
-        version, size = layouts.version_and_client(content, start)
+        version, size = layouts.version_and_client(buf, start)
         if not _FLEXIBLE <= version <= _MAX:
-            return _plain_request(content, start, end, version, size, most)
+            return _plain_request(buf, start, end, version, size, most)
         if not -1 <= size <= _LONGEST:
             return None
         client_id: bytes | None = None
         if size >= 0:
-            client_id, header_tags, transactional, acks, topics = layouts.flexible_head(content, start + 10, size)
+            client_id, header_tags, transactional, acks, topics = layouts.flexible_head(buf, start + 10, size)
             pos = start + 19 + size
         else:
-            _, header_tags, transactional, acks, topics = layouts.flexible_head(content, start + 10, 0)
+            _, header_tags, transactional, acks, topics = layouts.flexible_head(buf, start + 10, 0)
             pos = start + 19
         transactional_id: bytes | None = None
         if transactional:
             if transactional >= 0x80:
                 return None
-            transactional_id = bytes(content[pos - 7 : pos + transactional - 8])
+            transactional_id = bytes(buf[pos - 7 : pos + transactional - 8])
             pos += transactional - 1
-            acks, topics = layouts.acks_and_topics(content, pos - 7)
+            acks, topics = layouts.acks_and_topics(buf, pos - 7)
         if header_tags or not 0 < topics < 0x80:
             return None
         several = topics - 1 if topics > 2 else 0
@@ -75,13 +75,13 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
         while topics > 1:
             topics -= 1
             if version < _TOPIC_IDS:
-                size = content[pos] - 1
+                size = buf[pos] - 1
                 if not 0 <= size <= _LONGEST:
                     return None
                 pos += 1
             else:
                 size = _ID
-            topic, count, index, a, b, c, d = layouts.flexible_topic(content, pos, size)
+            topic, count, index, a, b, c, d = layouts.flexible_topic(buf, pos, size)
             pos += size + 5
             if not 1 < count < 0x80:
                 return None
@@ -103,7 +103,7 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                     pos += 4
                 else:
                     return None
-                length, magic, producer, epoch, sequence, messages = layouts.batch(content, pos)
+                length, magic, producer, epoch, sequence, messages = layouts.batch(buf, pos)
                 trailing = size - 12 - length
                 if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
                     return None
@@ -116,7 +116,7 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                 if a < 0x80:
                     while count > 2:
                         tags, index, a, length, magic, producer, epoch, sequence, messages = layouts.short_partition(
-                            content, pos
+                            buf, pos
                         )
                         trailing = a - 13 - length
                         if tags or a >= 0x80 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
@@ -132,7 +132,7 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                 elif b < 0x80:
                     while count > 2:
                         tags, index, a, b, length, magic, producer, epoch, sequence, messages = layouts.partition(
-                            content, pos
+                            buf, pos
                         )
                         size = (a & 0x7F | b << 7) - 1
                         trailing = size - 12 - length
@@ -146,31 +146,31 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                         if index <= last:
                             ascends = False
                         last = index
-                if content[pos]:  # tagged fields
+                if buf[pos]:  # tagged fields
                     return None
                 pos += 1
                 if count == 2:
                     break
                 count -= 1
-                index, a, b, c, d = layouts.flexible_partition(content, pos)
+                index, a, b, c, d = layouts.flexible_partition(buf, pos)
                 pos += 4
-            if content[pos]:
+            if buf[pos]:
                 return None
             pos += 1
             if not ascends and _twice(partitions, first):
                 return None
-        if pos + 1 != end or content[pos] or len(partitions) > most or len(names) != several:
+        if pos + 1 != end or buf[pos] or len(partitions) > most or len(names) != several:
             return None
         return version, acks, client_id, transactional_id, partitions
     except (struct.error, IndexError):
         return None
 
 
-def _plain_request(content: bytearray, start: int, end: int, version: int, size: int, most: int) -> Skimmed | None:
+def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, most: int) -> Skimmed | None:
     # v3 … v8: no compact forms, no tagged fields. Called by `request`, which catches what reading raises.
     if not _MIN <= version < _FLEXIBLE or not 0 <= size <= _LONGEST:
         return None
-    client_id, transactional, acks, topics = layouts.plain_head(content, start + 10, size)
+    client_id, transactional, acks, topics = layouts.plain_head(buf, start + 10, size)
     pos = start + 22 + size
     if transactional != -1 or topics < 0:
         return None
@@ -180,10 +180,10 @@ def _plain_request(content: bytearray, start: int, end: int, version: int, size:
     room = most
     while topics:
         topics -= 1
-        size = content[pos] << 8 | content[pos + 1]
+        size = buf[pos] << 8 | buf[pos + 1]
         if size > _LONGEST:
             return None
-        topic, count, index, records = layouts.plain_topic(content, pos + 2, size)
+        topic, count, index, records = layouts.plain_topic(buf, pos + 2, size)
         pos += size + 14
         room -= count
         if count < 1 or room < 0:
@@ -192,7 +192,7 @@ def _plain_request(content: bytearray, start: int, end: int, version: int, size:
             names.add(topic)
         first, last, ascends = len(partitions), -0x80000001, True
         while True:
-            length, magic, producer, epoch, sequence, messages = layouts.batch(content, pos)
+            length, magic, producer, epoch, sequence, messages = layouts.batch(buf, pos)
             trailing = records - 12 - length
             if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
                 return None
@@ -204,11 +204,11 @@ def _plain_request(content: bytearray, start: int, end: int, version: int, size:
             count -= 1
             if not count:
                 break
-            index, records = layouts.plain_partition(content, pos)
+            index, records = layouts.plain_partition(buf, pos)
             pos += 8
         if not ascends and _twice(partitions, first):
             return None
-    if pos != end or end > len(content) or len(names) != several:
+    if pos != end or end > len(buf) or len(names) != several:
         return None
     return version, acks, client_id, None, partitions
 
@@ -222,11 +222,10 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | 
     """The results in the Produce answer in buf[start:end] as `produce_response.skim` gives them, where it carries
     nothing else; None: ask that.
     """
-    content = buf if isinstance(buf, bytearray) else bytearray(buf)
     try:
         if not _FLEXIBLE <= version <= _MAX:
-            return _plain_answer(content, start, end, version)
-        header_tags, topics = layouts.answer_head(content, start)
+            return _plain_answer(buf, start, end, version)
+        header_tags, topics = layouts.answer_head(buf, start)
         if header_tags or not 0 < topics < 0x80:
             return None
         pos = start + 6
@@ -234,15 +233,13 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | 
         while topics > 1:
             topics -= 1
             if version < _TOPIC_IDS:
-                size = content[pos] - 1
+                size = buf[pos] - 1
                 if not 0 <= size <= _LONGEST:
                     return None
                 pos += 1
             else:
                 size = _ID
-            topic, count, index, error, offset, record_errors, message, tags = layouts.flexible_answer(
-                content, pos, size
-            )
+            topic, count, index, error, offset, record_errors, message, tags = layouts.flexible_answer(buf, pos, size)
             pos += size + 34
             if not 1 < count < 0x80:
                 return None
@@ -253,21 +250,21 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | 
                 if count == 2:
                     break
                 count -= 1
-                index, error, offset, record_errors, message, tags = layouts.answered(content, pos)
+                index, error, offset, record_errors, message, tags = layouts.answered(buf, pos)
                 pos += 33
-            if content[pos]:  # tagged fields
+            if buf[pos]:  # tagged fields
                 return None
             pos += 1
-        if pos + 5 != end or content[pos + 4]:
+        if pos + 5 != end or buf[pos + 4]:
             return None
         return results
     except (struct.error, IndexError):
         return None
 
 
-def _plain_answer(content: bytearray, start: int, end: int, version: int) -> list[Answered] | None:
+def _plain_answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | None:
     # v3 … v8: no compact forms, no tagged fields. Called by `answer`, which catches what reading raises.
-    _, topics = layouts.plain_partition(content, start)  # the correlation id stands before them
+    _, topics = layouts.plain_partition(buf, start)  # the correlation id stands before them
     if topics < 0 or not _MIN <= version < _FLEXIBLE:
         return None
     pos = start + 8
@@ -275,16 +272,16 @@ def _plain_answer(content: bytearray, start: int, end: int, version: int) -> lis
     results: list[Answered] = []
     while topics:
         topics -= 1
-        size = content[pos] << 8 | content[pos + 1]
+        size = buf[pos] << 8 | buf[pos + 1]
         if size > _LONGEST:
             return None
-        topic, count, index, error, offset = layouts.plain_answer(content, pos + 2, size)
+        topic, count, index, error, offset = layouts.plain_answer(buf, pos + 2, size)
         pos += size + 20 + rest
         if count < 1:
             return None
         while True:
             if version >= _ERROR_TEXT:
-                record_errors, message = layouts.record_errors_and_message(content, pos)
+                record_errors, message = layouts.record_errors_and_message(buf, pos)
                 if record_errors or message != -1:
                     return None
                 pos += 6
@@ -292,8 +289,8 @@ def _plain_answer(content: bytearray, start: int, end: int, version: int) -> lis
             count -= 1
             if not count:
                 break
-            index, error, offset = layouts.plain_answered(content, pos)
+            index, error, offset = layouts.plain_answered(buf, pos)
             pos += 14 + rest
-    if pos + 4 != end or end > len(content):
+    if pos + 4 != end or end > len(buf):
         return None
     return results

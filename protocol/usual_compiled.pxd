@@ -8,7 +8,7 @@ cdef int _MIN, _MAX, _FLEXIBLE, _TOPIC_IDS, _LOG_START, _ERROR_TEXT, _ID, _LONGE
 
 
 @cython.locals(
-    content=bytearray, pos=cython.Py_ssize_t, size=cython.Py_ssize_t, version=cython.int,
+    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, version=cython.int,
     client_id=bytes, transactional_id=bytes, header_tags=cython.int, transactional=cython.int, acks=cython.int,
     topics=cython.longlong, several=cython.Py_ssize_t, names=set, partitions=list,
     topic=bytes, count=cython.longlong, first=cython.Py_ssize_t, last=cython.longlong, ascends=cython.bint,
@@ -16,7 +16,7 @@ cdef int _MIN, _MAX, _FLEXIBLE, _TOPIC_IDS, _LOG_START, _ERROR_TEXT, _ID, _LONGE
     length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int, sequence=cython.longlong,
     messages=cython.longlong, trailing=cython.longlong,
 )
-cpdef tuple request(object buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most)
+cpdef tuple request(bytearray buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most)
 
 @cython.locals(
     pos=cython.Py_ssize_t, client_id=bytes, transactional=cython.int, acks=cython.int, topics=cython.longlong,
@@ -26,21 +26,21 @@ cpdef tuple request(object buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t mos
     sequence=cython.longlong, messages=cython.longlong, trailing=cython.longlong,
 )
 cdef tuple _plain_request(
-    bytearray content, Py_ssize_t start, Py_ssize_t end, int version, Py_ssize_t size, Py_ssize_t most
+    bytearray buf, Py_ssize_t start, Py_ssize_t end, int version, Py_ssize_t size, Py_ssize_t most
 )
 
 cdef bint _twice(list partitions, Py_ssize_t first) except -1
 
 @cython.locals(
-    content=bytearray, pos=cython.Py_ssize_t, size=cython.Py_ssize_t, header_tags=cython.int, topics=cython.int,
+    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, header_tags=cython.int, topics=cython.int,
     results=list, topic=bytes, count=cython.int, index=cython.longlong, error=cython.int, offset=cython.longlong,
     record_errors=cython.int, message=cython.int, tags=cython.int,
 )
-cpdef list answer(object buf, Py_ssize_t start, Py_ssize_t end, int version)
+cpdef list answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)
 
 @cython.locals(
     pos=cython.Py_ssize_t, size=cython.Py_ssize_t, topics=cython.longlong, rest=cython.int, results=list,
     topic=bytes, count=cython.longlong, index=cython.longlong, error=cython.int, offset=cython.longlong,
     record_errors=cython.longlong, message=cython.int,
 )
-cdef list _plain_answer(bytearray content, Py_ssize_t start, Py_ssize_t end, int version)
+cdef list _plain_answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)

@@ -64,6 +64,10 @@ SCENARIOS = (
         "wide-64", "6,000-byte requests of 50 partitions, 64 connections", 6_000, 64, 40_000, "request", None,
         scaled=True, partitions=50,
     ),
+    Scenario(
+        "wide-idempotent-64", "6,000-byte requests of 50 partitions of idempotent producers, 64 connections", 6_000, 64,
+        40_000, "request", None, idempotent=True, partitions=50,
+    ),
     Scenario("100KB", "100,000-byte requests, 4 connections", 100_000, 4, 25_000, "GB", 0.7, scaled=True, tls_bar=0.9),
     Scenario("1MB", "1,000,000-byte requests, 4 connections", 1_000_000, 4, 3_000, "GB", 0.9, tls_bar=0.9),
 )  # fmt: skip

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
+import mmap
 import random
 import struct
+import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -102,6 +105,23 @@ def test_skim_reads_every_kind_of_buffer(version: int, kind: Callable[[bytes], A
         assert read == expected(request)
         for value in (read[2], read[3], *(partition[0] for partition in read[4])):
             assert value is None or type(value) is bytes  # a view or bytearray would change, or be no key
+
+
+@VERSIONS
+def test_a_large_frame_is_read_where_it_is(version: int) -> None:
+    """A megabyte of records in mapped memory (gateway/data/budget.py): reading its header copies none of them."""
+    request = one(version, whole(BATCH + bytes(1 << 20)))
+    content = cases.encode(request)
+    with contextlib.closing(mmap.mmap(-1, len(content))) as frame:
+        frame[:] = content
+        tracemalloc.start()
+        try:
+            read = produce_request.skim(cast("bytearray", frame), 0, len(content))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert read[4][0][1] == 3
+    assert peak < 64 * 1024
 
 
 @VERSIONS

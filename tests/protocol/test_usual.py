@@ -182,11 +182,20 @@ def test_no_more_partitions_than_allowed(fast: ModuleType, version: int) -> None
 
 @VERSIONS
 @pytest.mark.parametrize("kind", [bytearray, bytes, memoryview])
-def test_every_kind_of_buffer(fast: ModuleType, version: int, kind: Any) -> None:
+def test_the_python_reads_every_kind_of_buffer(version: int, kind: Any) -> None:
     content = cases.encode(wide(version, {"a": [0, 1]}))
-    assert fast.request(kind(content), 0, len(content), MOST) == careful_request(content)
+    assert usual.request(kind(content), 0, len(content), MOST) == careful_request(content)
     answered = cases.encode_answer(Response(version, 7, [AnswerTopic("a", b"i" * 16, [Answer(1, 0, 5)])]))
-    assert fast.answer(kind(answered), 0, len(answered), version) == careful_answer(answered, version)
+    assert usual.answer(kind(answered), 0, len(answered), version) == careful_answer(answered, version)
+
+
+@pytest.mark.parametrize("kind", [bytes, memoryview, lambda _: None])
+def test_the_compiled_one_reads_bytearrays_and_refuses_all_else(compiled: ModuleType, kind: Any) -> None:
+    content = cases.encode(wide(9, {"a": [0, 1]}))
+    with pytest.raises(TypeError):
+        compiled.request(kind(content), 0, len(content), MOST)
+    with pytest.raises(TypeError):
+        compiled.answer(kind(content), 0, len(content), 9)
 
 
 def test_its_numbers_are_those_of_the_other_readers() -> None:
