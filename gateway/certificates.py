@@ -20,6 +20,7 @@ from gateway.principal_rules import DEFAULT, PrincipalRules
 
 LOOK_S: Final = 1.0  # files are looked at when a connection comes, so often at most
 SETTLE_S: Final = 3.0  # a certificate and its key are two files: one may be new before the other
+ENDED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # the peer closed: Python 3.11.2 says the latter
 PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 _CERTIFICATE = re.compile(rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----")

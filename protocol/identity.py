@@ -45,13 +45,16 @@ _SPECIAL = frozenset((b"auth", b"tokenauth"))  # keys that decide whom a message
 _TRIMMED = "".join(map(chr, range(0x21)))  # the characters that Java's String.trim removes
 _URL_TO_BASE64 = bytes.maketrans(b"-_", b"+/")
 
-_NAME = rb"(?:[\x01-\x2B\x2D-\x3C\x3E-\x7F]++|=2C|=3D)++"  # anything but ',' and '='
+# No two parts of a pattern can match the same bytes, so none takes longer than its message is long. Not by possessive
+# repetition: in Python up to 3.11.4 it fails where it should match.
+_PLAIN = rb"[\x01-\x2B\x2D-\x3C\x3E-\x7F]"  # anything but ',' and '='
+_NAME = rb"(?:" + _PLAIN + rb"|=2C|=3D)" + _PLAIN + rb"*(?:=(?:2C|3D)" + _PLAIN + rb"*)*"
 _SCRAM_FIRST = re.compile(
-    rb"n,(?:a=" + _NAME + rb")?,(m=[\x01-\x2B\x2D-\x7F]++,)?n=(" + _NAME + rb"),r=[\x21-\x2B\x2D-\x7E]++"
-    rb"((?:,[A-Za-z]++=[\x01-\x2B\x2D-\x7F]++)*+)"
+    rb"n,(?:a=" + _NAME + rb")?,(m=[\x01-\x2B\x2D-\x7F]+,)?n=(" + _NAME + rb"),r=[\x21-\x2B\x2D-\x7E]+"
+    rb"((?:,[A-Za-z]+=[\x01-\x2B\x2D-\x7F]+)*)"
 )
-_BEARER_FIRST = re.compile(rb"n,(?:a=" + _NAME + rb")?,\x01((?:[A-Za-z]++=[\x21-\x7E \t\r\n]++\x01)*+)\x01")
-_BEARER_AUTH = re.compile(rb"(?i:bearer) ++([-_~+/.a-zA-Z0-9]++=*+)")
+_BEARER_FIRST = re.compile(rb"n,(?:a=" + _NAME + rb")?,\x01((?:[A-Za-z]+=[\x21-\x7E \t\r\n]+\x01)*)\x01")
+_BEARER_AUTH = re.compile(rb"(?i:bearer) +([-_~+/.a-zA-Z0-9]+=*)")
 
 
 # --- software ---------------------------------------------------------------------------------------------------------

@@ -21,11 +21,13 @@ MAX_ITERATIONS: Final = 1_000_000  # half a second
 MAX_MESSAGE: Final = 4096  # bytes of either message of a client
 _MIN_SALT: Final = 8
 
-_NAME = rb"(?:[\x01-\x2B\x2D-\x3C\x3E-\x7F]++|=2C|=3D)++"  # anything but ',' and '=', as ScramMessages has it
-_NONCE = rb"[\x21-\x2B\x2D-\x7E]++"
-_MORE = rb"((?:,(?!p=)[A-Za-z]++=[\x01-\x2B\x2D-\x7F]++)*+)"
+# As ScramMessages has them, and as in identity.py: no two parts can match the same bytes, and none is possessive.
+_PLAIN = rb"[\x01-\x2B\x2D-\x3C\x3E-\x7F]"  # anything but ',' and '='
+_NAME = rb"(?:" + _PLAIN + rb"|=2C|=3D)" + _PLAIN + rb"*(?:=(?:2C|3D)" + _PLAIN + rb"*)*"
+_NONCE = rb"[\x21-\x2B\x2D-\x7E]+"
+_MORE = rb"((?:,(?!p=)[A-Za-z]+=[\x01-\x2B\x2D-\x7F]+)*)"
 _FIRST = re.compile(rb"(n,(?:a=(" + _NAME + rb"))?,)(n=(" + _NAME + rb"),r=(" + _NONCE + rb")" + _MORE + rb")")
-_FINAL = re.compile(rb"(c=([A-Za-z0-9+/]++=*+),r=(" + _NONCE + rb")" + _MORE + rb"),p=([A-Za-z0-9+/]++=*+)")
+_FINAL = re.compile(rb"(c=([A-Za-z0-9+/]+=*),r=(" + _NONCE + rb")" + _MORE + rb"),p=([A-Za-z0-9+/]+=*)")
 
 
 class Refused(Exception):

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from gateway.certificates import Certificates, ListenerTls, make_context
+from gateway.certificates import ENDED, Certificates, ListenerTls, make_context
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.control")
@@ -99,7 +99,7 @@ async def _part(stream: trio.SocketStream, word: bytes) -> None:
 
 def _reason(error: BaseException | None) -> str:
     """Of TLS; "": the client went away, as port scanners and health checks of load balancers do."""
-    if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
+    if not isinstance(error, ssl.SSLError) or isinstance(error, ENDED):
         return ""
     said = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
     return str(said).lower().replace("_", " ")

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import trio
 
 from gateway.broker_tls import CLOSED_AT_ONCE, BrokerTls, explain
+from gateway.certificates import ENDED
 from gateway.kafka import sasl
 from gateway.kafka.access import Access, Credentials, access_of
 from gateway.kafka.oauthbearer import MECHANISM, NoToken, Tokens, message
@@ -283,7 +284,7 @@ class Round:
             raise NoAnswer(f"no answer of a broker: {error}") from error
         except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # UnicodeError: a name that no host can have
             cause = error.__cause__
-            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):  # in TLS 1.3 a refusal
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ENDED):  # in TLS 1.3 a refusal
                 raise NoAnswer(explain(cause, address.host, self._access.trust or BrokerTls())) from error
             raise NoAnswer(_reason(error)) from error
 
@@ -328,7 +329,7 @@ async def _shake_hands(tls: trio.SSLStream[trio.abc.Stream], host: str, trust: B
         await tls.do_handshake()
     except trio.BrokenResourceError as error:
         cause = error.__cause__
-        if isinstance(cause, ssl.SSLEOFError) or not isinstance(cause, ssl.SSLError):
+        if isinstance(cause, ENDED) or not isinstance(cause, ssl.SSLError):
             raise NoAnswer(f"TLS handshake failed: {CLOSED_AT_ONCE}") from error
         raise NoAnswer(f"TLS handshake failed: {explain(cause, host, trust or BrokerTls())}") from error
     except OSError as error:
