@@ -26,7 +26,7 @@ from tests.integration.oidc import AUDIENCE, ISSUER, Issuer
 
 BROKER_USERS = {"admin": "admin-secret", "tenant": "tenant-secret", "others": "others-secret"}
 ALLOWED = {"alice": "alice's own", "bob": "bob's own", "carol": "carol's own", "dave": "dave's own"}
-LIFETIME_MS = 4000
+LIFETIME_MS = 8000
 # Tokens of brokers are unsecured ones here, as Kafka takes them unless it is told otherwise.
 LISTENER = "listener.name.sasl_plaintext"
 ACLS = {
@@ -170,7 +170,7 @@ def test_kafka_python(stage: Stage, mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_java_client_whose_gateway_authenticates_again_under_load(stage: Stage, mechanism: str) -> None:
-    """The broker ends sessions after four seconds, of which the client knows nothing."""
+    """The broker ends sessions after eight seconds, of which the client knows nothing."""
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     login = f"org.apache.kafka.common.security.{module}"
     options = {
@@ -180,20 +180,20 @@ def test_a_java_client_whose_gateway_authenticates_again_under_load(stage: Stage
     }
     topic = create_topic(stage.kafka, f"java-{mechanism}")
     ended = stage.gateway.metric("disconnects_total", cause="upstream")
-    given: dict[str, Any] = {"run": "r", "topics": [topic], "partitions": 1, "count": 1000, "rate": 100}
+    given: dict[str, Any] = {"run": "r", "topics": [topic], "partitions": 1, "count": 1200, "rate": 100}
     driver = harness.Driver(
         "java", "produce", stage.gateway.bootstrap, client_id=f"java-{mechanism}", options=options, **given
     )
     result = driver.result()
-    assert (result["acknowledged"], result["failed"], result["errors"]) == (1000, [], {})
-    assert end_offsets(stage.kafka, topic) == 1000
-    stage.expect(f"java-{mechanism}", "User:alice", 1000)
+    assert (result["acknowledged"], result["failed"], result["errors"]) == (1200, [], {})
+    assert end_offsets(stage.kafka, topic) == 1200
+    stage.expect(f"java-{mechanism}", "User:alice", 1200)
     assert stage.gateway.metric("disconnects_total", cause="upstream") == ended  # as brokers end a session's connection
 
 
 @pytest.mark.parametrize("name", ["carol", "dave"])
 def test_the_gateway_s_tokens_are_the_brokers_user(stage: Stage, name: str) -> None:
-    """A file's and one of its own, on a connection on which the gateway authenticates again every two seconds."""
+    """A file's and one of its own, on a connection on which the gateway authenticates again every four seconds."""
     own = librdkafka(stage, name, sasl_mechanism="PLAIN", sasl_username=name, sasl_password=ALLOWED[name])
     ended = stage.gateway.metric("disconnects_total", cause="upstream")
     producer = Producer({**own, "message.timeout.ms": 20_000})
