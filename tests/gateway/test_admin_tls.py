@@ -7,6 +7,7 @@ import http.client
 import socket
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -128,6 +129,26 @@ async def test_a_page_of_another_site_can_not_use_a_browser_s_certificate(port: 
             assert ask(connection, "PUT", "/v1/thresholds/total", {**JSON, **headers}).status == 403
         own = {"Origin": f"https://127.0.0.1:{port.port}", "Sec-Fetch-Site": "same-origin"}
         assert ask(connection, "PUT", "/v1/thresholds/total", {**JSON, **own}).status == 200
+        connection.close()
+
+    await apart(work)
+
+
+@pytest.mark.trio
+async def test_who_is_refused_before_its_body_is_there_may_go_on(port: Any) -> None:
+    def work() -> None:
+        connection = port.connect()
+        connection.putrequest("PUT", "/v1/thresholds/total")
+        for name, value in {**JSON, "Content-Length": "16"}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        time.sleep(0.2)
+        connection.send(b'{"value": "5MB"}')
+        refused = connection.getresponse()
+        assert (refused.status, refused.read() != b"") == (401, True)
+        sock = connection.sock
+        assert ask(connection, "GET", "/healthz").status == 200
+        assert connection.sock is sock
         connection.close()
 
     await apart(work)

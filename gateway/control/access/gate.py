@@ -110,6 +110,10 @@ class Gate:
                 receive, refusal = await _check_csrf(caller.csrf, headers, receive)
             if refusal is not None:
                 self._note(scope, refusal)
+                if headers.get("content-length", "0") != "0" and refusal.status != 413:
+                    # The server closes a connection that is answered before its request is there whole, and the
+                    # client's next request on it would fail.
+                    await _read(receive)
                 await _answer(scope, headers, send, refusal, rule)
                 return
             await app({**scope, KEY: caller, GATE: self}, receive, send)
