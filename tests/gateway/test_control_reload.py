@@ -311,7 +311,7 @@ async def test_a_change_of_the_file_is_seen_and_taken_over_when_it_has_settled(
     control.file.write_text(UPSTREAM + "reload_interval: 10s\nmode: observe\n")
     await trio.sleep(11)
     assert control.reloader.state.last is looked, "it may be half a file"
-    await until(lambda: control.orders.settings.mode == "observe")
+    await until(lambda: control.orders.settings.mode == "observe", every_s=1.0)
 
 
 async def test_an_interval_of_0_leaves_it_to_those_who_ask(
