@@ -13,13 +13,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
-from policies.fence import AHEAD, WRAP, Key
+from policies.fence import AHEAD, WRAP
 
 BATCHES: Final = 5
-GENERATION: Final = 50_000  # keys; about 400 bytes each, so 40 MB at most in two generations
+GENERATION: Final = 50_000  # records; at most 520 bytes each with their keys, so 52 MB in two generations
 
 # A record: the place of its latest batch in it, and the base sequence and offset of each. No batch has that sequence.
 _NONE = -1 << 40
@@ -27,22 +27,27 @@ _RECORD = 1 + 2 * BATCHES
 _EMPTY = array("q", [1, *[_NONE, 0] * BATCHES])
 _LAST = _RECORD - 2  # the place of the last batch
 _FEWEST = 64  # records
+_PART = 7  # numbers of a batch in a request: index, size, messages, producer id, epoch, base sequence, trailing
 _WRAP = WRAP
 _AHEAD = AHEAD
+
+
+Writer: TypeAlias = tuple[int, int, bytes]  # producer id, epoch, topic
 
 
 class Acknowledged:
     """Sequences and offsets of the last batches that brokers acknowledged."""
 
-    __slots__ = ("_generation", "_old", "_old_records", "_records", "_young")
+    __slots__ = ("_count", "_generation", "_old", "_old_count", "_old_records", "_records", "_young")
 
     def __init__(self, generation: int = GENERATION) -> None:
         """`generation` producer partitions are remembered for sure, twice as many at most."""
         self._generation = generation
-        self._young: dict[Key, int] = {}  # where its record begins
-        self._old: dict[Key, int] = {}
+        self._young: dict[Writer, dict[int, int]] = {}  # index -> where its record begins
+        self._old: dict[Writer, dict[int, int]] = {}
         self._records = array("q")  # of the young ones
         self._old_records = array("q")
+        self._count = self._old_count = 0
 
     def seen(self, pid: int, epoch: int, topic: bytes, index: int, seq: int, offset: int) -> bool:
         """Note a batch that the broker answered with success at `offset`; True if it had been acknowledged before.
@@ -51,54 +56,65 @@ class Acknowledged:
         """
         if pid < 0:
             return False
-        key = (pid, epoch, topic, index)
-        at = self._young.get(key, -1)
+        writer = (pid, epoch, topic)
+        indexes = self._young.get(writer)
+        at = -1 if indexes is None else indexes.get(index, -1)
         if at < 0:
-            at = self._begin(key)
+            at = self._begin(writer, index)
         return _seen(self._records, at, seq, offset)
 
-    def seen_of(self, parts: list[tuple[Any, ...]], offsets: list[int], names: Mapping[bytes, bytes]) -> list[int]:
+    def seen_of(self, topics: Sequence[tuple[bytes, int, int]], parts: array[int], offsets: array[int]) -> list[int]:
         """The same for a whole request: the places in it of batches that had been acknowledged before.
 
-        A part is (topic, index, any, any, producer id, epoch, base sequence, …), with an offset each. `names`: of
-        topics that the request calls by something else.
+        `topics`: (name, the place of its first batch, that behind its last). `parts`: seven numbers for each batch:
+        index, any, any, producer id, epoch, base sequence, any. An offset for each.
         """
         again: list[int] = []
-        young, records = self._young, self._records
-        called, topic = None, b""
-        for place, offset in enumerate(offsets):
-            part = parts[place]
-            pid, seq = part[4], part[6]
-            if pid < 0:
-                continue
-            if part[0] is not called:
-                called = part[0]
-                topic = names.get(called, called)
-            key = (part[4], part[5], topic, part[1])
-            at = young.get(key, -1)
-            if at < 0:
-                at = self._begin(key)
-                young, records = self._young, self._records
-            if _seen(records, at, seq, offset):
-                again.append(place)
+        records = self._records
+        for topic, first, stop in topics:
+            last_pid, last_epoch, indexes = -1, -1, None
+            for place in range(first, stop):
+                index, pid, epoch, seq = (
+                    parts[place * _PART], parts[place * _PART + 3], parts[place * _PART + 4], parts[place * _PART + 5],
+                )  # fmt: skip
+                if pid < 0:
+                    continue
+                if pid != last_pid or epoch != last_epoch:
+                    last_pid, last_epoch = pid, epoch
+                    indexes = self._young.get((pid, epoch, topic))
+                at = -1 if indexes is None else indexes.get(index, -1)
+                if at < 0:
+                    at = self._begin((pid, epoch, topic), index)
+                    records = self._records
+                    indexes = self._young.get((pid, epoch, topic))
+                if _seen(records, at, seq, offsets[place]):
+                    again.append(place)
         return again
 
     def __len__(self) -> int:
         """Producer partitions remembered."""
-        return len(self._young) + len(self._old)
+        return self._count + self._old_count
 
-    def _begin(self, key: Key) -> int:
-        # Where the record of a key begins that is not among the young.
-        was = self._old.pop(key, -1)
-        record = self._old_records[was : was + _RECORD] if was >= 0 else _EMPTY
-        if len(self._young) >= self._generation:
+    def _begin(self, writer: Writer, index: int) -> int:
+        # Where the record begins of what is not among the young.
+        record, older = _EMPTY, self._old.get(writer)
+        was = -1 if older is None else older.pop(index, -1)
+        if was >= 0:
+            self._old_count -= 1
+            record = self._old_records[was : was + _RECORD]
+        if self._count >= self._generation:
             self._old, self._young = self._young, {}
             self._old_records, self._records = self._records, self._old_records
-        at = _RECORD * len(self._young)
+            self._old_count, self._count = self._count, 0
+        at = _RECORD * self._count
         if at >= len(self._records):  # a new array: one that somebody looks into can't grow
-            self._records = self._records + _EMPTY * max(_FEWEST, len(self._young))
+            self._records = self._records + _EMPTY * max(_FEWEST, self._count)
         self._records[at : at + _RECORD] = record
-        self._young[key] = at
+        indexes = self._young.get(writer)
+        if indexes is None:
+            indexes = self._young[writer] = {}
+        indexes[index] = at
+        self._count += 1
         return at
 
 

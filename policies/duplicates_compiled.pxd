@@ -3,25 +3,26 @@
 cimport cython
 
 cdef long long _NONE, _WRAP, _AHEAD
-cdef Py_ssize_t _RECORD, _LAST, _FEWEST
+cdef Py_ssize_t _RECORD, _LAST, _FEWEST, _PART
 
 
 cdef class Acknowledged:
-    cdef Py_ssize_t _generation
+    cdef Py_ssize_t _generation, _count, _old_count
     cdef dict _young, _old
     cdef object _records, _old_records
 
-    @cython.locals(key=tuple, at=cython.Py_ssize_t)
+    @cython.locals(writer=tuple, indexes=dict, at=cython.Py_ssize_t)
     cpdef bint seen(self, long long pid, int epoch, bytes topic, long long index, long long seq, long long offset) except -1
 
     @cython.locals(
-        again=list, young=dict, records="long long[::1]", called=bytes, topic=bytes, place=cython.Py_ssize_t, part=tuple,
-        offset=cython.longlong, pid=cython.longlong, seq=cython.longlong, key=tuple, at=cython.Py_ssize_t,
+        again=list, records="long long[::1]", topic=bytes, first=cython.Py_ssize_t, stop=cython.Py_ssize_t,
+        last_pid=cython.longlong, last_epoch=cython.longlong, indexes=dict, place=cython.Py_ssize_t,
+        index=cython.longlong, pid=cython.longlong, epoch=cython.longlong, seq=cython.longlong, at=cython.Py_ssize_t,
     )
-    cpdef list seen_of(self, list parts, list offsets, dict names)
+    cpdef list seen_of(self, list topics, const long long[::1] parts, const long long[::1] offsets)
 
-    @cython.locals(was=cython.Py_ssize_t, at=cython.Py_ssize_t)
-    cdef Py_ssize_t _begin(self, tuple key) except -1
+    @cython.locals(record=object, older=dict, indexes=dict, was=cython.Py_ssize_t, at=cython.Py_ssize_t)
+    cdef Py_ssize_t _begin(self, tuple writer, long long index) except -1
 
 
 @cython.locals(latest=cython.longlong, place=cython.Py_ssize_t)

@@ -1,6 +1,7 @@
 # What layouts.py does, in C. The positions are those of its formats: a format and its function stand side by side in
 # mind when either is changed, and tests read every cut of every message by both.
 
+from cpython.array cimport array
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
@@ -146,3 +147,24 @@ cdef inline tuple plain_answer(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
     cdef Bytes data = at(buf, pos, size + 18)
     cdef Bytes of = data + size
     return text(data, size), int32(of), int32(of + 4), int16(of + 8), int64(of + 10)
+
+
+# --- numbers that are kept --------------------------------------------------------------------------------------------
+
+
+cdef inline long long *items(array numbers) noexcept:
+    # Its reader knows how many there are, and keeps the array.
+    return numbers.data.as_longlongs
+
+
+cdef inline void put_part(
+    long long *numbers, Py_ssize_t at, long long index, long long size, long long messages, long long producer,
+    long long epoch, long long sequence, long long trailing,
+) noexcept:
+    cdef long long *row = numbers + at // 8
+    row[0], row[1], row[2], row[3], row[4], row[5], row[6] = index, size, messages, producer, epoch, sequence, trailing
+
+
+cdef inline void put_result(long long *numbers, Py_ssize_t at, long long index, long long error, long long offset) noexcept:
+    cdef long long *row = numbers + at // 8
+    row[0], row[1], row[2] = index, error, offset

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -80,3 +81,17 @@ def flexible_answer(buf: Buffer, pos: int, size: int) -> tuple[Any, ...]:
 def plain_answer(buf: Buffer, pos: int, size: int) -> tuple[Any, ...]:
     """Topic of `size` bytes, partitions, and the first of them as `plain_answered` has it."""
     return _plain_answer[size](buf, pos)
+
+
+# --- numbers that are kept --------------------------------------------------------------------------------------------
+
+
+def items(numbers: array[int]) -> array[int]:
+    """The numbers by their place: in C their address, which nothing guards. The array must stay as it is."""
+    return numbers
+
+
+# Written there, from a byte on: those of a partition in a request, and in an answer, as protocol.usual.Partitions has
+# them.
+put_part: Final = struct.Struct("=7q").pack_into
+put_result: Final = struct.Struct("=3q").pack_into

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from protocol import usual as python_usual
 from protocol import wire
 from protocol.api import CAPS, FLOORS, PRODUCE, PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS
-from protocol.usual import Partition, Skimmed
+from protocol.usual import Partition, Partitions, Parts, Skimmed
 from protocol.wire import Buffer, MalformedFrame
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ else:
         from protocol import usual
 
 __all__ = [
-    "MAX_PARTITIONS", "Partition", "Skimmed", "TooManyPartitions", "checksums", "client_id", "skim", "strip",
+    "MAX_PARTITIONS", "Partition", "Partitions", "Parts", "Skimmed", "TooManyPartitions", "checksums", "client_id",
+    "gathered", "skim", "strip",
 ]  # fmt: skip
 
 _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
@@ -55,6 +56,8 @@ _batch: _Unpack = struct.Struct(">8xi4xb26xqhii").unpack_from
 _checksum: _Unpack = struct.Struct(">17xI").unpack_from
 _NO_BATCH = (0, -1, -1, -1, 0)  # the rest of the tuple of `_read_batch`, behind the size
 _version: _Unpack = struct.Struct(">2xh").unpack_from
+
+gathered = usual.gathered
 
 
 class TooManyPartitions(MalformedFrame):
@@ -170,7 +173,7 @@ def _skim_any(buf: Buffer, start: int, end: int, most: int) -> Skimmed:
         for topic in walked.topics
         for partition in topic.partitions
     ]
-    return walked.version, walked.acks, walked.client_id, walked.transactional_id, partitions
+    return walked.version, walked.acks, walked.client_id, walked.transactional_id, gathered(partitions)
 
 
 def _read_batch(buf: Buffer, pos: int, size: int) -> tuple[int, int, int, int, int, int]:

@@ -28,7 +28,7 @@ from protocol.api import (
     PRODUCE_LOG_START,
     PRODUCE_TOPIC_IDS,
 )
-from protocol.usual import Answered
+from protocol.usual import Results
 from protocol.wire import Buffer, MalformedFrame
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _MAX = CAPS[PRODUCE]
 _plain_partition: _Unpack = struct.Struct(">ihq").unpack_from  # index, error code, base offset
 
 
-def skim(buf: Buffer, start: int, end: int, version: int) -> tuple[list[Answered], bool]:
+def skim(buf: Buffer, start: int, end: int, version: int) -> tuple[Results, bool]:
     """The broker's results in the Produce answer in buf[start:end] (without size prefix) to a request of `version`.
 
     Returns ([(topic name or id, index, error code, base offset)], whether it carries NodeEndpoints) in the broker's
@@ -224,11 +224,11 @@ class _Walked(NamedTuple):
     tags: list[tuple[int, int, int]]
 
 
-def _skim_any(buf: Buffer, start: int, end: int, version: int) -> tuple[list[Answered], bool]:
+def _skim_any(buf: Buffer, start: int, end: int, version: int) -> tuple[Results, bool]:
     walked = _walk(buf, start, end, version)
     answered = [(topic.key, *partition) for topic in walked.topics for partition in topic.partitions]
     endpoints = version >= PRODUCE_ENDPOINTS and any(tag == _NODE_ENDPOINTS for tag, _, _ in walked.tags)
-    return answered, endpoints
+    return usual.gathered(answered), endpoints
 
 
 def _walk(buf: Buffer, start: int, end: int, version: int) -> _Walked:

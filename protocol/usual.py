@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 from protocol import layouts
 from protocol.api import (
@@ -28,8 +30,6 @@ from protocol.wire import UUID_SIZE, Buffer
 
 # topic name or id, index, bytes of the batch, messages, producer id, producer epoch, base sequence, trailing bytes
 Partition: TypeAlias = tuple[bytes, int, int, int, int, int, int, int]
-# version, acks, client id, transactional id
-Skimmed: TypeAlias = tuple[int, int, bytes | None, bytes | None, list[Partition]]
 Answered: TypeAlias = tuple[bytes, int, int, int]  # topic name or id, index, error code, base offset
 
 # Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
@@ -41,8 +41,75 @@ _LOG_START = PRODUCE_LOG_START
 _ERROR_TEXT = PRODUCE_ERROR_TEXT
 _ID = UUID_SIZE
 _LONGEST = layouts.LONGEST
+_LEAST_BATCH = 61  # bytes: its header
+_LEAST_ANSWER = 14  # bytes of a partition in an answer, before v5
 _LEAST_LENGTH = 49  # a batch's length where it has no record: 61 bytes of header without the 12 that it doesn't count
 _MAGIC = 2
+_PART = 7  # numbers of a partition in a request, behind its topic
+_RESULT = 3  # and in an answer
+_PART_BYTES = 8 * _PART
+_RESULT_BYTES = 8 * _RESULT
+_MANY = 128  # topics, for which there is room before any of them was read
+_NOTHING = array("q")
+_NEW_PART = array("q", [0] * _PART)
+_NEW_RESULT = array("q", [0] * _RESULT)
+
+
+class Partitions:
+    """Several partitions of a request (Partition), or of an answer (Answered), as numbers in one array: an object for
+    each would cost more than reading and judging them does.
+
+    `topics`: (name or id, its first row, the row behind its last). `numbers`: `width` for each row, whatever else is
+    behind the last one. To be gone through like a list of tuples (topic, *numbers), which are made when asked for.
+    """
+
+    __slots__ = ("_count", "_rows", "numbers", "topics", "width")
+
+    def __init__(self, topics: list[tuple[bytes, int, int]], numbers: array[int], width: int) -> None:
+        self.topics = topics
+        self.numbers = numbers
+        self.width = width
+        self._count = topics[len(topics) - 1][2]
+        self._rows: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._tuples())
+
+    def __getitem__(self, place: int) -> Any:
+        return self._tuples()[place]
+
+    def _tuples(self) -> list[Any]:
+        rows = self._rows
+        if rows is None:
+            rows = self._rows = []
+            for topic, first, stop in self.topics:
+                for at in range(first * self.width, stop * self.width, self.width):
+                    rows.append((topic, *self.numbers[at : at + self.width]))
+        return rows
+
+
+Parts: TypeAlias = list[Partition] | Partitions  # a list of the only one, or of none
+Results: TypeAlias = list[Answered] | Partitions
+Skimmed: TypeAlias = tuple[int, int, bytes | None, bytes | None, Parts]  # version, acks, client id, transactional id
+
+
+def gathered(rows: Sequence[tuple[Any, ...]]) -> Any:
+    """Rows as readers give them: Parts or Results."""
+    if len(rows) < 2:
+        return list(rows)
+    topics: list[tuple[bytes, int, int]] = []
+    numbers = array("q")
+    topic, first = rows[0][0], 0
+    for place, row in enumerate(rows):
+        if row[0] != topic:
+            topics.append((topic, first, place))
+            topic, first = row[0], place
+        numbers.extend(row[1:])
+    topics.append((topic, first, len(rows)))
+    return Partitions(topics, numbers, len(rows[0]) - 1)
 
 
 def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
@@ -71,7 +138,10 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             return None
         several = topics - 1 if topics > 2 else 0
         names: set[bytes] = set()
-        partitions: list[Partition] = []
+        spans: list[tuple[bytes, int, int]] = []
+        single: list[Partition] = []
+        kept = _NOTHING
+        place = 0
         while topics > 1:
             topics -= 1
             if version < _TOPIC_IDS:
@@ -87,7 +157,11 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                 return None
             if several:
                 names.add(topic)
-            first, last, ascends = len(partitions), -0x80000001, True
+            first, last, ascends = place, -0x80000001, True
+            alone = count == 2 and not several
+            if not alone and _PART * (place + count - 1) > len(kept):
+                kept = kept + _NEW_PART * max(count - 1, place, topics)
+                numbers = layouts.items(kept)
             while True:
                 if b < 0x80 <= a:
                     size = (a & 0x7F | b << 7) - 1
@@ -107,7 +181,13 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                 trailing = size - 12 - length
                 if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
                     return None
-                partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
+                if alone:
+                    single = [(topic, index, length + 12, messages, producer, epoch, sequence, trailing)]
+                else:
+                    layouts.put_part(
+                        numbers, place * _PART_BYTES, index, length + 12, messages, producer, epoch, sequence, trailing
+                    )
+                place += 1
                 pos += size
                 if index <= last:
                     ascends = False
@@ -123,7 +203,11 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                             break
                         if trailing < 0:
                             return None
-                        partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
+                        layouts.put_part(
+                            numbers, place * _PART_BYTES,
+                            index, length + 12, messages, producer, epoch, sequence, trailing,
+                        )  # fmt: skip
+                        place += 1
                         pos += a + 5
                         count -= 1
                         if index <= last:
@@ -140,7 +224,11 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                             break
                         if trailing < 0:
                             return None
-                        partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
+                        layouts.put_part(
+                            numbers, place * _PART_BYTES,
+                            index, length + 12, messages, producer, epoch, sequence, trailing,
+                        )  # fmt: skip
+                        place += 1
                         pos += size + 7
                         count -= 1
                         if index <= last:
@@ -157,11 +245,15 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             if buf[pos]:
                 return None
             pos += 1
-            if not ascends and _twice(partitions, first):
+            if not ascends and _twice(kept, first, place):
                 return None
-        if pos + 1 != end or buf[pos] or len(partitions) > most or len(names) != several:
+            if not alone:
+                spans.append((topic, first, place))
+        if pos + 1 != end or buf[pos] or place > most or len(names) != several:
             return None
-        return version, acks, client_id, transactional_id, partitions
+        if len(kept):
+            return version, acks, client_id, transactional_id, Partitions(spans, kept, _PART)
+        return version, acks, client_id, transactional_id, single
     except (struct.error, IndexError):
         return None
 
@@ -176,7 +268,10 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
         return None
     several = topics if topics > 1 else 0
     names: set[bytes] = set()
-    partitions: list[Partition] = []
+    spans: list[tuple[bytes, int, int]] = []
+    single: list[Partition] = []
+    kept = _NOTHING
+    place = 0
     room = most
     while topics:
         topics -= 1
@@ -186,17 +281,27 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
         topic, count, index, records = layouts.plain_topic(buf, pos + 2, size)
         pos += size + 14
         room -= count
-        if count < 1 or room < 0:
+        if count < 1 or room < 0 or _LEAST_BATCH * count > end - pos:
             return None
         if several:
             names.add(topic)
-        first, last, ascends = len(partitions), -0x80000001, True
+        first, last, ascends = place, -0x80000001, True
+        alone = count == 1 and not several
+        if not alone and _PART * (place + count) > len(kept):
+            kept = kept + _NEW_PART * max(count, place, min(topics, _MANY))
+            numbers = layouts.items(kept)
         while True:
             length, magic, producer, epoch, sequence, messages = layouts.batch(buf, pos)
             trailing = records - 12 - length
             if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
                 return None
-            partitions.append((topic, index, length + 12, messages, producer, epoch, sequence, trailing))
+            if alone:
+                single = [(topic, index, length + 12, messages, producer, epoch, sequence, trailing)]
+            else:
+                layouts.put_part(
+                    numbers, place * _PART_BYTES, index, length + 12, messages, producer, epoch, sequence, trailing
+                )
+            place += 1
             pos += records
             if index <= last:
                 ascends = False
@@ -206,19 +311,21 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
                 break
             index, records = layouts.plain_partition(buf, pos)
             pos += 8
-        if not ascends and _twice(partitions, first):
+        if not ascends and _twice(kept, first, place):
             return None
+        if not alone:
+            spans.append((topic, first, place))
     if pos != end or end > len(buf) or len(names) != several:
         return None
-    return version, acks, client_id, None, partitions
+    return version, acks, client_id, None, Partitions(spans, kept, _PART) if len(kept) else single
 
 
-def _twice(partitions: list[Partition], first: int) -> bool:
-    # Whether two of these, from `first` on, have the same index; they are of one topic.
-    return len({partition[1] for partition in partitions[first:]}) != len(partitions) - first
+def _twice(kept: array[int], first: int, stop: int) -> bool:
+    # Whether two of these partitions of a request have the same index; they are of one topic.
+    return len(set(kept[_PART * first : _PART * stop : _PART])) != stop - first
 
 
-def answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | None:
+def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
     """The results in the Produce answer in buf[start:end] as `produce_response.skim` gives them, where it carries
     nothing else; None: ask that.
     """
@@ -229,7 +336,11 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | 
         if header_tags or not 0 < topics < 0x80:
             return None
         pos = start + 6
-        results: list[Answered] = []
+        several = topics > 2
+        spans: list[tuple[bytes, int, int]] = []
+        single: list[Answered] = []
+        kept = _NOTHING
+        place = 0
         while topics > 1:
             topics -= 1
             if version < _TOPIC_IDS:
@@ -243,10 +354,19 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | 
             pos += size + 34
             if not 1 < count < 0x80:
                 return None
+            first = place
+            alone = count == 2 and not several
+            if not alone and _RESULT * (place + count - 1) > len(kept):
+                kept = kept + _NEW_RESULT * max(count - 1, place, topics)
+                numbers = layouts.items(kept)
             while True:
                 if record_errors != 1 or message or tags:  # neither an empty array, nor null, nor no tags
                     return None
-                results.append((topic, index, error, offset))
+                if alone:
+                    single = [(topic, index, error, offset)]
+                else:
+                    layouts.put_result(numbers, place * _RESULT_BYTES, index, error, offset)
+                place += 1
                 if count == 2:
                     break
                 count -= 1
@@ -255,21 +375,27 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | 
             if buf[pos]:  # tagged fields
                 return None
             pos += 1
+            if not alone:
+                spans.append((topic, first, place))
         if pos + 5 != end or buf[pos + 4]:
             return None
-        return results
+        return Partitions(spans, kept, _RESULT) if len(kept) else single
     except (struct.error, IndexError):
         return None
 
 
-def _plain_answer(buf: Buffer, start: int, end: int, version: int) -> list[Answered] | None:
+def _plain_answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
     # v3 … v8: no compact forms, no tagged fields. Called by `answer`, which catches what reading raises.
     _, topics = layouts.plain_partition(buf, start)  # the correlation id stands before them
     if topics < 0 or not _MIN <= version < _FLEXIBLE:
         return None
     pos = start + 8
     rest = 8 if version < _LOG_START else 16
-    results: list[Answered] = []
+    several = topics > 1
+    spans: list[tuple[bytes, int, int]] = []
+    single: list[Answered] = []
+    kept = _NOTHING
+    place = 0
     while topics:
         topics -= 1
         size = buf[pos] << 8 | buf[pos + 1]
@@ -277,20 +403,31 @@ def _plain_answer(buf: Buffer, start: int, end: int, version: int) -> list[Answe
             return None
         topic, count, index, error, offset = layouts.plain_answer(buf, pos + 2, size)
         pos += size + 20 + rest
-        if count < 1:
+        if count < 1 or _LEAST_ANSWER * (count - 1) > end - pos:
             return None
+        first = place
+        alone = count == 1 and not several
+        if not alone and _RESULT * (place + count) > len(kept):
+            kept = kept + _NEW_RESULT * max(count, place, min(topics, _MANY))
+            numbers = layouts.items(kept)
         while True:
             if version >= _ERROR_TEXT:
                 record_errors, message = layouts.record_errors_and_message(buf, pos)
                 if record_errors or message != -1:
                     return None
                 pos += 6
-            results.append((topic, index, error, offset))
+            if alone:
+                single = [(topic, index, error, offset)]
+            else:
+                layouts.put_result(numbers, place * _RESULT_BYTES, index, error, offset)
+            place += 1
             count -= 1
             if not count:
                 break
             index, error, offset = layouts.plain_answered(buf, pos)
             pos += 14 + rest
+        if not alone:
+            spans.append((topic, first, place))
     if pos + 4 != end or end > len(buf):
         return None
-    return results
+    return Partitions(spans, kept, _RESULT) if len(kept) else single

@@ -5,13 +5,27 @@ cimport cython
 from protocol cimport layouts
 
 cdef int _MIN, _MAX, _FLEXIBLE, _TOPIC_IDS, _LOG_START, _ERROR_TEXT, _ID, _LONGEST, _LEAST_LENGTH, _MAGIC
+cdef int _LEAST_BATCH, _LEAST_ANSWER, _PART, _RESULT, _PART_BYTES, _RESULT_BYTES, _MANY
+
+
+@cython.final
+cdef class Partitions:
+    cdef readonly list topics
+    cdef readonly object numbers
+    cdef readonly Py_ssize_t width
+    cdef Py_ssize_t _count
+    cdef list _rows
+
+    @cython.locals(rows=list, topic=bytes, first=cython.Py_ssize_t, stop=cython.Py_ssize_t, at=cython.Py_ssize_t)
+    cdef list _tuples(self)
 
 
 @cython.locals(
     pos=cython.Py_ssize_t, size=cython.Py_ssize_t, version=cython.int,
     client_id=bytes, transactional_id=bytes, header_tags=cython.int, transactional=cython.int, acks=cython.int,
-    topics=cython.longlong, several=cython.Py_ssize_t, names=set, partitions=list,
-    topic=bytes, count=cython.longlong, first=cython.Py_ssize_t, last=cython.longlong, ascends=cython.bint,
+    topics=cython.longlong, several=cython.Py_ssize_t, names=set, spans=list, single=list, numbers=cython.p_longlong,
+    place=cython.Py_ssize_t, topic=bytes, count=cython.longlong, first=cython.Py_ssize_t, last=cython.longlong,
+    ascends=cython.bint, alone=cython.bint,
     a=cython.int, b=cython.int, c=cython.int, d=cython.int, tags=cython.int, index=cython.longlong,
     length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int, sequence=cython.longlong,
     messages=cython.longlong, trailing=cython.longlong,
@@ -20,27 +34,30 @@ cpdef tuple request(bytearray buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t 
 
 @cython.locals(
     pos=cython.Py_ssize_t, client_id=bytes, transactional=cython.int, acks=cython.int, topics=cython.longlong,
-    several=cython.Py_ssize_t, names=set, partitions=list, room=cython.longlong, topic=bytes, count=cython.longlong,
-    first=cython.Py_ssize_t, last=cython.longlong, ascends=cython.bint, index=cython.longlong,
-    records=cython.longlong, length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int,
-    sequence=cython.longlong, messages=cython.longlong, trailing=cython.longlong,
+    several=cython.Py_ssize_t, names=set, spans=list, single=list, numbers=cython.p_longlong, place=cython.Py_ssize_t,
+    room=cython.longlong, topic=bytes, count=cython.longlong, first=cython.Py_ssize_t, last=cython.longlong,
+    ascends=cython.bint, alone=cython.bint, index=cython.longlong, records=cython.longlong, length=cython.longlong,
+    magic=cython.int, producer=cython.longlong, epoch=cython.int, sequence=cython.longlong, messages=cython.longlong,
+    trailing=cython.longlong,
 )
 cdef tuple _plain_request(
     bytearray buf, Py_ssize_t start, Py_ssize_t end, int version, Py_ssize_t size, Py_ssize_t most
 )
 
-cdef bint _twice(list partitions, Py_ssize_t first) except -1
+cdef bint _twice(object kept, Py_ssize_t first, Py_ssize_t stop) except -1
 
 @cython.locals(
-    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, header_tags=cython.int, topics=cython.int,
-    results=list, topic=bytes, count=cython.int, index=cython.longlong, error=cython.int, offset=cython.longlong,
+    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, header_tags=cython.int, topics=cython.int, several=cython.bint,
+    spans=list, single=list, numbers=cython.p_longlong, place=cython.Py_ssize_t, first=cython.Py_ssize_t,
+    alone=cython.bint, topic=bytes, count=cython.int, index=cython.longlong, error=cython.int, offset=cython.longlong,
     record_errors=cython.int, message=cython.int, tags=cython.int,
 )
-cpdef list answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)
+cpdef object answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)
 
 @cython.locals(
-    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, topics=cython.longlong, rest=cython.int, results=list,
-    topic=bytes, count=cython.longlong, index=cython.longlong, error=cython.int, offset=cython.longlong,
-    record_errors=cython.longlong, message=cython.int,
+    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, topics=cython.longlong, rest=cython.int, several=cython.bint,
+    spans=list, single=list, numbers=cython.p_longlong, place=cython.Py_ssize_t, first=cython.Py_ssize_t,
+    alone=cython.bint, topic=bytes, count=cython.longlong, index=cython.longlong, error=cython.int,
+    offset=cython.longlong, record_errors=cython.longlong, message=cython.int,
 )
-cdef list _plain_answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)
+cdef object _plain_answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.data.ledger import BYTES, DELAY, MESSAGES, REPEATS, REQUESTS, UNTOLD_BYTES, UNTOLD_MESSAGES
 from gateway.data.topics import is_valid, text
@@ -17,6 +17,7 @@ from policies.usage import DELAYED, NOTES
 from protocol import api
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Iterable
 
     from gateway.data import sums
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from policies.decision import Decision, Note, Refused
     from policies.repeats import Batch, Owner
     from policies.thresholds.broker_meters import BrokerMeters
-    from protocol.produce_request import Partition
+    from protocol.produce_request import Partition, Partitions, Parts
+    from protocol.usual import Results
 
     # What was forwarded was charged to these limits, or to this one as a whole; None: to none that asked.
     Charged = Decision[Partition] | Limit | None
@@ -131,13 +133,13 @@ class Accounts:
 
     def settle(
         self,
-        parts: list[Partition],
+        parts: Parts,
         version: int,
-        answered: list[tuple[bytes, int, int, int]],
+        answered: Results,
         charged: Charged,
         delay_ms: int,
     ) -> None:
-        """The broker has answered: (topic, index, error code, base offset) in an order of its own."""
+        """The broker has answered, in an order of its own. `parts` and `answered` are as skimmed."""
         if len(parts) == 1 and len(answered) == 1 and not delay_ms:
             topic, index, size, messages, pid, producer_epoch, sequence, trailing = parts[0]
             answered_topic, answered_index, code, offset = answered[0]
@@ -154,31 +156,44 @@ class Accounts:
                     self._count_duplicate(parts[0], name, charged, _Tally(self))
                 return
         tally = _Tally(self)
-        if not self.rejected.asks:
-            offsets = sums.offsets(parts, answered)
+        if len(parts) > 1 and not self.rejected.asks:
+            several: Any = parts  # Partitions, as there is more than one
+            offsets = sums.offsets(several, answered)
             if offsets is not None:
-                self._settle_all(parts, offsets, version, charged, tally, delay_ms)
+                self._settle_all(several, offsets, version, charged, tally, delay_ms)
                 return
         codes = {(row[0], row[1]): row for row in answered}
         for part in parts:
             self._settle_one(part, version, codes.get(part[:2]), charged, tally, delay_ms)
 
     def _settle_all(
-        self, parts: list[Partition], offsets: list[int], version: int, charged: Charged, tally: _Tally, delay_ms: int
+        self,
+        parts: Partitions,
+        offsets: array[int],
+        version: int,
+        charged: Charged,
+        tally: _Tally,
+        delay_ms: int,
     ) -> None:
         """All partitions are in the log: one look at each topic's row, not one at each partition's. No `offsets`: none
         of them has a producer id.
         """
-        topics, find = sums.by_topic(parts), self._topics.name
+        topics, find = parts.topics, self._topics.name
         names = {} if version < api.PRODUCE_TOPIC_IDS else {topic: find(topic, version) for topic, *_ in topics}
-        again = self._acknowledged.seen_of(parts, offsets, names) if offsets else []
-        if again:
-            for part in map(parts.__getitem__, again):
-                self._count_duplicate(part, names.get(part[0], part[0]), charged, tally)
-            topics = sums.by_topic([part for place, part in enumerate(parts) if place not in again])
-        for topic, size, messages in topics:
-            name = names.get(topic, topic)
-            tally.put(self._rows.get(name) or self._accepted_row(name), size, messages, delay_ms)
+        if names:
+            topics = [(names[topic], first, stop) for topic, first, stop in topics]
+        again = set(self._acknowledged.seen_of(topics, parts.numbers, offsets)) if offsets else set()
+        if not again:
+            for topic, size, messages in sums.by_topic(parts):
+                name = names.get(topic, topic)
+                tally.put(self._rows.get(name) or self._accepted_row(name), size, messages, delay_ms)
+            return
+        for place, part in enumerate(parts):
+            name = names.get(part[0], part[0])
+            if place in again:
+                self._count_duplicate(part, name, charged, tally)
+            else:
+                tally.put(self._rows.get(name) or self._accepted_row(name), part[2], part[3], delay_ms)
 
     def _settle_one(
         self,

@@ -17,6 +17,7 @@ from policies.usage import DELAYED
 from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID, counts_retries
 from protocol import api, produce_request, produce_response
 from protocol.pending import LOOKUP, PRODUCE
+from protocol.produce_request import gathered
 
 if TYPE_CHECKING:
     from gateway.data.in_flight import InFlight
@@ -212,9 +213,10 @@ class Enforcement:
         self._gate.admit(decision, parts, version, now)
         charged = decision if decision.limits else None
         if acks:
-            self._in_flight.keep(parts)
+            kept = gathered(parts)
+            self._in_flight.keep(kept)
             stamp = None if correlation & self._gate.world.ledger.latencies.mask else (self._hold.arrived or now, now)
-            self._in_flight.entries.append((correlation, PRODUCE, version, parts, rows, throttle_ms, charged, stamp))
+            self._in_flight.entries.append((correlation, PRODUCE, version, kept, rows, throttle_ms, charged, stamp))
         else:
             self._accounts.send_unacknowledged(parts, version, throttle_ms, charged)
 

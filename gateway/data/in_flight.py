@@ -9,7 +9,7 @@ from protocol.pending import SASL, Pending
 
 if TYPE_CHECKING:
     from gateway.data.budget import Account
-    from protocol.produce_request import Partition
+    from protocol.produce_request import Parts
 
 MAX_PENDING = 1000  # on one connection before it is no longer read; clients send 1 to 5
 PARTITION_BYTES = (
@@ -40,13 +40,13 @@ class InFlight(Pending):
         """Reading may go on where it had stopped."""
         return not self.is_waiting and len(self.entries) < MAX_PENDING // 2
 
-    def keep(self, parts: list[Partition]) -> None:
+    def keep(self, parts: Parts) -> None:
         """These wait for their answer."""
         if len(parts) > FEW_PARTITIONS:
             self._account.charge(len(parts) * PARTITION_BYTES)
             self.is_waiting = self.is_waiting or self._account.is_short
 
-    def forget(self, parts: list[Partition]) -> None:
+    def forget(self, parts: Parts) -> None:
         """These wait no longer."""
         if len(parts) > FEW_PARTITIONS:
             self._account.discharge(len(parts) * PARTITION_BYTES)

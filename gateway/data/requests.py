@@ -21,6 +21,7 @@ from protocol import api, produce_request, rewrite
 from protocol.framing import MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head, largest, unspoken
 from protocol.identity import software
 from protocol.pending import CAP, FETCH, PASS, PRODUCE, REWRITE, STREAM, Entry
+from protocol.produce_request import gathered
 from protocol.stream import has_endpoints
 from protocol.wire import MalformedFrame
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from policies.limits.meter import Meter
     from policies.quotas.lines import Lines
     from policies.thresholds.topic_meter import TopicMeter
-    from protocol.produce_request import Partition
 else:
     try:
         from gateway.data import sums_compiled as sums  # the same, where a compiler was
@@ -171,7 +171,7 @@ class Requests:
                             passes = True
                         if passes:
                             if asks and accounts.awaits(parts, version):
-                                parts = with_checksums(buf, pos + 4, stop, parts)
+                                parts = gathered(with_checksums(buf, pos + 4, stop, list(parts)))
                             stamp = None if correlation & mask else (arrived, now)
                             entries.append((correlation, PRODUCE, version, parts, None, 0, quota, stamp))
                             gate.denied_since = 0.0
@@ -180,7 +180,7 @@ class Requests:
                             if in_flight.is_waiting:
                                 break
                             continue
-                    request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, parts)
+                    request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, list(parts))
                     step = self._enforcement.handle(request, now)
                     if step.delays:  # requests behind a delayed one stay parked and undecided
                         muted = hold.mute_until > now
@@ -322,21 +322,19 @@ class Requests:
                     _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, stop, most)
                     if client_id != client.client_id:
                         client.identify(client_id)
-                    request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, parts)
+                    request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, list(parts))
                     self._enforcement.discard(request)
                 pos = stop
         except MalformedFrame:
             return  # never forwarded, and no Produce request: nothing to account for
 
 
-def _take_all(
-    parts: list[Partition], meters: Mapping[bytes, TopicMeter], total: Meter, quota: Lines | None, now: float
-) -> bool:
-    """Charge the meters of a request of several partitions, and its client's quota; False: nothing, since some topic
-    has to be looked at, or the quota asked.
+def _take_all(parts: Any, meters: Mapping[bytes, TopicMeter], total: Meter, quota: Lines | None, now: float) -> bool:
+    """Charge the meters of a request of several partitions, or of none, and its client's quota; False: nothing, since
+    some topic has to be looked at, or the quota asked.
     """
     charges = []
-    for topic, size, messages in sums.by_topic(parts):
+    for topic, size, messages in sums.by_topic(parts) if parts else ():
         meter = meters.get(topic)
         if meter is None or meter.uncounted >= meter.free_to:
             return False

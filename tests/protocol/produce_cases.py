@@ -203,6 +203,13 @@ def encode_answer(response: Response, tags: Tags = NO_TAGS) -> bytes:
     return out
 
 
+def told(read: Any) -> Any:
+    """The same with a list where a reader gives Partitions."""
+    if isinstance(read, tuple):
+        return tuple(map(told, read))
+    return list(read) if hasattr(read, "topics") else read
+
+
 def framed(content: bytes) -> bytes:
     return struct.pack(">i", len(content)) + content
 

@@ -62,8 +62,12 @@ def expected(request: Request) -> tuple[Any, ...]:
     return request.version, request.acks, client_id, transactional_id, partitions
 
 
+def skim_at(buf: bytes | bytearray | memoryview, start: int, end: int, most: int = MAX_PARTITIONS) -> Any:
+    return cases.told(produce_request.skim(buf, start, end, most))
+
+
 def skim(content: bytes | bytearray | memoryview) -> Any:
-    return produce_request.skim(content, 0, len(content))
+    return skim_at(content, 0, len(content))
 
 
 def without(request: Request, drop: set[tuple[bytes, int]]) -> Request:
@@ -95,7 +99,7 @@ def test_skim_reads_what_kio_wrote(request: Request) -> None:
 def test_skim_reads_a_frame_between_others(request: Request, before: bytes, after: bytes) -> None:
     content = cases.encode(request)
     buffer = bytearray(before + content + after)
-    assert produce_request.skim(buffer, len(before), len(before) + len(content)) == expected(request)
+    assert skim_at(buffer, len(before), len(before) + len(content)) == expected(request)
 
 
 @VERSIONS
@@ -116,7 +120,7 @@ def test_a_large_frame_is_read_where_it_is(version: int) -> None:
         frame[:] = content
         tracemalloc.start()
         try:
-            read = produce_request.skim(cast("bytearray", frame), 0, len(content))
+            read = skim_at(cast("bytearray", frame), 0, len(content))
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -192,9 +196,9 @@ def test_a_request_for_more_partitions_than_its_reader_allows_is_malformed(
     for tags in (cases.NO_TAGS, cases.UNKNOWN):
         content = cases.encode(request, tags)
         most = topics * each
-        assert produce_request.skim(content, 0, len(content), most) == expected(request)
+        assert skim_at(content, 0, len(content), most) == expected(request)
         with pytest.raises(TooManyPartitions):
-            produce_request.skim(content, 0, len(content), most - 1)
+            skim_at(content, 0, len(content), most - 1)
 
 
 @VERSIONS
@@ -349,10 +353,10 @@ def test_a_frame_cut_at_any_byte_is_malformed(version: int, kind: Callable[[byte
         for end in range(len(content)):
             for buffer in (content, content[:end]):  # the rest behind the frame's end, or not there at all
                 with pytest.raises(MalformedFrame):
-                    produce_request.skim(kind(buffer), 0, end)
+                    skim_at(kind(buffer), 0, end)
                 if buffer is not content:
                     with pytest.raises(MalformedFrame):
-                        produce_request.skim(kind(buffer), 0, len(content))
+                        skim_at(kind(buffer), 0, len(content))
                 with pytest.raises(MalformedFrame):
                     produce_request.strip(kind(buffer), 0, end, {(b"clicks", 3)})
 
@@ -482,9 +486,9 @@ def test_a_mutated_frame_gives_a_value_or_malformed_frame(version: int, seed: in
                 except MalformedFrame:
                     _kio_refuses(broken)
                     continue
-                assert read == produce_request._skim_any(broken, 0, len(broken), 10_000)
+                assert read == cases.told(produce_request._skim_any(broken, 0, len(broken), 10_000))
                 # also with something else behind it
-                assert produce_request.skim(broken + content, 0, len(broken)) == read
+                assert skim_at(broken + content, 0, len(broken)) == read
                 assert produce_request.strip(broken, 0, len(broken), set()) in (None, cases.framed(bytes(broken)))
                 _kio_agrees(broken, read)
 
@@ -543,7 +547,7 @@ def test_strip_is_the_request_without_these_partitions_and_nothing_else(
             assert stripped is None
         else:
             assert stripped == cases.framed(cases.encode(left, tags))
-            assert produce_request.skim(stripped, 4, len(stripped)) == expected(left)
+            assert skim_at(stripped, 4, len(stripped)) == expected(left)
 
 
 @given(cases.requests(), st.randoms(use_true_random=False))
@@ -579,7 +583,7 @@ def test_the_same_index_of_another_topic_stays(version: int) -> None:
     clicks, views = (cases.key(topic, version) for topic in request.topics)
     stripped = produce_request.strip(content, 0, len(content), {(clicks, 3)})
     assert stripped is not None
-    left = [partition[:2] for partition in produce_request.skim(stripped, 4, len(stripped))[4]]
+    left = [partition[:2] for partition in skim_at(stripped, 4, len(stripped))[4]]
     assert left == [(clicks, 0), (clicks, 7), (views, 3), (views, 1)]
 
 
