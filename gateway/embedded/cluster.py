@@ -18,6 +18,7 @@ from typing import Any, Self
 from gateway.embedded.errors import EmbeddedError
 from gateway.embedded.jars import HEAP_MB, fetch, java_command
 from gateway.embedded.node_files import (
+    ALONE_DEFAULTS,
     BROKER_DEFAULTS,
     METADATA_LOG,
     format_once,
@@ -292,6 +293,7 @@ class Cluster:
             "share.coordinator.state.topic.replication.factor": copies,
             "share.coordinator.state.topic.min.isr": majority,
             **BROKER_DEFAULTS,
+            **(ALONE_DEFAULTS if self._size == 1 else {}),
             **(sasl_properties(self._users) if self._users else {}),
             **self._overrides,
             **self._per_broker.get(broker.node_id, {}),

@@ -34,6 +34,9 @@ BROKER_DEFAULTS = {
     "controller.quorum.fetch.timeout.ms": "1500",
     "controller.quorum.election.timeout.ms": "750",
 }
+# Where there is no other broker, nobody can take over: one that a busy machine keeps waiting for three seconds would
+# only refuse its clients for a while.
+ALONE_DEFAULTS = {"broker.session.timeout.ms": "9000"}
 
 
 def new_uuid() -> str:
