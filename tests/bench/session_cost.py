@@ -1,0 +1,154 @@
+"""What a request and its answer cost in the session alone, without sockets, by partitions and topics.
+
+    .venv/bin/python -m tests.bench.session_cost                        # a table, in Markdown
+    .venv/bin/python -m tests.bench.session_cost --plot docs/request-cost.svg
+    PURE_PYTHON=1 .venv/bin/python -m tests.bench.session_cost          # as it runs without a C compiler
+
+Microseconds, the best of several batches of 64 requests: what the code needs when nothing disturbs it. Real brokers
+answer in an order of their own (`shuffled`), the null broker in the request's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from gateway.compiled import VARIABLE, form, obey
+
+REQUESTS: Final = 64  # of a batch, each by a producer of its own
+BATCHES: Final = 31
+SETTLING: Final = 3  # batches in which tables grow
+RECORD: Final = b"x" * 40
+SHAPES: Final = ((1, 1), (10, 1), (50, 1), (50, 5), (50, 50), (100, 1))
+GROWTH: Final = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200)  # partitions of one topic, for the plot
+COLUMNS: Final = ("plain", "shuffled", "idempotent", "idempotent, shuffled")
+
+
+class Cost(NamedTuple):
+    """Microseconds of one request: until it may go to the broker, and until its answer may go to the client."""
+
+    request: float
+    answer: float
+
+    @property
+    def whole(self) -> float:
+        return self.request + self.answer
+
+
+def cost(partitions: int, topics: int, *, idempotent: bool, shuffled: bool, batches: int = BATCHES) -> Cost:
+    """The least of `batches`. `partitions`: of the request, evenly over its topics."""
+    from tests.gateway.play import Play, answer, request  # the form is chosen by now
+
+    names = {f"t{number}": list(range(partitions // topics)) for number in range(topics)}
+    chance = random.Random(1)
+    in_answer = [
+        (name, chance.sample(indexes, len(indexes)) if shuffled else indexes)
+        for name, indexes in (chance.sample(list(names.items()), topics) if shuffled else names.items())
+    ]
+    play = Play().named()
+    found = []
+    for batch in range(batches + SETTLING):
+        sent, answered = bytearray(), bytearray()
+        for number in range(REQUESTS):
+            correlation = batch * REQUESTS + number
+            producer = (1000 + number, 0, batch) if idempotent else (-1, -1, -1)
+            sent += request(correlation, names, producer=producer, values=(RECORD,))
+            offset = 100_000 + 1000 * correlation
+            results = {name: {index: (0, offset + index) for index in indexes} for name, indexes in in_answer}
+            answered += answer(correlation, results)
+        request_us = _time(play.session.on_client, sent, play.now)
+        found.append(Cost(request_us, _time(play.session.on_upstream, answered, play.now)))
+        play.session.to_upstream.clear()
+        play.session.to_client.clear()
+    kept = found[SETTLING:]
+    return Cost(min(each.request for each in kept), min(each.answer for each in kept))
+
+
+def _time(handle: Callable[[bytearray, int, int, float], int], data: bytearray, now: float) -> float:
+    began = perf_counter()
+    handled = handle(data, 0, len(data), now)
+    took = perf_counter() - began
+    if handled != len(data):
+        raise RuntimeError(f"{len(data) - handled} bytes were not handled")
+    return took / REQUESTS * 1e6
+
+
+def _row(partitions: int, topics: int) -> list[float]:
+    return [
+        cost(partitions, topics, idempotent=idempotent, shuffled=shuffled).whole
+        for idempotent in (False, True)
+        for shuffled in (False, True)
+    ]
+
+
+def table() -> str:
+    """One row for each of SHAPES."""
+    lines = [f"| Partitions | topics | {' | '.join(COLUMNS)} |", "|" + "---:|" * (2 + len(COLUMNS))]
+    for partitions, topics in SHAPES:
+        cells = " | ".join(f"{each:.1f}" for each in _row(partitions, topics))
+        lines.append(f"| {partitions} | {topics} | {cells} |")
+    return "\n".join(lines)
+
+
+def growth() -> list[list[float]]:
+    """For each of GROWTH: plain and idempotent, in another order as real brokers answer."""
+    return [
+        [cost(partitions, 1, idempotent=idempotent, shuffled=True).whole for idempotent in (False, True)]
+        for partitions in GROWTH
+    ]
+
+
+def plot(path: Path, lines: dict[str, list[float]]) -> None:
+    """How the cost grows with partitions. `lines`: by label, microseconds for each of GROWTH."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from gateway.audit.report import plots
+
+    with mpl.rc_context(plots.STYLE):
+        figure = Figure(figsize=(8, 3.6))
+        axes = figure.subplots()
+        for (label, values), color in zip(lines.items(), (plots.BLUE, plots.ORANGE, plots.SKY, plots.RED), strict=True):
+            axes.plot(GROWTH, values, marker="o", markersize=3, color=color, label=label)
+        axes.set(xlabel="partitions of the request, all of one topic", ylabel="µs", yscale="log")
+        axes.set_yticks([2, 5, 10, 20, 50, 100, 200, 500], labels=["2", "5", "10", "20", "50", "100", "200", "500"])
+        axes.legend(fontsize=7)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+    text = path.read_text("utf-8")
+    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", "utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw how the cost grows, both forms")
+    parser.add_argument("--growth", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)  # as in a worker
+    if options.growth:
+        print(json.dumps(growth()))
+        return 0
+    if options.plot is None:
+        print(f"hot path: {form()}\n\n{table()}")
+        return 0
+    lines: dict[str, list[float]] = {}
+    for label, value in (("compiled", ""), ("as Python", "1")):
+        command = ["env", f"{VARIABLE}={value}", sys.executable, "-m", "tests.bench.session_cost", "--growth"]
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        for kind, column in zip(("plain", "idempotent"), zip(*json.loads(said), strict=True), strict=True):
+            lines[f"{label}, {kind}"] = list(column)
+    plot(options.plot, lines)
+    return 0
+
+
+if __name__ == "__main__":
+    obey()
+    sys.exit(main(sys.argv[1:]))
