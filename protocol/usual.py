@@ -153,7 +153,14 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                 size = _ID
             topic, count, index, a, b, c, d = layouts.flexible_topic(buf, pos, size)
             pos += size + 5
-            if not 1 < count < 0x80:
+            if count >= 0x80:  # two bytes
+                more = buf[pos - 4]
+                if more >= 0x80:
+                    return None
+                count = count & 0x7F | more << 7
+                index, a, b, c, d = layouts.flexible_partition(buf, pos - 3)
+                pos += 1
+            if count < 2 or _LEAST_BATCH * (count - 1) > end - pos:
                 return None
             if several:
                 names.add(topic)
@@ -352,7 +359,14 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
                 size = _ID
             topic, count, index, error, offset, record_errors, message, tags = layouts.flexible_answer(buf, pos, size)
             pos += size + 34
-            if not 1 < count < 0x80:
+            if count >= 0x80:  # two bytes
+                more = buf[pos - 33]
+                if more >= 0x80:
+                    return None
+                count = count & 0x7F | more << 7
+                index, error, offset, record_errors, message, tags = layouts.answered(buf, pos - 32)
+                pos += 1
+            if count < 2 or _LEAST_ANSWER * (count - 2) > end - pos:
                 return None
             first = place
             alone = count == 2 and not several

@@ -26,7 +26,7 @@ cdef class Partitions:
     topics=cython.longlong, several=cython.Py_ssize_t, names=set, spans=list, single=list, numbers=cython.p_longlong,
     place=cython.Py_ssize_t, topic=bytes, count=cython.longlong, first=cython.Py_ssize_t, last=cython.longlong,
     ascends=cython.bint, alone=cython.bint,
-    a=cython.int, b=cython.int, c=cython.int, d=cython.int, tags=cython.int, index=cython.longlong,
+    a=cython.int, b=cython.int, c=cython.int, d=cython.int, more=cython.int, tags=cython.int, index=cython.longlong,
     length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int, sequence=cython.longlong,
     messages=cython.longlong, trailing=cython.longlong,
 )
@@ -50,7 +50,7 @@ cdef bint _twice(object kept, Py_ssize_t first, Py_ssize_t stop) except -1
     pos=cython.Py_ssize_t, size=cython.Py_ssize_t, header_tags=cython.int, topics=cython.int, several=cython.bint,
     spans=list, single=list, numbers=cython.p_longlong, place=cython.Py_ssize_t, first=cython.Py_ssize_t,
     alone=cython.bint, topic=bytes, count=cython.int, index=cython.longlong, error=cython.int, offset=cython.longlong,
-    record_errors=cython.int, message=cython.int, tags=cython.int,
+    record_errors=cython.int, message=cython.int, tags=cython.int, more=cython.int,
 )
 cpdef object answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)
 

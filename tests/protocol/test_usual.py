@@ -148,12 +148,15 @@ def test_a_frame_that_is_nowhere_near_its_buffer_is_none(compiled: ModuleType, p
     [
         {"a": [0]},
         {"a": list(range(100))},
+        {"a": list(range(126))},
+        {"a": list(range(127))},
+        {"a": list(range(128)), "b": [0]},
         {"a": list(range(99, -1, -1))},
         {"a": [3, 1, 2], "b": [1, 2, 3], "c": [0]},
         {f"t{n}": [0] for n in range(100)},
         {"a": [-(2**31), 2**31 - 1]},
     ],
-    ids=["one", "many", "backwards", "mixed", "many topics", "extreme indexes"],
+    ids=["one", "many", "126", "127", "128 and one", "backwards", "mixed", "many topics", "extreme indexes"],
 )
 def test_the_usual_requests_are_read_fast(fast: ModuleType, version: int, topics: dict[str, list[int]]) -> None:
     content = cases.encode(wide(version, topics))
@@ -161,6 +164,19 @@ def test_the_usual_requests_are_read_fast(fast: ModuleType, version: int, topics
     assert read is not None
     assert read == careful_request(content)
     assert all(type(partition) is tuple for partition in read[4])
+
+
+@VERSIONS
+@pytest.mark.parametrize("count", [1, 2, 126, 127, 128, 1000])
+def test_the_usual_answers_are_read_fast(fast: ModuleType, version: int, count: int) -> None:
+    answers = [Answer(index, 0, 5 * index) for index in range(count)]
+    for topics in (["a"], ["a", "b"]):
+        content = cases.encode_answer(
+            Response(version, 7, [AnswerTopic(name, name.encode() * 16, answers) for name in topics])
+        )
+        read = read_answer(fast, bytearray(content), 0, len(content), version)
+        assert read is not None
+        assert read == careful_answer(content, version)
 
 
 @VERSIONS
