@@ -7,7 +7,6 @@ import http.client
 import socket
 import ssl
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +22,7 @@ from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
 from gateway.control.admin import serve
 from gateway.control.admin_tls import AdminTls
+from gateway.embedded import wait_for
 from gateway.roles import Role
 from gateway.supervisor import open_listener
 from gateway.tokens import line_of
@@ -142,7 +142,7 @@ async def test_who_is_refused_before_its_body_is_there_may_go_on(port: Any) -> N
         for name, value in {**JSON, "Content-Length": "16"}.items():
             connection.putheader(name, value)
         connection.endheaders()
-        time.sleep(0.2)
+        wait_for("the refusal", lambda: port.counted)
         connection.send(b'{"value": "5MB"}')
         refused = connection.getresponse()
         assert (refused.status, refused.read() != b"") == (401, True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from base64 import b64decode
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.net.sasl.scram import ScramClient
 
-from protocol import scram
+from protocol import identity, scram
 from protocol.scram import HASHES, Record, Refused, challenge, decoy, knows, make_record, parse_record, record_text
 
 MECHANISMS = pytest.mark.parametrize("mechanism", sorted(HASHES))
@@ -28,6 +30,14 @@ def test_the_exchange_is_the_rfc_s() -> None:
     first = scram.read_first(FIRST)
     assert challenge(first, RECORD, NONCE) == CHALLENGE
     assert scram.verify("sha256", RECORD, first, CHALLENGE, FINAL) == VERDICT
+
+
+@pytest.mark.parametrize("module", [identity, scram])
+def test_no_pattern_has_possessive_repetition(module: ModuleType) -> None:
+    """In Python up to 3.11.4 it fails where it should match, which no other Python's tests would show."""
+    patterns = [value.pattern for value in vars(module).values() if isinstance(value, re.Pattern)]
+    assert patterns
+    assert not [pattern for pattern in patterns if any(each in pattern for each in (b"++", b"*+", b"?+", b"}+"))]
 
 
 @MECHANISMS

@@ -33,6 +33,7 @@ GATE: Final = "produce-gateway.gate"  # in a scope
 CERTIFICATE: Final = "produce-gateway.certificate"  # in a scope: the client's, verified, X.509 in DER; or None
 MAX_FORM: Final = 64 * 2**10
 MAX_CHARS: Final = 4096  # of a token
+REFUSED_S: Final = 1.0  # for the body of a request that is refused: who refuses it waits for no stranger
 FORM_S: Final = 60.0
 CSRF_FIELD: Final = "csrf_token"
 CSRF_HEADER: Final = "x-csrf-token"
@@ -113,7 +114,7 @@ class Gate:
                 if headers.get("content-length", "0") != "0" and refusal.status != 413:
                     # The server closes a connection that is answered before its request is there whole, and the
                     # client's next request on it would fail.
-                    await _read(receive)
+                    await _read(receive, REFUSED_S)
                 await _answer(scope, headers, send, refusal, rule)
                 return
             await app({**scope, KEY: caller, GATE: self}, receive, send)
@@ -335,7 +336,7 @@ async def _check_csrf(wanted: str, headers: Mapping[str, str], receive: Any) -> 
     """In the header, or in a form; what was read of the body is received once more."""
     given = headers.get(CSRF_HEADER, "")
     if not given and headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
-        body = await _read(receive)
+        body = await _read(receive, FORM_S)
         if body is None:
             return receive, Refusal(413, "", f"a form may have {MAX_FORM} bytes, within {FORM_S:g} s")
         given = parse_qs(body.decode("latin-1")).get(CSRF_FIELD, [""])[0]
@@ -346,9 +347,9 @@ async def _check_csrf(wanted: str, headers: Mapping[str, str], receive: Any) -> 
     return receive, Refusal(403, "csrf", f"{detail}: load the page once more")
 
 
-async def _read(receive: Any) -> bytes | None:
+async def _read(receive: Any, within_s: float) -> bytes | None:
     body = b""
-    with trio.move_on_after(FORM_S):
+    with trio.move_on_after(within_s):
         while len(body) <= MAX_FORM:
             message = await receive()
             if message["type"] != "http.request":
