@@ -1,4 +1,4 @@
-"""What the gateway costs, beside nothing in between and beside kafka-proxy (docs/benchmarks.md).
+"""What the gateway costs, beside nothing in between, a bare loop in Python and other proxies (docs/benchmarks.md).
 
 All that is compared runs in one go and takes turns (A, B, C, A, B, C, …); figures are medians over rounds, ratios are
 taken round by round. Figures of different runs, or different machines, don't compare; ratios do, roughly.
@@ -25,18 +25,20 @@ from tests.bench.java_producer import BROKER_CONFIG, create_topic
 from tests.bench.load import SCENARIOS, Scenario, build_rawload, limit_in_force, measure
 from tests.bench.processes import BenchError, free_ports
 from tests.bench.profile_worker import INSTRUMENTS, profile
-from tests.bench.report import as_markdown, as_text
+from tests.bench.report import BOTH, as_markdown, as_text
 from tests.bench.targets import (
     BUSY_THRESHOLDS,
     IDLE_THRESHOLDS,
     MANY_GROUPS,
     ROOT,
     Target,
+    bare_loop,
     cache_dir,
     direct,
     gateway,
+    is_installed,
     kafka_proxy,
-    kafka_proxy_path,
+    kroxylicious,
     make_keystore,
     null_broker,
     tls_address,
@@ -46,7 +48,7 @@ from tests.bench.targets import (
 SCALED = ("gateway-2", "gateway-2-groups", "gateway-tls", "gateway-tls-2")
 VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
 SECURED = ("gateway-tls-both", "kafka-proxy-tls-both")  # TLS with clients and with the broker
-TARGETS = ("direct", "gateway", *VARIANTS, *SCALED, "kafka-proxy", *SECURED)
+TARGETS = ("direct", "gateway", *VARIANTS, *SCALED, "bare-loop", "kafka-proxy", "kroxylicious", *SECURED)
 JAVA = ("java-200B", "java-1000B", "java-consume")
 FEATURED = (features.SCENARIO.name, features.FLEET_SCENARIO.name)
 ROUNDS, JAVA_ROUNDS, QUICK_SHARE = 5, 3, 0.25
@@ -104,9 +106,9 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 def run_all(options: argparse.Namespace) -> dict[str, Any]:
     wanted = options.only or [*(scenario.name for scenario in SCENARIOS), *JAVA, *FEATURED]
     targets = list(options.targets or TARGETS)
-    if kafka_proxy_path() is None and any(name.startswith("kafka-proxy") for name in targets):
-        say("kafka-proxy is not on PATH: left out")
-        targets = [name for name in targets if not name.startswith("kafka-proxy")]
+    for missing in [name for name in targets if not is_installed(name)]:
+        say(f"{missing} is not on PATH: left out")
+        targets.remove(missing)
     facts = machine(ROOT) | {"kafka_proxy_used": any(name.startswith("kafka-proxy") for name in targets)}
     rawload = build_rawload()
     rounds = options.rounds or (JAVA_ROUNDS if options.quick else ROUNDS)
@@ -151,8 +153,7 @@ def run_raw(
 
             turns = [target for target in targets if takes_part(target.name, scenario)]
             results.append(
-                {"name": scenario.name, "title": scenario.title, "per": scenario.per, "bar": scenario.bar,
-                 "tls_bar": scenario.tls_bar,
+                {"name": scenario.name, "title": scenario.title, "per": scenario.per, "bars": dict(scenario.bars),
                  "units": requests, "rounds": take_turns(scenario.title, turns, rounds, take)}
             )  # fmt: skip
     return results
@@ -162,7 +163,7 @@ def takes_part(target: str, scenario: Scenario) -> bool:
     if target in VARIANTS:
         return scenario.limited
     if target in SECURED:
-        return scenario.tls_bar is not None
+        return any(other.endswith(BOTH) for other in scenario.bars)
     return scenario.scaled or target not in SCALED
 
 
@@ -190,7 +191,7 @@ def run_java(
             measure_java(cluster, direct(cluster.bootstrap_servers), scenario, records // 4)  # the broker warms up
 
             results.append(
-                {"name": scenario.name, "title": scenario.title, "per": "record", "bar": None, "units": records,
+                {"name": scenario.name, "title": scenario.title, "per": "record", "units": records,
                  "rounds": take_turns(scenario.title, targets, rounds, take)}
             )  # fmt: skip
         for consuming in CONSUMER_SCENARIOS:
@@ -204,7 +205,7 @@ def run_java(
 
             consume(direct(cluster.bootstrap_servers))  # the broker warms up
             results.append(
-                {"name": consuming.name, "title": consuming.title, "per": "record", "bar": None, "units": count,
+                {"name": consuming.name, "title": consuming.title, "per": "record", "units": count,
                  "rounds": take_turns(consuming.title, targets, rounds, consume)}
             )  # fmt: skip
     return results
@@ -254,7 +255,7 @@ def run_fleet(rawload: Path, rounds: int, share: float, ports: int, run_dir: Pat
 def result_of(scenario: Scenario, requests: int, rounds: list[dict[str, Sample]], reference: str) -> dict[str, Any]:
     """As run_raw has them; ratios are to `reference`."""
     return {
-        "name": scenario.name, "title": scenario.title, "per": scenario.per, "bar": None, "units": requests,
+        "name": scenario.name, "title": scenario.title, "per": scenario.per, "units": requests,
         "reference": reference, "rounds": rounds,
     }  # fmt: skip
 
@@ -287,6 +288,8 @@ def start(
         ),
         "gateway-tls": lambda: idle("gateway-tls", ports + 60, secure=True),
         "gateway-tls-2": lambda: idle("gateway-tls-2", ports + 70, workers=2, secure=True),
+        "bare-loop": lambda: stack.enter_context(bare_loop(upstream, ports + 36, run_dir)),
+        "kroxylicious": lambda: stack.enter_context(kroxylicious(upstream, ports + 110, run_dir)),
         "kafka-proxy": lambda: stack.enter_context(kafka_proxy(upstream, ports + 30, run_dir)),
         "gateway-tls-both": lambda: stack.enter_context(
             gateway("gateway-tls-both", secure_upstream, ports + 90, IDLE_THRESHOLDS, run_dir, secure=True, ca=ca)

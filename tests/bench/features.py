@@ -25,11 +25,11 @@ TOPICS: Final = 10_000
 RULES: Final = 100_000
 PORTS_EACH: Final = 10
 SCENARIO: Final = Scenario(
-    "features", "What each part costs: 215-byte requests, 64 connections", 215, 64, 150_000, "request", None
+    "features", "What each part costs: 215-byte requests, 64 connections", 215, 64, 150_000, "request"
 )
 FLEET_SCENARIO: Final = Scenario(
     "fleet", "A group that two gateways share: 215-byte requests, 16 connections, one real broker", 215, 16, 40_000,
-    "request", None,
+    "request",
 )  # fmt: skip
 # Less than the load offers: the gateway holds it to that by delay.
 NEAR_ITS_LIMIT: Final = {"total.bytes.in.per.sec.threshold": "5MB", "on_exceed": "delay"}

@@ -1,4 +1,5 @@
-# What is compared: nothing in between, the gateway, the gateway with a limit in force, and kafka-proxy where installed.
+# What is compared: nothing in between, the gateway in its forms, the least that a relay in Python does, and the peers
+# that are installed.
 #
 # Each is started once per run and stands idle while another is measured. A target is an address to send to, and the
 # process whose tree's CPU counts.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from confluent_kafka.admin import AdminClient
 
 from tests.bench.processes import BenchError, running, wait_for_port
 
@@ -163,8 +165,21 @@ def make_keystore(path: Path) -> Path:
     return path
 
 
-def kafka_proxy_path() -> str | None:
-    return shutil.which("kafka-proxy")
+# The commands of peers: they take part where these are on PATH.
+PEERS = {"kafka-proxy": "kafka-proxy", "kroxylicious": "kroxylicious-start.sh"}
+
+
+def is_installed(target: str) -> bool:
+    """Whether a target is ours, or a peer whose command is on PATH."""
+    return all(shutil.which(command) for peer, command in PEERS.items() if target.startswith(peer))
+
+
+@contextmanager
+def bare_loop(upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
+    log, address = run_dir / "bare-loop.log", f"{HOST}:{port}"
+    with running([sys.executable, "-m", "tests.bench.bare_loop", address, upstream], log, cwd=ROOT) as process:
+        wait_for_port(process, port, log)
+        yield Target("bare-loop", address, address, process.pid)
 
 
 @contextmanager
@@ -174,13 +189,10 @@ def kafka_proxy(
     """grepplabs' kafka-proxy with its defaults, on loopback. The one broker's address is mapped to one listener. `ca`:
     with TLS on both sides; the broker's certificate.
     """
-    path = kafka_proxy_path()
-    if path is None:
-        raise BenchError("kafka-proxy is not on PATH")
     log, address = run_dir / f"{name}.log", f"{HOST}:{port}"
     command = [
-        path, "server", "--bootstrap-server-mapping", f"{upstream},{address}", "--default-listener-ip", HOST,
-        "--http-listen-address", f"{HOST}:{port + 1}",
+        PEERS["kafka-proxy"], "server", "--bootstrap-server-mapping", f"{upstream},{address}",
+        "--default-listener-ip", HOST, "--http-listen-address", f"{HOST}:{port + 1}",
     ]  # fmt: skip
     if ca is not None:
         keystore = str(make_keystore(run_dir / f"{name}.pem"))
@@ -189,6 +201,29 @@ def kafka_proxy(
     with running(command, log) as process:
         wait_for_port(process, port, log)
         yield Target(name, address, address, process.pid, secure=ca is not None)
+
+
+@contextmanager
+def kroxylicious(upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
+    """Kroxylicious without filters: it decodes no Produce request. It takes ports `port` to `port` + 1 + NODE_ID."""
+    log, config = run_dir / "kroxylicious.log", run_dir / "kroxylicious.yaml"
+    listener = {
+        "bootstrapAddress": f"{HOST}:{port}",
+        "advertisedBrokerAddressPattern": HOST,
+        "nodeIdRanges": [{"name": "all", "start": 0, "end": NODE_ID}],
+    }
+    cluster = {
+        "name": "bench",
+        "targetCluster": {"bootstrapServers": upstream},
+        "gateways": [{"name": "plain", "portIdentifiesNode": listener}],
+    }
+    config.write_text(yaml.safe_dump({"virtualClusters": [cluster]}))
+    with running([PEERS["kroxylicious"], "--config", str(config)], log) as process:
+        bootstrap, node_port = f"{HOST}:{port}", port + 1 + NODE_ID
+        wait_for_port(process, node_port, log)
+        # A broker's port relays once an answer to Metadata has told of that broker.
+        AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=30)
+        yield Target("kroxylicious", bootstrap, f"{HOST}:{node_port}", process.pid)
 
 
 def cache_dir() -> Path:

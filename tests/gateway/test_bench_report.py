@@ -37,7 +37,7 @@ def test_each_pair_that_was_measured_has_a_line() -> None:
         {"gateway": sample((0.9,), 0.5), "gateway-2": sample((0.5, 0.4), 0.5, 0.8)},
         {"gateway": sample((0.9,), 0.5), "gateway-2": sample((0.5, 0.4), 0.5, 0.8)},
     ]
-    scenario = {"name": "wide-64", "title": "wide", "per": "request", "bar": None, "units": 1000, "rounds": rounds}
+    scenario = {"name": "wide-64", "title": "wide", "per": "request", "units": 1000, "rounds": rounds}
     facts = ("time", "revision", "cpu", "memory_gib", "kernel", "python")
     machine = dict.fromkeys(facts, "?") | {"cores": 2, "load_before": 0.0, "load_after": 0.0}
     text = as_text({"machine": machine, "scenarios": [scenario]})

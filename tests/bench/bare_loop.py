@@ -1,0 +1,113 @@
+"""The least that a relay in Python can cost: one epoll and `recv`/`send`, which knows nothing of Kafka.
+
+    .venv/bin/python -m tests.bench.bare_loop 127.0.0.1:19092 127.0.0.1:9092
+
+It counts nothing, limits nothing and holds no bounds on memory: a benchmark's yardstick, not a proxy for use.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+READ_BYTES: Final = 256 * 1024  # as the gateway reads
+MAX_EVENTS: Final = 256
+
+
+def address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+class Relay:
+    """Connections of clients, each with one to `upstream`. Where a peer doesn't take all, its other side is not read
+    until it has.
+    """
+
+    def __init__(self, listen: tuple[str, int], upstream: tuple[str, int]) -> None:
+        self._upstream = upstream
+        self._listener = socket.create_server(listen, backlog=1024)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._sides: dict[int, tuple[socket.socket, socket.socket]] = {}  # by number: itself, and its peer
+        self._unsent: dict[int, memoryview] = {}  # by the number of whom it is for
+        self._room = memoryview(bytearray(READ_BYTES))
+
+    def run(self) -> None:
+        """For ever."""
+        listening, poll, sides, room = self._listener.fileno(), self._epoll.poll, self._sides, self._room
+        while True:
+            for fd, mask in poll(-1, MAX_EVENTS):
+                if fd == listening:
+                    self._accept()
+                    continue
+                pair = sides.get(fd)
+                if pair is None:
+                    continue  # closed by an earlier event
+                source, peer = pair
+                try:
+                    if mask & select.EPOLLOUT:
+                        self._flush(source, peer)
+                    if not mask & ~select.EPOLLOUT:
+                        continue
+                    size = source.recv_into(room)
+                    if size == 0:
+                        self._close(source, peer)
+                        continue
+                    try:
+                        sent = peer.send(room[:size])
+                    except BlockingIOError:
+                        sent = 0
+                    if sent < size:
+                        self._unsent[peer.fileno()] = memoryview(bytes(room[sent:size]))
+                        self._watch(source, peer)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    self._close(source, peer)
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        upstream = socket.create_connection(self._upstream)
+        for one, other in ((client, upstream), (upstream, client)):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            one.setblocking(False)
+            self._sides[one.fileno()] = (one, other)
+            self._epoll.register(one.fileno(), select.EPOLLIN)
+
+    def _flush(self, side: socket.socket, peer: socket.socket) -> None:
+        rest = self._unsent[side.fileno()]
+        rest = rest[side.send(rest) :]
+        if rest:
+            self._unsent[side.fileno()] = rest
+        else:
+            del self._unsent[side.fileno()]
+            self._watch(side, peer)
+
+    def _watch(self, *pair: socket.socket) -> None:
+        for one, other in (pair, pair[::-1]):
+            readable = 0 if other.fileno() in self._unsent else select.EPOLLIN
+            writable = select.EPOLLOUT if one.fileno() in self._unsent else 0
+            self._epoll.modify(one.fileno(), readable | writable)
+
+    def _close(self, *pair: socket.socket) -> None:
+        for side in pair:
+            self._sides.pop(side.fileno(), None)
+            self._unsent.pop(side.fileno(), None)
+            self._epoll.unregister(side.fileno())
+            side.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    Relay(address(arguments[0]), address(arguments[1])).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
