@@ -42,7 +42,7 @@ $(READY): pyproject.toml constraints.txt
 
 # The hot path in C, beside its sources: setup.py says so where it can't be, and Python runs instead.
 $(NATIVE): $(READY) setup.py protocol/layouts.pxd $(TYPED) $(TYPED:_compiled.pxd=.py)
-	@$(BIN)/python setup.py build_ext --inplace >$(VENV)/native.log 2>&1
+	@$(BIN)/python setup.py build_ext --inplace --force >$(VENV)/native.log 2>&1
 	@$(BIN)/python -m gateway version
 	@touch $@
 

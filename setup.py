@@ -4,7 +4,7 @@
 # They are optional: without a C compiler, or with PURE_PYTHON=1, the package is built without them, and the modules run
 # as the Python that they are.
 #
-#     python setup.py build_ext --inplace        what `make env` does, beside the sources
+#     python setup.py build_ext --inplace --force        what `make env` does, beside the sources
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-MODULES = ("protocol/usual", "policies/duplicates", "gateway/data/sums")
+MODULES = ("protocol/usual", "policies/duplicates", "gateway/data/sums", "gateway/data/passing")
 DIRECTIVES = {
     "annotation_typing": False,  # types are in the .pxd files; annotations are for mypy
     "language_level": 3,
@@ -41,7 +41,10 @@ def extensions() -> list[Extension]:
         print(f"the hot path is not compiled, it runs as Python: {why}", file=sys.stderr)
         return []
     found = [Extension(f"{module.replace('/', '.')}_compiled", [f"{module}.py"]) for module in MODULES]
-    return list(cythonize(found, build_dir="build/cython", compiler_directives=DIRECTIVES, quiet=True))
+    everything = "--force" in sys.argv  # Cython doesn't see that a .pxd file of functions has changed
+    return list(
+        cythonize(found, build_dir="build/cython", compiler_directives=DIRECTIVES, quiet=True, force=everything)
+    )
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": Optional})

@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-MODULES: Final = ("protocol.usual", "policies.duplicates", "gateway.data.sums")
+MODULES: Final = ("protocol.usual", "policies.duplicates", "gateway.data.sums", "gateway.data.passing")
 SUFFIX: Final = "_compiled"
 VARIABLE: Final = "PURE_PYTHON"
 

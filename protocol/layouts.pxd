@@ -37,6 +37,19 @@ cdef inline bytes text(Bytes data, Py_ssize_t size):
     return PyBytes_FromStringAndSize(<const char *>data, size)
 
 
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+cdef inline (long long, int, int, long long) request_head(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 12)
+    return int32(data), int16(data + 4), int16(data + 6), int32(data + 8)
+
+
+cdef inline (long long, long long) answer_start(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 8)
+    return int32(data), int32(data + 4)
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,11 @@ _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
 
 LONGEST: Final = 126  # bytes of a string whose compact length is one byte
 
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+request_head: _Unpack = struct.Struct(">ihhi").unpack_from  # size, api key, api version, correlation id
+answer_start: _Unpack = struct.Struct(">ii").unpack_from  # size, correlation id
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 version_and_client: _Unpack = struct.Struct(">2xh4xh").unpack_from

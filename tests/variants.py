@@ -19,7 +19,8 @@ PURE, COMPILED = "pure", "compiled"
 USERS: Final = {
     "protocol.usual": (("protocol.produce_request", "usual"), ("protocol.produce_response", "usual")),
     "policies.duplicates": (("gateway.data.world", "Acknowledged"),),
-    "gateway.data.sums": (("gateway.data.requests", "sums"), ("gateway.data.accounts", "sums")),
+    "gateway.data.sums": (("gateway.data.accounts", "sums"),),
+    "gateway.data.passing": (("gateway.data.requests", "passing"), ("gateway.data.answers", "passing")),
 }
 
 

@@ -140,21 +140,6 @@ class Accounts:
         delay_ms: int,
     ) -> None:
         """The broker has answered, in an order of its own. `parts` and `answered` are as skimmed."""
-        if len(parts) == 1 and len(answered) == 1 and not delay_ms:
-            topic, index, size, messages, pid, producer_epoch, sequence, trailing = parts[0]
-            answered_topic, answered_index, code, offset = answered[0]
-            if not code and not trailing and answered_index == index and answered_topic == topic:
-                name = topic if version < api.PRODUCE_TOPIC_IDS else self._topics.name(topic, version)
-                if pid < 0 or not self._acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
-                    counts = self._rows.get(name) or self._accepted_row(name)
-                    counts[0] += size
-                    counts[1] += messages
-                    counts[2] += 1
-                    if self.rejected.asks:
-                        self.count_repeats(counts, parts[0], name)
-                else:
-                    self._count_duplicate(parts[0], name, charged, _Tally(self))
-                return
         tally = _Tally(self)
         if len(parts) > 1 and not self.rejected.asks:
             several: Any = parts  # Partitions, as there is more than one
@@ -217,8 +202,8 @@ class Accounts:
         elif pid >= 0 and self._acknowledged.seen(pid, producer_epoch, name, index, sequence, offset):
             self._count_duplicate(part, name, charged, tally)
         else:
-            if name not in self._vouched:
-                self._vouch(name)
+            if name not in self._rows:
+                self._accepted_row(name)  # passing.py counts the next ones there
             tally.add(part, name, "accepted", "", delay_ms)
 
     def _count_duplicate(self, part: Partition, name: bytes, charged: Charged, tally: _Tally) -> None:

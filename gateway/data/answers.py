@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.data import fetches
+from gateway.data import passing as python_passing
 from gateway.data.ends import UpstreamError
 from protocol import produce_response, rewrite
 from protocol.framing import ANSWER_HEAD
@@ -14,6 +15,7 @@ from protocol.pending import ADMIN, CAP, FETCH, LOCAL, PASS, PRODUCE, REWRITE, S
 from protocol.stream import EndpointHider
 
 if TYPE_CHECKING:
+    from gateway.data import passing
     from gateway.data.admin_requests import AdminRequests
     from gateway.data.authentication import Authentication
     from gateway.data.fetches import Fetches
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from gateway.data.hold import Hold
     from gateway.data.in_flight import InFlight
     from gateway.data.lookup import Lookup
+else:
+    try:
+        from gateway.data import passing_compiled as passing  # the same, where a compiler was; for bytearrays only
+    except ImportError:
+        from gateway.data import passing
 
 
 class Answers:
@@ -29,6 +36,7 @@ class Answers:
     __slots__ = (
         "_admin",
         "_authentication",
+        "_counted",
         "_fetches",
         "_gate",
         "_hold",
@@ -55,6 +63,8 @@ class Answers:
         self._lookup = lookup
         self._fetches = fetches
         self._admin = admin
+        name, rows, seen = gate.topics.name, gate.client.rows, gate.world.acknowledged.seen
+        self._counted = in_flight.entries, rows, seen, name, gate.world.ledger.latencies, gate.client.node_id
         self._left = 0  # bytes of the answer in progress that are still to come
         self._walker: EndpointHider | None = None  # walks that answer
 
@@ -75,9 +85,21 @@ class Answers:
         if gate.epoch != gate.world.ledger.epoch:
             gate.renew()
         entries, out = in_flight.entries, in_flight.out
+        repeats = gate.accounts.count_repeats if gate.accounts.rejected.asks else None
+        usual = passing if isinstance(buf, bytearray) else python_passing  # a large frame is in mapped memory
         run = pos
         try:
             while pos < end:
+                if not self._left:
+                    start = pos
+                    pos = usual.answers(buf, pos, end, now, repeats, self._counted)
+                    if pos > start:
+                        if entries and entries[0][1] == LOCAL:
+                            self._emit(buf, run, pos)
+                            run = pos
+                            in_flight.release()
+                        if pos == end:
+                            break
                 if self._left:
                     pos = self._stream(buf, pos, end, now)
                     if self._left:

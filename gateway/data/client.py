@@ -39,10 +39,11 @@ class Client:
         limited: each of its Produce requests has to be judged: quotas on time hold for it, quotas that only count, or
             resource groups look at its principal.
         quota: of its Produce requests where it is not `limited`; None: there is none.
+        timed: quotas on time hold for it: `spend` has to be told.
     """
 
     __slots__ = ("client_id", "exempt", "group", "limited", "lines", "lines_version", "listener", "names", "node_id",
-                 "observed", "principal", "quota", "rows", "software", "world")  # fmt: skip
+                 "observed", "principal", "quota", "rows", "software", "timed", "world")  # fmt: skip
 
     def __init__(self, world: World, node_id: int, listener: str = DEFAULT_LISTENER) -> None:
         self.world = world
@@ -58,18 +59,13 @@ class Client:
         self.lines = NONE
         self.lines_version = -1
         self.group: GroupSide | None = None
-        self.limited = False
+        self.limited = self.timed = False
         self.quota: Lines | None = None
 
     @property
     def addresses(self) -> Addresses:
         """Of brokers, as it is told."""
         return self.world.cluster.addresses.get(self.listener, {})
-
-    @property
-    def timed(self) -> bool:
-        """Quotas on time hold for it: `spend` has to be told."""
-        return bool(self.lines.request)
 
     @property
     def software_name(self) -> str:
@@ -108,8 +104,9 @@ class Client:
         self.group = None if self.exempt else groups.publish_by_principal(self.principal, now)
         self.rows.clear()  # they say the group
         has_quota = bool(self.lines.produce)
+        self.timed = bool(self.lines.request)
         self.limited = bool(
-            self.lines.request
+            self.timed
             or self.group is not None
             or (self.exempt and groups.exists)
             or (has_quota and "quota" in self.observed)

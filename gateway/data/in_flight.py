@@ -40,11 +40,12 @@ class InFlight(Pending):
         """Reading may go on where it had stopped."""
         return not self.is_waiting and len(self.entries) < MAX_PENDING // 2
 
-    def keep(self, parts: Parts) -> None:
-        """These wait for their answer."""
+    def keep(self, parts: Parts) -> bool:
+        """These wait for their answer. True: nothing more may be read before one."""
         if len(parts) > FEW_PARTITIONS:
             self._account.charge(len(parts) * PARTITION_BYTES)
             self.is_waiting = self.is_waiting or self._account.is_short
+        return self.is_waiting
 
     def forget(self, parts: Parts) -> None:
         """These wait no longer."""

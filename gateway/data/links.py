@@ -250,7 +250,8 @@ class Link:
                 return
             inbound.buf, inbound.end = buf, end
             inbound.keep(pos, frame_bytes, proven=not session.authentication.is_owed)
-        self._give_back(large)
+        if large is not None:
+            self._give_back(large)
 
     def _give_back(self, large: Large | None) -> None:
         if large is not None:

@@ -40,12 +40,15 @@ class Outbound:
             return large
         sent = 0
         try:
-            sent = sock.send(parts[0]) if len(parts) == 1 else sock.sendmsg(parts[:MAX_IOV])
+            if len(parts) == 1:
+                sent = sock.send(parts[0])
+                if sent == len(parts[0]):
+                    parts.clear()
+                    return large
+            else:
+                sent = sock.sendmsg(parts[:MAX_IOV])
         except BlockingIOError:
             pass
-        if len(parts) == 1 and sent == len(parts[0]):
-            parts.clear()
-            return large
         rest = []
         for part in parts:
             size = len(part)

@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.channel import API_REQUESTS
 from gateway.data import fetches
+from gateway.data import passing as python_passing
 from gateway.data.admin_requests import concerns_control
 from gateway.data.authentication import MAX_UNAUTHENTICATED
 from gateway.data.ends import Unauthenticated
-from gateway.data.enforcement import with_checksums
 from gateway.data.in_flight import MAX_PENDING
 from gateway.data.steps import ANSWER, FORWARD, FORWARDED, HOLD, SKIP, SKIPPED, ProduceRequest, Request, Step
 from protocol import api, produce_request, rewrite
 from protocol.framing import MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head, largest, unspoken
 from protocol.identity import software
-from protocol.pending import CAP, FETCH, PASS, PRODUCE, REWRITE, STREAM, Entry
-from protocol.produce_request import gathered
+from protocol.pending import CAP, FETCH, PASS, REWRITE, STREAM, Entry
 from protocol.stream import has_endpoints
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gateway.data import sums
+    from gateway.data import passing
     from gateway.data.admin_requests import AdminRequests
     from gateway.data.authentication import Authentication
     from gateway.data.enforcement import Enforcement
@@ -36,16 +33,12 @@ if TYPE_CHECKING:
     from gateway.data.gate import Gate
     from gateway.data.hold import Hold
     from gateway.data.in_flight import InFlight
-    from policies.limits.meter import Meter
-    from policies.quotas.lines import Lines
-    from policies.thresholds.topic_meter import TopicMeter
 else:
     try:
-        from gateway.data import sums_compiled as sums  # the same, where a compiler was
+        from gateway.data import passing_compiled as passing  # the same, where a compiler was; for bytearrays only
     except ImportError:
-        from gateway.data import sums
+        from gateway.data import passing
 
-_BY_ID = api.PRODUCE_TOPIC_IDS
 _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
 
 
@@ -61,6 +54,7 @@ class Requests:
     __slots__ = (
         "_admin",
         "_authentication",
+        "_charged",
         "_client",
         "_demand",
         "_enforcement",
@@ -92,6 +86,8 @@ class Requests:
         self._fetches = fetches
         self._admin = admin
         self._has_skipped = False  # a request that will never be answered: nothing behind it may be
+        topics = gate.topics
+        self._charged = in_flight.entries, topics.by_name, topics.by_id, gate.broker.total, in_flight.keep
         self.to_upstream: list[Any] = []
 
     @property
@@ -124,15 +120,27 @@ class Requests:
         )
         quota = client.quota
         max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
-        by_name, by_id, total, fence = gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.fence
-        accounts = gate.accounts
-        asks = accounts.rejected.asks
+        fence, rejected = gate.fence, gate.accounts.rejected
         mask, arrived = world.ledger.latencies.mask, hold.arrived or now
+        usual = passing if isinstance(buf, bytearray) else python_passing  # a large frame is in mapped memory
         read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
         run = pos
         handled = 0
         try:
             while end - pos >= 12:
+                if not (special or muted or fence.entries):
+                    awaits = gate.accounts.awaits if rejected.asks else None
+                    pos, passed = usual.requests(
+                        buf, pos, end, now, arrived, mask, client.client_id, quota, awaits, max_bytes, most,
+                        self._charged,
+                    )  # fmt: skip
+                    if passed:
+                        gate.denied_since = 0.0
+                        handled += passed
+                        if in_flight.is_waiting:
+                            break
+                        if end - pos < 12:
+                            continue
                 size, key, version, correlation = read_head(buf, pos)
                 stop = pos + 4 + size
                 if not MIN_REQUEST <= size <= max_bytes or not 0 <= key <= MAX_API_KEY:
@@ -150,36 +158,6 @@ class Requests:
                         client.identify(client_id)
                         client.find_lines(now)
                         special, quota = special or client.limited, client.quota
-                    # The fast way: topics that are known here and within their limits.
-                    if acks and not fence.entries and not special:
-                        meters = by_id if version >= _BY_ID else by_name
-                        passes = False
-                        if len(parts) == 1:
-                            part = parts[0]
-                            meter = meters.get(part[0])
-                            if (
-                                meter is not None
-                                and meter.uncounted < meter.free_to
-                                and (quota is None or quota.passes(part[2], now))
-                            ):
-                                meter.uncounted += part[2]
-                                meter.messages += part[3]
-                                total.uncounted += part[2]
-                                passes = True
-                        elif _take_all(parts, meters, total, quota, now):
-                            in_flight.keep(parts)
-                            passes = True
-                        if passes:
-                            if asks and accounts.awaits(parts, version):
-                                parts = gathered(with_checksums(buf, pos + 4, stop, list(parts)))
-                            stamp = None if correlation & mask else (arrived, now)
-                            entries.append((correlation, PRODUCE, version, parts, None, 0, quota, stamp))
-                            gate.denied_since = 0.0
-                            handled += 1
-                            pos = stop
-                            if in_flight.is_waiting:
-                                break
-                            continue
                     request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, list(parts))
                     step = self._enforcement.handle(request, now)
                     if step.delays:  # requests behind a delayed one stay parked and undecided
@@ -205,7 +183,8 @@ class Requests:
             else:
                 check_request_head(buf, pos, end, max_bytes)
         finally:
-            self._cut(buf, run, pos)
+            if pos > run:
+                self.to_upstream.append(memoryview(buf)[run:pos])
             if handled:
                 world.ledger.count("requests", handled)
         return pos
@@ -327,22 +306,3 @@ class Requests:
                 pos = stop
         except MalformedFrame:
             return  # never forwarded, and no Produce request: nothing to account for
-
-
-def _take_all(parts: Any, meters: Mapping[bytes, TopicMeter], total: Meter, quota: Lines | None, now: float) -> bool:
-    """Charge the meters of a request of several partitions, or of none, and its client's quota; False: nothing, since
-    some topic has to be looked at, or the quota asked.
-    """
-    charges = []
-    for topic, size, messages in sums.by_topic(parts) if parts else ():
-        meter = meters.get(topic)
-        if meter is None or meter.uncounted >= meter.free_to:
-            return False
-        charges.append((meter, size, messages))
-    if quota is not None and not quota.passes(sum([size for _, size, _ in charges]), now):
-        return False
-    for meter, size, messages in charges:
-        meter.uncounted += size
-        meter.messages += messages
-        total.uncounted += size
-    return True

@@ -40,8 +40,8 @@ class Topics:
 
     def renew(self) -> None:
         """Meters may have gone: look them up again."""
-        self.by_name = {}
-        self.by_id = {}
+        self.by_name.clear()
+        self.by_id.clear()
 
     def name(self, topic: bytes, version: int) -> bytes:
         """The topic's name, given its name or id in the request."""

@@ -1,0 +1,181 @@
+# The usual Produce requests and answers of one connection, by the run: requests whose topics are known here and within
+# their limits, and answers that say that their only partition is in the log. They decide what the gateway costs.
+#
+# Whatever else there is to a request or an answer, these stop before it, and whoever called looks at it step by step
+# (requests.py, answers.py). So they refuse nothing, know no error and make no answer.
+#
+# This file is compiled where a C compiler is: passing_compiled.pxd says what its variables are in C, setup.py how it is
+# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other. Compiled, it
+# takes only bytearrays; who has another buffer asks the Python.
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from gateway.data import sums
+from protocol import layouts, usual
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from gateway.data.latencies import Meter as Latencies
+    from gateway.data.ledger import Counts
+    from policies.limits.meter import Meter
+    from policies.quotas.lines import Lines
+    from policies.thresholds.topic_meter import TopicMeter
+    from protocol.pending import Entry
+    from protocol.produce_request import Partition, Parts
+    from protocol.wire import Buffer
+
+    # What requests that pass are noted in: the answers that are owed; the meters of the topics that were looked up, by
+    # name and by id, and that of their broker; InFlight.keep.
+    Charged = tuple[deque[Entry], dict[bytes, TopicMeter], dict[bytes, TopicMeter], Meter, Callable[[Parts], bool]]
+    # What answers are noted in: the answers that are owed; the rows of accepted bytes, by topic; Acknowledged.seen;
+    # Topics.name; and where those that are measured are, with the broker's node id.
+    Counted = tuple[
+        deque[Entry], dict[bytes, Counts], Callable[[int, int, bytes, int, int, int], bool],
+        Callable[[bytes, int], bytes], Latencies, int,
+    ]  # fmt: skip
+
+# Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
+_PRODUCE = 3  # protocol.pending.PRODUCE
+_TOPIC_IDS = 13  # protocol.api.PRODUCE_TOPIC_IDS
+_MIN_REQUEST = 8  # protocol.framing.MIN_REQUEST
+_MAX_PENDING = 1000  # gateway.data.in_flight.MAX_PENDING
+
+
+def requests(
+    buf: Buffer,
+    pos: int,
+    end: int,
+    now: float,
+    arrived: float,
+    mask: int,
+    client_id: bytes | None,
+    quota: Lines | None,
+    awaits: Callable[[Parts, int], bool] | None,
+    max_bytes: int,
+    most: int,
+    charged: Charged,
+) -> tuple[int, int]:
+    """Charge and note the requests from `pos` on that pass as they are; the position of the first other one, and the
+    number of these.
+
+    `arrived`: since when they are here. `mask`: see Latencies. `client_id`, `quota`: of the connection; the caller
+    looks at a request under another client id, and at those whose checksums are asked for (`awaits`, see Accounts;
+    None: none is). `max_bytes`, `most`: the bytes and the partitions that a request may have.
+    """
+    entries, by_name, by_id, total, keep = charged
+    passed = 0
+    try:
+        while end - pos > 12:
+            length, key, version, correlation = layouts.request_head(buf, pos)
+            stop = pos + 4 + length
+            if key or not _MIN_REQUEST <= length <= max_bytes or stop > end or len(entries) >= _MAX_PENDING:
+                break
+            skimmed = usual.request(buf, pos + 4, stop, most)
+            if skimmed is None:
+                break
+            _, acks, named, _, parts = skimmed
+            if not acks or named != client_id:
+                break
+            if awaits is not None and awaits(parts, version):
+                break
+            meters = by_name if version < _TOPIC_IDS else by_id
+            is_full = False
+            if len(parts) == 1:
+                part = parts[0]
+                meter = meters.get(part[0])
+                if meter is None or meter.uncounted >= meter.free_to:
+                    break
+                if quota is not None and not quota.passes(part[2], now):
+                    break
+                meter.uncounted += part[2]
+                meter.messages += part[3]
+                total.uncounted += part[2]
+            elif _take_all(parts, meters, total, quota, now):
+                is_full = keep(parts)
+            else:
+                break
+            stamp = None if correlation & mask else (arrived, now)
+            entries.append((correlation, _PRODUCE, version, parts, None, 0, quota, stamp))
+            passed += 1
+            pos = stop
+            if is_full:
+                break
+    except (struct.error, IndexError):
+        pass  # not whole: the careful readers say what it is
+    return pos, passed
+
+
+def _take_all(parts: Any, meters: dict[bytes, TopicMeter], total: Meter, quota: Lines | None, now: float) -> bool:
+    # Charge the meters of a request of several partitions, and its client's quota; False: nothing, since some topic has
+    # to be looked at, or the quota asked.
+    if not len(parts):
+        return False
+    size = 0
+    charges = []
+    for topic, bytes_, messages in sums.by_topic(parts):
+        meter = meters.get(topic)
+        if meter is None or meter.uncounted >= meter.free_to:
+            return False
+        charges.append((meter, bytes_, messages))
+        size += bytes_
+    if quota is not None and not quota.passes(size, now):
+        return False
+    for meter, bytes_, messages in charges:
+        meter.uncounted += bytes_
+        meter.messages += messages
+    total.uncounted += size
+    return True
+
+
+def answers(
+    buf: Buffer,
+    pos: int,
+    end: int,
+    now: float,
+    repeats: Callable[[Counts, Partition, bytes], None] | None,
+    counted: Counted,
+) -> int:
+    """Count the answers from `pos` on that need nothing but that; the position of the first other one, or of the one
+    before which the gateway's own answer is due. `repeats`: Accounts.count_repeats, where it has to be asked.
+    """
+    entries, rows, seen, name_of, latencies, node_id = counted
+    try:
+        while end - pos > 8 and entries:
+            length, correlation = layouts.answer_start(buf, pos)
+            stop = pos + 4 + length
+            entry = entries[0]
+            if stop > end or length < 4 or entry[0] != correlation or entry[1] != _PRODUCE:
+                break
+            _, _, version, parts, rejected, throttle_ms, _, stamp = entry
+            if rejected or throttle_ms or len(parts) != 1:
+                break
+            answered = usual.answer(buf, pos + 4, stop, version)
+            if answered is None or len(answered) != 1:
+                break
+            topic, index, size, messages, pid, epoch, sequence, trailing = parts[0]
+            answered_topic, answered_index, code, offset = answered[0]
+            if code or trailing or answered_index != index or answered_topic != topic:
+                break
+            name = topic if version < _TOPIC_IDS else name_of(topic, version)
+            counts = rows.get(name)
+            if counts is None or (pid >= 0 and seen(pid, epoch, name, index, sequence, offset)):
+                break  # one that was seen is seen again where it is looked at
+            counts[0] += size
+            counts[1] += messages
+            counts[2] += 1
+            if repeats is not None:
+                repeats(counts, parts[0], name)
+            if stamp is not None:
+                latencies.answer(stamp, node_id, now)
+            entries.popleft()
+            pos = stop
+            if entries and entries[0][1] != _PRODUCE:
+                break
+    except (struct.error, IndexError):
+        pass
+    return pos

@@ -1,0 +1,29 @@
+# What the names in passing.py are in C, where it is compiled (setup.py). `layouts`, `usual` and `sums` are in C as well
+# then.
+
+cimport cython
+
+from gateway.data cimport sums_compiled as sums
+from protocol cimport layouts
+from protocol cimport usual_compiled as usual
+
+cdef int _PRODUCE, _TOPIC_IDS, _MIN_REQUEST, _MAX_PENDING
+
+@cython.locals(
+    by_name=dict, by_id=dict, meters=dict, passed=cython.Py_ssize_t,
+    length=cython.longlong, key=cython.int, version=cython.int, correlation=cython.longlong, stop=cython.Py_ssize_t,
+    skimmed=tuple, acks=cython.int, part=tuple, is_full=cython.bint,
+)
+cpdef tuple requests(
+    bytearray buf, Py_ssize_t pos, Py_ssize_t end, object now, object arrived, long long mask, object client_id,
+    object quota, object awaits, long long max_bytes, Py_ssize_t most, tuple charged
+)
+
+@cython.locals(size=cython.longlong, charges=list, topic=bytes, bytes_=object, messages=object)
+cdef bint _take_all(object parts, dict meters, object total, object quota, object now) except -1
+
+@cython.locals(
+    rows=dict, length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t, entry=tuple,
+    version=cython.int, topic=bytes, answered_topic=bytes, name=bytes, counts=list,
+)
+cpdef Py_ssize_t answers(bytearray buf, Py_ssize_t pos, Py_ssize_t end, object now, object repeats, tuple counted) except -1
