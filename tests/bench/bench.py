@@ -21,7 +21,15 @@ from typing import Any
 from gateway.embedded import Cluster, EmbeddedError
 from tests.bench import features
 from tests.bench.cpu import machine
-from tests.bench.java_producer import BROKER_CONFIG, create_topic
+from tests.bench.java_consumer import CONSUMER_SCENARIOS, ConsumerScenario, measure_consumer, store_records
+from tests.bench.java_producer import (
+    BROKER_CONFIG,
+    JAVA_SCENARIOS,
+    TOPIC_CONFIG,
+    JavaScenario,
+    create_topic,
+    measure_java,
+)
 from tests.bench.load import SCENARIOS, Scenario, build_rawload, limit_in_force, measure
 from tests.bench.processes import BenchError, free_ports
 from tests.bench.profile_worker import INSTRUMENTS, profile
@@ -49,7 +57,8 @@ SCALED = ("gateway-2", "gateway-2-groups", "gateway-tls", "gateway-tls-2")
 VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
 SECURED = ("gateway-tls-both", "kafka-proxy-tls-both")  # TLS with clients and with the broker
 TARGETS = ("direct", "gateway", *VARIANTS, *SCALED, "bare-loop", "kafka-proxy", "kroxylicious", *SECURED)
-JAVA = ("java-200B", "java-1000B", "java-consume")
+JAVA_RUNS: tuple[JavaScenario | ConsumerScenario, ...] = (*JAVA_SCENARIOS, *CONSUMER_SCENARIOS)
+JAVA = tuple(scenario.name for scenario in JAVA_RUNS)
 FEATURED = (features.SCENARIO.name, features.FLEET_SCENARIO.name)
 ROUNDS, JAVA_ROUNDS, QUICK_SHARE = 5, 3, 0.25
 PROFILE_FACTOR = 5  # of requests: a sampler on the kernel's tick gets some 250 samples a second
@@ -170,55 +179,59 @@ def takes_part(target: str, scenario: Scenario) -> bool:
 def run_java(
     wanted: Sequence[str], names: Sequence[str], rounds: int, share: float, ports: int, run_dir: Path
 ) -> list[dict[str, Any]]:
-    """Kafka's ProducerPerformance against a real broker."""
-    from tests.bench.java_consumer import CONSUMER_SCENARIOS, measure_consumer, store_records
-    from tests.bench.java_producer import JAVA_SCENARIOS, JavaScenario, measure_java
-
+    """Kafka's own performance tools against real clusters, of one broker and of three."""
     results = []
-    ports = free_ports(ports, 50)
-    with ExitStack() as stack:
-        cluster = real_broker(stack, ports + 40)
-        names = [name for name in names if name not in (*VARIANTS, *SCALED, *SECURED)]
-        targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir)
-        for scenario in JAVA_SCENARIOS:
-            if scenario.name not in wanted:
-                continue
-            records = int(scenario.records * share)
-
-            def take(target: Target, scenario: JavaScenario = scenario, records: int = records) -> Sample:
-                return measure_java(cluster, target, scenario, records)
-
-            measure_java(cluster, direct(cluster.bootstrap_servers), scenario, records // 4)  # the broker warms up
-
-            results.append(
-                {"name": scenario.name, "title": scenario.title, "per": "record", "units": records,
-                 "rounds": take_turns(scenario.title, targets, rounds, take)}
-            )  # fmt: skip
-        for consuming in CONSUMER_SCENARIOS:
-            if consuming.name not in wanted:
-                continue
-            count = int(consuming.records * share)
-            store_records(cluster, count)
-
-            def consume(target: Target, count: int = count) -> Sample:
-                return measure_consumer(cluster, target, count)
-
-            consume(direct(cluster.bootstrap_servers))  # the broker warms up
-            results.append(
-                {"name": consuming.name, "title": consuming.title, "per": "record", "units": count,
-                 "rounds": take_turns(consuming.title, targets, rounds, consume)}
-            )  # fmt: skip
+    names = [name for name in names if name not in (*VARIANTS, *SCALED, *SECURED, "bare-loop")]
+    asked = [scenario for scenario in JAVA_RUNS if scenario.name in wanted]
+    for brokers in sorted({scenario.brokers for scenario in asked}):
+        ports = free_ports(ports, 140)
+        with ExitStack() as stack:
+            cluster = real_cluster(stack, ports + 120, brokers)
+            targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir)
+            for scenario in asked:
+                if scenario.brokers == brokers:
+                    records = int(scenario.records * share)
+                    if isinstance(scenario, JavaScenario):
+                        results.append(run_producer(cluster, targets, scenario, rounds, records))
+                    else:
+                        results.append(run_consumer(cluster, targets, scenario, rounds, records))
     return results
 
 
-def real_broker(stack: ExitStack, port: int) -> Cluster:
-    """One broker with the topic `load`, until the stack is left."""
+def run_producer(
+    cluster: Cluster, targets: Sequence[Target], scenario: JavaScenario, rounds: int, records: int
+) -> dict[str, Any]:
+    # The brokers warm up, and what comes directly is known.
+    straight = measure_java(cluster, direct(cluster.bootstrap_servers), scenario, records)["requests_per_s"]
+    per_s = straight / 2 if scenario.at_half else None
+
+    def produce(target: Target) -> Sample:
+        return measure_java(cluster, target, scenario, records, per_s)
+
+    done = take_turns(scenario.title, targets, rounds, produce)
+    return {"name": scenario.name, "title": scenario.title, "per": "record", "units": records, "rounds": done}
+
+
+def run_consumer(
+    cluster: Cluster, targets: Sequence[Target], scenario: ConsumerScenario, rounds: int, records: int
+) -> dict[str, Any]:
+    store_records(cluster, scenario, records)
+
+    def consume(target: Target) -> Sample:
+        return measure_consumer(cluster, target, scenario, records)
+
+    consume(direct(cluster.bootstrap_servers))  # the brokers warm up
+    done = take_turns(scenario.title, targets, rounds, consume)
+    return {"name": scenario.name, "title": scenario.title, "per": "record", "units": records, "rounds": done}
+
+
+def real_cluster(stack: ExitStack, port: int, brokers: int = 1) -> Cluster:
+    """Until the stack is left."""
     try:
-        cluster = Cluster(brokers=1, overrides=BROKER_CONFIG, port=port).open()
+        cluster = Cluster(brokers=brokers, overrides=BROKER_CONFIG, port=port).open()
     except EmbeddedError as error:
         raise BenchError(f"no real broker: {error}") from error
     stack.callback(cluster.stop)
-    create_topic(cluster)
     return cluster
 
 
@@ -243,7 +256,8 @@ def run_fleet(rawload: Path, rounds: int, share: float, ports: int, run_dir: Pat
     scenario, requests = features.FLEET_SCENARIO, int(features.FLEET_SCENARIO.requests * share)
     with ExitStack() as stack:
         ports = free_ports(ports, 50)
-        cluster = real_broker(stack, ports + 40)
+        cluster = real_cluster(stack, ports + 40)
+        create_topic(cluster, "load", 4, TOPIC_CONFIG)
         targets = features.start_fleet(stack, cluster.bootstrap_servers, ports, run_dir)
         done = take_turns(
             scenario.title, targets, rounds,

@@ -1,4 +1,4 @@
-# Kafka's own ConsumerPerformance against a real broker: what a Java consumer with its defaults reads.
+# Kafka's own ConsumerPerformance against real brokers: what a Java consumer with its defaults reads.
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import admin
-
 from gateway.embedded import Cluster, EmbeddedError
+from tests.bench.java_producer import CLUSTERS, RECORD_BYTES, brokers_cpu, create_topic, said
 from tests.bench.load import cpu_figures, snapshot, spent
 from tests.bench.processes import BenchError
 from tests.bench.targets import Target
 
-TOPIC = "stored"
-PARTITIONS = 4
-RECORD_BYTES = 1_000
 RATE = "fetch.nMsg.sec"
 
 
@@ -24,46 +20,54 @@ RATE = "fetch.nMsg.sec"
 class ConsumerScenario:
     name: str
     title: str
+    brokers: int
+    partitions: int
     records: int
 
 
-CONSUMER_SCENARIOS = (
-    ConsumerScenario("java-consume", "ConsumerPerformance, 1,000-byte records, one real broker", 400_000),
+CONSUMER_SCENARIOS = tuple(
+    ConsumerScenario(
+        f"consume-{brokers}x{partitions}",
+        f"ConsumerPerformance, 1,000-byte records, {said(brokers, partitions)}",
+        brokers,
+        partitions,
+        800_000,
+    )
+    for brokers, partitions in CLUSTERS
 )
 
 
-def store_records(cluster: Cluster, records: int) -> None:
+def store_records(cluster: Cluster, scenario: ConsumerScenario, records: int) -> None:
     """What is consumed, once for all targets: it is read from the page cache."""
-    client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    client.create_topics([admin.NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])[TOPIC].result(30)
+    topic = f"stored-{scenario.partitions}"
+    create_topic(cluster, topic, scenario.partitions)
     cluster.run_java(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", TOPIC, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
+        *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
         *("--throughput", "-1", "--bootstrap-server", cluster.bootstrap_servers),
     )
 
 
-def measure_consumer(cluster: Cluster, target: Target, records: int) -> dict[str, Any]:
+def measure_consumer(cluster: Cluster, target: Target, scenario: ConsumerScenario, records: int) -> dict[str, Any]:
     """One run of ConsumerPerformance: all records from the start. It tells no latencies."""
-    before = snapshot(target.pid), snapshot(cluster.broker(1).pid)
+    before = snapshot(target.pid), brokers_cpu(cluster)
     try:
-        said = cluster.run_java(
+        printed = cluster.run_java(
             "org.apache.kafka.tools.ConsumerPerformance",
-            *("--topic", TOPIC, "--num-records", str(records), "--bootstrap-server", target.bootstrap),
-            *("--timeout", "60000"),
+            *("--topic", f"stored-{scenario.partitions}", "--num-records", str(records)),
+            *("--bootstrap-server", target.bootstrap, "--timeout", "60000"),
         )
     except EmbeddedError as error:
         raise BenchError(f"ConsumerPerformance on {target.name}: {error}") from error
-    after = snapshot(target.pid), snapshot(cluster.broker(1).pid)
-    rows = [row for row in csv.DictReader(io.StringIO(said), skipinitialspace=True) if row.get(RATE)]
+    used, brokers_used = spent(before[0], snapshot(target.pid)), spent(before[1], brokers_cpu(cluster))
+    rows = [row for row in csv.DictReader(io.StringIO(printed), skipinitialspace=True) if row.get(RATE)]
     if not rows:
-        raise BenchError(f"ConsumerPerformance on {target.name} printed no figures: {said[-500:]}")
+        raise BenchError(f"ConsumerPerformance on {target.name} printed no figures: {printed[-500:]}")
     read, rate = int(rows[-1]["data.consumed.in.nMsg"]), float(rows[-1][RATE])
     sample: dict[str, Any] = {
         "requests": read, "bytes": read * RECORD_BYTES, "requests_per_s": rate, "seconds": read / rate,
-        "failed": max(0, records - read),
-        "broker_cpu_s": sum(spent(before[1], after[1]).values()),
+        "failed": max(0, records - read), "broker_cpu_s": sum(brokers_used.values()),
     }  # fmt: skip
     if target.pid is not None:
-        sample |= cpu_figures(spent(before[0], after[0]), read, read * RECORD_BYTES)
+        sample |= cpu_figures(used, read, read * RECORD_BYTES)
     return sample

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 REFERENCE = "kafka-proxy"
+DIRECT = "direct"
 BOTH = "-tls-both"  # of the names of targets with TLS on both sides, which are compared with each other
 PAIRS = (("gateway", "gateway-2"), ("gateway-tls", "gateway-tls-2"))  # one worker, and two
 WORKER = "gateway.data"  # what a worker's command line has in it
@@ -30,7 +31,7 @@ def reference_of(target: str) -> str:
 
 
 def ratios(rounds: Sequence[Round], target: str, key: str, by: str | None = None) -> list[float]:
-    """The target's CPU by that of `by` or of its usual reference, one per round that has both."""
+    """That figure of the target by that of `by` or of its usual reference, one per round that has both."""
     by = by or reference_of(target)
     both = (samples for samples in rounds if key in samples.get(target, {}) and key in samples.get(by, {}))
     return [float(samples[target][key] / samples[by][key]) for samples in both if samples[by][key]]
@@ -67,7 +68,13 @@ def _table(scenario: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     speed, cpu, _ = _UNITS[scenario["per"]]
     rounds, by = scenario["rounds"], scenario.get("reference")
     head = ["", speed, cpu, f"of {by or REFERENCE}'s", "p50 ms", "p99 ms"]
-    return head, [_row(rounds, target, scenario["per"], by or reference_of(target)) for target in rounds[0]]
+    rows = [_row(rounds, target, scenario["per"], by or reference_of(target)) for target in rounds[0]]
+    if scenario["per"] == "record":  # of real clients, for whom nothing but this counts
+        head.insert(2, f"of {DIRECT}'s")
+        for row in rows:
+            found = ratios(rounds, row[0], "requests_per_s", DIRECT)
+            row.insert(2, "1" if row[0] == DIRECT else _ratio_text(found))
+    return head, rows
 
 
 def _notes(scenario: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from tests.bench.processes import BenchError, running, wait_for_port
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 NODE_ID = 1  # of the null broker and of a one-broker embedded cluster
+MOST_BROKERS = 3
 
 # Thresholds nobody reaches: they are looked up for every request and reject none.
 IDLE_THRESHOLDS = {
@@ -186,31 +187,32 @@ def bare_loop(upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
 def kafka_proxy(
     upstream: str, port: int, run_dir: Path, name: str = "kafka-proxy", ca: Path | None = None
 ) -> Iterator[Target]:
-    """grepplabs' kafka-proxy with its defaults, on loopback. The one broker's address is mapped to one listener. `ca`:
-    with TLS on both sides; the broker's certificate.
+    """grepplabs' kafka-proxy with its defaults, on loopback. Each broker's address is mapped to a listener, from `port`
+    on; `port` + 9 is its own. `ca`: with TLS on both sides; the brokers' certificate.
     """
-    log, address = run_dir / f"{name}.log", f"{HOST}:{port}"
-    command = [
-        PEERS["kafka-proxy"], "server", "--bootstrap-server-mapping", f"{upstream},{address}",
-        "--default-listener-ip", HOST, "--http-listen-address", f"{HOST}:{port + 1}",
-    ]  # fmt: skip
+    log, brokers = run_dir / f"{name}.log", upstream.split(",")
+    addresses = [f"{HOST}:{port + place}" for place in range(len(brokers))]
+    command = [PEERS["kafka-proxy"], "server", "--default-listener-ip", HOST]
+    command += ["--http-listen-address", f"{HOST}:{port + 9}"]
+    for broker, address in zip(brokers, addresses, strict=True):
+        command += ["--bootstrap-server-mapping", f"{broker},{address}"]
     if ca is not None:
         keystore = str(make_keystore(run_dir / f"{name}.pem"))
         command += ["--tls-enable", "--tls-ca-chain-cert-file", str(ca), "--proxy-listener-tls-enable"]
         command += ["--proxy-listener-cert-file", keystore, "--proxy-listener-key-file", keystore]
     with running(command, log) as process:
         wait_for_port(process, port, log)
-        yield Target(name, address, address, process.pid, secure=ca is not None)
+        yield Target(name, ",".join(addresses), addresses[0], process.pid, secure=ca is not None)
 
 
 @contextmanager
 def kroxylicious(upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
-    """Kroxylicious without filters: it decodes no Produce request. It takes ports `port` to `port` + 1 + NODE_ID."""
+    """Kroxylicious without filters: it decodes no Produce request. It takes ports `port` to `port` + 4."""
     log, config = run_dir / "kroxylicious.log", run_dir / "kroxylicious.yaml"
     listener = {
         "bootstrapAddress": f"{HOST}:{port}",
         "advertisedBrokerAddressPattern": HOST,
-        "nodeIdRanges": [{"name": "all", "start": 0, "end": NODE_ID}],
+        "nodeIdRanges": [{"name": "all", "start": 0, "end": MOST_BROKERS}],
     }
     cluster = {
         "name": "bench",
