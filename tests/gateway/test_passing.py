@@ -1,0 +1,149 @@
+# Usual requests and answers, taken by the run, against a session that looks at each step by step: the same bytes go on,
+# and the same is counted and charged. Compiled and not.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.data import in_flight
+from protocol import api, framing, pending
+from tests.gateway.play import Play, answer, other_answer, other_request, request
+from tests.variants import COMPILED, PURE, module, running
+
+TOPICS: tuple[dict[str, list[int]], ...] = (
+    {"clicks": [0]}, {"clicks": [1]}, {"views": [0]}, {"clicks": [0, 2]}, {"clicks": [0], "views": [1, 0]},
+)  # fmt: skip
+CAREFUL = SimpleNamespace(requests=lambda buf, pos, *_: (pos, 0), answers=lambda buf, pos, *_: pos)
+
+said = st.fixed_dictionaries(
+    {
+        "topics": st.sampled_from(TOPICS),
+        "version": st.sampled_from([3, 8, 9, 9, 9, 11]),
+        "acks": st.sampled_from([-1, -1, 1, 0]),
+        "producer": st.sampled_from([(-1, -1, -1), (-1, -1, -1), (7, 0, 0), (7, 0, 1), (8, 0, 0)]),
+        "client_id": st.sampled_from(["app", "app", "app", "another", None]),
+        "trailing": st.sampled_from([b"", b"", b"", b"more"]),
+        "values": st.sampled_from([(b"payload",), (b"a", b"bc")]),
+    }
+)
+# A request and what the broker says to it: an error code and offset, and whether in another order.
+exchanges = st.one_of(
+    st.tuples(said, st.sampled_from([0, 0, 0, 6]), st.integers(0, 2), st.booleans()), st.just("heartbeat")
+)
+
+
+@pytest.fixture(scope="module", params=[PURE, COMPILED])
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    module("gateway.data.passing", request.param)
+    with running(request.param):
+        yield request.param
+
+
+def broker_says(entry: pending.Entry, code: int = 0, offset: int = 0, turned: bool = False) -> bytes:
+    """To what it was sent of a request: some of its partitions may not have come so far."""
+    if entry[1] == pending.PASS:
+        return other_answer(entry[0])
+    correlation, _, version, parts, *_ = entry
+    topics: dict[str, dict[int, tuple[int, int]]] = {}
+    for topic, index, *_ in sorted(parts, reverse=turned):
+        topics.setdefault(topic.decode(), {})[index] = (code, offset)
+    return answer(correlation, topics, version=version)
+
+
+def told(play: Play, batches: list[list[Any]], step: int) -> list[Any]:
+    """What goes on and what is counted, batch by batch of exchanges; the broker answers what it gets."""
+    found: list[Any] = []
+    correlation = 0
+    for batch in batches:
+        sent, says = b"", {}
+        for exchange in batch:
+            correlation += 1
+            if exchange == "heartbeat":
+                sent += other_request(correlation)
+            else:
+                asked, *says[correlation] = exchange
+                sent += request(correlation, **asked)
+        found.append(play.client(sent, step))
+        owed = [entry for entry in play.session.in_flight.entries if entry[1] != pending.LOCAL]
+        found.append(play.broker(b"".join(broker_says(entry, *says.get(entry[0], ())) for entry in owed), step))
+        meters = play.engine.broker(1)
+        found.append({name: (each.uncounted, each.messages) for name, each in meters.topics.items()})
+        found.append((meters.total.uncounted, meters.throttled.uncounted, len(play.session.in_flight.entries)))
+        if len(found) % 8 == 0:  # an interval is over: rows and meters are looked up again
+            found.append(play.rows())
+    return [*found, play.rows(), play.session.account.used]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(exchanges, min_size=1, max_size=8), min_size=1, max_size=6), st.sampled_from([0, 0, 1, 50]),
+       st.booleans())  # fmt: skip
+def test_the_same_goes_on_and_is_counted_as_where_each_is_looked_at(
+    variant: str, batches: list[list[Any]], step: int, is_over: bool
+) -> None:
+    def begin() -> Play:
+        play = Play(total=100.0, topics={"views": 1e9}).named()
+        return play.overload() if is_over else play
+
+    usual = told(begin(), batches, step)
+    with pytest.MonkeyPatch.context() as patch:
+        for user in ("requests", "answers"):
+            for name in ("passing", "python_passing"):
+                patch.setattr(f"gateway.data.{user}.{name}", CAREFUL)
+        careful = told(begin(), batches, step)
+    assert usual == careful
+
+
+def run(passing: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
+    gate, flight = play.session.gate, play.session.in_flight
+    charged = (flight.entries, gate.topics.by_name, gate.topics.by_id, gate.broker.total, flight.keep)
+    buf, client = bytearray(data), play.session.client.client_id
+    found: tuple[int, int] = passing.requests(
+        buf, 0, end, play.now, play.now, 0, client, None, None, 10**6, 10**4, charged
+    )
+    return found
+
+
+def test_a_run_ends_before_the_first_that_is_not_whole(variant: str) -> None:
+    passing = module("gateway.data.passing", variant)
+    play = Play().named()
+    play.client(request(1))
+    play.broker(answer(1))
+    play.client(request(2))  # its topic is known from here on
+    play.broker(answer(2))
+    one, two = request(3), request(4)
+    for end in range(len(one + two) + 1):
+        passed = (end >= len(one)) + (end >= len(one + two))
+        assert run(passing, play, one + two, end) == (passed and (len(one) if passed == 1 else len(one + two)), passed)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        other_request(4), request(4, acks=0), request(4, client_id="another"), request(4, {"unknown": [0]}),
+        request(4)[:4] + b"\0\0\0\x02" + request(4)[8:], b"\x7f\xff\xff\xff" + request(4)[4:],
+        b"\xff\xff\xff\xff" + request(4)[4:],
+    ],
+)  # fmt: skip
+def test_a_run_ends_before_another_kind(variant: str, other: bytes) -> None:
+    passing = module("gateway.data.passing", variant)
+    play = Play().named()
+    for correlation in (1, 2):
+        play.client(request(correlation))
+        play.broker(answer(correlation))
+    one = request(3)
+    data = one + other + request(5)
+    assert run(passing, play, data, len(data)) == (len(one), 1)
+
+
+def test_its_numbers_are_those_of_their_owners() -> None:
+    passing: Any = module("gateway.data.passing", PURE)
+    assert passing._PRODUCE == pending.PRODUCE
+    assert passing._TOPIC_IDS == api.PRODUCE_TOPIC_IDS
+    assert passing._MIN_REQUEST == framing.MIN_REQUEST
+    assert passing._MAX_PENDING == in_flight.MAX_PENDING
