@@ -40,6 +40,7 @@ class Scenario:
     per: str  # "request" (microseconds) or "GB" (seconds; 10^9 bytes)
     bars: Mapping[str, float] = field(default_factory=dict)
     idempotent: bool = False
+    flags: tuple[str, ...] = ()  # further ones of the load
     limited: bool = False  # also measured with a limit in force on another topic
     scaled: bool = False  # also measured with two workers, and over TLS
     partitions: int = 1  # of each request
@@ -71,6 +72,14 @@ SCENARIOS = (
     Scenario(
         "wide-idempotent-64", "6,000-byte requests of 50 partitions of idempotent producers, 64 connections", 6_000, 64,
         40_000, "request", WIDE, idempotent=True, partitions=50,
+    ),
+    Scenario(
+        "wide-transactional-64", "6,000-byte requests of 50 partitions in transactions, 64 connections", 6_000, 64,
+        40_000, "request", WIDE, idempotent=True, flags=("-txn", "orders"), partitions=50,
+    ),
+    Scenario(
+        "wide-gzip-64", "6,000-byte requests of 50 partitions, compressed by gzip, 64 connections", 6_000, 64, 40_000,
+        "request", WIDE, idempotent=True, flags=("-gzip",), partitions=50,
     ),
     Scenario(
         "100KB", "100,000-byte requests, 4 connections", 100_000, 4, 25_000, "GB", LARGE | {"kafka-proxy": 0.7},
@@ -144,6 +153,7 @@ def measure(rawload: Path, target: Target, scenario: Scenario, requests: int, br
         flags += ["-rate", str(scenario.rate)]
     if scenario.idempotent:
         flags += ["-pid", str(next(_producer_ids))]
+    flags += scenario.flags
     with tool(rawload, target, *flags) as process:
         read_line(process, target)
         before = snapshot(target.pid), snapshot(broker), snapshot(process.pid)

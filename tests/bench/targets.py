@@ -53,6 +53,12 @@ MANY_GROUPS = {
     }
 }
 
+# All policies at once, none of which is reached.
+EVERYTHING = MANY_GROUPS | {
+    "client_quotas": [{"client_id": "<default>", "producer_byte_rate": "100GB"}],
+    "storage": {"min.available.bytes": "1GB", "throttle.factor.fallback": 1.0, "check_interval": "PT1H"},
+}
+
 
 @dataclass(frozen=True)
 class Target:

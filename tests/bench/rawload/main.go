@@ -50,6 +50,8 @@ func main() {
 	version := flag.Int("v", 9, "Produce version, 3 to 13")
 	topic := flag.String("topic", "load", "topic")
 	producer := flag.Int64("pid", -1, "first producer `id` of idempotent producers, one per connection; -1: none")
+	txn := flag.String("txn", "", "transactional `id`, with -pid: as in a transaction")
+	compress := flag.Bool("gzip", false, "records compressed by gzip")
 	count := flag.Int64("n", 0, "exact number of requests (0: by time)")
 	lasting := flag.Duration("t", 5*time.Second, "how long, when there is no -n")
 	warm := flag.Duration("warm", 0, "how long to warm up before")
@@ -73,7 +75,7 @@ func main() {
 		secure: *secure,
 		shape: shape{
 			version: int16(*version), topic: *topic, partitions: *partitions, records: *records, bytes: *size,
-			acks: 1, producerID: *producer,
+			acks: 1, producerID: *producer, txn: *txn, gzip: *compress,
 		},
 	}
 	fatal(l.connect())

@@ -5,6 +5,8 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -32,6 +34,9 @@ const (
 	batchProducerID  = 43
 	batchBaseSeq     = 53
 	batchRecordCount = 57
+
+	codecGzip              = 1 // attributes of a record batch
+	attributeTransactional = 1 << 4
 
 	errorUnsupportedVersion = 35
 )
@@ -177,7 +182,9 @@ type shape struct {
 	records    int // per batch
 	bytes      int // of the whole frame, its size prefix included
 	acks       int16
-	producerID int64 // -1: not idempotent
+	producerID int64  // -1: not idempotent
+	txn        string // transactional id; "": in no transaction
+	gzip       bool
 }
 
 // request is a Produce frame built once; only its correlation id, and for an idempotent producer its sequences, change.
@@ -214,7 +221,11 @@ func (s shape) build() (*request, error) {
 func (s shape) with(value int, client string) *request {
 	w := &writer{flexible: s.version >= flexibleProduce}
 	w.requestHeader(keyProduce, s.version, client)
-	w.null() // transactional id
+	if s.txn != "" {
+		w.str(s.txn)
+	} else {
+		w.null()
+	}
 	w.i16(s.acks)
 	w.i32(30_000)
 	w.size(1)
@@ -224,7 +235,7 @@ func (s shape) with(value int, client string) *request {
 		w.str(s.topic)
 	}
 	w.size(s.partitions)
-	batch := recordBatch(s.records, value, s.producerID)
+	batch := s.recordBatch(value)
 	r := &request{length: len(batch)}
 	for i := 0; i < s.partitions; i++ {
 		w.i32(int32(i))
@@ -239,11 +250,17 @@ func (s shape) with(value int, client string) *request {
 	return r
 }
 
-func recordBatch(records, value int, producerID int64) []byte {
+func (s shape) recordBatch(value int) []byte {
 	w := &writer{}
-	epoch, sequence := int16(-1), int32(-1)
-	if producerID >= 0 {
+	epoch, sequence, attributes := int16(-1), int32(-1), int16(0)
+	if s.producerID >= 0 {
 		epoch, sequence = 0, 0
+	}
+	if s.txn != "" {
+		attributes |= attributeTransactional
+	}
+	if s.gzip {
+		attributes |= codecGzip
 	}
 	now := time.Now().UnixMilli()
 	w.i64(0)  // base offset
@@ -251,17 +268,22 @@ func recordBatch(records, value int, producerID int64) []byte {
 	w.i32(-1) // partition leader epoch
 	w.i8(2)   // magic
 	w.i32(0)  // CRC, below
-	w.i16(0)  // attributes
-	w.i32(int32(records - 1))
+	w.i16(attributes)
+	w.i32(int32(s.records - 1))
 	w.i64(now)
 	w.i64(now)
-	w.i64(producerID)
+	w.i64(s.producerID)
 	w.i16(epoch)
 	w.i32(sequence)
-	w.i32(int32(records))
-	for i := 0; i < records; i++ {
-		w.b = append(w.b, record(i, value)...)
+	w.i32(int32(s.records))
+	var records []byte
+	for i := 0; i < s.records; i++ {
+		records = append(records, record(i, value)...)
 	}
+	if s.gzip {
+		records = gzipped(records)
+	}
+	w.b = append(w.b, records...)
 	binary.BigEndian.PutUint32(w.b[8:], uint32(len(w.b)-12))
 	seal(w.b)
 	return w.b
@@ -273,10 +295,18 @@ func record(index, value int) []byte {
 	body = binary.AppendVarint(body, -1) // no key
 	body = binary.AppendVarint(body, int64(value))
 	for i := 0; i < value; i++ {
-		body = append(body, byte('a'+i%26))
+		body = append(body, byte('a'+i*i/7%26)) // no pattern that compresses to nothing
 	}
 	body = append(body, 0) // no headers
 	return append(binary.AppendVarint(nil, int64(len(body))), body...)
+}
+
+func gzipped(records []byte) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	z.Write(records)
+	z.Close()
+	return b.Bytes()
 }
 
 func seal(batch []byte) {
