@@ -31,6 +31,7 @@ from tests.bench.java_producer import (
     measure_java,
 )
 from tests.bench.load import SCENARIOS, Scenario, build_rawload, limit_in_force, measure
+from tests.bench.plot import draw
 from tests.bench.processes import BenchError, free_ports
 from tests.bench.profile_worker import INSTRUMENTS, profile
 from tests.bench.report import BOTH, as_markdown, as_text
@@ -83,6 +84,8 @@ def main(arguments: Sequence[str]) -> int:
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    if options.plot is not None:
+        draw(run, options.plot)
     if options.json is not None:
         options.json.write_text(json.dumps(run, indent=1) + "\n")
     print(as_markdown(run) if options.markdown else as_text(run))
@@ -99,6 +102,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--read", type=Path, metavar="FILE", help="measure nothing: print what --json wrote")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the CPU of each by kafka-proxy's")
     parser.add_argument("--profile", choices=INSTRUMENTS, help="where a worker's time goes, in the first of --only")
     parser.add_argument("--ports", type=int, default=PORTS, help=f"first of about 150 ports to use ({PORTS})")
     return parser.parse_args(arguments)

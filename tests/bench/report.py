@@ -22,6 +22,9 @@ _UNITS = {
 }
 
 
+COST = {per: key for per, (_, _, key) in _UNITS.items()}  # the figure of a sample that says it
+
+
 def _over(rounds: Sequence[Round], target: str, key: str) -> list[float]:
     return [float(samples[target][key]) for samples in rounds if key in samples.get(target, {})]
 

@@ -112,6 +112,7 @@ def plot(path: Path, lines: dict[str, list[float]]) -> None:
     from matplotlib.figure import Figure
 
     from gateway.audit.report import plots
+    from tests.bench.plot import save
 
     with mpl.rc_context(plots.STYLE):
         figure = Figure(figsize=(8, 3.6))
@@ -121,9 +122,7 @@ def plot(path: Path, lines: dict[str, list[float]]) -> None:
         axes.set(xlabel="partitions of the request, all of one topic", ylabel="µs", yscale="log")
         axes.set_yticks([2, 5, 10, 20, 50, 100, 200, 500], labels=["2", "5", "10", "20", "50", "100", "200", "500"])
         axes.legend(fontsize=7)
-        figure.savefig(path, format="svg", metadata={"Date": None})
-    text = path.read_text("utf-8")
-    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", "utf-8")
+        save(figure, path)
 
 
 def main(arguments: Sequence[str]) -> int:
