@@ -153,7 +153,8 @@ class Answers:
                     in_flight.release()
                 pos = stop
         finally:  # answers before a broken one are the client's
-            self._emit(buf, run, pos)
+            if pos > run:
+                out.append(memoryview(buf)[run:pos])
         return pos
 
     def _emit(self, buf: bytearray, start: int, stop: int) -> None:

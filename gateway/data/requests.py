@@ -123,7 +123,6 @@ class Requests:
         fence, rejected = gate.fence, gate.accounts.rejected
         mask, arrived = world.ledger.latencies.mask, hold.arrived or now
         usual = passing if isinstance(buf, bytearray) else python_passing  # a large frame is in mapped memory
-        read_head, skim = REQUEST_HEAD.unpack_from, produce_request.skim
         run = pos
         handled = 0
         try:
@@ -141,7 +140,7 @@ class Requests:
                             break
                         if end - pos < 12:
                             continue
-                size, key, version, correlation = read_head(buf, pos)
+                size, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
                 stop = pos + 4 + size
                 if not MIN_REQUEST <= size <= max_bytes or not 0 <= key <= MAX_API_KEY:
                     check_request_head(buf, pos, end, max_bytes)
@@ -153,7 +152,7 @@ class Requests:
                         break
                     if not _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
                         raise unspoken(key, version)
-                    _, acks, client_id, _, parts = skim(buf, pos + 4, stop, most)
+                    _, acks, client_id, _, parts = produce_request.skim(buf, pos + 4, stop, most)
                     if client_id != client.client_id:
                         client.identify(client_id)
                         client.find_lines(now)
@@ -181,7 +180,8 @@ class Requests:
                 if in_flight.is_waiting:
                     break
             else:
-                check_request_head(buf, pos, end, max_bytes)
+                if pos < end:
+                    check_request_head(buf, pos, end, max_bytes)
         finally:
             if pos > run:
                 self.to_upstream.append(memoryview(buf)[run:pos])
