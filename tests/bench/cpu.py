@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ def _stat(pid: int) -> tuple[int, float] | None:
 def tree_cpu(root: int) -> dict[int, float]:
     """CPU seconds so far of `root` and each of its living descendants, by process id."""
     return {pid: cpu for pid, (_, cpu) in _tree(root).items()}
+
+
+def process_cpu(pid: int) -> float:
+    """CPU seconds so far of all threads of a process, by clock_getcpuclockid(3): its steps are ns, not 10 ms."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def tree_memory(root: int) -> int:

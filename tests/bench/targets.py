@@ -83,15 +83,21 @@ def tls_address(address: str) -> str:
 
 @contextmanager
 def null_broker(
-    rawload: Path, port: int, run_dir: Path, keystore: Path | None = None, more_topics: Sequence[str] = ()
+    rawload: Path,
+    port: int,
+    run_dir: Path,
+    keystore: Path | None = None,
+    more_topics: Sequence[str] = (),
+    partitions: int = 1,
 ) -> Iterator[tuple[str, int]]:
-    """Address and process id of a broker that keeps nothing. With a keystore it listens at `tls_address` as well."""
+    """Address and process id of a broker that keeps nothing. With a keystore it listens at `tls_address` as well.
+    `partitions`: of each topic.
+    """
     log = run_dir / f"null-broker-{port}.log"
     address = f"{HOST}:{port}"
     secure = ["-null-tls", tls_address(address), "-pem", str(keystore)] if keystore is not None else []
-    with running(
-        [str(rawload), "-null", address, "-topics", ",".join(("load", "busy", *more_topics)), *secure], log
-    ) as process:
+    topics = ["-topics", ",".join(("load", "busy", *more_topics)), "-p", str(partitions)]
+    with running([str(rawload), "-null", address, *topics, *secure], log) as process:
         wait_for_port(process, port, log)
         yield address, process.pid
 
