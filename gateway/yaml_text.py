@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,19 @@ class YamlError(Exception):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # where it is there
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._tags: dict[tuple[str, tuple[bool, bool]], str] = {}
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+        """The same, of each text once: most are keys, which come again with each entry of a list."""
+        if kind is not yaml.ScalarNode:
+            return str(super().resolve(kind, value, implicit))
+        tag = self._tags.get((value, implicit))
+        if tag is None:
+            tag = self._tags[value, implicit] = super().resolve(kind, value, implicit)
+        return tag
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -92,10 +106,15 @@ class Lines:
     """
 
     def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _root(self) -> yaml.Node | None:
+        """Only where somebody asks: mostly nothing is wrong."""
         try:
-            self._root: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+            return yaml.compose(self._text, Loader=_Loader)
         except (yaml.YAMLError, RecursionError):
-            self._root = None
+            return None
 
     def line(self, path: Sequence[Hashable]) -> int:
         """Of the deepest part of the path that the text has, from 1."""

@@ -90,6 +90,8 @@ def compare(running: Settings, wanted: Settings) -> Changes:
             _put(merged, path, value)
         else:
             pending.append(_name(path))
+    if merged == new:
+        return Changes(wanted, tuple(live), ())
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:

@@ -7,7 +7,9 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -47,7 +49,7 @@ from gateway.principal_rules import ANONYMOUS
 from gateway.storage.plugins import QUOTA_SOURCES
 from gateway.tokens import parse_line
 from policies.groups.finder import DEFAULT_PATTERN
-from policies.policy_values import PolicyError, PolicyKey, Value
+from policies.policy_values import PolicyError, PolicyKey, Value, Values
 from policies.rollout import EVERYBODY, Rollout
 from policies.thresholds.values import OUT_KEY, TOTAL_KEY, check_each
 from protocol.api import ERROR_NAMES
@@ -445,12 +447,16 @@ class Settings(Section):
         except PolicyError as error:
             raise ValueError(f"client_quotas: {error}") from error
 
-    def policy_values(self) -> dict[PolicyKey, Value]:
+    def policy_values(self) -> Values:
         """The contents of the sections `thresholds`, `client_quotas` and `resource_groups`: the base of changes at run
         time.
         """
+        return self._policy_values
+
+    @cached_property
+    def _policy_values(self) -> Values:
         thresholds = self.thresholds
-        return self.base_with(thresholds.total, thresholds.by_topic())
+        return MappingProxyType(self.base_with(thresholds.total, thresholds.by_topic()))
 
     def base_with(self, total: float | None, topics: Mapping[str, float]) -> dict[PolicyKey, Value]:
         """The same with these thresholds, in bytes per second, in place of the file's.

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cryptography import x509
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -82,6 +81,8 @@ def expiry_of(place: Place) -> float | None:
     """When the first of its certificates expires, as Unix time; None: they can't be read, which their users report."""
     try:
         data = Path(place.path).read_bytes() if place.path else place.pem.encode()
+        from cryptography import x509  # noqa: PLC0415 - no start without TLS has to wait for it
+
         return min(each.not_valid_after_utc.timestamp() for each in x509.load_pem_x509_certificates(data))
     except (OSError, ValueError):
         return None
