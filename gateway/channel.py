@@ -6,8 +6,8 @@
 # The payloads are the policies' own types; only the envelopes are defined here.
 # Both ends are of one release: PROTOCOL guards against a worker that outlived an upgrade of control (and the reverse).
 #
-# Down go immutable snapshots (a worker replaces, never merges); up go numbers and events. Neither side ever blocks the
-# other: `Channel.post` queues, one task per end writes.
+# Down go immutable snapshots (a worker replaces; QuotaChanges alone it merges); up go numbers and events. Neither side
+# ever blocks the other: `Channel.post` queues, one task per end writes.
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from policies.fleet.keys import FleetKey
 from policies.fleet.shares import Part, Use
 from policies.groups.lines import GroupLimits, GroupRate
 from policies.quotas.lines import QuotaRate
+from policies.quotas.names import Entity, QuotaKey
 from policies.storage import Affected, Factor, Last
 from policies.thresholds.broker_meters import Others
 
-PROTOCOL = 7
+PROTOCOL = 8
 MAX_QUOTA_RATES = 2000
 # Of histograms, in seconds: of a loopback's round trip, of a send through a WAN, of the longest that a client waits.
 LATENCY_BOUNDS = (
@@ -153,16 +154,24 @@ class Policy(msgspec.Struct, frozen=True, tag=True):
 
 
 class Quotas(msgspec.Struct, frozen=True, tag=True):
-    """All client quotas: by entity, as pairs of its types and names (None: the default), values by key.
+    """All client quotas, as policies.quotas.store.QuotaStore.taken has them: a worker judges none of them again.
     `total_out`, `totals_out`: the totals that consumers have shares of, of each broker and of those with their own.
     """
 
     version: int
-    entries: tuple[tuple[tuple[tuple[str, str | None], ...], dict[str, float]], ...] = ()
+    entries: dict[Entity, dict[QuotaKey, float]] = {}
     mode: Mode = "enforce"
     enforce_percent: float = 100.0
     total_out: float | None = None
     totals_out: dict[int, float] = {}
+
+
+class QuotaChanges(msgspec.Struct, frozen=True, tag=True):
+    """The entities whose client quotas are others than those told last, with all of their values; none: {}. Everything
+    else of that `Quotas` stays.
+    """
+
+    entries: dict[Entity, dict[QuotaKey, float]]
 
 
 class Storage(msgspec.Struct, frozen=True, tag=True):
@@ -201,7 +210,7 @@ class Groups(msgspec.Struct, frozen=True, tag=True):
 class Orders(msgspec.Struct, frozen=True, tag=True):
     """Snapshots that hold together: a worker goes by all of them from one moment on, between two requests."""
 
-    parts: tuple[WorkerSettings | Brokers | Topics | Policy | Quotas | Groups | Storage, ...]
+    parts: tuple[WorkerSettings | Brokers | Topics | Policy | Quotas | QuotaChanges | Groups | Storage, ...]
 
 
 class Parts(msgspec.Struct, frozen=True, tag=True):
@@ -526,6 +535,7 @@ Down = (
     | Topics
     | Policy
     | Quotas
+    | QuotaChanges
     | Storage
     | Groups
     | Orders

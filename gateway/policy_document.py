@@ -28,8 +28,8 @@ from gateway.suggest import hint, nearest
 from policies.groups.names import EXISTS, GROUP_KEYS, MEANS, rate_key
 from policies.policy_records import time_text
 from policies.policy_set import PolicySet
-from policies.policy_values import InvalidPolicy, PolicyKey, Setting, Value, check_value
-from policies.quotas.names import DEFAULT, Default, Entity, Name, QuotaError, QuotaKey
+from policies.policy_values import InvalidPolicy, Op, PolicyKey, Setting, Value, check_value, order
+from policies.quotas.names import DEFAULT, DEFAULT_TEXT, UNITS, Default, Entity, Name, QuotaError, QuotaKey
 from policies.quotas.text import entity_text
 from policies.thresholds.sums import EVERY_BROKER, NOWHERE
 from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY
@@ -119,9 +119,11 @@ def base_of(
     values |= {PolicyKey.of_broker(broker_id): float(value) for broker_id, value in brokers.items()}
     values |= {PolicyKey.of_broker(broker_id, OUT_KEY): float(value) for broker_id, value in out.items()}
     values |= {PolicyKey.of_topic(name): float(value) for name, value in topics.items()}
+    thresholds = [Op(key, value) for key, value in values.items()]
     values |= of_data({"client_quotas": list(client_quotas), "resource_groups": resource_groups})
-    nothing = PolicySet()
-    nothing.alter(nothing.diff(values), places=NOWHERE)  # which topics a broker has is known when the gateway runs
+    # Which topics a broker has is known when the gateway runs.
+    PolicySet().alter(sorted(thresholds, key=lambda op: order(op.key)), places=NOWHERE)
+    PolicySet.of_base(values, NOWHERE)
     return values
 
 
@@ -252,7 +254,8 @@ class _Reading:
         for index, entry in enumerate(entries):
             here = (*path, index)
             quotas = dict(self._items(here, entry))
-            misspelled = [name for name in quotas if name not in _ENTITY and nearest(name, _ENTITY, 0.7)]
+            others = [name for name in quotas if name not in _ENTITY and name not in UNITS]
+            misspelled = [name for name in others if nearest(name, _ENTITY, 0.7)]
             for name in misspelled:
                 self._fault((*here, name), hint(name, _ENTITY))
             if misspelled or not isinstance(entry, Mapping | None):
@@ -279,7 +282,8 @@ class _Reading:
         put = PolicyKey.of_quota(entity, key)
         if put in self.values:
             self._fault(path, f"{key} is given twice")
-        self._put(path, put, _size if key.unit in ("bps", "broker_bps") else _number, value)
+        read = _size if key.unit in ("bps", "broker_bps") else _number
+        self._set(path, put, read, value)
 
     def _items(self, path: tuple[Hashable, ...], data: Any, known: Sequence[str] = ()) -> list[tuple[str, Any]]:
         if data is None and path != ():
@@ -300,7 +304,13 @@ class _Reading:
 
     def _put(self, path: tuple[Hashable, ...], key: PolicyKey, read: Callable[[Any], Value], value: Any) -> None:
         try:
-            key = key.checked()
+            self._set(path, key.checked(), read, value)
+        except InvalidPolicy as error:
+            self._fault(path, str(error))
+
+    def _set(self, path: tuple[Hashable, ...], key: PolicyKey, read: Callable[[Any], Value], value: Any) -> None:
+        """`key`: in its one spelling."""
+        try:
             self.values[key] = check_value(key, read(value))
         except (InvalidPolicy, ValueError, OverflowError) as error:
             self._fault(path, str(error))
@@ -347,14 +357,14 @@ def _name(entity_type: str, value: Any) -> Name:
         if isinstance(value, str):
             return value
     if value is None or isinstance(value, str):
-        return DEFAULT if value == DEFAULT.value else value
+        return DEFAULT if value == DEFAULT_TEXT else value
     raise InvalidPolicy(f"{entity_type}: YAML takes {_short(value)} for no text: put it in quotes")
 
 
 def _names(entity: Entity) -> dict[str, Any]:
     given = zip(_ENTITY, entity, strict=True)
     return {
-        name: who.value if isinstance(who, Default) else {"name": who} if who == DEFAULT.value else who
+        name: DEFAULT_TEXT if isinstance(who, Default) else {"name": who} if who == DEFAULT_TEXT else who
         for name, who in given
         if who is not None
     }

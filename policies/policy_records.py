@@ -16,6 +16,7 @@ MAX_SOURCE_CHARS: Final = 1000  # of a change's author that is read
 LAYOUT: Final = 1  # of the records; a newer gateway wrote one with another
 _HEAD_KEY: Final = b'["head"]'
 _COUNTS: Final = 2**53
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class InvalidPolicyRecord(ValueError):
@@ -218,7 +219,7 @@ def _cut(data: bytes | None) -> str:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _encode(value).encode()
 
 
 def _number(value: Value | None) -> Value | None:

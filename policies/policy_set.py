@@ -159,7 +159,8 @@ class PolicySet:
             for key, value in self._effective.items():
                 if key.kind == "quota":
                     entries.setdefault(key.entity, {})[key.quota] = as_number(value)
-            self._quotas = QuotaStore(entries, self.version)
+            sorted_entries = {entity: dict(sorted(values.items())) for entity, values in entries.items()}
+            self._quotas = QuotaStore.taken(sorted_entries, self.version)
         return self._quotas
 
     def groups(self) -> Mapping[str, Mapping[str, float]]:
@@ -226,16 +227,32 @@ class PolicySet:
                     ends[key] = checked_end(key, op.value, op.until_ms, now_ms)
             except ValueError as error:
                 faults.append(Fault(op.key, str(error)))
-        new = self._with(wanted, ends)
-        if not faults:
-            faults += new._unshared(wanted)
-        if not faults and any(key.kind in ("topic", "broker") for key in wanted):
-            faults += new._misfits(self, wanted, places)
-        if not faults:
-            faults += self._unattachable(wanted, new)
         if faults:
             raise PolicyError(faults)
+        new = self._with(wanted, ends)
+        new._judge(self, wanted, places)
         return new
+
+    @classmethod
+    def of_base(cls, values: Values, places: Places | None = None) -> PolicySet:
+        """That base alone. Each of its values can be; here they are judged beside each other. `places`: see `alter`.
+
+        Raises:
+            PolicyError: they don't go together; its faults name each key.
+        """
+        found = cls(values)
+        found._judge(cls(), values, places)
+        return found
+
+    def _judge(self, before: PolicySet, wanted: Mapping[PolicyKey, Value | None], places: Places | None) -> None:
+        """Judge what was altered beside everything else."""
+        faults = self._unshared(wanted)
+        if not faults and any(key.kind in ("topic", "broker") for key in wanted):
+            faults += self._misfits(before, wanted, places)
+        if not faults:
+            faults += before._unattachable(wanted, self)
+        if faults:
+            raise PolicyError(faults)
 
     def alter_quotas(self, alterations: Sequence[Alteration], *, now_ms: int = 0) -> QuotasAltered:
         """AlterClientQuotas: an entity that is refused leaves the others alone. `now_ms`: see `alter`."""
@@ -310,7 +327,7 @@ class PolicySet:
 
     def rebased(self, base: Values) -> PolicySet:
         """The same changes over another base."""
-        return PolicySet(base, self.changes, self.version, self.ends)
+        return PolicySet(base, self.changes, self.version, self.ends).succeeding(self)
 
     @property
     def next_end_ms(self) -> int | None:
@@ -334,7 +351,7 @@ class PolicySet:
                 ends |= {key: end} if end is not None else {}
         if changes == self.changes and ends == self.ends:
             return self
-        return PolicySet(self.base, changes, self.version + 1, ends)
+        return PolicySet(self.base, changes, self.version + 1, ends).succeeding(self)
 
     def changes_since(self, old: PolicySet) -> tuple[Change, ...]:
         """The keys altered between the two, in the order of `settings`; the base is the same."""
@@ -360,7 +377,25 @@ class PolicySet:
                     left[key] = End(ends[key], self.changes.get(key) if before is None else before.then)
         if changes == self.changes and left == self.ends:
             return self
-        return PolicySet(self.base, changes, self.version + 1, left)
+        return PolicySet(self.base, changes, self.version + 1, left).succeeding(self)
+
+    def succeeding(self, before: PolicySet) -> PolicySet:
+        """Itself, with the client quotas worked out from those of `before`: that costs what has changed, and not what
+        there is.
+        """
+        known, old, new = before._quotas, before._effective, self._effective
+        if known is None:
+            return self
+        altered: dict[Entity, dict[QuotaKey, float]] = {}
+        for key in (*(key for key, value in new.items() if old.get(key) != value), *(old.keys() - new.keys())):
+            if key.kind == "quota":
+                entity, value = key.entity, new.get(key)
+                values = altered.setdefault(entity, dict(known.entries.get(entity, {})))
+                values.pop(key.quota, None)
+                if value is not None:
+                    values[key.quota] = as_number(value)
+        self._quotas = known.overlaid(altered, self.version)
+        return self
 
     def checked(self, op: Op) -> tuple[PolicyKey, Value | None]:
         """Key, in its one spelling, and value, if that can be set at all, or taken away.

@@ -218,7 +218,7 @@ def split(request: AlterClientQuotasRequest, is_ours: IsOurs, also: ForBroker = 
 def _twice(entries: int, keys: list[str]) -> str | None:
     if entries > 1:
         return "The entity is in the request more than once; name it once."
-    for key, count in Counter(keys).items():
+    for key, count in Counter(keys).items() if len(keys) > 1 else ():
         if count > 1:
             return f"{key} is named {count} times; name it once."
     return None

@@ -17,6 +17,9 @@ def main() -> int:
     from gateway.supervisor import ParentGone, attach  # noqa: PLC0415
 
     gc.freeze()
+    # Policies are many objects without a cycle: a change of 10,000 quotas would be walked ten times, for 20 ms or more
+    # without a turn for anything else.
+    gc.set_threshold(50_000, 50, 50)
     gc.enable()
     parser = argparse.ArgumentParser(prog="python -m gateway.control", description="started by produce-gateway serve")
     parser.add_argument("--fd", type=int, required=True)

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from gateway.channel import Groups, Policy, Quotas, WorkerSettings
 from gateway.config import Settings
 from gateway.control.fleet import FleetControl
-from gateway.control.snapshots import groups_of, quotas_of, thresholds_of, worker_settings
+from gateway.control.snapshots import groups_of, quota_changes, quotas_of, thresholds_of, worker_settings
 from gateway.control.workers import Workers
 from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey, Value
+from policies.policy_values import Values
 
 
 class Orders:
@@ -47,9 +47,11 @@ class Orders:
                 thresholds, quotas, groups = snapshots
                 if thresholds != self._workers.latest(Policy):
                     tell(thresholds)
-                for each in (quotas, groups):
-                    if self._is_news(each):
-                        tell(each)
+                if self._is_news(quotas):
+                    told = self._workers.latest(Quotas)
+                    tell(quotas, None if told is None else quota_changes(told, quotas))
+                if self._is_news(groups):
+                    tell(groups)
         self._fleet.set_policies(policies)
 
     def _is_news(self, snapshot: Quotas | Groups) -> bool:
@@ -63,7 +65,7 @@ class Orders:
         """Thresholds of the operator's own source stand in the place of the file's from here on."""
         self._of_source = total, topics
 
-    def base(self, settings: Settings) -> dict[PolicyKey, Value]:
+    def base(self, settings: Settings) -> Values:
         """That of this configuration.
 
         Raises:

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
-from gateway.channel import PROTOCOL, Groups, ListenerSettings, OwnSasl, Policy, Quotas, WorkerSettings
+from msgspec.structs import replace
+
+from gateway.channel import PROTOCOL, Groups, ListenerSettings, OwnSasl, Policy, QuotaChanges, Quotas, WorkerSettings
 from gateway.config import AuthenticationSettings, Settings
 from gateway.control.policies.kafka_admin import managed_apis
 from policies.engine import Mode
 from policies.groups.lines import GroupLimits
 from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, PUBLISH_MSGS
 from policies.policy_set import PolicySet
+from policies.quotas.names import Entity, QuotaKey
 
 
 def worker_count(settings: Settings) -> int:
@@ -82,10 +86,7 @@ def thresholds_of(policies: PolicySet, settings: Settings) -> Policy:
 
 def quotas_of(policies: PolicySet, settings: Settings) -> Quotas:
     """The client quotas in force."""
-    entries = tuple(
-        (entity.pairs, {key.wire: value for key, value in values.items()})
-        for entity, values in policies.quotas().entries.items()
-    )
+    entries = cast("dict[Entity, dict[QuotaKey, float]]", dict(policies.quotas().entries))  # which nobody changes
     mode = _mode(settings, settings.client_quotas_mode, settings.client_quotas_enforce_percent)
     return Quotas(
         policies.version,
@@ -95,6 +96,16 @@ def quotas_of(policies: PolicySet, settings: Settings) -> Quotas:
         total_out=policies.total_out(),
         totals_out=policies.totals_out(),
     )
+
+
+def quota_changes(told: Quotas, wanted: Quotas) -> QuotaChanges | None:
+    """What makes the one of the other; None: the whole is as short, or more than entries differ."""
+    if replace(told, version=wanted.version, entries=wanted.entries) != wanted:
+        return None
+    before, after = told.entries, wanted.entries
+    changed = {entity: values for entity, values in after.items() if before.get(entity) != values}
+    changed |= {entity: {} for entity in before if entity not in after}
+    return QuotaChanges(changed) if 2 * len(changed) < len(after) else None
 
 
 def groups_of(policies: PolicySet, settings: Settings) -> Groups:

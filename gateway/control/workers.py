@@ -43,6 +43,7 @@ from gateway.channel import (
     OtherRates,
     Parts,
     Policy,
+    QuotaChanges,
     Quotas,
     Rates,
     Refresh,
@@ -166,7 +167,7 @@ class Workers:
         self.refusals = Refusals(metrics)
         self._latest: dict[type, Snapshot] = {}
         self._suggested: dict[type, Snapshot] = {}
-        self._gathered: list[Snapshot] | None = None  # told in a block that has not ended yet
+        self._gathered: list[Snapshot | QuotaChanges] | None = None  # told in a block that has not ended yet
         self._workers: dict[int, _Worker] = {}
         self._changed = trio.Event()
         self._drain: Drain | None = None
@@ -178,13 +179,16 @@ class Workers:
         """Workers that can take connections."""
         return sum(1 for worker in self._workers.values() if worker.boot)
 
-    def tell(self, message: Snapshot) -> None:
-        """Replace a snapshot, in every worker and for those to come."""
+    def tell(self, message: Snapshot, news: QuotaChanges | None = None) -> None:
+        """Replace a snapshot, in every worker and for those to come. `news`: the same for workers that have been told
+        the latest one.
+        """
         self._latest[type(message)] = message
+        said = message if news is None else news
         if self._gathered is not None:
-            self._gathered.append(message)
+            self._gathered.append(said)
         else:
-            self._post_all(message)
+            self._post_all(said)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -192,7 +196,7 @@ class Workers:
         if self._gathered is not None:
             yield
             return
-        gathered: list[Snapshot] = []
+        gathered: list[Snapshot | QuotaChanges] = []
         self._gathered = gathered
         try:
             yield
@@ -201,7 +205,7 @@ class Workers:
             if gathered:
                 self._post_all(gathered[0] if len(gathered) == 1 else Orders(tuple(gathered)))
 
-    def _post_all(self, message: Snapshot | Orders) -> None:
+    def _post_all(self, message: Snapshot | QuotaChanges | Orders) -> None:
         for worker in self._workers.values():
             if worker.boot:
                 worker.channel.post(message)

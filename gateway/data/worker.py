@@ -28,6 +28,7 @@ from gateway.channel import (
     OtherRates,
     Parts,
     Policy,
+    QuotaChanges,
     Quotas,
     Spooled,
     Storage,
@@ -106,6 +107,9 @@ class Plane:
                 self.clockwork.tell_rates()
             case Quotas():
                 self.world.set_quotas(message, now)
+                self.clockwork.wake()
+            case QuotaChanges():
+                self.world.change_quotas(message, now)
                 self.clockwork.wake()
             case Groups():
                 self.world.set_groups(message, now)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.channel import Broker, Brokers, Groups, OwnSasl, Policy, Quotas, Topics, WorkerSettings
+from gateway.channel import Broker, Brokers, Groups, OwnSasl, Policy, QuotaChanges, Quotas, Topics, WorkerSettings
 from gateway.data.complaints import NO_FIELDS, Fields, Log
 from gateway.data.ledger import Ledger
 from gateway.plugins import load
@@ -18,7 +18,6 @@ from policies.engine import Engine
 from policies.groups.finder import Finder
 from policies.plugin import TrafficPolicy
 from policies.quotas.lines import QuotaLines
-from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from policies.repeats import Rejected
 from policies.rollout import Rollout
@@ -183,13 +182,14 @@ class World:
         self.ledger.renew()
 
     def set_quotas(self, quotas: Quotas, now: float) -> None:
-        entries = {
-            Entity.of(pairs): {QuotaKey.parse(key): value for key, value in values.items()}
-            for pairs, values in quotas.entries
-        }
         self.quotas.set_totals_out(quotas.total_out, quotas.totals_out)
-        self.quotas.set_store(QuotaStore(entries), now, observes=quotas.mode == "observe")
+        self.quotas.set_store(QuotaStore.taken(quotas.entries, quotas.version), now, observes=quotas.mode == "observe")
         self._roll_out(quota=quotas.enforce_percent)
+
+    def change_quotas(self, changes: QuotaChanges, now: float) -> None:
+        store = self.quotas.store
+        store = store.overlaid(changes.entries, store.version + 1)
+        self.quotas.set_store(store, now, observes=self.quotas.observes)
 
     def set_groups(self, groups: Groups, now: float) -> None:
         finder = Finder(groups.topic_pattern, groups.principal_pattern, groups.tenants, groups.namespaces)

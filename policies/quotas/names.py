@@ -46,18 +46,18 @@ class QuotaError(ValueError):
 
 
 class Default(Enum):
-    """The name that stands for every name without a quota of its own. No string, since names may be any string."""
+    """The name that stands for every name without a quota of its own. No string, since names may be any string; nor is
+    its value, so that a message between processes can tell it from a name.
+    """
 
-    DEFAULT = "<default>"
+    DEFAULT = 0
 
 
 DEFAULT: Final = Default.DEFAULT
+DEFAULT_TEXT: Final = "<default>"
 # Users whose names are not known, or who have none.
 STRANGERS: Final = frozenset({"", "ANONYMOUS"})
 Name = str | Default | None  # None: quotas of this entity have nothing to do with that type
-
-_USERS: Final = "users"
-_CLIENTS: Final = "clients"
 
 
 class Entity(NamedTuple):
@@ -92,7 +92,7 @@ class Entity(NamedTuple):
         """
         if self.user is None and self.client_id is None:
             raise QuotaError(f"an empty entity: give a name or the default for {USER}, {CLIENT_ID} or both")
-        for entity_type, name in self.names:
+        for entity_type, name in zip(ENTITY_TYPES, self, strict=True):
             if name == "":
                 raise QuotaError(f"an empty name for {entity_type}: leave the type out, or give the default for it")
             if isinstance(name, str) and not _is_unicode(name):
@@ -124,9 +124,9 @@ class Entity(NamedTuple):
         """As Kafka's documentation writes it, with sanitized names: one text per entity, and one entity per text."""
         parts = ["/config"]
         if self.user is not None:
-            parts += (_USERS, spelled(self.user))
+            parts += ("users", spelled(self.user))
         if self.client_id is not None:
-            parts += (_CLIENTS, spelled(self.client_id))
+            parts += ("clients", spelled(self.client_id))
         return "/".join(parts)
 
     @classmethod
@@ -136,16 +136,14 @@ class Entity(NamedTuple):
         Raises:
             QuotaError: it is no such path.
         """
-        steps = path.removeprefix("/config/").split("/")
-        kinds, names = steps[::2], steps[1::2]
-        if (
-            not path.startswith("/config/")
-            or len(kinds) != len(names)
-            or kinds not in ([_USERS], [_CLIENTS], [_USERS, _CLIENTS])
-        ):
-            raise QuotaError(f"{path!r} is no entity: /config/users/NAME/clients/NAME, or one of the two")
-        of_kind = dict(zip(kinds, map(named, names), strict=True))
-        return cls(of_kind.get(_USERS), of_kind.get(_CLIENTS)).checked()
+        match path.split("/"):
+            case ["", "config", "users", user]:
+                return cls(named(user), None).checked()
+            case ["", "config", "clients", client_id]:
+                return cls(None, named(client_id)).checked()
+            case ["", "config", "users", user, "clients", client_id]:
+                return cls(named(user), named(client_id)).checked()
+        raise QuotaError(f"{path!r} is no entity: /config/users/NAME/clients/NAME, or one of the two")
 
 
 def unknown_entity_type(entity_type: str, error: ErrorName = "INVALID_REQUEST") -> QuotaError:
@@ -195,6 +193,8 @@ _SPELLINGS: Final = {spelling: key for key in KEYS for spelling in (str(key), f"
 
 def sanitize(name: str) -> str:
     """`name` without any character that separates something: as Kafka's Sanitizer encodes it (URL encoding)."""
+    if name.isalnum() and name.isascii():
+        return name
     return quote(name, safe="", errors="replace").replace("~", "%7E")
 
 
@@ -204,6 +204,8 @@ def desanitize(text: str) -> str:
     Raises:
         QuotaError: a % that encodes nothing.
     """
+    if "%" not in text:
+        return text
     if not _ESCAPE.search(text):
         try:
             return unquote(text, errors="strict")
@@ -213,8 +215,8 @@ def desanitize(text: str) -> str:
 
 
 def spelled(name: str | Default) -> str:
-    """A name sanitized, the default as `<default>`."""
-    return name.value if isinstance(name, Default) else sanitize(name)
+    """A name sanitized, the default as DEFAULT_TEXT."""
+    return DEFAULT_TEXT if isinstance(name, Default) else sanitize(name)
 
 
 def named(text: str) -> str | Default:
@@ -223,7 +225,7 @@ def named(text: str) -> str | Default:
     Raises:
         QuotaError: see `desanitize`.
     """
-    return DEFAULT if text == DEFAULT.value else desanitize(text)
+    return DEFAULT if text == DEFAULT_TEXT else desanitize(text)
 
 
 def _kind(name: Name) -> int:
@@ -236,6 +238,8 @@ def _plain(name: Name) -> str:
 
 def _is_unicode(name: str) -> bool:
     """No lone surrogates: encoded, two different names would become the same."""
+    if name.isascii():
+        return True
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -129,6 +129,15 @@ class QuotaStore:
             self._put(entity.checked(), {key: checked(key, value) for key, value in values.items()})
 
     @classmethod
+    def taken(cls, entries: Mapping[Entity, Values], version: int = 0) -> QuotaStore:
+        """A store of what has been judged already: entities in their one spelling, none without a value, and values in
+        the order of their keys. Nothing of it may change afterwards.
+        """
+        made = cls(version=version)
+        made._entries = dict(entries)
+        return made
+
+    @classmethod
     def accepted(cls, entries: Mapping[Entity, Values]) -> QuotaStore:
         """A store of quotas that a broker has accepted, which takes values that are refused here. For looking, not for
         limiting.
@@ -165,13 +174,14 @@ class QuotaStore:
         Args:
             totals: types for which brokers have a total that `shares` can be parts of.
         """
-        times = Counter(frozenset(alteration.entity) for alteration in alterations)
+        who = [frozenset(alteration.entity) for alteration in alterations]
+        times = Counter(who)
         errors: list[QuotaError | None] = []
         wanted: dict[Entity, Values] = {}
-        for alteration in alterations:
+        for alteration, pairs in zip(alterations, who, strict=True):
             try:
                 entity = Entity.of(alteration.entity)
-                if times[frozenset(alteration.entity)] > 1:  # Kafka takes the first and still reports the error
+                if times[pairs] > 1:  # Kafka takes the first and still reports the error
                     raise QuotaError(f"{entity.path} is given more than once: alter it once per request")
                 wanted[entity] = _applied(self._entries.get(entity, _NONE), alteration.ops, totals)
                 errors.append(None)
@@ -203,18 +213,21 @@ class QuotaStore:
         given = QuotaStore(entries)
         return self._with({entity: given._entries.get(entity, _NONE) for entity in entries})
 
-    def _with(self, entries: Mapping[Entity, Values]) -> QuotaStore:
-        if all(self._entries.get(entity, _NONE) == values for entity, values in entries.items()):
-            return self
-        new = QuotaStore(version=self.version + 1)
-        new._entries = self._entries.copy()
+    def overlaid(self, entries: Mapping[Entity, Values], version: int) -> QuotaStore:
+        """`replaced` by values that have been judged already, see `taken`; as that version."""
+        new = QuotaStore.taken(self._entries, version)
         for entity, values in entries.items():
             new._put(entity, values)
         return new
 
+    def _with(self, entries: Mapping[Entity, Values]) -> QuotaStore:
+        if all(self._entries.get(entity, _NONE) == values for entity, values in entries.items()):
+            return self
+        return self.overlaid(entries, self.version + 1)
+
     def _put(self, entity: Entity, values: Values) -> None:
         if values:
-            self._entries[entity] = dict(sorted(values.items(), key=lambda item: str(item[0])))
+            self._entries[entity] = dict(sorted(values.items()))
         else:
             self._entries.pop(entity, None)
 

@@ -50,7 +50,7 @@ class Answers:
     def latest(self, kind: type) -> Any:
         return self._latest.get(kind)
 
-    def tell(self, message: Any) -> None:
+    def tell(self, message: Any, news: Any = None) -> None:
         self._latest[type(message)] = message
         if self._gathered is None:
             self.all.append([message])

@@ -1,13 +1,19 @@
-# What workers are told of resource groups.
+# What workers are told of resource groups and of client quotas.
 
 from __future__ import annotations
 
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gateway import config
-from gateway.channel import Groups
-from gateway.control.snapshots import groups_of, quotas_of, thresholds_of
+from gateway.channel import Groups, QuotaChanges, Quotas, decode_down
+from gateway.control.snapshots import groups_of, quota_changes, quotas_of, thresholds_of
 from policies.groups.lines import GroupLimits
 from policies.policy_set import PolicySet
 from policies.policy_values import Op, PolicyKey
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from policies.quotas.store import QuotaStore
 from policies.rollout import Rollout
 
 TEXT = """
@@ -52,6 +58,38 @@ def test_for_how_many_of_the_clients_each_policy_is_enforced() -> None:
     told = [make(PolicySet(), settings).enforce_percent for make in (thresholds_of, quotas_of, groups_of)]
     assert told == [50.0, 0.5, 5.0]
     assert settings.rollout == Rollout(quota=0.5, group=5.0, threshold=50.0)
+
+
+RATE = QuotaKey("producer_byte_rate", "broker_bps")
+_ENTITIES = [Entity(name) for name in ("a", "b", "c", DEFAULT)]
+_ENTRIES = st.dictionaries(st.sampled_from(_ENTITIES), st.just({RATE: 1.0}) | st.just({RATE: 2.0}))
+
+
+@given(_ENTRIES, _ENTRIES)
+def test_changes_of_quotas_make_the_new_ones_of_those_that_were_told(
+    before: dict[Entity, dict[QuotaKey, float]], after: dict[Entity, dict[QuotaKey, float]]
+) -> None:
+    changes = quota_changes(Quotas(1, before), Quotas(2, after))
+    if changes is not None:
+        assert QuotaStore.taken(before).overlaid(changes.entries, 2).entries == after
+
+
+def test_one_quota_of_many_is_told_alone_and_anything_else_with_all_of_them() -> None:
+    many = {Entity(f"user-{number}"): {RATE: 1.0} for number in range(10)}
+    told, alice = Quotas(1, many), Entity("alice")
+    assert quota_changes(told, Quotas(2, many | {alice: {RATE: 2.0}})) == QuotaChanges({alice: {RATE: 2.0}})
+    fewer = {entity: values for entity, values in many.items() if entity != Entity("user-3")}
+    assert quota_changes(told, Quotas(2, fewer)) == QuotaChanges({Entity("user-3"): {}})
+    assert quota_changes(told, Quotas(2, {entity: {RATE: 3.0} for entity in many})) is None
+    assert quota_changes(told, Quotas(2, many | {alice: {RATE: 2.0}}, mode="observe")) is None
+
+
+def test_quotas_and_their_changes_are_the_same_behind_the_channel() -> None:
+    for message in (
+        Quotas(1, {Entity(DEFAULT, "<default>"): {RATE: 1.0}, Entity("a"): {RATE: 2.0}}),
+        QuotaChanges({Entity(None, DEFAULT): {}, Entity("", "é"): {QuotaKey("request_percentage", "percent"): 0.5}}),
+    ):
+        assert decode_down(msgspec.msgpack.encode(message)) == message
 
 
 def test_observed_as_a_whole_or_alone() -> None:

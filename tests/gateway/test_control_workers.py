@@ -32,6 +32,7 @@ from gateway.channel import (
     Orders,
     Parts,
     Policy,
+    QuotaChanges,
     Quotas,
     Rates,
     Refresh,
@@ -51,6 +52,7 @@ from gateway.control.workers import MAX_PARTS_BACKLOG, Workers
 from policies import usage
 from policies.engine import BrokerRate
 from policies.fleet.shares import Part, Use
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import Factor
 from tests.background import until
 from tests.gateway.test_listing import shown
@@ -180,9 +182,24 @@ async def test_what_is_told_together_comes_together_and_to_those_who_come_later_
 
 @pytest.mark.trio
 async def test_client_quotas_are_a_snapshot_too(control: Control) -> None:
-    quotas = Quotas(4, (((("user", "alice"), ("client-id", None)), {"producer_byte_rate": 5.0}),))
+    quotas = Quotas(4, {Entity("alice", DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): 5.0}})
     control.workers.tell(quotas)
     assert (await (await control.join()).receive())[0] == quotas
+
+
+@pytest.mark.trio
+async def test_workers_that_know_the_quotas_are_told_what_has_changed_and_later_ones_all(control: Control) -> None:
+    first, rate = await control.join(0, "a"), QuotaKey("producer_byte_rate", "broker_bps")
+    before = Quotas(1, {Entity("alice"): {rate: 5.0}, Entity("bob"): {rate: 1.0}})
+    after = Quotas(2, {Entity("alice"): {rate: 6.0}, Entity("bob"): {rate: 1.0}})
+    news = QuotaChanges({Entity("alice"): {rate: 6.0}})
+    control.workers.tell(before)
+    with control.workers.together():
+        control.workers.tell(after, news)
+        control.workers.tell(Policy(2))
+    assert [(await first.receive())[0] for _ in range(2)] == [before, Orders((news, Policy(2)))]
+    later = await control.join(1, "b")
+    assert after in [(await later.receive())[0] for _ in range(2)]
 
 
 @pytest.mark.trio

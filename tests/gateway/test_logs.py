@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config import ConfigError, parse
 from gateway.logs import (
@@ -22,6 +24,7 @@ from gateway.logs import (
     MAX_LINE,
     DefaultLog,
     LineHandler,
+    _may_match,
     configure_logging,
     fields_of,
     hide_secrets,
@@ -181,6 +184,14 @@ def test_a_storm_of_one_event_is_a_few_lines_and_their_number(
 )
 def test_words_of_others_that_look_like_a_secret_are_hidden(text: str, shown: str) -> None:
     assert hide_secrets(text) == shown
+
+
+@given(
+    st.lists(st.sampled_from(["passWORD", "=", ": ", "x", "Bearer ", "a" * 16, "eyJ", ".", "://u:p@", '"', "ſecret"]))
+)
+def test_a_line_without_a_hint_of_a_secret_has_none(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert hide_secrets(text) == text or _may_match(text)
 
 
 def test_a_secret_is_hidden_in_every_part_of_a_line(written: Written) -> None:

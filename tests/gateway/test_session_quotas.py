@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.channel import QuotaChanges
 from gateway.data.session import Session
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import QuotaStore
@@ -104,6 +105,19 @@ def test_a_quota_set_while_connected_binds_with_the_next_request() -> None:
     on.world.quotas.set_store(QuotaStore(), on.now)
     on.client(request(3))
     assert throttle_of(on, 3) == 0
+
+
+def test_changes_of_some_quotas_leave_all_others_as_they_are() -> None:
+    on = play((Entity(None, "app"), "producer_byte_rate", float(SIZE)), (Entity("bob"), "producer_byte_rate", 1.0))
+    bob = on.world.quotas.store.entries[Entity("bob")]
+    on.world.change_quotas(QuotaChanges({Entity(None, "app"): {}}), on.now)
+    on.client(request(1))
+    on.client(request(2))
+    assert throttle_of(on, 1) == throttle_of(on, 2) == 0
+    assert on.world.quotas.store.entries[Entity("bob")] is bob
+    on.world.change_quotas(QuotaChanges({Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1.0}}), on.now)
+    on.client(request(3))
+    assert throttle_of(on, 3) > 0
 
 
 def test_internal_clients_are_under_no_quota() -> None:

@@ -12,6 +12,7 @@ from gateway.channel import Groups, Policy, Quotas
 from gateway.data.session import Session
 from policies.engine import OnExceed
 from policies.groups.lines import GroupLimits
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.rollout import place
 from tests.gateway.play import JAVA, Play, account, answer, decode_answer, request, size_of
 from tests.gateway.test_session_fetches import fetch, fetched, told
@@ -30,7 +31,9 @@ def limit(
     """A limit of that many bytes per second, for all clients together or for each."""
     how = {"enforce_percent": percent, **mode}
     if kind == "quota":
-        on.world.set_quotas(Quotas(1, (((("user", None),), {"producer_byte_rate": rate}),), **how), on.now)
+        on.world.set_quotas(
+            Quotas(1, {Entity(DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): rate}}, **how), on.now
+        )
     elif kind == "group":
         on.world.set_groups(Groups(1, {"gold": GroupLimits(rate)}, {"acme": "gold"}, **how), on.now)
     else:
@@ -100,8 +103,8 @@ def test_in_mode_observe_it_holds_no_client(kind: Kind) -> None:
 
 def test_a_thread_s_time_that_only_observed_clients_take_beyond_their_quota_is_not_owed_by_the_others() -> None:
     on = Play()
-    entry = (("client-id", "app"),), {"request_percentage": 10.0}
-    on.world.set_quotas(Quotas(1, (entry,), enforce_percent=50), on.now)
+    entries = {Entity(None, "app"): {QuotaKey("request_percentage", "percent"): 10.0}}
+    on.world.set_quotas(Quotas(1, entries, enforce_percent=50), on.now)
     users = {place(f"User:{user}", "app") < 50: user for user in MANY}
     observed, held = connected(on, users[False]), connected(on, users[True])
     produce(observed)
@@ -175,7 +178,8 @@ def test_bytes_that_a_threshold_would_have_rejected_of_clients_that_are_not_in_a
 
 def test_consumers_that_are_not_in_are_neither_held_nor_bounded_and_counted() -> None:
     on = Play()
-    on.world.set_quotas(Quotas(1, (((("user", None),), {"consumer_byte_rate": 1000.0}),), enforce_percent=50), on.now)
+    entries = {Entity(DEFAULT): {QuotaKey("consumer_byte_rate", "broker_bps"): 1000.0}}
+    on.world.set_quotas(Quotas(1, entries, enforce_percent=50), on.now)
     held, free = (next(user for user in MANY if (place(f"User:{user}", "") < 50) is is_in) for is_in in (True, False))
     for user, is_held in ((held, True), (free, False)):
         each = connected(on, user)

@@ -37,6 +37,7 @@ from gateway.channel import (
 from gateway.data.worker import Worker
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.groups.lines import GroupLimits
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api
 from tests.certificates import Authority
 from tests.gateway.play import other_request, request
@@ -126,7 +127,8 @@ class Crowd:
         obey(Brokers((), tuple(Broker(n, "127.0.0.1", port) for n, port in numbered), told))
         obey(Topics({1: ("clicks", "free"), 2: ("calm",)}, {topic_id: name for name, topic_id in IDS.items()}))
         obey(Policy(1, rng.choice((None, 1000.0)), {"clicks": 200.0}, rng.choice(("reject", "delay"))))
-        obey(Quotas(1, ((((("user", None),), {"producer_byte_rate": 2000.0}),) if rng.random() < 0.5 else ())))
+        rate = QuotaKey("producer_byte_rate", "broker_bps")
+        obey(Quotas(1, {Entity(DEFAULT): {rate: 2000.0}} if rng.random() < 0.5 else {}))
         obey(Groups(1, {"gold": GroupLimits(500.0)}, {"red": "gold"}) if rng.random() < 0.5 else Groups(1))
 
     # --- brokers ------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from policies.engine import Mode, OnExceed
 from policies.fleet.keys import total_key
 from policies.fleet.shares import Part
 from policies.groups.lines import GroupLimits
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import Factor
 from policies.thresholds.broker_meters import Others
 from protocol import api
@@ -219,14 +220,14 @@ class Player:
 
     def _quotas(self) -> Quotas:
         rng = self.rng
-        rate, percent = "producer_byte_rate", "request_percentage"
-        entries = [
-            ((("user", "alice"),), {rate: 500.0, "consumer_byte_rate": 50.0}),
-            ((("client-id", "app"),), {rate: 2000.0, percent: 5.0}),
-            ((("user", None),), {rate: 1e6}),
-            ((("user", None), ("client-id", None)), {rate: 300.0}),
-        ]
-        chosen = tuple(entry for entry in entries if rng.random() < 0.4)
+        rate, fetched = QuotaKey("producer_byte_rate", "broker_bps"), QuotaKey("consumer_byte_rate", "broker_bps")
+        entries = {
+            Entity("alice"): {fetched: 50.0, rate: 500.0},
+            Entity(None, "app"): {rate: 2000.0, QuotaKey("request_percentage", "percent"): 5.0},
+            Entity(DEFAULT): {rate: 1e6},
+            Entity(DEFAULT, DEFAULT): {rate: 300.0},
+        }
+        chosen = {entity: values for entity, values in entries.items() if rng.random() < 0.4}
         return Quotas(1, chosen, rng.choice(("enforce", "enforce", "observe")))
 
     def _groups(self) -> Groups:

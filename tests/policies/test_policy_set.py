@@ -85,6 +85,39 @@ def test_quotas_are_a_store_of_all_values_in_force() -> None:
     assert store.version == policies.version
 
 
+def test_after_a_change_the_quotas_of_others_are_not_worked_out_again() -> None:
+    before = PolicySet(BASE).alter([Op(BOB_RATE, 5)])
+    kept = before.quotas().entries[BOB]
+    for after in (
+        before.alter([Op(ALICE_RATE, 7)]),
+        before.alter([Op(CLICKS, MB)]),
+        before.rebased({}),
+        PolicySet(BASE, {BOB_RATE: 5.0}, 7).succeeding(before),
+    ):
+        assert after.quotas().entries[BOB] is kept
+        assert after.quotas().version == after.version
+
+
+_QUOTA_KEYS = [PolicyKey.of_quota(entity, key) for entity in (ALICE, BOB, Entity(DEFAULT, "app")) for key in KEYS]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from([*_QUOTA_KEYS, CLICKS]), st.none() | st.integers(1, 9)), max_size=5))
+def test_the_quotas_after_any_changes_are_those_of_a_set_made_anew(steps: list[dict[PolicyKey, int | None]]) -> None:
+    policies = PolicySet(dict.fromkeys((TOTAL, TOTAL_OUT), 1.0))
+    policies.quotas()
+    for number, step in enumerate(steps):
+        values = {key: float(value) for key, value in step.items() if value is not None}
+        if number % 2:
+            policies = policies.rebased({TOTAL: 1.0, TOTAL_OUT: 1.0, **values})
+        else:
+            policies = policies.alter([Op(key, value) for key, value in values.items() if key != CLICKS])
+        anew = PolicySet(policies.base, policies.changes, policies.version)
+        assert policies.quotas().entries == anew.quotas().entries
+        assert [list(values) for values in policies.quotas().entries.values()] == [
+            sorted(values) for values in policies.quotas().entries.values()
+        ]
+
+
 def test_each_alteration_is_a_version_and_what_alters_nothing_is_none() -> None:
     first = PolicySet(BASE)
     second = first.alter([Op(CLICKS, 6 * MB), Op(VIEWS, MB)])

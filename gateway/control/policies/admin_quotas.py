@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from gateway.control.policies.admin_requests import (
@@ -183,8 +182,8 @@ class ChangingQuotas(Changing):
 
 def _is_quota_ours(entity: quotas.Entity, key: str) -> bool:
     """Also with a unit that doesn't exist: the broker would say less about it. Quotas of addresses are the broker's."""
-    is_ours = re.split("[.:]", key, maxsplit=1)[0] in UNITS or key == quotas.UNTIL
-    return is_ours and all(part.entity_type != quotas.IP for part in entity)
+    is_ours = key.replace(":", ".").partition(".")[0] in UNITS or key == quotas.UNTIL
+    return is_ours and quotas.IP not in [part.entity_type for part in entity]
 
 
 def _for_broker(op: quotas.QuotaOperation) -> quotas.QuotaOperation | None:

@@ -207,7 +207,7 @@ class PolicyService:
                     await self._take_back()
                 elif self._store.follows:
                     # Abandoned at the end: a cluster that doesn't answer must not hold up a stop.
-                    await trio.to_thread.run_sync(self._store.poll, POLL_S, abandon_on_cancel=True)
+                    await trio.to_thread.run_sync(self._poll, abandon_on_cancel=True)
                 else:
                     self._wake = trio.Event()
                     with trio.move_on_after(min(left_s, LOOK_S)):
@@ -310,44 +310,13 @@ class PolicyService:
         except _AllRefused:
             return Altered(self.policies.version, (), (), errors)
         altered.errors = errors
-        set_here = [
-            [(Entity.of(entity), QuotaKey.parse(op.key), op.value) for op in ops if op.value is not None]
-            if error is None
-            else []
-            for (entity, ops, _), error in zip(alterations, errors, strict=True)
-        ]
-        gone = [
-            (Entity.of(alteration.entity), key)
-            for alteration, error, keys in zip(alterations, errors, lost, strict=False)
-            if error is None
-            for key in keys
-        ]
-        altered.notes = await self._lesser(set_here, gone)
-        altered.warnings += tuple(filter(None, altered.notes))
+        altered.notes = ("",) * len(errors)
+        if any(op.value is not None for each in alterations for op in each.ops):
+            upstream = await self._upstream()
+            if upstream is not None and upstream.entries:
+                altered.notes = await trio.to_thread.run_sync(_noted, alterations, errors, lost, upstream)
+                altered.warnings += tuple(filter(None, altered.notes))
         return altered
-
-    async def _lesser(
-        self,
-        set_here: Sequence[Sequence[tuple[Entity, QuotaKey, float]]],
-        gone: Sequence[tuple[Entity, QuotaKey]] = (),
-    ) -> tuple[str, ...]:
-        """Of each of these, where brokers have less, without what is gone there then."""
-        upstream = await self._upstream() if any(set_here) else None
-        if upstream is None or not upstream.entries:
-            return ("",) * len(set_here)
-        if gone:
-            left = {entity: dict(values) for entity, values in upstream.entries.items()}
-            for entity, key in gone:
-                left.get(entity, {}).pop(key, None)
-            upstream = QuotaStore.accepted(left)
-        found = (
-            [(entity, key, value, upstream.lesser(entity, key, value)) for entity, key, value in each]
-            for each in set_here
-        )
-        return tuple(
-            "; ".join(lesser_text(entity, key, value, less) for entity, key, value, less in each if less)
-            for each in found
-        )
 
     async def apply(
         self,
@@ -375,9 +344,10 @@ class PolicyService:
             return policies.apply(wanted, prune=prune, until_ms=until_ms, groups=groups, places=places, now_ms=now_ms)
 
         altered = await self._change(decide, source, dry_run)
-        quotas = [each for each in altered.changes if each.key.kind == "quota"]
-        set_here = [(each.key.entity, each.key.quota, as_number(each.new)) for each in quotas if each.new is not None]
-        altered.warnings += tuple(filter(None, await self._lesser([[each] for each in set_here])))
+        quotas = [each for each in altered.changes if each.key.kind == "quota" and each.new is not None]
+        upstream = await self._upstream() if quotas else None
+        if upstream is not None and upstream.entries:
+            altered.warnings += await trio.to_thread.run_sync(_weaker, quotas, upstream)
         return altered
 
     async def rebase(self, base: Values, source: Source | None = None, around: Around = nullcontext) -> None:
@@ -386,23 +356,12 @@ class PolicyService:
         """
         before, after = await self._ask(lambda: self._rebase(base), around)
         if source is not None:
-            self._note_base(before, after, source)
+            self._of_base.extend(await trio.to_thread.run_sync(_audit_base, before, after, source, self._now_ms()))
 
     def _rebase(self, base: Values) -> tuple[PolicySet, PolicySet]:
         before = self._store.policies
         self._store.rebase(base)
         return before, self._store.policies
-
-    def _note_base(self, before: PolicySet, after: PolicySet, source: Source) -> None:
-        """In the history, and in the log: the values in force that are others by another base."""
-        old, new = before.effective(), after.effective()
-        at_ms = self._now_ms()
-        for key in sorted({**old, **new}, key=order):
-            if old.get(key) != new.get(key):
-                past = Past(after.version, at_ms, source, key, old.get(key), new.get(key), None)
-                self._of_base.append(past)
-                fields = {"kind": "policy-changed", **_fields(key, past.old, past.new), "by": _by(source)}
-                audit_log.info("configuration: %s, %s", _described(key, past.old, past.new), _by(source), extra=fields)
 
     def overview(self) -> dict[str, Any]:
         """Version, the document of the values in force, and the origin of each."""
@@ -457,11 +416,11 @@ class PolicyService:
         if written.changes:
             by = _by(source)
             for change in written.changes:
-                what = _described(change.key, change.old, change.new)
+                fields = _fields(change.key, change.old, change.new)
+                what = _described(fields)
                 end = f" until {time_text(change.end)}" if change.end is not None else ""
-                fields = {"kind": "policy-changed", **_fields(change.key, change.old, change.new), "by": by}
-                fields |= {"version": str(written.after.version), "until": end.removeprefix(" until ")}
                 version = written.after.version
+                fields |= {"by": by, "version": str(version), "until": end.removeprefix(" until ")}
                 audit_log.info("policy version %d: %s%s, %s", version, what, end, by, extra=fields)
         return written
 
@@ -474,9 +433,18 @@ class PolicyService:
             raise request.error
         return request.result
 
+    def _poll(self) -> None:
+        self._store.poll(POLL_S)
+        self._store.policies.quotas()  # worked out here, where nobody waits for it
+
+    def _work(self, request: _Request) -> Any:
+        result = request.work()
+        self._store.policies.quotas()
+        return result
+
     async def _serve(self, request: _Request) -> None:
         try:
-            request.result = await trio.to_thread.run_sync(request.work, abandon_on_cancel=True)
+            request.result = await trio.to_thread.run_sync(self._work, request, abandon_on_cancel=True)
             request.error = None
         except Exception as error:  # the asker's, also if it is a bug
             request.error = error
@@ -522,15 +490,70 @@ class _AllRefused(Exception):
     """Of an AlterClientQuotas nothing is left to be done."""
 
 
-def _described(key: PolicyKey, old: Value | None, new: Value | None) -> str:
-    return f"{one_line(str(key), ERROR_CHARS)}: {value_text(key, old)} -> {value_text(key, new)}"
+def _noted(
+    alterations: Sequence[Alteration],
+    errors: Sequence[QuotaError | None],
+    lost: Sequence[Sequence[QuotaKey]],
+    upstream: QuotaStore,
+) -> tuple[str, ...]:
+    """Of each alteration, where brokers have less, without what is lost there then."""
+    entities = [
+        Entity.of(each.entity) if error is None else None for each, error in zip(alterations, errors, strict=True)
+    ]
+    if any(lost):
+        left = {entity: dict(values) for entity, values in upstream.entries.items()}
+        for entity, keys in zip(entities, lost, strict=True):
+            if entity is not None:
+                for key in keys:
+                    left.get(entity, {}).pop(key, None)
+        upstream = QuotaStore.accepted(left)
+    return tuple(
+        "; ".join(filter(None, (_lesser(entity, QuotaKey.parse(op.key), op.value, upstream) for op in ops)))
+        if entity is not None
+        else ""
+        for entity, (_, ops, _) in zip(entities, alterations, strict=True)
+    )
+
+
+def _weaker(quotas: Iterable[Change], upstream: QuotaStore) -> tuple[str, ...]:
+    """Where brokers have less than these."""
+    texts = (
+        _lesser(each.key.entity, each.key.quota, None if each.new is None else as_number(each.new), upstream)
+        for each in quotas
+    )
+    return tuple(filter(None, texts))
+
+
+def _lesser(entity: Entity, key: QuotaKey, value: float | None, upstream: QuotaStore) -> str:
+    """Why that value doesn't hold; "": it does, or there is none."""
+    less = None if value is None else upstream.lesser(entity, key, value)
+    return "" if less is None or value is None else lesser_text(entity, key, value, less)
+
+
+def _audit_base(before: PolicySet, after: PolicySet, source: Source, at_ms: int) -> list[Past]:
+    """Log the values in force that are others by another base; the newest of them for the history."""
+    old, new = before.effective(), after.effective()
+    by, found = _by(source), []
+    for key in sorted((key for key in {**old, **new} if old.get(key) != new.get(key)), key=order):
+        past = Past(after.version, at_ms, source, key, old.get(key), new.get(key), None)
+        found.append(past)
+        fields = _fields(key, past.old, past.new) | {"by": by}
+        audit_log.info("configuration: %s, %s", _described(fields), by, extra=fields)
+    return found
 
 
 def _fields(key: PolicyKey, old: Value | None, new: Value | None) -> dict[str, str]:
-    """The same for the log."""
+    """Of the log's line."""
     return {
-        "key": one_line(str(key), ERROR_CHARS), "old": value_text(key, old), "new": value_text(key, new),
-    }  # fmt: skip
+        "kind": "policy-changed",
+        "key": one_line(str(key), ERROR_CHARS),
+        "old": value_text(key, old),
+        "new": value_text(key, new),
+    }
+
+
+def _described(fields: Mapping[str, str]) -> str:
+    return f"{fields['key']}: {fields['old']} -> {fields['new']}"
 
 
 def _by(source: Source) -> str:

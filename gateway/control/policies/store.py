@@ -214,7 +214,7 @@ class FileStore:
                 self.problem = f"{self._path}: can't be written: {error.strerror or error}"
                 raise StoreError(self.problem) from error
             self.policies, self.problem = after, ""
-            for said in (decode(*record) for record in records):
+            for said in (decode(*record) for record in records[-MAX_HISTORY - 1 :]):
                 if isinstance(said, Entry) and said.past is not None:
                     self._past.append(said.past)
             self.history = tuple(self._past)

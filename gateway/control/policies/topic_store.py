@@ -273,7 +273,7 @@ class TopicStore:
         if not self.loaded or is_fresh:
             self._save_at = None
             held, version = self._log.held, self._log.version
-            self.policies = PolicySet.read(self.policies.base, held.values(), version)
+            self.policies = PolicySet.read(self.policies.base, held.values(), version).succeeding(self.policies)
             self.history = tuple(self._log.past)
             if not self.loaded:
                 log.info("policies: topic %s holds %d values, version %d", self._topic.name, len(held), version)

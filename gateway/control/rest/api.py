@@ -223,22 +223,12 @@ def _add_quotas(app: FastAPI, gateway: Gateway) -> None:
             ],
         )
 
-    @app.post("/v1/client-quotas:alter")
-    async def alter_quotas(given: shapes.GivenAlterations, request: Request) -> shapes.QuotaAlterations:
+    @app.post("/v1/client-quotas:alter", response_model=shapes.QuotaAlterations)
+    async def alter_quotas(given: shapes.GivenAlterations, request: Request) -> Response:
         """AlterClientQuotas: an entity that is refused leaves the others alone; an error only where all are."""
-        alterations = [
-            Alteration(
-                [(part.type, part.name) for part in each.entity],
-                [
-                    QuotaOp(op.key, _quota_value(op, f"body.alterations.{i}.ops.{j}.value"))
-                    for j, op in enumerate(each.ops)
-                ],
-                each.until,
-            )
-            for i, each in enumerate(given.alterations)
-        ]
-        for each in given.alterations:
-            check_lasting(request, each.until, gateway, preview=given.validate_only)
+        alterations = await trio.to_thread.run_sync(_alterations, given)
+        for until in {each.until for each in given.alterations}:
+            check_lasting(request, until, gateway, preview=given.validate_only)
         altered = await policies.alter_quotas(alterations, source_of(request), validate_only=given.validate_only)
         if altered.errors and None not in altered.errors:
             raise problems.Refused(
@@ -248,15 +238,20 @@ def _add_quotas(app: FastAPI, gateway: Gateway) -> None:
                     for i, error in enumerate(altered.errors)
                 ],
             )
-        results = [
-            shapes.QuotaResult(
-                entity=[shapes.EntityPart(type=part.type, name=part.name) for part in each.entity],
-                error=None if error is None else error.error,
-                message=note or None if error is None else str(error),
-            )
-            for each, error, note in zip(given.alterations, altered.errors, altered.notes, strict=True)
-        ]
-        return shapes.QuotaAlterations(**shapes.of_altered(altered, given.validate_only).model_dump(), results=results)
+
+        def answer() -> str:
+            results = [
+                shapes.QuotaResult(
+                    entity=[shapes.EntityPart(type=part.type, name=part.name) for part in each.entity],
+                    error=None if error is None else error.error,
+                    message=note or None if error is None else str(error),
+                )
+                for each, error, note in zip(given.alterations, altered.errors, altered.notes, strict=True)
+            ]
+            said = shapes.of_altered(altered, given.validate_only)
+            return shapes.QuotaAlterations.model_construct(**dict(said), results=results).model_dump_json()
+
+        return Response(await trio.to_thread.run_sync(answer), media_type="application/json")
 
 
 def _add_documents(app: FastAPI, gateway: Gateway) -> None:
@@ -436,8 +431,20 @@ def _rates(said: channel.Rates | None, fleet: Mapping[FleetKey, FleetUse] = _NOT
     return explain.Rates(said.brokers, said.quotas, partial, said.groups, fleet)
 
 
-def _quota_value(op: shapes.GivenOp, where: str) -> float | None:
+def _alterations(given: shapes.GivenAlterations) -> list[Alteration]:
+    return [
+        Alteration(
+            [(part.type, part.name) for part in each.entity],
+            [QuotaOp(op.key, _quota_value(op, i, j)) for j, op in enumerate(each.ops)],
+            each.until,
+        )
+        for i, each in enumerate(given.alterations)
+    ]
+
+
+def _quota_value(op: shapes.GivenOp, i: int, j: int) -> float | None:
     try:
         return shapes.quota_value(op)
     except ValueError as error:
+        where = f"body.alterations.{i}.ops.{j}.value"
         raise problems.Refused("nothing was changed", [problems.Finding(where=where, what=str(error))]) from error

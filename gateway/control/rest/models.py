@@ -37,9 +37,10 @@ class _Given(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, data: Any) -> Any:
-        for key in data if isinstance(data, Mapping) else ():
-            if key not in cls.model_fields:
-                raise ValueError(f"unknown: {str(key)[:MAX_NAME]!r}; {hint(str(key), cls.model_fields)}")
+        known = cls.__pydantic_fields__  # as model_fields, without a call for each of 30,000 objects of a request
+        for key in data if isinstance(data, dict) else ():
+            if key not in known:
+                raise ValueError(f"unknown: {str(key)[:MAX_NAME]!r}; {hint(str(key), known)}")
         return data
 
 

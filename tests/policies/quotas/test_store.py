@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.quotas.filter import Component, Match
-from policies.quotas.names import DEFAULT, KEYS, Entity, Name, QuotaError, QuotaKey, QuotaType
+from policies.quotas.names import DEFAULT, DEFAULT_TEXT, KEYS, Entity, Name, QuotaError, QuotaKey, QuotaType
 from policies.quotas.store import (
     NO_LIMITS,
     Alteration,
@@ -374,7 +374,7 @@ def quoted(entity: Entity) -> str:
     parts = ["/config"]
     for folder, name in zip(("users", "clients"), entity, strict=True):
         if name is not None:
-            parts += [folder, name.value if name is DEFAULT else f'"{name}"']
+            parts += [folder, DEFAULT_TEXT if name is DEFAULT else f'"{name}"']
     return "/".join(parts)
 
 
