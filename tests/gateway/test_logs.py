@@ -184,6 +184,7 @@ def test_a_storm_of_one_event_is_a_few_lines_and_their_number(
 )
 def test_words_of_others_that_look_like_a_secret_are_hidden(text: str, shown: str) -> None:
     assert hide_secrets(text) == shown
+    assert text == shown or _may_match(text)
 
 
 @given(
