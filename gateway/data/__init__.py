@@ -35,7 +35,8 @@
 #   relief.py             which connections end when memory is short
 #
 #   session.py            sans-IO: joins the parts below for one connection
-#   requests.py           from the client's bytes to what goes upstream; the fast path
+#   requests.py           from the client's bytes to what goes upstream
+#   passing.py            the usual requests and answers, by the run; compiled where it can be
 #   enforcement.py        the gate's verdict on a Produce request, carried out
 #   answers.py            from the broker's bytes to what the client gets
 #   fetches.py            what Fetch requests may ask for, and what their answers are charged

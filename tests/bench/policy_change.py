@@ -256,7 +256,7 @@ def run(stack: ExitStack, options: argparse.Namespace) -> dict[str, list[Cost]]:
     if options.kafka:
         cluster = stack.enter_context(Cluster())
         upstream, more = cluster.bootstrap_servers, more | {"internal_topics": "kafka"}
-        create_topic(cluster)
+        create_topic(cluster, "load", 4)
     else:
         upstream, _ = stack.enter_context(null_broker(build_rawload(), ports, run_dir))
     target = stack.enter_context(
