@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from gateway.channel import MAX_QUOTA_RATES, Rates
 from policies.engine import BrokerRate, TopicRate
@@ -16,6 +17,10 @@ from policies.quotas.lines import QuotaRate
 
 T = TypeVar("T")
 NOTHING = Rates(())
+_NODE_ID: Final = attrgetter("node_id")
+_TOPIC: Final = attrgetter("topic")
+_QUOTA: Final = attrgetter("key", "source", "user", "client_id", "broker")
+_GROUP: Final = attrgetter("group", "direction")
 
 
 def merge(said: Sequence[Rates]) -> Rates:
@@ -28,56 +33,49 @@ def merge(said: Sequence[Rates]) -> Rates:
         return said[0]
     if not said:
         return NOTHING
-    quotas = _merged((each.quotas for each in said), lambda q: (q.key, q.source, q.user, q.client_id, q.broker), _quota)
+    quotas = _merged((each.quotas for each in said), _QUOTA, _add_quota)
     return Rates(
-        tuple(_merged((each.brokers for each in said), lambda broker: broker.node_id, _broker)),
+        tuple(_merged((each.brokers for each in said), _NODE_ID, _add_broker)),
         tuple(dict.fromkeys(warning for each in said for warning in each.warnings)),
         tuple(heapq.nlargest(MAX_QUOTA_RATES, quotas, key=lambda quota: quota.rate / quota.limit)),
-        tuple(_merged((each.groups for each in said), lambda group: (group.group, group.direction), _group)),
+        tuple(_merged((each.groups for each in said), _GROUP, _add_group)),
     )
 
 
-def _merged(many: Iterable[Iterable[T]], name: Callable[[T], Hashable], unite: Callable[[Sequence[T]], T]) -> list[T]:
-    found: dict[Hashable, list[T]] = {}
+def _merged(many: Iterable[Iterable[T]], name: Callable[[T], Hashable], add: Callable[[T, T], T]) -> list[T]:
+    found: dict[Hashable, T] = {}
     for each in many:
         for rate in each:
-            found.setdefault(name(rate), []).append(rate)
-    return [own[0] if len(own) == 1 else unite(own) for own in found.values()]
+            key = name(rate)
+            found[key] = add(found[key], rate) if key in found else rate
+    return list(found.values())
 
 
-def _broker(own: Sequence[BrokerRate]) -> BrokerRate:
+def _add_broker(one: BrokerRate, other: BrokerRate) -> BrokerRate:
     return BrokerRate(
-        own[0].node_id,
-        sum(each.rate for each in own),
-        sum(each.error_rate for each in own),
-        sum(each.throttled_rate for each in own),
-        own[-1].threshold,
-        _merged((each.topics for each in own), lambda topic: topic.topic, _topic),
+        one.node_id,
+        one.rate + other.rate,
+        one.error_rate + other.error_rate,
+        one.throttled_rate + other.throttled_rate,
+        other.threshold,
+        _merged((one.topics, other.topics), _TOPIC, _add_topic),
     )
 
 
-def _topic(own: Sequence[TopicRate]) -> TopicRate:
-    rate = sum(each.rate for each in own)
-    return TopicRate(own[0].topic, rate, own[-1].threshold, any(each.over for each in own))
+def _add_topic(one: TopicRate, other: TopicRate) -> TopicRate:
+    return TopicRate(one.topic, one.rate + other.rate, other.threshold, one.over or other.over)
 
 
-def _quota(own: Sequence[QuotaRate]) -> QuotaRate:
-    first = own[0]
-    rate, limits = sum(each.rate for each in own), [each.limit for each in own]
+def _add_quota(one: QuotaRate, other: QuotaRate) -> QuotaRate:
     # Workers share a line, but for shares, which each of them deals out by itself.
-    limit = sum(limits) if first.key.endswith(":shares") else max(limits)
-    waiting = any(each.waiting for each in own)
-    return QuotaRate(first.key, first.source, first.user, first.client_id, first.broker, rate, limit, waiting)
+    limit = one.limit + other.limit if one.key.endswith(":shares") else max(one.limit, other.limit)
+    return one._replace(rate=one.rate + other.rate, limit=limit, waiting=one.waiting or other.waiting)
 
 
-def _group(own: Sequence[GroupRate]) -> GroupRate:
-    return GroupRate(
-        own[0].group,
-        own[0].direction,
-        max(each.topics for each in own),  # the same ones in several workers, as a rule
-        sum(each.bytes_rate for each in own),
-        sum(each.msgs_rate for each in own),
-        own[-1].bytes_limit,  # of them all
-        own[-1].msgs_limit,
-        any(each.waiting for each in own),
+def _add_group(one: GroupRate, other: GroupRate) -> GroupRate:
+    return other._replace(  # whose limits, of them all, are the later ones
+        topics=max(one.topics, other.topics),  # the same ones in several workers, as a rule
+        bytes_rate=one.bytes_rate + other.bytes_rate,
+        msgs_rate=one.msgs_rate + other.msgs_rate,
+        waiting=one.waiting or other.waiting,
     )
