@@ -11,7 +11,7 @@ import errno
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -30,7 +30,7 @@ from gateway.hosts import is_own
 log = logging.getLogger("gateway.control")
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
-Answer = tuple[int, str, bytes]  # status, content type, body
+Answer = tuple[int, str, bytes | Iterator[bytes]]  # status, content type, body: whole, or pieces that a thread makes
 Route = Callable[[], Awaitable[Answer]]
 API_PATHS: Final = ("/v1/", "/admin/v2/", "/openapi.json")
 CONSOLE_PATHS: Final = ("/console", "/login", "/logout")  # and "/"
@@ -48,7 +48,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def make_application(
-    metrics: Callable[[], bytes],
+    metrics: Callable[[], Iterator[bytes]],
     find_problems: Callable[[], list[str]],
     views: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
     api: Application | None = None,
@@ -58,7 +58,7 @@ def make_application(
     gate: Gate | None = None,
     console: Callable[[Application], Application] | None = None,
 ) -> Application:
-    """`metrics` renders the exposition (called in a thread); `find_problems` says why the gateway isn't ready, and
+    """`metrics` renders the exposition in pieces (in a thread); `find_problems` says why the gateway isn't ready, and
     `find_lacking` names the parts that it goes on without, ready all the same.
 
     `views`: more paths, each with the function that gives the JSON value shown there. `api`: has all other paths of
@@ -70,7 +70,7 @@ def make_application(
     """
 
     async def show_metrics() -> Answer:
-        return 200, CONTENT_TYPE_LATEST, await trio.to_thread.run_sync(metrics)
+        return 200, CONTENT_TYPE_LATEST, metrics()
 
     async def show_health() -> Answer:
         return 200, _TEXT, b"ok\n"
@@ -132,9 +132,18 @@ def make_application(
 
 async def _send(send: Any, method: str, answer: Answer) -> None:
     status, kind, body = answer
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    headers = [(b"content-type", kind.encode())]
+    if isinstance(body, bytes):
+        headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+    if method == "HEAD":
+        body = b""
+    elif not isinstance(body, bytes):
+        # Each is sent before the next one is made: for 24 MB at once the kernel takes longer than we for their text.
+        while (piece := await trio.to_thread.run_sync(next, body, None)) is not None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        body = b""
+    await send({"type": "http.response.body", "body": body})
 
 
 def as_json(value: Any, status: int = 200) -> Answer:

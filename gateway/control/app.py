@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import trio
@@ -162,7 +162,11 @@ class _Control:
             Admission(limits.max_connections, limits.max_connections_per_address),
         )
         self._orders = Orders(
-            settings, self._workers, self._fleet, lambda: self._restarted and not self._policies.loaded.is_set()
+            settings,
+            self._workers,
+            self._fleet,
+            lambda: self._restarted and not self._policies.loaded.is_set(),
+            self._metrics.produced.expect,
         )
         self._protection = Protection(
             settings,
@@ -372,10 +376,10 @@ class _Control:
         )
         await admin.serve(sock, application, tls=make_tls(self._settings.admin, self._metrics.admin_refused))
 
-    def _metrics_text(self) -> bytes:
+    def _metrics_text(self) -> Iterator[bytes]:
         """In a thread."""
         self._metrics.show_groups(*trio.from_thread.run_sync(self._see_groups))
-        return self._metrics.text()
+        yield from self._metrics.text()
 
     def _see_groups(self) -> tuple[Groups | None, Mapping[FleetKey, FleetUse]]:
         shown = self._metrics.shown_groups()

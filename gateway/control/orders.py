@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gateway.channel import Groups, Policy, Quotas, WorkerSettings
 from gateway.config import Settings
+from gateway.control.effects import effects_of
 from gateway.control.fleet import FleetControl
 from gateway.control.snapshots import groups_of, quota_changes, quotas_of, thresholds_of, worker_settings
 from gateway.control.workers import Workers
@@ -23,13 +24,22 @@ class Orders:
 
     Args:
         waits: until the policies changed at run time are known, what an earlier control told the workers is better.
+        expect: is called with the effects that what is told can have (effects.py).
     """
 
-    def __init__(self, settings: Settings, workers: Workers, fleet: FleetControl, waits: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        workers: Workers,
+        fleet: FleetControl,
+        waits: Callable[[], bool],
+        expect: Callable[[frozenset[tuple[str, str]]], None],
+    ) -> None:
         self.settings = settings
         self._workers = workers
         self._fleet = fleet
         self._waits = waits
+        self._expect = expect
         self._of_source: tuple[float | None, Mapping[str, float]] | None = None
 
     def tell(self, policies: PolicySet) -> None:
@@ -53,6 +63,7 @@ class Orders:
                 if self._is_news(groups):
                     tell(groups)
         self._fleet.set_policies(policies)
+        self._expect(effects_of(*snapshots, settings))
 
     def _is_news(self, snapshot: Quotas | Groups) -> bool:
         """A version alone is none: there may be many quotas, and workers read them between requests."""

@@ -65,7 +65,7 @@ class Browser(Server):
         if self._served is None:
             api = rest.make_api(self.gateway())
             views = {"/v1/storage": lambda: self.storage}
-            self._served = make_application(lambda: b"", list, views, api, gate=self.gate, console=make_console)
+            self._served = make_application(lambda: iter(()), list, views, api, gate=self.gate, console=make_console)
         return self._served
 
     async def get(

@@ -44,7 +44,7 @@ async def server() -> AsyncIterator[Any]:
     async with trio.open_nursery() as nursery:
         views = {"/v1/things": lambda: {"things": [1, None, "x"]}}
         application = make_application(
-            lambda: b"metric 1\n",
+            lambda: iter((b"metric 1\n", b"metric 2\n")),
             lambda: server.problems,
             views,
             find_lacking=lambda: server.lacking,
@@ -58,7 +58,7 @@ async def server() -> AsyncIterator[Any]:
 @pytest.mark.trio
 async def test_metrics_are_prometheus_text(server: Server) -> None:
     status, kind, body = await server.ask("/metrics")
-    assert (status, body) == (200, b"metric 1\n")
+    assert (status, body) == (200, b"metric 1\nmetric 2\n")
     assert kind.startswith("text/plain; version=")
     assert await server.ask("/metrics", "HEAD") == (200, kind, b"")
 
@@ -124,7 +124,7 @@ async def test_connections_are_bounded_and_others_wait_for_a_place() -> None:
     server = Server()
     sock = open_listener("127.0.0.1", server.port)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, sock, make_application(lambda: b"", list), 2)
+        nursery.start_soon(serve, sock, make_application(lambda: iter(()), list), 2)
         held = [await trio.open_tcp_stream("127.0.0.1", server.port) for _ in range(3)]
         request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for stream in held[:2]:  # both have a place

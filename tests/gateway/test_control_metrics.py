@@ -1,4 +1,4 @@
-# The metrics: all there at 0, those of a topic with its first byte; fed by intervals, bounded where clients could make
+# The metrics: all there at 0, of a topic what limits can do to it; fed by intervals, bounded where clients could make
 # them grow.
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from policies.fleet.keys import Direction, group_key
 from policies.groups.lines import GroupLimits, GroupRate
 from policies.quotas.lines import QuotaRate
 from policies.storage import Finding, Volume
-from policies.usage import OUTCOMES
 from tests.certificates import Authority
 
 
@@ -26,7 +25,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
     """(name without prefix, labels) -> value."""
     return {
         (sample.name.removeprefix("produce_gateway_"), frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(metrics.text().decode())
+        for family in text_string_to_metric_families(b"".join(metrics.text()).decode())
         for sample in family.samples
     }
 
@@ -53,7 +52,7 @@ def interval(*rows: Row, **counts: int) -> Interval:
 
 def test_every_metric_is_in_the_exposition_from_the_start() -> None:
     metrics = Metrics()
-    text = metrics.text().decode()
+    text = b"".join(metrics.text()).decode()
     titles = ("Storage protection", "Sharing limits with other gateways")  # shown where they are on
     hidden = {family for title in titles for family in SECTIONS[title]}
     for family in FAMILIES.values():
@@ -93,26 +92,75 @@ def test_every_count_of_a_worker_is_there_at_0() -> None:
             assert shown[f"{name}_total", frozenset()] == 0
 
 
-def test_with_its_first_byte_a_topic_has_every_outcome_at_0() -> None:
+THRESHOLD_EFFECTS = frozenset({("rejected", "topic-threshold"), ("delayed", "topic-threshold")})
+
+
+def series_of(metrics: Metrics, topic: str) -> dict[tuple[str, ...], float]:
+    """(name, outcome, reason) -> value."""
+    return {
+        (name, *(dict(labels)[label] for label in ("outcome", "reason") if label in dict(labels))): v
+        for (name, labels), v in samples(metrics).items()
+        if ("topic", topic) in labels
+    }
+
+
+def test_with_its_first_byte_a_topic_has_at_0_what_the_limits_in_force_can_do_to_its_bytes() -> None:
     metrics = Metrics()
-    metrics.add_interval(interval(row("a")))
-    shown = samples(metrics)
-    for kind, seen in (("bytes", 100), ("messages", 2), ("requests", 1)):
-        found = {
-            dict(labels)["outcome"]: v
-            for (name, labels), v in shown.items()
-            if name == f"produce_{kind}_total" and {("broker", "1"), ("topic", "a")} <= labels
-        }
-        assert found == dict.fromkeys(OUTCOMES, 0) | {"accepted": seen}
-    assert value(metrics, "produce_bytes_total", broker="1", topic="a", outcome="rejected", reason="fence") == 0
-    assert value(metrics, "throttle_seconds_total", broker="1", topic="a", outcome="rejected", reason="fence") == 0
-    assert value(metrics, "policy_bytes_total", broker="1", topic="a", outcome="delayed", reason="topic-threshold") == 0
+    metrics.produced.expect(THRESHOLD_EFFECTS)
+    metrics.know_topics({"a", "b"})
+    metrics.add_interval(interval(row("a"), row("b", outcome="discarded")))
+    assert series_of(metrics, "a") == {
+        ("produce_bytes_total", "accepted", ""): 100,
+        ("produce_messages_total", "accepted", ""): 2,
+        ("produce_requests_total", "accepted", ""): 1,
+        ("produce_bytes_total", "rejected", "topic-threshold"): 0,
+        ("policy_bytes_total", "delayed", "topic-threshold"): 0,
+        ("produce_repeats_bytes_total",): 0,
+        ("produce_repeats_unknown_bytes_total",): 0,
+    }
+    assert {outcome for _, outcome, _ in series_of(metrics, "b")} == {"discarded"}
+
+
+def test_effects_of_a_new_limit_are_shown_for_topics_that_have_series_already_and_stay_without_it() -> None:
+    metrics = Metrics()
+    metrics.add_interval(interval(row("a"), row("made-up", outcome="unacknowledged")))
+    assert len(series_of(metrics, "a")) == 3
+    metrics.produced.expect(THRESHOLD_EFFECTS)
+    shown = series_of(metrics, "a")
+    assert shown["produce_bytes_total", "rejected", "topic-threshold"] == 0
+    assert series_of(metrics, "made-up") == {}
+    metrics.add_interval(interval(row("a", outcome="rejected", reason="topic-threshold")))
+    metrics.produced.expect(frozenset())
+    metrics.produced.expect(THRESHOLD_EFFECTS)
+    shown = series_of(metrics, "a")
+    assert shown["produce_bytes_total", "rejected", "topic-threshold"] == 100
+    assert shown["policy_bytes_total", "delayed", "topic-threshold"] == 0
+
+
+def test_what_no_limit_in_force_can_do_begins_when_it_happens() -> None:
+    metrics = Metrics()
+    rejected = row("a", outcome="rejected", reason="of-a-plugin", size=70)
+    metrics.add_interval(interval(row("a"), rejected, row("a", outcome="would_delay", reason="client-quota")))
+    shown = series_of(metrics, "a")
+    assert shown["produce_bytes_total", "rejected", "of-a-plugin"] == 70
+    assert shown["throttle_seconds_total", "rejected", "of-a-plugin"] == 0
+    assert shown["policy_bytes_total", "would_delay", "client-quota"] == 100
+    assert shown["policy_requests_total", "would_delay", "client-quota"] == 1
+    assert shown["produce_repeats_bytes_total",] == 0  # else nothing could be taken off the rejected bytes
+
+
+def test_times_of_throttling_add_up_to_the_millisecond() -> None:
+    metrics = Metrics()
+    held = Row(1, "t", "User:u", "app", "delayed", "client-quota", 1, 1, 1, delay_ms=1250)
+    metrics.add_interval(interval(row(), held, held))
+    assert series_of(metrics, "t")["throttle_seconds_total", "delayed", "client-quota"] == 2.5
 
 
 def test_topics_are_bounded_and_the_rest_is_other() -> None:
     metrics = Metrics(max_topics=2)
+    metrics.produced.expect(THRESHOLD_EFFECTS)
     metrics.add_interval(interval(row("a"), row("b"), row("c")))
-    rejected = {"broker": "1", "outcome": "rejected", "reason": "fence"}
+    rejected = {"broker": "1", "outcome": "rejected", "reason": "topic-threshold"}
     accepted = {"broker": "1", "outcome": "accepted", "reason": ""}
     assert value(metrics, "produce_bytes_total", topic="b", **rejected) == 0
     assert value(metrics, "produce_bytes_total", topic="c", **accepted) is None
@@ -155,11 +203,11 @@ def test_an_exposition_does_not_grow_by_names_that_clients_make_up() -> None:
     metrics.know_topics({"clicks"})
     metrics.add_interval(interval(row("clicks"), *made_up(0)))
     looks(metrics)
-    size = len(metrics.text())
+    size = len(b"".join(metrics.text()))
     for k in range(1, 20):
         metrics.add_interval(interval(row("clicks"), *made_up(k)))
         looks(metrics)
-    shown = metrics.text()
+    shown = b"".join(metrics.text())
     assert len(shown) < size + 1000  # numbers have got longer
     assert b"made-up" not in shown
     assert b"client-0" not in shown
@@ -206,6 +254,7 @@ def test_a_client_s_name_is_cut_and_cleaned_before_it_is_a_label() -> None:
 
 def test_repeated_bytes_are_told_by_topic_and_bytes_that_may_be_repeats_as_well() -> None:
     metrics = Metrics()
+    metrics.produced.expect(THRESHOLD_EFFECTS)
     metrics.add_interval(interval(row(repeats=0)))
     place = {"broker": "1", "topic": "t"}
     assert value(metrics, "produce_repeats_bytes_total", **place) == 0
@@ -354,9 +403,9 @@ def finding(broker_id: int, name: str, available: int, soft: float | None = None
 @pytest.mark.seed("DISK.36")
 def test_storage_metrics_are_there_from_the_start_where_storage_is_on() -> None:
     metrics = Metrics()
-    assert "_storage_" not in metrics.text().decode()
+    assert "_storage_" not in b"".join(metrics.text()).decode()
     metrics.show_storage()
-    text = metrics.text().decode()
+    text = b"".join(metrics.text()).decode()
     families = SECTIONS["Storage protection"]
     for family in families:
         assert f"# HELP {family.exposed} {family.help}\n" in text
@@ -445,7 +494,7 @@ def test_metrics_of_the_fleet_are_there_from_the_start() -> None:
     metrics = Metrics()
     fleet = metrics.show_fleet(["stale"])
     for family in SECTIONS["Sharing limits with other gateways"]:
-        assert f"# HELP {family.exposed} {family.help}\n" in metrics.text().decode()
+        assert f"# HELP {family.exposed} {family.help}\n" in b"".join(metrics.text()).decode()
     assert value(metrics, "fleet_reports_dropped_total", reason="stale") == 0
     assert value(metrics, "fleet_share_state", state="local") == 1
     fleet.state, fleet.sent, fleet.received_bytes = "frozen", 3, 500

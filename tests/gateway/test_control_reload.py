@@ -95,7 +95,7 @@ class Control:
         )
         workers: Any = self.told
         fleet: Any = NoFleet()
-        self.orders = Orders(found.settings, workers, fleet, lambda: False)
+        self.orders = Orders(found.settings, workers, fleet, lambda: False, self.metrics.produced.expect)
         self.orders.tell(self.service.policies)
         self.told.all.clear()
         self.reloader = Reloader(
@@ -155,6 +155,16 @@ async def test_what_changed_is_told_at_once_and_in_one(make: Any) -> None:
     assert adopted[0] == control.orders.settings
     assert adopted[1].files == (str(control.file),)
     assert adopted[1].read_at_ns > 10**9
+
+
+async def test_what_limits_can_do_is_in_the_metrics_before_they_do_it(make: Any) -> None:
+    control = await make("")
+    row = channel.Row(1, "t", "User:u", "app", "accepted", "", 1, 1, 1)
+    control.metrics.add_interval(channel.Interval("boot", 0, 0, 0, 1000, (row,)))
+    expected = 'outcome="rejected",reason="topic-threshold",topic="t"} 0'
+    assert expected not in b"".join(control.metrics.text()).decode()
+    assert (await control.reload(UPSTREAM + TOTAL % "2MB"))[0] == "applied"
+    assert expected in b"".join(control.metrics.text()).decode()
 
 
 async def test_what_is_no_policy_is_told_too(make: Any) -> None:

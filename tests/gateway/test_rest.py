@@ -169,7 +169,7 @@ class Server:
     def application(self) -> Callable[..., Any]:
         api = rest.make_api(self.gateway())
         views = {"/v1/storage": lambda: {"enabled": False}}
-        return make_application(lambda: b"metric 1\n", list, views, api, hosts={"gw.example"}, gate=self.gate)
+        return make_application(lambda: iter([b"metric 1\n"]), list, views, api, hosts={"gw.example"}, gate=self.gate)
 
     async def raw(
         self, method: str, path: str, body: bytes | str | Iterable[bytes] | None = None, headers: dict[str, str] = JSON

@@ -429,7 +429,7 @@ def test_an_hour_of_made_up_names_leaves_nothing_behind() -> None:
         metrics.produced.look_again()
         lines = len(play.world.quotas.rates(10_000))
         metered, known = play.engine.broker(1).topics, play.session.gate.topics.by_name
-        held.append((len(metered), len(known), lines, len(metrics.text())))
+        held.append((len(metered), len(known), lines, len(b"".join(metrics.text()))))
     assert max(lines for _, _, lines, _ in held) > 0
     quarter = len(held) // 4
     for early, late in zip(held[quarter], held[-1], strict=True):

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.control.metrics import FAMILIES, PREFIX
+from gateway.channel import Interval, Rates, Row
+from gateway.control.metrics import FAMILIES, PREFIX, Metrics
+from policies.engine import BrokerRate, TopicRate
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
@@ -44,13 +46,14 @@ def exposed() -> dict[str, set[str]]:
 EXPOSED = exposed()
 
 
-def promtool(*args: str) -> str:
+def promtool(*args: str, text: str = "", accepted: int = 0) -> str:
+    """What it prints. `text`: for its standard input; `accepted`: the code that it has to end with."""
     binary = shutil.which("promtool")
     if binary is None:
         reason = "no promtool on PATH (Debian, Ubuntu: the package prometheus)"
         (pytest.fail if os.environ.get("CI", "").lower() in ("true", "1") else pytest.skip)(reason)
-    done = subprocess.run([binary, *args], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run([binary, *args], input=text, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == accepted, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
@@ -96,6 +99,17 @@ def test_every_metric_and_label_in_a_query_is_one_of_the_gateway(where: str, que
 
 def test_prometheus_takes_the_rules() -> None:
     assert f"SUCCESS: {len(ALERTS)} rules found" in promtool("check", "rules", str(RULES))
+
+
+def test_prometheus_reads_the_exposition() -> None:
+    metrics = Metrics()
+    metrics.produced.expect(frozenset({("rejected", "topic-threshold"), ("delayed", "topic-threshold")}))
+    names = 'a "b" \\ {c} 100 %\n', "naïve 🙂"
+    rows = [Row(1, name, name, name, "accepted", "", 1, 1, 1) for name in names]
+    metrics.add_interval(Interval("boot", 0, 0, 0, 1000, tuple(rows)))
+    metrics.set_rates(Rates((BrokerRate(1, 1.5, 0, 0, None, [TopicRate(name, 0.1, None, False) for name in names]),)))
+    style = promtool("check", "metrics", text=b"".join(metrics.text()).decode(), accepted=3)  # of names alone
+    assert style == "produce_gateway_fetch_delay_ms_total metric names should not contain abbreviated units\n"
 
 
 def test_alerts_fire_when_they_should_and_not_before() -> None:

@@ -3,6 +3,7 @@
 #
 #   family.py    what one metric is, in words
 #   table.py     all of them, by section of the page; the labels, and how many values each may have
+#   lines.py     the exposition's lines, of families that have many
 #   registry.py  the registry: all that is counted, and the collectors
 #   counted.py   connections, requests, the cluster, changes, usage log and processes
 #   produced.py  series of topics and clients, and the bounds of their labels
@@ -12,7 +13,8 @@
 #   fleet.py     limits that are shared with other gateways
 #   storage.py   storage protection
 #
-# All series are there at 0 from the start, those of a topic from its first byte on. Knows no sockets.
+# All series are there at 0 from the start; of a topic, from its first byte on, those of what limits can do to it. Knows
+# no sockets.
 
 from gateway.control.metrics.certificates import Place, places_of
 from gateway.control.metrics.family import PREFIX, Family

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Set
 from typing import Final
-
-from prometheus_client import Counter
 
 from gateway.channel import Row
 from gateway.control.metrics.family import Family
+from gateway.control.metrics.lines import CounterLines, joined
 from policies.engine import BrokerRate, TopicRate
 from policies.text import one_line
-from policies.usage import DELAYED, NOTES, OUTCOMES, REASONS
+from policies.usage import DELAYED, NOTES
 
 _PLACE: Final = ("broker", "topic")
 _ROW: Final = (*_PLACE, "outcome", "reason")
@@ -78,17 +77,10 @@ PRODUCED: Final = (
     ),
 )
 OTHER: Final = "other"
-# Rows of these outcomes are shown at 0 for each topic, but for reasons that no topic with series of its own can have.
-NO_SERIES: Final = frozenset({"protected-topic", "unknown-topic-id"})
-SHOWN: Final = tuple(
-    (outcome, reason)
-    for outcome in OUTCOMES
-    for reason in ([r for r in REASONS[outcome] if r not in NO_SERIES] if outcome in REASONS else [""])
-)
+_OTHERS: Final = joined(OTHER, OTHER)
 _APPENDED: Final = frozenset({"accepted", "unacknowledged"})
 LABEL_CHARS: Final = 256
 MAX_WAITING: Final = 10_000  # rows of topics that metadata doesn't list yet
-SHOWN_NOTES: Final = tuple((note, reason) for note in NOTES for reason in REASONS[note])
 
 
 class TopicLabels:
@@ -119,34 +111,50 @@ class TopicLabels:
 
     def choose(self, brokers: Iterable[BrokerRate]) -> dict[int, list[TopicRate]]:
         """Of rates, which hold for now and take no place: the busiest vouched for, by broker."""
-        vouched = (
-            (broker.node_id, topic)
+        chosen = {
+            broker.node_id: [
+                topic for topic in broker.topics if topic.topic in self.known or topic.topic in self._named
+            ]
             for broker in brokers
-            for topic in broker.topics
-            if topic.topic in self.known or topic.topic in self._named
-        )
-        chosen: dict[int, list[TopicRate]] = defaultdict(list)
+        }
+        if sum(map(len, chosen.values())) <= self._most:
+            return chosen
+        vouched = [(node_id, topic) for node_id, topics in chosen.items() for topic in topics]
+        chosen = {node_id: [] for node_id in chosen}
         for node_id, topic in heapq.nlargest(self._most, vouched, key=lambda pair: pair[1].rate):
             chosen[node_id].append(topic)
         return chosen
 
 
 class ProducedSeries:
-    """Counts rows of intervals.
+    """Counts rows of intervals. `max_clients`: pairs of principal and client id with series of their own."""
 
-    Args:
-        counters: by name; those that are used have the labels of PRODUCED.
-        max_clients: pairs of principal and client id with series of their own.
-    """
-
-    def __init__(self, counters: Mapping[str, Counter], topics: TopicLabels, max_clients: int) -> None:
-        self._counters = counters
+    def __init__(self, topics: TopicLabels, max_clients: int) -> None:
+        self._counters = {
+            each.name: CounterLines(each, "d" if each.name == "throttle_seconds" else "q")
+            for each in PRODUCED
+            if each.kind == "counter"
+        }
         self._topics = topics
         self._max_clients = max_clients
         self._waiting: list[tuple[int, Row]] = []  # of topics that may be new, with the look at which they came
         self._looks = 0
-        self._clients: dict[tuple[str, str], tuple[str, str]] = {}  # as they are -> as labels
-        self._shown: set[tuple[int, str]] = set()
+        self._clients: dict[tuple[str, str], str] = {}  # as they are -> as labels
+        self._shown: set[str] = set()  # labels of brokers and topics
+        self._effects: Set[tuple[str, str]] = frozenset()
+
+    def text(self) -> Iterator[bytes]:
+        """The part of the exposition that is about PRODUCED's counters, in pieces. In any thread."""
+        return itertools.chain.from_iterable(each.text() for each in self._counters.values())
+
+    def expect(self, effects: Set[tuple[str, str]]) -> None:
+        """The outcomes and notes that the limits in force can lead to, each with its reason. From here on a topic shows
+        them at 0 before the first one; those of a limit that has gone stay.
+        """
+        new = effects - self._effects
+        self._effects |= new
+        for place in self._shown if new else ():
+            self._show(place, new)
 
     def add(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -169,59 +177,49 @@ class ProducedSeries:
 
     def _add(self, row: Row) -> None:
         topic = self._topics.label(row)
-        if row.outcome in _APPENDED and topic != OTHER:
-            self._show_topic(row.broker, topic)
+        place = joined(broker_label(row.broker), topic)
+        if row.outcome in _APPENDED and topic != OTHER and place not in self._shown:
+            self._shown.add(place)
+            self._show(place, self._effects)
+        labels = joined(place, row.outcome, row.reason)
+        counters = self._counters
         if row.outcome in (DELAYED, "rejected"):
-            labels = (broker_label(row.broker), topic, row.outcome, row.reason)
-            self._counters["throttle_seconds"].labels(*labels).inc(row.delay_ms / 1000)
+            counters["throttle_seconds"].add(labels, row.delay_ms / 1000)
         if row.outcome in NOTES:
-            self._add_note(row.broker, topic, row.outcome, row.reason, row.bytes, row.requests)
+            counters["policy_bytes"].add(labels, row.bytes)
+            counters["policy_requests"].add(labels, row.requests)
             return
-        self._add_row(row.broker, topic, row.outcome, row.reason, row.bytes, row.messages, row.requests)
-        self._add_repeats(row.broker, topic, row.repeats or 0, row.bytes if row.repeats is None else 0)
+        counters["produce_bytes"].add(labels, row.bytes)
+        counters["produce_messages"].add(labels, row.messages)
+        counters["produce_requests"].add(labels, row.requests)
+        if row.repeats != 0 or row.outcome == "rejected":
+            self._add_repeats(place, row.repeats or 0, row.bytes if row.repeats is None else 0)
         client = self._label_client(row, is_vouched=row.outcome == "accepted" or topic != OTHER)
-        self._counters["client_bytes"].labels(*client, row.outcome).inc(row.bytes)
+        counters["client_bytes"].add(joined(client, row.outcome), row.bytes)
 
-    def _label_client(self, row: Row, *, is_vouched: bool) -> tuple[str, str]:
+    def _label_client(self, row: Row, *, is_vouched: bool) -> str:
         """From the first bytes that get in, into a topic that there is: made-up names take no topic's place."""
         client = (row.principal, row.client_id)
         if client not in self._clients:
             if not is_vouched or row.outcome not in _APPENDED or len(self._clients) >= self._max_clients:
-                return OTHER, OTHER
-            self._clients[client] = one_line(row.principal, LABEL_CHARS), one_line(row.client_id, LABEL_CHARS)
+                return _OTHERS
+            self._clients[client] = joined(*(one_line(name, LABEL_CHARS) for name in client))
         return self._clients[client]
 
-    def _show_topic(self, broker: int, topic: str) -> None:
-        # With the first byte that gets in a topic has all it can have, at 0, so that a later rejection is an increase.
-        # Not before: it is 86 series, and a cluster has thousands of topics without a producer at this gateway.
-        if (broker, topic) in self._shown:
-            return
-        self._shown.add((broker, topic))
-        self._add_repeats(broker, topic, 0, 0)
-        for outcome, reason in SHOWN:
-            self._add_row(broker, topic, outcome, reason, 0, 0, 0)
-        for note, reason in SHOWN_NOTES:
-            self._add_note(broker, topic, note, reason, 0, 0)
-        for outcome, reason in (*SHOWN, *SHOWN_NOTES):
-            if outcome in (DELAYED, "rejected"):
-                self._counters["throttle_seconds"].labels(broker_label(broker), topic, outcome, reason)
+    def _show(self, place: str, effects: Iterable[tuple[str, str]]) -> None:
+        # Prometheus sees no increase in the first value of a series, and an alert on lost bytes must not miss the first
+        # ones. So bytes that limits in force can reject, delay or drop are there at 0 before. Not all else: messages
+        # and requests are in no alert, and with every outcome and reason it would be 86 series. And not before a byte
+        # got in: a cluster has thousands of topics without a producer at this gateway.
+        for effect in effects:
+            name = "policy_bytes" if effect[0] in NOTES else "produce_bytes"
+            self._counters[name].add(joined(place, *effect), 0)
+            if effect[0] == "rejected":
+                self._add_repeats(place, 0, 0)
 
-    def _add_row(
-        self, broker: int, topic: str, outcome: str, reason: str, size: int, messages: int, requests: int
-    ) -> None:
-        labels = (broker_label(broker), topic, outcome, reason)
-        self._counters["produce_bytes"].labels(*labels).inc(size)
-        self._counters["produce_messages"].labels(*labels).inc(messages)
-        self._counters["produce_requests"].labels(*labels).inc(requests)
-
-    def _add_repeats(self, broker: int, topic: str, size: int, unknown: int) -> None:
-        self._counters["produce_repeats_bytes"].labels(broker_label(broker), topic).inc(size)
-        self._counters["produce_repeats_unknown_bytes"].labels(broker_label(broker), topic).inc(unknown)
-
-    def _add_note(self, broker: int, topic: str, note: str, reason: str, size: int, requests: int) -> None:
-        labels = (broker_label(broker), topic, note, reason)
-        self._counters["policy_bytes"].labels(*labels).inc(size)
-        self._counters["policy_requests"].labels(*labels).inc(requests)
+    def _add_repeats(self, place: str, size: int, unknown: int) -> None:
+        self._counters["produce_repeats_bytes"].add(place, size)
+        self._counters["produce_repeats_unknown_bytes"].add(place, unknown)
 
 
 def broker_label(node_id: int) -> str:

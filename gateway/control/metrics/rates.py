@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -13,8 +14,10 @@ from prometheus_client.registry import Collector
 
 from gateway.channel import Groups, Rates
 from gateway.control.metrics.family import Family, gauges
+from gateway.control.metrics.lines import gauge_lines, labels_text
 from gateway.control.metrics.produced import LABEL_CHARS, TopicLabels, broker_label
 from gateway.control.rates import merge
+from policies.engine import TopicRate
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, Unit, group_key
 from policies.groups.lines import GroupLimits, GroupRate
@@ -24,7 +27,7 @@ from policies.thresholds.sums import Committed
 _PLACE: Final = ("broker", "topic")
 _QUOTA: Final = ("quota", "source", "user", "client_id", "broker")
 _GROUP: Final = ("group", "direction")
-RATES: Final = (
+BROKERS: Final = (
     Family("broker_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes admitted to the broker."),
     Family(
         "broker_error_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes that the broker refused."
@@ -54,6 +57,8 @@ RATES: Final = (
         ("broker",),
         "The broker's rate divided by its threshold, not capped at 1; `NaN` without a threshold.",
     ),
+)
+TOPICS: Final = (
     Family(
         "topic_rate_bytes_per_second",
         "gauge",
@@ -81,6 +86,7 @@ RATES: Final = (
         "1 while topic and broker are over their thresholds, so that Produce requests are rejected or delayed.",
     ),
 )
+RATES: Final = (*BROKERS, *TOPICS)
 QUOTAS: Final = (
     Family(
         "client_quota_rate",
@@ -160,11 +166,11 @@ GROUPS: Final = (
         "Messages per second through all gateways, averaged over about a second; only for groups with a limit.",
     ),
 )
-FAMILIES: Final = (*RATES, *QUOTAS, *GROUPS)
+_COLLECTED: Final = (*BROKERS, *QUOTAS, *GROUPS)
 
 
 class RateSeries(Collector):
-    """The last values of the workers' meters.
+    """The last values of the workers' meters. As a collector it has no rates of topics: these are in `text`.
 
     `said`: of each living worker. `groups`, `uses`: limits of resource groups, and their use by all gateways.
     `committed`: by broker, the sum that topics take of its threshold.
@@ -177,23 +183,19 @@ class RateSeries(Collector):
         self.uses: Mapping[FleetKey, FleetUse] = {}
         self.committed: Mapping[str, Committed] = {}
         self._max_clients = max_clients
+        self._merged: tuple[tuple[Rates, ...], Rates] = (), merge(())
+        self._labels: dict[int, dict[str, bytes]] = {}  # by broker and topic, of those shown last
 
     def collect(self) -> Iterator[Metric]:
-        rates = merge(self.said)
-        families = gauges(FAMILIES)
-        topics = self._topics.choose(rates.brokers)
+        rates = self._rates()
+        families = gauges(_COLLECTED)
         for broker in rates.brokers:
-            label = str(broker.node_id)
-            add = _adder(families, [label], "broker")
+            add = _adder(families, [str(broker.node_id)], "broker")
             add("rate_bytes_per_second", broker.rate)
             add("error_rate_bytes_per_second", broker.error_rate)
             add("throttled_rate_bytes_per_second", broker.throttled_rate)
-            _add_threshold(add, broker.rate, broker.threshold)
-            for topic in topics.get(broker.node_id, ()):
-                add = _adder(families, [label, topic.topic], "topic")
-                add("rate_bytes_per_second", topic.rate)
-                add("over_threshold", float(topic.over))
-                _add_threshold(add, topic.rate, topic.threshold)
+            add("threshold_bytes_per_second", _limit(broker.threshold))
+            add("threshold_utilization_ratio", _utilization(broker.rate, broker.threshold))
         for quota in rates.quotas[: self._max_clients]:
             where = "all" if quota.broker is None else broker_label(quota.broker)
             who = (one_line(name or "", LABEL_CHARS) for name in (quota.source, quota.user, quota.client_id))
@@ -208,6 +210,32 @@ class RateSeries(Collector):
         for node_id, each in self.committed.items():
             families["broker_overcommitted_bytes_per_second"].add_metric([node_id], max(0.0, each.excess))
         yield from families.values()
+
+    def text(self) -> Iterator[bytes]:
+        """The part of the exposition that is about topics, in pieces."""
+        chosen = self._topics.choose(self._rates().brokers)
+        known = self._labels
+        self._labels = {
+            node_id: _labels_of(str(node_id), topics, known.get(node_id, {})) for node_id, topics in chosen.items()
+        }
+        shown = list(itertools.chain.from_iterable(chosen.values()))
+        labels = [self._labels[node_id][topic.topic] for node_id, topics in chosen.items() for topic in topics]
+        values: dict[str, list[float]] = {
+            "topic_rate_bytes_per_second": [topic.rate for topic in shown],
+            "topic_threshold_bytes_per_second": [_limit(topic.threshold) for topic in shown],
+            "topic_threshold_utilization_ratio": [_utilization(topic.rate, topic.threshold) for topic in shown],
+            "topic_over_threshold": [int(topic.over) for topic in shown],
+        }
+        for family in TOPICS:
+            yield from gauge_lines(family, labels, values[family.name])
+
+    def _rates(self) -> Rates:
+        """Of all workers, added up once."""
+        said, rates = self._merged
+        if said is not self.said:
+            said = self.said  # once: it may change meanwhile, as this runs in a thread
+            self._merged = said, (rates := merge(said))
+        return rates
 
     def shown(self, rates: Rates) -> list[GroupRate]:
         """The busiest groups."""
@@ -240,12 +268,18 @@ def _adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: st
     return add
 
 
-def _add_threshold(add: Any, rate: float, threshold: float | None) -> None:
-    add("threshold_bytes_per_second", math.inf if threshold is None else threshold)
+def _labels_of(broker: str, topics: Iterable[TopicRate], known: Mapping[str, bytes]) -> dict[str, bytes]:
+    names = (topic.topic for topic in topics)
+    return {name: known.get(name) or labels_text(_PLACE, (broker, name)) for name in names}
+
+
+def _limit(threshold: float | None) -> float:
+    return math.inf if threshold is None else threshold
+
+
+def _utilization(rate: float, threshold: float | None) -> float:
     if threshold is None:
-        ratio = math.nan
-    elif threshold == 0:
-        ratio = math.inf if rate else 0.0
-    else:
-        ratio = rate / threshold
-    add("threshold_utilization_ratio", ratio)
+        return math.nan
+    if threshold == 0:
+        return math.inf if rate else 0.0
+    return rate / threshold

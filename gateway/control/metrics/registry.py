@@ -1,12 +1,14 @@
 # The registry: counters and gauges that are set as things happen, and the collectors beside it.
 #
+# Families with a series for each topic or client are not in it: lines.py makes their text.
+#
 # Events come from workers as rows of intervals and as counts; what is so just now as Rates and Gauges. A name
 # that a client says becomes a label only once a broker vouched for it, cut and within a cap; the rest is `other`.
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Final, NamedTuple
 
@@ -31,7 +33,7 @@ from policies.rollout import EVERYBODY, Rollout
 from policies.thresholds.sums import Committed
 from protocol import api
 
-_SET_HERE: Final = (*PRODUCED, *TRAFFIC, *CLUSTER, *CHANGES, *USAGE_LOG, *ITSELF)  # others have collectors
+_SET_HERE: Final = (*TRAFFIC, *CLUSTER, *CHANGES, *USAGE_LOG, *ITSELF)  # others have collectors, or lines of their own
 _LABELLED: Final = ("disconnects", "server_names_refused")  # in channel.COUNTS their label's values are behind them
 
 
@@ -74,11 +76,11 @@ class Metrics:
         }
         self._gauges = {
             each.name: Gauge(each.name, each.help, each.labels, namespace=PREFIX, registry=self.registry)
-            for each in _SET_HERE
+            for each in (*PRODUCED, *_SET_HERE)
             if each.kind == "gauge"
         }
         self._topics = TopicLabels(max_topics)
-        self.produced = ProducedSeries(self._counters, self._topics, max_clients)
+        self.produced = ProducedSeries(self._topics, max_clients)
         self._rates = RateSeries(max_clients, self._topics)
         self.registry.register(self._rates)
         self._latencies = LatencySeries()
@@ -235,9 +237,13 @@ class Metrics:
         """One of policy.service.OUTCOMES."""
         self._counters["policy_changes"].labels(outcome).inc()
 
-    def text(self) -> bytes:
-        """The exposition, in Prometheus' text format. Takes its time with many topics: call it in a thread."""
-        return generate_latest(self.registry)
+    def text(self) -> Iterator[bytes]:
+        """The exposition, in Prometheus' text format, in pieces, each as of when it is asked for. With many topics one
+        takes some milliseconds: ask for them in a thread.
+        """
+        yield generate_latest(self.registry)
+        yield from self.produced.text()
+        yield from self._rates.text()
 
     def _count(self, name: str, count: int) -> None:
         for family in _LABELLED:

@@ -1,0 +1,39 @@
+# The effects that the limits in force can have on what is produced, so that metrics have them before the first one.
+#
+# Not to the last detail (a quota hardly ever rejects): what is missing here is counted all the same when it happens.
+
+from __future__ import annotations
+
+from gateway.channel import Groups, Policy, Quotas
+from gateway.config import Settings
+from policies.rollout import EVERYBODY
+from policies.usage import DELAYED, REASONS, WOULD
+from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, STORAGE_PAUSE, STORAGE_THROTTLE, TOPIC_THRESHOLD
+
+_ENFORCED = ("rejected", DELAYED)
+
+
+def effects_of(thresholds: Policy, quotas: Quotas, groups: Groups, settings: Settings) -> frozenset[tuple[str, str]]:
+    """Outcomes and notes (policies.usage), each with its reason."""
+    found: set[tuple[str, str]] = set()
+    if thresholds.total is not None or thresholds.totals:  # a topic's threshold alone limits nothing
+        found |= _of(TOPIC_THRESHOLD, thresholds.mode, thresholds.enforce_percent)
+    if quotas.entries:
+        found |= _of(CLIENT_QUOTA, quotas.mode, quotas.enforce_percent)
+    if groups.groups:
+        found |= _of(RESOURCE_GROUP, groups.mode, groups.enforce_percent)
+    if settings.storage is not None and not settings.storage.off:
+        mode = "observe" if settings.mode == "observe" else settings.storage.mode
+        found |= _of(STORAGE_THROTTLE, mode) | _of(STORAGE_PAUSE, mode)
+    if any(outcome in _ENFORCED for outcome, _ in found):
+        found |= {("rejected", FENCE), ("dropped", "connection-lost")}
+        if settings.acks0 == "drop":
+            found.add(("dropped", "acks0-limit"))
+    return frozenset(found)
+
+
+def _of(reason: str, mode: str, enforce_percent: float = EVERYBODY) -> set[tuple[str, str]]:
+    outcomes = _ENFORCED if mode == "enforce" else ()
+    if mode == "observe" or enforce_percent < EVERYBODY:
+        outcomes = (*outcomes, *WOULD)
+    return {(outcome, reason) for outcome in outcomes if reason in REASONS[outcome]}

@@ -1,0 +1,101 @@
+# Lines of Prometheus' text format, for the families that have series for each topic or client. There may be hundreds of
+# thousands of lines, and prometheus_client takes 8 us for each: it makes an object of every sample, and escapes its
+# labels at every scrape. Here labels are escaped once, into a template that a scrape only fills in: 0.1 us.
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
+from typing import Any, Final
+
+from gateway.control.metrics.family import Family
+
+# Lines that are made in one step, in which no other thread has a turn: half a millisecond. Fewer cost more: the
+# allocator gives small pieces back and fetches them again.
+_STEP: Final = 5000
+_SEPARATOR: Final = "\0"  # in no name: those of clients are cleaned
+
+
+def labels_text(names: Iterable[str], values: Iterable[str]) -> bytes:
+    """Labels as a line of the exposition has them, in a template of `%`, the value's place behind them."""
+    pairs = sorted(zip(names, values, strict=True))  # as prometheus_client does
+    text = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
+    return f"{{{text}}} ".replace("%", "%%").encode() + b"%r\n"
+
+
+def joined(*labels: str) -> str:
+    """One string for several values of labels, or for what such strings stand for."""
+    return _SEPARATOR.join(labels)
+
+
+def head(family: Family) -> bytes:
+    """The comments that a family begins with."""
+    return f"# HELP {family.exposed} {_escape_help(family.help)}\n# TYPE {family.exposed} {family.kind}\n".encode()
+
+
+def gauge_lines(family: Family, labels: Sequence[bytes], values: Sequence[float]) -> Iterator[bytes]:
+    """A gauge's part of the exposition, in pieces. `labels`: of each series, by `labels_text`; its value is in the same
+    place of `values`.
+    """
+    yield head(family)
+    name = family.exposed.encode()
+    for at in range(0, len(labels), _STEP):
+        present = tuple(values[at : at + _STEP])
+        found = (name + name.join(labels[at : at + _STEP])) % present
+        if not all(map(math.isfinite, present)):  # no label's text has a line end: only values are changed
+            found = found.replace(b"} inf\n", b"} +Inf\n").replace(b"} nan\n", b"} NaN\n")
+        yield found
+
+
+class CounterLines:
+    """A counter with labels. Its text may be made in another thread than the one that adds to it.
+
+    It is made of strings, bytes and arrays, which Python's garbage collector doesn't look into: tuples and lists of
+    200,000 series cost it 12 ms, about once a scrape.
+
+    `typecode`: of an array; "q": only integers are added, "d": fractions as well.
+    """
+
+    def __init__(self, family: Family, typecode: str = "q") -> None:
+        self._family = family
+        self._name = family.exposed.encode()
+        self._places: dict[str, int] = {}  # of series, by their labels
+        self._values: array[Any] = array(typecode)
+        self._templates: list[bytearray] = []  # of _STEP lines each
+        self._growing = Lock()  # there are as many values as lines
+
+    def add(self, labels: str, amount: float) -> None:
+        """`labels`: their values, `joined` in the family's order. Begins the series, also with 0."""
+        place = self._places.get(labels)
+        if place is None:
+            self._begin(labels, amount)
+        else:
+            self._values[place] += amount
+
+    def _begin(self, labels: str, amount: float) -> None:
+        self._places[labels] = place = len(self._values)
+        names = self._family.labels
+        line = self._name + labels_text(names, labels.split(_SEPARATOR, len(names) - 1))
+        if place % _STEP == 0:
+            self._templates.append(bytearray())
+        with self._growing:
+            self._values.append(amount)
+            self._templates[-1] += line
+
+    def text(self) -> Iterator[bytes]:
+        """Its part of the exposition, in pieces."""
+        yield head(self._family)
+        for number, template in enumerate(self._templates):
+            with self._growing:
+                piece = template % tuple(self._values[number * _STEP : (number + 1) * _STEP])
+            yield bytes(piece)
+
+
+def _escape(value: str) -> str:
+    return _escape_help(value).replace('"', r"\"")
+
+
+def _escape_help(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
