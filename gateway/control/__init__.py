@@ -19,6 +19,7 @@
 #   inquiries.py         questions to all workers: which connections there are
 #   intake.py            workers' intervals, into the usage log and everything that counts them
 #   snapshots.py         what workers are told, from the configuration and the policies
+#   effects.py           what the limits in force can do to what is produced, for the metrics
 #   rates.py             what several workers measured, as one gateway's
 #   fleet.py             shares of limits that hold for several workers or gateways
 #   fleet_keys.py        which limits are in use, and how far each holds

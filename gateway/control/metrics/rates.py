@@ -215,11 +215,12 @@ class RateSeries(Collector):
         """The part of the exposition that is about topics, in pieces."""
         chosen = self._topics.choose(self._rates().brokers)
         known = self._labels
-        self._labels = {
+        found = {
             node_id: _labels_of(str(node_id), topics, known.get(node_id, {})) for node_id, topics in chosen.items()
         }
+        self._labels = found  # for the next one; there may be two at the same time
         shown = list(itertools.chain.from_iterable(chosen.values()))
-        labels = [self._labels[node_id][topic.topic] for node_id, topics in chosen.items() for topic in topics]
+        labels = [found[node_id][topic.topic] for node_id, topics in chosen.items() for topic in topics]
         values: dict[str, list[float]] = {
             "topic_rate_bytes_per_second": [topic.rate for topic in shown],
             "topic_threshold_bytes_per_second": [_limit(topic.threshold) for topic in shown],
