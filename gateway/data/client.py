@@ -34,16 +34,15 @@ class Client:
         exempt: it is metered and never limited.
         observed: policies (fields of decision.Limits) that are only observed for it.
         rows: by topic, those that count the bytes that brokers accept from it; emptied whenever that changes.
-        lines: its client quotas, as of `lines_version`.
+        lines: its client quotas, as of `lines_version`. Where there are some on time, `spend` has to be told.
         group: of topics whose names don't say theirs, by its principal.
         limited: each of its Produce requests has to be judged: quotas on time hold for it, quotas that only count, or
             resource groups look at its principal.
         quota: of its Produce requests where it is not `limited`; None: there is none.
-        timed: quotas on time hold for it: `spend` has to be told.
     """
 
     __slots__ = ("client_id", "exempt", "group", "limited", "lines", "lines_version", "listener", "names", "node_id",
-                 "observed", "principal", "quota", "rows", "software", "timed", "world")  # fmt: skip
+                 "observed", "principal", "quota", "rows", "software", "world")  # fmt: skip
 
     def __init__(self, world: World, node_id: int, listener: str = DEFAULT_LISTENER) -> None:
         self.world = world
@@ -59,7 +58,7 @@ class Client:
         self.lines = NONE
         self.lines_version = -1
         self.group: GroupSide | None = None
-        self.limited = self.timed = False
+        self.limited = False
         self.quota: Lines | None = None
 
     @property
@@ -104,9 +103,8 @@ class Client:
         self.group = None if self.exempt else groups.publish_by_principal(self.principal, now)
         self.rows.clear()  # they say the group
         has_quota = bool(self.lines.produce)
-        self.timed = bool(self.lines.request)
         self.limited = bool(
-            self.timed
+            self.lines.request
             or self.group is not None
             or (self.exempt and groups.exists)
             or (has_quota and "quota" in self.observed)

@@ -218,7 +218,7 @@ class Link:
             return
         malformed = reason = ""  # not the error itself: it would keep this frame, and all of the session, in a circle
         frame_bytes, start = 0, pos
-        started = perf_counter() if session.client.timed else 0.0
+        started = perf_counter() if session.client.lines.request else 0.0
         try:
             pos = session.on_client(buf, pos, end, now)
             if pos < end and not session.hold.until:
@@ -321,7 +321,7 @@ class Link:
     def _handle_answers(self, now: float) -> None:
         session, inbound = self.session, self.upstream.inbound
         buf, end = inbound.buf, inbound.end
-        started = perf_counter() if session.client.timed else 0.0
+        started = perf_counter() if session.client.lines.request else 0.0
         try:
             pos = session.on_upstream(buf, inbound.start, end, now)
         except (UpstreamError, MalformedFrame) as error:

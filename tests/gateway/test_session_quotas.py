@@ -344,7 +344,7 @@ def test_time_spent_on_a_connection_delays_its_next_requests() -> None:
     on = play((Entity(None, "app"), "request_percentage", 10))
     on.client(request(1))
     assert throttle_of(on) == 0
-    assert on.session.client.timed
+    assert on.session.client.lines.request
     on.session.client.spend(0.2, on.now)
     on.client(request(2))
     assert throttle_of(on, 2) == 2000
