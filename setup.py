@@ -14,7 +14,9 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-MODULES = ("protocol/usual", "policies/duplicates", "gateway/data/sums", "gateway/data/passing")
+MODULES = (
+    "protocol/usual", "protocol/metadata_topics", "policies/duplicates", "gateway/data/sums", "gateway/data/passing",
+)  # fmt: skip
 DIRECTIVES = {
     "annotation_typing": False,  # types are in the .pxd files; annotations are for mypy
     "language_level": 3,

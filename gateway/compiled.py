@@ -8,7 +8,9 @@ import sys
 from importlib import import_module
 from typing import Final
 
-MODULES: Final = ("protocol.usual", "policies.duplicates", "gateway.data.sums", "gateway.data.passing")
+MODULES: Final = (
+    "protocol.usual", "protocol.metadata_topics", "policies.duplicates", "gateway.data.sums", "gateway.data.passing"
+)  # fmt: skip
 SUFFIX: Final = "_compiled"
 VARIABLE: Final = "PURE_PYTHON"
 

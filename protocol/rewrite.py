@@ -3,7 +3,8 @@
 # A client must learn the gateway's addresses and nothing that the gateway couldn't follow. Spans are walked and copied:
 # only id, host and port of a row with an address are written anew, so fields and tags that nobody knows yet survive. A
 # broker without an address here is withheld, never shown with its own. Everything is read to exactly its end before
-# anything is changed or learned. The caller knows the addresses.
+# anything is changed or learned; but for the topics of Metadata before v10, which have neither addresses nor ids: they
+# are copied as they are. The caller knows the addresses.
 #
 # NodeEndpoints (KIP-951) are elsewhere: protocol/produce_response.py rewrites Produce's, protocol/stream.py hides the
 # others. Specs: KIP-35 and KIP-511 (ApiVersions), KIP-516 (topic ids), KIP-699 (FindCoordinator's list), KIP-700,
@@ -13,16 +14,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from protocol import api
+from protocol.metadata_topics import TopicIds
 from protocol.wire import (
     INT16,
     INT32,
     NO_TAGS,
-    UUID_SIZE,
     Buffer,
-    MalformedFrame,
     array,
     at_end,
     compact_array,
@@ -37,13 +37,18 @@ from protocol.wire import (
     skip,
     skip_tags,
     string,
-    uvarint,
 )
 
-Addresses: TypeAlias = Mapping[int, tuple[bytes, int]]  # node id -> host and port to hand out
-TopicIds: TypeAlias = dict[bytes, bytes]  # topic id -> name
+if TYPE_CHECKING:
+    from protocol import metadata_topics
+else:
+    try:
+        from protocol import metadata_topics_compiled as metadata_topics  # the same, where a compiler was
+    except ImportError:
+        from protocol import metadata_topics
 
-_NO_ID = bytes(UUID_SIZE)  # a broker that has none (or a failed lookup) sends zeros
+Addresses: TypeAlias = Mapping[int, tuple[bytes, int]]  # node id -> host and port to hand out
+
 _NO_NODE = -1
 _NO_PORT = -1
 _CONTROLLERS = 2  # DescribeCluster: endpoint type
@@ -136,28 +141,16 @@ def metadata(
     if version >= 3:
         pos = skip(pos, 4, end)  # throttle time
     first = pos
-    rows, withheld, pos = _brokers(buf, pos, end, flexible, 0 if version >= 1 else None, addresses)
-    last = pos
-    if version >= 2:
-        pos = _skip_string(buf, pos, end, flexible)  # cluster id
-    if version >= 1:
-        pos = skip(pos, 4, end)  # controller id
-    learned: TopicIds = {}
-    try:
-        if flexible:
-            pos = _walk_flexible_topics(buf, pos, end, version >= _METADATA_IDS, topic_ids, learned)
-        else:
-            pos = _walk_topics(buf, pos, end, version)
-    except (IndexError, struct.error):  # cheaper than a check at every step: the end is checked below in any case
-        raise MalformedFrame("the frame ends within its topics") from None
-    if 8 <= version <= 10:
-        pos = skip(pos, 4, end)  # cluster authorized operations
-    if version >= 13:
-        pos = skip(pos, 2, end)  # error code
-    if flexible:
-        pos = skip_tags(buf, pos, end)
-    at_end(pos, end)
-    topic_ids.update(learned)
+    rows, withheld, last = _brokers(buf, pos, end, flexible, 0 if version >= 1 else None, addresses)
+    if version >= _METADATA_IDS:
+        after = skip(_skip_string(buf, last, end, True), 4, end)  # cluster id, controller id
+        after, learned = metadata_topics.new_ids(buf, after, end, topic_ids)
+        if version == _METADATA_IDS:
+            after = skip(after, 4, end)  # cluster authorized operations
+        if version >= 13:
+            after = skip(after, 2, end)  # error code
+        at_end(skip_tags(buf, after, end), end)
+        topic_ids.update(learned)
     return _spliced(buf, start, first, rows, last, end), withheld
 
 
@@ -166,78 +159,6 @@ def metadata_by_id_request(correlation_id: int, version: int, ids: list[bytes]) 
     head = _REQUEST_HEAD.pack(api.METADATA, version, correlation_id) + put_string(b"produce-gateway") + NO_TAGS
     topics = b"".join(topic_id + put_compact_string(None) + NO_TAGS for topic_id in ids)
     return framed(head + put_uvarint(len(ids) + 1) + topics + b"\0\0" + NO_TAGS)  # no creation, no operations
-
-
-def _walk_flexible_topics(buf: Buffer, pos: int, end: int, has_ids: bool, known: TopicIds, learned: TopicIds) -> int:
-    # An answer about 10,000 topics is walked in the middle of the traffic, so this is flat: lengths are read as the one
-    # byte that they nearly always are, and nothing is compared with `end` but once per topic. A step behind it is seen
-    # then, one behind the buffer is an IndexError.
-    count, pos = compact_array(buf, pos, end)
-    for _ in range(count):
-        size = buf[pos + 2]  # behind the error code
-        name = pos + 3
-        if size >= 0x80:
-            size, name = uvarint(buf, pos + 2, end)
-        pos = name + size - 1 if size else name
-        if has_ids:
-            topic_id = bytes(buf[pos : pos + UUID_SIZE])
-            if size > 1 and topic_id not in known:
-                learned[topic_id] = bytes(buf[name:pos])
-            pos += UUID_SIZE
-        size = buf[pos + 1]  # behind is_internal
-        if size < 0x80:
-            size, pos = size - 1, pos + 2
-        else:
-            size, pos = compact_array(buf, pos + 1, end)
-        for _ in range(size):
-            # error, index, leader, leader epoch; arrays of replicas, in-sync replicas, offline replicas; tags
-            after = pos + 14
-            replicas = buf[after]
-            after += 4 * replicas - 3
-            in_sync = buf[after]
-            after += 4 * in_sync - 3
-            offline = buf[after]
-            after += 4 * offline - 3
-            if 0 < replicas < 0x80 and 0 < in_sync < 0x80 and 0 < offline < 0x80 and buf[after] == 0:
-                pos = after + 1
-            else:
-                pos = _skip_partition(buf, pos, end)
-        pos += 4  # topic authorized operations
-        pos = pos + 1 if buf[pos] == 0 else skip_tags(buf, pos, end)
-        if pos > end:
-            raise MalformedFrame("the frame ends within its topics")
-    learned.pop(_NO_ID, None)
-    return pos
-
-
-def _skip_partition(buf: Buffer, pos: int, end: int) -> int:
-    pos = skip(pos, 14, end)
-    for _ in range(3):
-        count, pos = compact_array(buf, pos, end)
-        pos = skip(pos, 4 * max(count, 0), end)
-    return skip_tags(buf, pos, end)
-
-
-def _walk_topics(buf: Buffer, pos: int, end: int, version: int) -> int:
-    read = INT32.unpack_from
-    fixed = 14 if version >= 7 else 10  # error, index, leader, and from v7 on the leader's epoch
-    arrays = (None,) * (3 if version >= 5 else 2)
-    count, pos = array(buf, pos, end)
-    for _ in range(count):
-        _, pos = string(buf, pos + 2, end)
-        if version >= 1:
-            pos += 1  # is_internal
-        size, pos = array(buf, pos, end)
-        for _ in range(size):
-            pos += fixed
-            for _ in arrays:
-                (nodes,) = read(buf, pos)
-                pos += 4 + 4 * nodes if nodes > 0 else 4
-        if version >= 8:
-            pos += 4  # topic authorized operations
-        if pos > end:
-            raise MalformedFrame("the frame ends within its topics")
-    return pos
 
 
 # --- FindCoordinator --------------------------------------------------------------------------------------------------

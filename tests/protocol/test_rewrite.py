@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -40,14 +40,25 @@ from tests.protocol.kio_messages import (
     request_class,
     uvarint,
 )
+from tests.variants import COMPILED, PURE, running
 
 METADATA = range(14)
+METADATA_IDS = range(10, 14)
 FIND_COORDINATOR = range(7)
 DESCRIBE_CLUSTER = range(3)
 API_VERSIONS = range(5)
 ADDRESSES = {1: (b"gateway.example", 19094), 2: (b"g", 65535), 3: (b"x" * 130, 1)}
 
 Buffers = Callable[[bytes], Any]
+
+
+@pytest.fixture(params=[PURE, COMPILED], scope="module")
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    with running(request.param):
+        yield
+
+
+IN_BOTH_FORMS = pytest.mark.usefixtures("form")
 
 
 def framed(content: bytes) -> bytes:
@@ -92,6 +103,7 @@ METADATA_CLASSES = (
 )
 
 
+@IN_BOTH_FORMS
 @pytest.mark.parametrize("version", METADATA)
 @given(data=st.data())
 def test_metadata_is_what_the_broker_would_have_said_with_our_addresses(version: int, data: st.DataObject) -> None:
@@ -109,6 +121,7 @@ def test_metadata_is_what_the_broker_would_have_said_with_our_addresses(version:
         assert ids == {b"k" * 16: b"known"}
 
 
+@IN_BOTH_FORMS
 @pytest.mark.parametrize("version", [v for v in METADATA if v >= 9])
 @given(data=st.data())
 def test_metadata_keeps_unknown_tagged_fields_at_every_level(version: int, data: st.DataObject) -> None:
@@ -119,6 +132,7 @@ def test_metadata_keeps_unknown_tagged_fields_at_every_level(version: int, data:
     assert frame == framed(header + encode(expected_metadata(message), extra))
 
 
+@IN_BOTH_FORMS
 @pytest.mark.parametrize("lengths", [(130, 128, 127), (130, 1, 1), (1, 127, 1), (1, 1, 127), (1, 1, 128)])
 @pytest.mark.parametrize("version", [v for v in METADATA if v >= 9])
 def test_metadata_with_lengths_of_more_than_one_varint_byte(version: int, lengths: tuple[int, int, int]) -> None:
@@ -139,6 +153,7 @@ def test_metadata_with_lengths_of_more_than_one_varint_byte(version: int, length
     assert ids == ({uuid.UUID(int=7).bytes: b"t" * 200} if version >= 10 else {})
 
 
+@IN_BOTH_FORMS
 @pytest.mark.parametrize("place", range(3))
 def test_a_null_array_of_nodes_is_one_byte(place: int) -> None:
     """No broker sends it, but a byte 0 must not be taken for a length of -1."""
@@ -151,6 +166,7 @@ def test_a_null_array_of_nodes_is_one_byte(place: int) -> None:
     assert metadata(content, 0, len(content), 12, {}, {}) == (framed(content), [])
 
 
+@IN_BOTH_FORMS
 def test_a_topic_without_a_name_or_without_an_id_teaches_nothing() -> None:
     cls = answer_class(api.METADATA, 12)
     topic_cls = element(cls, "topics")
@@ -162,6 +178,7 @@ def test_a_topic_without_a_name_or_without_an_id_teaches_nothing() -> None:
     assert ids == {}
 
 
+@IN_BOTH_FORMS
 def test_nothing_is_learned_from_a_metadata_answer_that_turns_out_malformed() -> None:
     cls = answer_class(api.METADATA, 12)
     topic = element(cls, "topics")(error_code=ErrorCode(0), name="t", topic_id=uuid.UUID(int=1), partitions=())
@@ -353,6 +370,7 @@ CASES = [
     *((api.DESCRIBE_CLUSTER, version) for version in DESCRIBE_CLUSTER),
     *((api.API_VERSIONS, version) for version in API_VERSIONS),
 ]
+COPIED = [(api.METADATA, version) for version in METADATA if version not in METADATA_IDS]
 EXTRA: Extra = {
     **{name: [(90, b"unknown"), (300, b"")] for name in METADATA_CLASSES},
     "FindCoordinatorResponse": [(91, b"unknown")],
@@ -369,7 +387,8 @@ def _run(api_key: int, version: int, buf: Any, start: int, end: int) -> Any:
     return REWRITES[api_key](buf, start, end, version, ADDRESSES, {})
 
 
-@pytest.mark.parametrize(("api_key", "version"), CASES)
+@IN_BOTH_FORMS
+@pytest.mark.parametrize(("api_key", "version"), [case for case in CASES if case not in COPIED])
 def test_an_answer_cut_anywhere_or_followed_by_a_byte_is_malformed(api_key: int, version: int, kind: Buffers) -> None:
     content = _full(api_key, version)
     assert len(content) >= 20
@@ -383,6 +402,22 @@ def test_an_answer_cut_anywhere_or_followed_by_a_byte_is_malformed(api_key: int,
     _run(api_key, version, kind(content), 0, len(content))
 
 
+@pytest.mark.parametrize(("api_key", "version"), COPIED)
+def test_of_metadata_without_ids_only_the_brokers_are_read(api_key: int, version: int, kind: Buffers) -> None:
+    content = _full(api_key, version)
+    rewritten, _ = _run(api_key, version, kind(content), 0, len(content))
+    without = encode(filled(answer_class(api_key, version), brokers=()), EXTRA)
+    head = (4 if version >= 3 else 0) + (1 if version >= 9 else 4)  # throttle time, count of brokers
+    behind = len(content) - len(without) + head
+    for cut in range(behind):
+        with pytest.raises(MalformedFrame):
+            _run(api_key, version, kind(content), 0, cut)
+    for cut in range(behind, len(content)):
+        frame, _ = _run(api_key, version, kind(content), 0, cut)
+        assert frame == framed(rewritten[4 : len(rewritten) - len(content) + cut])
+
+
+@IN_BOTH_FORMS
 @pytest.mark.parametrize(("api_key", "version"), CASES)
 @given(data=st.data())
 def test_any_change_of_bytes_gives_an_answer_or_malformed(api_key: int, version: int, data: st.DataObject) -> None:
@@ -396,6 +431,7 @@ def test_any_change_of_bytes_gives_an_answer_or_malformed(api_key: int, version:
         pass
 
 
+@IN_BOTH_FORMS
 @given(count=st.integers(2**20, 2**32 - 1))
 @example(count=2**32 - 1)
 def test_a_count_that_no_frame_could_hold_is_refused_at_once(count: int) -> None:

@@ -1,0 +1,74 @@
+# The topics of a Metadata answer from v10 on (KIP-516), walked for their ids. A large cluster has hundreds of thousands
+# of partitions there, and all other connections of the worker wait meanwhile: so this is flat. Lengths are read as the
+# one byte that they nearly always are, and nothing is compared with `end` but once per topic. A step behind it is seen
+# then, one behind the buffer is an IndexError.
+#
+# This file is compiled where a C compiler is: metadata_topics_compiled.pxd says what its variables are in C, setup.py
+# how it is built. It is plain Python all the same, and runs as such elsewhere.
+
+from __future__ import annotations
+
+from protocol.wire import UUID_SIZE, Buffer, MalformedFrame, compact_array, skip, skip_tags, uvarint
+
+TopicIds = dict[bytes, bytes]  # topic id -> name
+
+_ID = UUID_SIZE  # a number of C where this is compiled
+_NO_ID = bytes(UUID_SIZE)  # a broker that has none (or a failed lookup) sends zeros
+
+
+def new_ids(buf: Buffer, pos: int, end: int, known: TopicIds) -> tuple[int, TopicIds]:
+    """The position behind the array of topics at `pos`; and the ids in it, with their names, that are not `known`.
+
+    Raises:
+        MalformedFrame: the array doesn't end before `end`.
+    """
+    data = buf  # for single bytes
+    learned: TopicIds = {}
+    try:
+        count, pos = compact_array(buf, pos, end)
+        for _ in range(count):
+            size = data[pos + 2]  # behind the error code
+            name = pos + 3
+            if size >= 0x80:
+                size, name = uvarint(buf, pos + 2, end)
+            pos = name + size - 1 if size else name
+            topic_id = bytes(buf[pos : pos + _ID])
+            if size > 1 and topic_id not in known:
+                learned[topic_id] = bytes(buf[name:pos])
+            pos += _ID
+            size = data[pos + 1]  # behind is_internal
+            if size < 0x80:
+                size, pos = size - 1, pos + 2
+            else:
+                size, pos = compact_array(buf, pos + 1, end)
+            for _ in range(size):
+                # error, index, leader, leader epoch; arrays of replicas, in-sync replicas, offline replicas; tags
+                after = pos + 14
+                replicas = data[after]
+                after += 4 * replicas - 3
+                in_sync = data[after]
+                after += 4 * in_sync - 3
+                offline = data[after]
+                after += 4 * offline - 3
+                if 0 < replicas < 0x80 and 0 < in_sync < 0x80 and 0 < offline < 0x80 and data[after] == 0:
+                    pos = after + 1
+                else:
+                    pos = _skip_partition(buf, pos, end)
+            pos += 4  # topic authorized operations
+            pos = pos + 1 if data[pos] == 0 else skip_tags(buf, pos, end)
+            if pos > end:
+                break
+    except IndexError:  # cheaper than a check at every step
+        pos = end + 1
+    if pos > end:
+        raise MalformedFrame("the frame ends within its topics")
+    learned.pop(_NO_ID, None)
+    return pos, learned
+
+
+def _skip_partition(buf: Buffer, pos: int, end: int) -> int:
+    pos = skip(pos, 14, end)
+    for _ in range(3):
+        count, pos = compact_array(buf, pos, end)
+        pos = skip(pos, 4 * max(count, 0), end)
+    return skip_tags(buf, pos, end)
