@@ -17,8 +17,8 @@ def main() -> int:
     from gateway.supervisor import ParentGone, attach  # noqa: PLC0415
 
     gc.freeze()
-    # Policies are many objects without a cycle: a change of 10,000 quotas would be walked ten times, for 20 ms or more
-    # without a turn for anything else.
+    # Policies, and metadata of a large cluster, are up to a million objects without a cycle: to look for one after each
+    # 700 of them takes longer than to make them, and holds up everything else.
     gc.set_threshold(50_000, 50, 50)
     gc.enable()
     parser = argparse.ArgumentParser(prog="python -m gateway.control", description="started by produce-gateway serve")

@@ -7,7 +7,7 @@ import logging
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -28,6 +28,9 @@ EXPLAIN_TIMEOUT_S: Final = 3.0
 EXPLAIN_CHARS: Final = 600  # three bootstrap servers or so
 DESCRIBE_AT_ONCE: Final = 500
 DESCRIBE_AGAIN_S: Final = 60.0  # after a failure: older brokers and missing rights don't change by the second
+
+
+_Placement = dict[str, list[tuple[int, ...]]]  # by topic, of each partition its leader (-1: none) and its replicas
 
 
 class Unreachable(Exception):
@@ -90,7 +93,8 @@ class AdminSource:
         self._own_ids: dict[bytes, str] = {}
         self._learns_all = topic_ids
         self._describe_from = 0.0
-        self._places: dict[int, frozenset[str]] = {}
+        self._seen: tuple[dict[int, tuple[str, int]], dict[bytes, str], _Placement] | None = None
+        self._view = View()  # of that
         self._tells_replicas = replicas
         self._tells_spread = spread
 
@@ -118,34 +122,40 @@ class AdminSource:
         brokers = {
             node_id: (str(broker.host), broker.port) for node_id, broker in metadata.brokers.items() if node_id >= 0
         }
-        leads: dict[int, set[str]] = {node_id: set() for node_id in brokers}
+        names = [name for name in metadata.topics if name not in self._hidden]
+        self._learn_ids(names, sorted(self._own.intersection(metadata.topics)))
+        ids = {topic_id: name for name, topic_id in self._ids.items()} | self._own_ids
+        placement = {
+            name: [(each.leader, *each.replicas) for each in metadata.topics[name].partitions.values()]
+            for name in names
+        }
+        # The same object where nothing has changed: that is nearly always so, and costs nothing more then.
+        if (brokers, ids, placement) != self._seen:
+            self._seen = brokers, ids, placement
+            self._view = self._make_view(brokers, ids, placement)
+        return self._view
+
+    def _make_view(self, brokers: dict[int, tuple[str, int]], ids: dict[bytes, str], placement: _Placement) -> View:
+        leads: dict[int, list[str]] = {node_id: [] for node_id in brokers}
         places: dict[int, set[str]] = defaultdict(set)
         replicas: dict[int, set[str]] = defaultdict(set)
-        names = [name for name in metadata.topics if name not in self._hidden]
-        for name in names:
-            for partition in metadata.topics[name].partitions.values():
-                if partition.leader in leads:
-                    leads[partition.leader].add(name)
-                for node_id in {partition.leader, *partition.replicas[:1]}:
-                    places[node_id].add(name)
-                for node_id in partition.replicas if self._tells_replicas else ():
-                    replicas[node_id].add(name)
+        for name in sorted(placement):
+            partitions = placement[name]
+            for node_id in leads.keys() & {leader for leader, *_ in partitions}:
+                leads[node_id].append(name)
+            for node_id in {node_id for nodes in partitions for node_id in nodes[:2]}:
+                places[node_id].add(name)
+            for node_id in {node_id for _, *nodes in partitions for node_id in nodes} if self._tells_replicas else ():
+                replicas[node_id].add(name)
         places.pop(-1, None)  # no leader
-        self._learn_ids(names, sorted(self._own.intersection(metadata.topics)))
-        # The same object where nothing has moved: whoever compares them, in the event loop, sees that at once.
-        self._places = {node_id: self._same(node_id, frozenset(topics)) for node_id, topics in places.items()}
         return View(
             brokers,
-            {node_id: tuple(sorted(topics)) for node_id, topics in leads.items()},
-            {topic_id: name for name, topic_id in self._ids.items()} | self._own_ids,
-            self._places,
+            {node_id: tuple(topics) for node_id, topics in leads.items()},
+            ids,
+            {node_id: frozenset(topics) for node_id, topics in places.items()},
             {node_id: frozenset(topics) for node_id, topics in replicas.items()},
-            _spread({name: metadata.topics[name].partitions for name in names}) if self._tells_spread else None,
+            _spread(placement) if self._tells_spread else None,
         )
-
-    def _same(self, node_id: int, topics: frozenset[str]) -> frozenset[str]:
-        former = self._places.get(node_id)
-        return former if former is not None and former == topics else topics
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
@@ -181,18 +191,17 @@ class AdminSource:
             log.debug("topic ids: no answer")
 
 
-def _spread(topics: Mapping[str, Mapping[int, Any]]) -> Spread:
-    """Of topics' partitions, each with its `leader` and its `replicas`."""
+def _spread(placement: _Placement) -> Spread:
     here: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     feeds: dict[int, set[int]] = defaultdict(set)
-    for name, partitions in topics.items():
-        for partition in partitions.values():
-            for node_id in partition.replicas:
+    for name, partitions in placement.items():
+        for leader, *nodes in partitions:
+            for node_id in nodes:
                 here[node_id][name] += 1
-                if partition.leader >= 0:
-                    feeds[node_id].add(partition.leader)
+                if leader >= 0:
+                    feeds[node_id].add(leader)
     shares = {
-        node_id: {name: Share(count, len(topics[name])) for name, count in counts.items()}
+        node_id: {name: Share(count, len(placement[name])) for name, count in counts.items()}
         for node_id, counts in here.items()
     }
     return Spread(shares, {node_id: frozenset(leaders) for node_id, leaders in feeds.items()})
