@@ -115,13 +115,18 @@ class BrokerMeters:
 
     def list_topics(self, topics: frozenset[bytes]) -> None:
         """Take over metadata's list. A topic that left it is off this broker: its meter goes, as in Kafka."""
+        if topics == self._listed:
+            return
+        new = topics - self._listed  # a listed topic is neither unlisted nor a stranger, and its meter is vouched for
         for topic in self._listed - topics:
             self._drop(topic)
         self._listed = topics
-        self._unlisted -= topics
-        self._strangers -= topics
-        for topic in topics & self.topics.keys():
-            self.topics[topic].vouched = True
+        self._unlisted -= new
+        self._strangers -= new
+        for topic in new:
+            meter = self.topics.get(topic)
+            if meter is not None:
+                meter.vouched = True
         if self.limits.affected:
             self.hold_topics()
         self.limits.recount()

@@ -401,6 +401,19 @@ def test_how_topics_are_spread_is_told_where_somebody_wants_to_know(null_broker:
     assert spread.feeds == {1: {1}, 2: {1}}, "nobody leads a's last partition"
 
 
+def test_a_view_is_made_anew_only_where_something_has_changed(null_broker: NullBroker) -> None:
+    null_broker.topics = {"a": [1, (1, 2)], "b": [1]}
+    source = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, replicas=True)
+    first = source._ask()
+    assert source._ask() is first
+    null_broker.topics["b"] = [(1, 2)]  # another replica, by the same leader
+    second = source._ask()
+    assert second.replicas == {1: {"a"}, 2: {"a", "b"}}
+    assert second.leads == first.leads
+    null_broker.brokers = {**null_broker.brokers, 2: ("127.0.0.1", null_broker.port)}
+    assert source._ask().brokers.keys() == {1, 2}
+
+
 def test_no_broker_is_unreachable_with_the_cause() -> None:
     with pytest.raises(Unreachable, match="refused"):
         AdminSource({"bootstrap.servers": "127.0.0.1:1", "log_level": 2})._ask()

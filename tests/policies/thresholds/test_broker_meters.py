@@ -39,6 +39,19 @@ def test_a_topic_seen_by_produce_stays_until_it_is_quiet() -> None:
     assert made.broker(1).limits.share == 20 * MB
 
 
+def test_metadata_vouches_for_a_topic_that_was_produced_to_before_it_was_listed() -> None:
+    made = rejecting(total=20 * MB)
+    made.set_topics(1, ["a"])
+    broker = made.broker(1)
+    broker.add_topic(b"new")
+    assert not broker.topics[b"new"].vouched
+    made.set_topics(1, ["a", "new"])
+    assert broker.topics[b"new"].vouched
+    made.tick(made.due)
+    assert b"new" in broker.topics, "a stranger would have been forgotten"
+    assert broker.limits.share == 10 * MB
+
+
 def test_a_topic_that_metadata_confirms_counts_once_and_keeps_its_rate() -> None:
     made = rejecting(total=20 * MB)
     fill(made, new=MB)
