@@ -57,8 +57,9 @@ _LOCAL: Final = _ALWAYS | {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # The quick one of Java's two compilers: a small audit takes half the CPU (11 s, not 22), one of a million rows as
-    # much, one of four million a third more. `--conf spark.driver.extraJavaOptions=` gives the other back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # much, one of four million a third more. And the collector without work beside the program, which has no core to
+    # spare: a tenth less CPU. `--conf spark.driver.extraJavaOptions=` gives the others back.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
     # Noting down the line of every expression costs calls into the JVM, and we show no such lines.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # 200, for listing files 10,000, and for Delta's log 50, are for clusters; here each would be a task of some
@@ -269,7 +270,9 @@ def read(sources: Sequence[Source], tell: Callable[[str], None] = no_progress) -
         with watched(raw.sparkSession, tell):
             tell("reading and decoding")
             trust = _count(decoded)
-            records = transforms.unique(transforms.mark_copies(decoded))
+            good = decoded.where(F.col("problem").isNull())
+            # To find the copies all records are sorted, rows and all, by whoever asks: only where there are any.
+            records = transforms.unique(transforms.mark_copies(decoded)) if trust["duplicates"] else good
             yield Records(transforms.usage_rows(records), records, [source.about for source in sources], trust)
     except (Py4JJavaError, PySparkException) as error:
         raise AuditError(explain(error)) from error

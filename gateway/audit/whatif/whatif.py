@@ -116,9 +116,10 @@ def what_if(
     rows = _rows(records)
     start = None if question.from_ms is None else question.from_ms - _WARM_UP_MS
     chosen = transforms.within(rows, start, question.to_ms)
-    tell("looking for ticks")
-    phases = _phases(chosen, transforms.within(records.intervals, start, question.to_ms))
-    led = _topics(chosen, topics)
+    tell("looking for topics and ticks")
+    named, votes = _look(chosen)
+    phases = _phases(votes, transforms.within(records.intervals, start, question.to_ms))
+    led = _topics(named, topics)
     tell("replaying")
     shifts = _shifts(chosen, replace(rules, topics=led), phases, question)
     actual = transforms.within(rows, question.from_ms, question.to_ms).where(~F.col("outcome").isin(*usage.WOULD))
@@ -141,23 +142,34 @@ def _rows(records: job.Records) -> DataFrame:
     return records.rows
 
 
-def _phases(rows: DataFrame, intervals: DataFrame) -> dict[Life, Phase]:
-    """The moments when each worker ticked, as far as its rejections tell (tick_phase.py)."""
+_Votes = dict[Life, list[tuple[int, int, int]]]  # as tick_phase.phase takes them
+
+
+def _look(rows: DataFrame) -> tuple[dict[int, set[str]], _Votes]:
+    """The topics of each broker, and what rejections tell of the times at which workers tick; in one pass."""
     wait = F.col("delay_ms") / F.col("requests")
     first = F.floor((F.col("start_ms") + wait) % tick_phase.TICK_MS / tick_phase.BIN_MS)
     width = F.greatest(F.lit(1), F.floor((F.col("end_ms") - F.col("start_ms")) / tick_phase.BIN_MS))
-    told = rows.where(
+    told = (
         F.col("outcome").isin(*_LIMITING)
         & (F.col("reason") == TOPIC_THRESHOLD)
         & (F.col("requests") > 0)
         & (wait > 0)
         & (wait < tick_phase.TOLD_MS)
     )
-    votes: dict[Life, list[tuple[int, int, int]]] = defaultdict(list)
-    for row in told.groupBy(*schema.BOOT, first.alias("first"), width.alias("width")).count().collect():
-        votes[_life(row)].append(
-            (row["first"], min(row["width"], tick_phase.TICK_MS // tick_phase.BIN_MS), row["count"])
-        )
+    keys = ("broker", "topic", *schema.BOOT, F.when(told, first).alias("first"), F.when(told, width).alias("width"))
+    named: dict[int, set[str]] = defaultdict(set)
+    votes: _Votes = defaultdict(list)
+    for row in rows.groupBy(*keys).count().collect():
+        named[row["broker"]].add(row["topic"])
+        if row["first"] is not None:
+            bins = min(row["width"], tick_phase.TICK_MS // tick_phase.BIN_MS)
+            votes[_life(row)].append((row["first"], bins, row["count"]))
+    return named, votes
+
+
+def _phases(votes: _Votes, intervals: DataFrame) -> dict[Life, Phase]:
+    """The moments when each worker ticked, as far as its rejections tell (tick_phase.py)."""
     if not votes:
         return {}
     second = F.floor(F.col("start_ms") % tick_phase.SECOND_MS / tick_phase.BIN_MS).alias("bin")
@@ -173,11 +185,8 @@ def _life(row: Any) -> Life:
     return row["gateway"], row["boot"], row["worker"]
 
 
-def _topics(rows: DataFrame, count: int | None) -> dict[int, tuple[str, ...]]:
+def _topics(named: Mapping[int, set[str]], count: int | None) -> dict[int, tuple[str, ...]]:
     """Topics of each broker: those with traffic, and others without a name, as many as it has."""
-    named: dict[int, list[str]] = defaultdict(list)
-    for row in rows.select("broker", "topic").distinct().collect():
-        named[row["broker"]].append(row["topic"])
     return {
         broker: (*sorted(names), *(f"?{number}" for number in range((count or 0) - len(names))))
         for broker, names in named.items()
