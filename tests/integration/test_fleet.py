@@ -110,6 +110,18 @@ def is_near(value: float, wanted: float, off: float = OFF) -> bool:
     return abs(value - wanted) <= off * wanted
 
 
+def at_limit(offers: list[Offer], limit: int, looks: int = 4) -> list[float]:
+    """What each gets through when it is the limit in sum. More is never right; less may be, for a while: producers that
+    have no core don't use their part.
+    """
+    for _ in range(looks):
+        got = over(offers)
+        assert sum(got) <= (1 + OFF) * limit, got
+        if is_near(sum(got), limit):
+            return got
+    pytest.fail(f"a part of {limit} stays unused: {got}")
+
+
 def put_limit(gateway: Gateway, limit: int) -> None:
     request = urllib.request.Request(
         f"{gateway.admin}/admin/v2/resourcegroup/gold",
@@ -132,8 +144,7 @@ def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: 
         served(offers)
         time.sleep(SETTLE_S)
 
-        got = over(offers)
-        assert is_near(sum(got), LIMIT), got
+        got = at_limit(offers, LIMIT)
         assert min(got) > 0.6 * LIMIT / 4, f"somebody starves: {got}"
         assert is_near(first.metric("group_limit_bytes_per_second", group="gold", direction="publish"), LIMIT, 0)
         parts = [g.metric("group_part_bytes_per_second", group="gold", direction="publish") for g in gateways]
@@ -142,8 +153,7 @@ def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: 
         put_limit(first, LIMIT // 2)
         os.kill(first.worker(0), signal.SIGKILL)
         time.sleep(SETTLE_S)
-        got = over(offers)
-        assert is_near(sum(got), LIMIT // 2), got
+        at_limit(offers, LIMIT // 2)
 
         put_limit(second, LIMIT)
         time.sleep(SETTLE_S)
@@ -157,8 +167,7 @@ def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: 
 
         kill_all(second)
         time.sleep(SETTLE_S)
-        got = over(offers[:2])
-        assert is_near(sum(got), LIMIT), f"what the other one had is ours: {got}"
+        at_limit(offers[:2], LIMIT)  # what the other one had is ours
         assert first.metric("fleet_peers") == 0
         assert first.metric("fleet_members") == 2
 

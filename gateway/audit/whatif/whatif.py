@@ -147,13 +147,12 @@ _Votes = dict[Life, list[tuple[int, int, int]]]  # as tick_phase.phase takes the
 
 def _look(rows: DataFrame) -> tuple[dict[int, set[str]], _Votes]:
     """The topics of each broker, and what rejections tell of the times at which workers tick; in one pass."""
-    wait = F.col("delay_ms") / F.col("requests")
+    wait = F.try_divide("delay_ms", "requests")  # of no request: none
     first = F.floor((F.col("start_ms") + wait) % tick_phase.TICK_MS / tick_phase.BIN_MS)
     width = F.greatest(F.lit(1), F.floor((F.col("end_ms") - F.col("start_ms")) / tick_phase.BIN_MS))
     told = (
         F.col("outcome").isin(*_LIMITING)
         & (F.col("reason") == TOPIC_THRESHOLD)
-        & (F.col("requests") > 0)
         & (wait > 0)
         & (wait < tick_phase.TOLD_MS)
     )

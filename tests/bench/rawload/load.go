@@ -54,6 +54,7 @@ type connection struct {
 	answer   []byte
 	latency  histogram
 	errors   map[int16]int64
+	shift    float64 // of an interval, at a rate: connections don't send in step
 }
 
 func newPhase(count int64, lasting time.Duration) *phase {
@@ -160,7 +161,8 @@ func (c *connection) read() ([]byte, error) {
 func (l *load) run(p *phase) error {
 	var group sync.WaitGroup
 	failures := make(chan error, len(l.all))
-	for _, c := range l.all {
+	for i, c := range l.all {
+		c.shift = float64(i) / float64(len(l.all))
 		group.Add(1)
 		go func(c *connection) {
 			defer group.Done()
@@ -182,7 +184,7 @@ func (l *load) run(p *phase) error {
 func (l *load) work(c *connection, p *phase) error {
 	flying := 0
 	for begun := time.Now(); flying < l.depth && p.takes(); flying++ {
-		l.pace(c, begun, flying)
+		l.pace(begun, float64(flying)+c.shift)
 		if err := c.send(); err != nil {
 			return err
 		}
@@ -207,7 +209,7 @@ func (l *load) work(c *connection, p *phase) error {
 		}
 		if p.takes() {
 			sent++
-			l.pace(c, begun, sent)
+			l.pace(begun, float64(sent))
 			if err := c.send(); err != nil {
 				if l.stopAtError && p.stop.Load() {
 					return nil
@@ -228,10 +230,10 @@ func (l *load) abandon(p *phase) {
 	}
 }
 
-func (l *load) pace(c *connection, begun time.Time, sent int) {
+func (l *load) pace(begun time.Time, sent float64) {
 	if l.rate > 0 {
 		each := float64(l.connections) / l.rate
-		time.Sleep(time.Until(begun.Add(time.Duration(float64(sent) * each * float64(time.Second)))))
+		time.Sleep(time.Until(begun.Add(time.Duration(sent * each * float64(time.Second)))))
 	}
 }
 
