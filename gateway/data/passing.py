@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any
 
 from gateway.data import sums
@@ -69,44 +68,41 @@ def requests(
     """
     entries, by_name, by_id, total, keep = charged
     passed = 0
-    try:
-        while end - pos > 12:
-            length, key, version, correlation = layouts.request_head(buf, pos)
-            stop = pos + 4 + length
-            if key or not _MIN_REQUEST <= length <= max_bytes or stop > end or len(entries) >= _MAX_PENDING:
+    while end - pos > 12:
+        length, key, version, correlation = layouts.request_head(buf, pos)
+        stop = pos + 4 + length
+        if key or not _MIN_REQUEST <= length <= max_bytes or stop > end or len(entries) >= _MAX_PENDING:
+            break
+        skimmed = usual.request(buf, pos + 4, stop, most)
+        if skimmed is None:
+            break
+        _, acks, named, _, parts = skimmed
+        if not acks or named != client_id:
+            break
+        if awaits is not None and awaits(parts, version):
+            break
+        meters = by_name if version < _TOPIC_IDS else by_id
+        is_full = False
+        if len(parts) == 1:
+            part = parts[0]
+            meter = meters.get(part[0])
+            if meter is None or meter.uncounted >= meter.free_to:
                 break
-            skimmed = usual.request(buf, pos + 4, stop, most)
-            if skimmed is None:
+            if quota is not None and not quota.passes(part[2], now):
                 break
-            _, acks, named, _, parts = skimmed
-            if not acks or named != client_id:
-                break
-            if awaits is not None and awaits(parts, version):
-                break
-            meters = by_name if version < _TOPIC_IDS else by_id
-            is_full = False
-            if len(parts) == 1:
-                part = parts[0]
-                meter = meters.get(part[0])
-                if meter is None or meter.uncounted >= meter.free_to:
-                    break
-                if quota is not None and not quota.passes(part[2], now):
-                    break
-                meter.uncounted += part[2]
-                meter.messages += part[3]
-                total.uncounted += part[2]
-            elif _take_all(parts, meters, total, quota, now):
-                is_full = keep(parts)
-            else:
-                break
-            stamp = None if correlation & mask else (arrived, now)
-            entries.append((correlation, _PRODUCE, version, parts, None, 0, quota, stamp))
-            passed += 1
-            pos = stop
-            if is_full:
-                break
-    except (struct.error, IndexError):
-        pass  # not whole: the careful readers say what it is
+            meter.uncounted += part[2]
+            meter.messages += part[3]
+            total.uncounted += part[2]
+        elif _take_all(parts, meters, total, quota, now):
+            is_full = keep(parts)
+        else:
+            break
+        stamp = None if correlation & mask else (arrived, now)
+        entries.append((correlation, _PRODUCE, version, parts, None, 0, quota, stamp))
+        passed += 1
+        pos = stop
+        if is_full:
+            break
     return pos, passed
 
 
@@ -144,38 +140,35 @@ def answers(
     before which the gateway's own answer is due. `repeats`: Accounts.count_repeats, where it has to be asked.
     """
     entries, rows, seen, name_of, latencies, node_id = counted
-    try:
-        while end - pos > 8 and entries:
-            length, correlation = layouts.answer_start(buf, pos)
-            stop = pos + 4 + length
-            entry = entries[0]
-            if stop > end or length < 4 or entry[0] != correlation or entry[1] != _PRODUCE:
-                break
-            _, _, version, parts, rejected, throttle_ms, _, stamp = entry
-            if rejected or throttle_ms or len(parts) != 1:
-                break
-            answered = usual.answer(buf, pos + 4, stop, version)
-            if answered is None or len(answered) != 1:
-                break
-            topic, index, size, messages, pid, epoch, sequence, trailing = parts[0]
-            answered_topic, answered_index, code, offset = answered[0]
-            if code or trailing or answered_index != index or answered_topic != topic:
-                break
-            name = topic if version < _TOPIC_IDS else name_of(topic, version)
-            counts = rows.get(name)
-            if counts is None or (pid >= 0 and seen(pid, epoch, name, index, sequence, offset)):
-                break  # one that was seen is seen again where it is looked at
-            counts[0] += size
-            counts[1] += messages
-            counts[2] += 1
-            if repeats is not None:
-                repeats(counts, parts[0], name)
-            if stamp is not None:
-                latencies.answer(stamp, node_id, now)
-            entries.popleft()
-            pos = stop
-            if entries and entries[0][1] != _PRODUCE:
-                break
-    except (struct.error, IndexError):
-        pass
+    while end - pos > 8 and entries:
+        length, correlation = layouts.answer_start(buf, pos)
+        stop = pos + 4 + length
+        entry = entries[0]
+        if stop > end or length < 4 or entry[0] != correlation or entry[1] != _PRODUCE:
+            break
+        _, _, version, parts, rejected, throttle_ms, _, stamp = entry
+        if rejected or throttle_ms or len(parts) != 1:
+            break
+        answered = usual.answer(buf, pos + 4, stop, version)
+        if answered is None or len(answered) != 1:
+            break
+        topic, index, size, messages, pid, epoch, sequence, trailing = parts[0]
+        answered_topic, answered_index, code, offset = answered[0]
+        if code or trailing or answered_index != index or answered_topic != topic:
+            break
+        name = topic if version < _TOPIC_IDS else name_of(topic, version)
+        counts = rows.get(name)
+        if counts is None or (pid >= 0 and seen(pid, epoch, name, index, sequence, offset)):
+            break  # one that was seen is seen again where it is looked at
+        counts[0] += size
+        counts[1] += messages
+        counts[2] += 1
+        if repeats is not None:
+            repeats(counts, parts[0], name)
+        if stamp is not None:
+            latencies.answer(stamp, node_id, now)
+        entries.popleft()
+        pos = stop
+        if entries and entries[0][1] != _PRODUCE:
+            break
     return pos
