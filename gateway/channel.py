@@ -577,6 +577,9 @@ class Channel(Generic[Posted, Received]):
         self._buffer = bytearray()
         self._fds: deque[int] = deque()
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
     def post(self, message: Posted, fd: int = -1) -> None:
         """Queue a message; a descriptor given with it is owned by the channel from here on and closed once sent."""
         body = _encode(message)

@@ -49,7 +49,11 @@ class Connections:
         self._world = world
         self._uplink = uplink
         self.reactor: Reactor[Link] = Reactor(
-            world.settings.max_buffered_bytes, self._report_bug, self._count_closed, world.ledger.latencies
+            world.settings.max_buffered_bytes,
+            self._report_bug,
+            self._count_closed,
+            world.ledger.latencies,
+            lambda: self.opening,
         )
         self.taken = 0
         self.addresses = Addresses()

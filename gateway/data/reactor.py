@@ -2,8 +2,9 @@
 #
 # All sockets sit in one private epoll, whose descriptor one trio task awaits; a ready socket is handled by a plain
 # call. No task, no buffer and no lock per connection. While there is traffic the task stays in the epoll for a slice of
-# a few milliseconds before it lets trio's other tasks run (a trip through trio costs 10 µs, more than a request does);
-# when nothing comes, it waits in trio. A caller from elsewhere (a timer, a dialler, the channel) ends with `settle`.
+# some milliseconds before it lets trio's other tasks run: a trip through trio costs 10 µs, and many times that where
+# other programs use the core meanwhile. Whoever can't wait that long says so (`heed`, `give_way`, `opening`, a timer).
+# When nothing comes, it waits in trio. A caller from elsewhere (a timer, a dialler, the channel) ends with `settle`.
 # Rules that keep this right, with their reasons, are in docs/non-obvious.md.
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-SLICE_S = 0.002  # how long trio's other tasks wait at most while there is traffic
+SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
+BRIEF_S = 0.002  # … and while some of them open connections, each of which takes several turns
 MAX_EVENTS = 256
 
 # epoll's numbers (Linux), used for every poller.
@@ -34,6 +36,7 @@ ERR = 0x008
 HUP = 0x010
 RDHUP = 0x2000
 ONESHOT = 1 << 30
+EDGE = 1 << 31
 # A socket that is neither to be read nor written still has to tell that its peer is gone, but only once: with an empty
 # interest set epoll reports a reset peer for ever (hundreds of thousands of events a second).
 QUIET = RDHUP | ONESHOT
@@ -95,6 +98,12 @@ def new_poller() -> Poller:
     return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
 
 
+class HasFileno(Protocol):
+    """A socket, or what has one."""
+
+    def fileno(self) -> int: ...
+
+
 class Handler(Protocol):
     """The owner of sockets in a reactor."""
 
@@ -119,6 +128,7 @@ class Reactor(Generic[H]):
         shared, budget: the buffer that links read into, and the bound on the bytes that they hold.
         on_bug: called with a link and an unexpected exception; the link is closed already.
         on_closed: called with a link that has ended.
+        opening: how many connections trio's tasks are about to open.
         latencies: told when everything that links answered has been sent.
     """
 
@@ -128,7 +138,9 @@ class Reactor(Generic[H]):
         on_bug: Callable[[H, Exception], None],
         on_closed: Callable[[H], None] = lambda link: None,
         latencies: Meter | None = None,
+        opening: Callable[[], int] = lambda: 0,
     ) -> None:
+        self.opening = opening
         self.latencies = latencies or Meter()
         self.links: set[H] = set()
         self.shared = Shared()
@@ -142,6 +154,7 @@ class Reactor(Generic[H]):
         self._timers: list[tuple[float, int, H]] = []
         self._timer_ids = count()
         self._timer_set = trio.Event()
+        self._slice_end = 0.0
 
     # --- what links use -----------------------------------------------------------------------------------------------
 
@@ -156,11 +169,14 @@ class Reactor(Generic[H]):
     def discard(self, sock: socket.socket) -> None:
         """Close a socket once the events in hand are over: until then its number must not be given to another."""
         self._handlers.pop(sock.fileno(), None)
-        try:
-            self._poller.unregister(sock.fileno())
-        except (OSError, KeyError, ValueError):
-            pass
+        self._unregister(sock.fileno())
         self._closing.append(sock)
+
+    def _unregister(self, fd: int) -> None:
+        try:
+            self._poller.unregister(fd)
+        except (OSError, KeyError, ValueError):  # it isn't there, or the poller is closed
+            pass
 
     def call_soon(self, link: H) -> None:
         """This link has work in user space that no event will tell of."""
@@ -170,7 +186,29 @@ class Reactor(Generic[H]):
         """Call the link's `on_timer` then."""
         heapq.heappush(self._timers, (when, next(self._timer_ids), link))
         if self._timers[0][2] is link:
+            self._slice_end = min(self._slice_end, when)
             self._timer_set.set()
+
+    # --- what trio's tasks use ----------------------------------------------------------------------------------------
+
+    def give_way(self) -> None:
+        """One of trio's tasks has something to do: it runs as soon as the events in hand are over."""
+        self._slice_end = 0.0
+
+    def heed(self, channel: HasFileno) -> None:
+        """Give way whenever something new comes on a socket that one of trio's tasks reads."""
+        fd = channel.fileno()
+        self._handlers[fd] = self._give_way
+        self._poller.register(fd, IN | EDGE)
+
+    def ignore(self, channel: HasFileno) -> None:
+        """Heed it no longer; to be called before it is closed."""
+        fd = channel.fileno()
+        if self._handlers.pop(fd, None) is not None:
+            self._unregister(fd)
+
+    def _give_way(self, events: int, now: float) -> None:
+        self.give_way()
 
     def settle(self, now: float) -> None:
         """Do the work that handling events left. A caller of a link's methods outside of an event must call this."""
@@ -208,6 +246,8 @@ class Reactor(Generic[H]):
             while True:
                 await trio.lowlevel.wait_readable(poller.fileno())
                 self._run_slice()
+                if not self._slice_end:
+                    await trio.lowlevel.checkpoint()  # else trio may run this task before the one that it gave way to
         finally:
             trio.lowlevel.notify_closing(poller.fileno())
             poller.close()
@@ -215,9 +255,10 @@ class Reactor(Generic[H]):
     def _run_slice(self) -> None:
         poller, handlers, answered = self._poller, self._handlers, self.latencies.answered
         now = trio.current_time()
-        end = now + SLICE_S
-        while now < end:
-            events = poller.poll(end - now, MAX_EVENTS)
+        end = now + (BRIEF_S if self.opening() else SLICE_S)
+        self._slice_end = min(end, self._timers[0][0]) if self._timers else end
+        while now < self._slice_end:
+            events = poller.poll(self._slice_end - now, MAX_EVENTS)
             if not events:
                 break
             now = trio.current_time()

@@ -49,6 +49,7 @@ from gateway.data.world import World
 from policies.engine import Engine
 
 if TYPE_CHECKING:
+    from gateway.data.world import Asker
     from gateway.supervisor import ParentLink
     from policies.fleet.page import Page
 
@@ -62,7 +63,8 @@ class Plane:
         self, settings: WorkerSettings, uplink: Uplink, boot: str, number: int, page: Page | None = None
     ) -> None:
         engine = Engine(trio.current_time(), page=page)
-        self.world = World(settings, engine, uplink.log, uplink.want_metadata, uplink.ask, uplink.complain_of_client)
+        self._uplink = uplink
+        self.world = World(settings, engine, uplink.log, uplink.want_metadata, self._ask, uplink.complain_of_client)
         self.connections = Connections(self.world, uplink)
         self.intervals = Intervals(boot, number, self.world.ledger, uplink)
         self.clockwork = Clockwork(self.world, self.connections, self.intervals, uplink)
@@ -132,6 +134,10 @@ class Plane:
             case Spooled(seq):
                 self.intervals.confirm(seq)
 
+    def _ask(self, asker: Asker) -> None:
+        self._uplink.ask(asker)
+        self.connections.reactor.give_way()
+
     async def stop(self, timeout_s: float) -> None:
         """Answer the requests in flight, close everything, hand the last counts over."""
         now = trio.current_time()
@@ -178,6 +184,7 @@ class Worker:
     async def converse(self, channel: Channel[Up, Down], dialling: trio.Nursery) -> None:
         """Talk to one control until it is gone; connections begin in `dialling`."""
         self.uplink.channel = channel
+        self._heed()
         self._greet()
         try:
             async with trio.open_nursery() as talk:
@@ -194,7 +201,13 @@ class Worker:
             self.uplink.channel = None
             if self.plane is not None:
                 self.plane.shares.end()
+                self.plane.connections.reactor.ignore(channel)
             channel.close()
+
+    def _heed(self) -> None:
+        """Connections that control hands over, and its orders, don't wait for a pause in the traffic."""
+        if self.plane is not None and self.uplink.channel is not None:
+            self.plane.connections.reactor.heed(self.uplink.channel)
 
     def _greet(self) -> None:
         """A new control knows nothing of us."""
@@ -224,6 +237,7 @@ class Worker:
         match message:
             case WorkerSettings() if self.plane is None:
                 self.plane = Plane(message, self.uplink, self._boot, self._number, self._page)
+                self._heed()
                 self._is_configured.set()
             case Drain(timeout_s):
                 self._parent.drain_timeout_s = timeout_s
