@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -328,11 +329,15 @@ async def test_an_interval_of_0_leaves_it_to_those_who_ask(
     make: Any, nursery: trio.Nursery, autojump_clock: Any
 ) -> None:
     control = await make("reload_interval: 0s\n")
+    # The look at its start, in a thread that this clock doesn't wait for, must not find the change below.
+    control.reloader._origin = Origin(control.reloader._origin.files, time.time_ns() + 10**12)
     asked = [trio.Event()]
     nursery.start_soon(control.reloader.run, lambda: asked[0])
     await trio.sleep(100)
     control.file.write_text(UPSTREAM + "reload_interval: 0s\nmode: observe\n")
-    await trio.sleep(100)
+    for _ in range(5):
+        await trio.sleep(100)
+        await trio.to_thread.run_sync(time.sleep, 0.02)  # a look at the file would be over by then
     assert control.orders.settings.mode == "enforce"
     before, asked[0] = asked[0], trio.Event()
     before.set()
