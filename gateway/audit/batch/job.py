@@ -32,8 +32,10 @@ from gateway.audit.progress import watched
 from gateway.audit.reconcile import brokers
 from gateway.audit.reconcile.brokers import check_reachable
 from gateway.audit.store import Tables
+from gateway.embedded.jars import class_data_options
 
 APP_NAME: Final = "produce-gateway audit"
+SPARK_JARS: Final = Path(pyspark.__file__).parent / "jars"
 _POLL_TIMEOUT_MS: Final = 60_000  # how long a task waits for records that exist
 _STOP_TIMEOUT_S: Final = 10.0
 _SMALL: Final = 10_000  # records below which splitting a partition costs more than it gives
@@ -52,14 +54,15 @@ MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number 
 _SAMPLES: Final = 10
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
 _ALWAYS: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-_LOCAL: Final = _ALWAYS | {
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+LOCAL: Final = _ALWAYS | {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # The quick one of Java's two compilers: a small audit takes half the CPU (11 s, not 22), one of a million rows as
     # much, one of four million a third more. And the collector without work beside the program, which has no core to
     # spare: a tenth less CPU. `--conf spark.driver.extraJavaOptions=` gives the others back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
     # Noting down the line of every expression costs calls into the JVM, and we show no such lines.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # 200, for listing files 10,000, and for Delta's log 50, are for clusters; here each would be a task of some
@@ -145,12 +148,14 @@ def session(
     delta: bool = False,
     jars: str | None = None,
     packages: str | None = None,
+    stop_s: float = _STOP_TIMEOUT_S,
 ) -> Iterator[SparkSession]:
     """A Spark session: spark-submit's if there is one, else one on this machine, with the connector where asked for.
 
     With `delta`, Delta Lake is there as well.
 
-    `jars` (files, separated by commas) or `packages` (Maven coordinates) take the place of the pinned connector.
+    `jars` (files, separated by commas) or `packages` (Maven coordinates) take the place of the pinned connector. A JVM
+    of ours that has not ended `stop_s` after the session is killed.
     Nothing of Spark's or Java's own chatter reaches stdout or stderr.
 
     Raises:
@@ -169,13 +174,14 @@ def session(
             spark.stop()
         return
     with tempfile.TemporaryDirectory(prefix="produce-gateway-audit-") as folder:
-        settings = _LOCAL | {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.local.dir": folder}
+        settings = LOCAL | {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.local.dir": folder}
+        settings[JAVA_OPTIONS] += "".join(f" {option}" for option in class_data_options(SPARK_JARS))
         settings |= _connector_settings(kafka, delta, jars, packages) | (_DELTA if delta else {}) | dict(conf or {})
         spark = _start(settings, Path(folder) / "spark.log")
         try:
             yield spark
         finally:
-            _stop(spark)
+            _stop(spark, stop_s)
 
 
 def read_topic(
@@ -430,9 +436,8 @@ def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: st
         return {"spark.jars": jars}
     if packages:
         return {"spark.jars.packages": packages}
-    own = Path(pyspark.__file__).parent / "jars"
     wanted = [*([connector.KAFKA] if kafka else []), *([connector.DELTA] if delta else [])]
-    found = [jar for library in wanted for jar in connector.jars(library, pyspark.__version__, own)]
+    found = [jar for library in wanted for jar in connector.jars(library, pyspark.__version__, SPARK_JARS)]
     return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 
@@ -449,7 +454,7 @@ def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
         raise AuditError(f"Spark did not start: {_reason(log, error)}") from None
 
 
-def _stop(spark: SparkSession) -> None:
+def _stop(spark: SparkSession, timeout_s: float) -> None:
     # Stopping a session leaves its JVM, with half a gigabyte and the jars it was started with, to the next session.
     spark.stop()
     gateway: Any = SparkContext._gateway
@@ -457,7 +462,7 @@ def _stop(spark: SparkSession) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()  # the sign on which the JVM ends
     try:
-        gateway.proc.wait(timeout=_STOP_TIMEOUT_S)
+        gateway.proc.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
