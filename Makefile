@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types collected unit kafka clients thresholds fleet disk chaos soak fuzz spark kills bench bench-compare docs dist clean help
+.PHONY: env demo test lint types collected classes unit kafka clients thresholds fleet disk chaos soak fuzz spark kills bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -52,7 +52,7 @@ demo: env ## real producers held to their limits in front of a real Kafka, audit
 	@$(COMPILED) $(BIN)/produce-gateway demo $(ARGS)
 
 test: lint ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
-	@$(MAKE) --no-print-directory -j2 types collected
+	@$(MAKE) --no-print-directory -j2 types collected classes
 	@echo 'tests in $(JOBS) processes …' >&2
 	@$(COMPILED) $(BIN)/pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadscope) $(ARGS)
 
@@ -66,6 +66,10 @@ types: env ## mypy, strict
 # Here, beside mypy, which keeps one core busy, one process does it for all that run the tests.
 collected: env
 	$(call step,tests found and compiled,$(COMPILED) $(BIN)/pytest --collect-only --quiet --quiet -p no:cacheprovider >$(VENV)/collected.log || { cat $(VENV)/collected.log; false; })
+
+# Not for `make demo`, whose only session it would cost more than it spares.
+classes: env
+	$(call step,an archive of Spark's classes,$(COMPILED) $(BIN)/python -m gateway.audit.class_data >/dev/null)
 
 unit: env ## tests that need neither Kafka nor Java nor other clients: seconds
 	@$(BIN)/pytest -m 'not kafka and not clients and not spark' $(ARGS)
@@ -91,7 +95,7 @@ chaos: env ## kills, stops, resets, full disks and the like under load with limi
 soak: env ## an hour (DURATION=600: seconds) of mixed load and made-up names: memory, descriptors, /metrics must not grow
 	@$(BIN)/python -m tests.chaos.soak $(DURATION)
 
-spark: env ## tests of the audit with Spark
+spark: env classes ## tests of the audit with Spark
 	@$(BIN)/pytest -m spark $(ARGS)
 
 kills: env ## the audit's stream and upkeep, killed again and again in the middle of their work: tables must be exact

@@ -36,6 +36,7 @@ _SHARING = {
     **dict.fromkeys(("audit/test_stream.py", "audit/test_stream_kafka.py", "audit/test_upkeep.py"), _STREAMS),
     **dict.fromkeys(
         (  # each command is a Java of its own, so these need no session: beside those that do
+            "audit/test_class_data.py",
             "audit/test_cli.py",
             "integration/test_demo_run.py",
             "integration/test_whatif.py",

@@ -12,6 +12,7 @@
 #   layout.py            the tables' columns, and the version of it all
 #   store.py             the Delta Lake tables: reading, adding a batch, who may add
 #   connector.py         the jars that PySpark lacks
+#   class_data.py        an archive of Spark's classes, so that a session starts in half of the time
 #   progress.py          how far Spark is
 #   errors.py            what went wrong, in one line
 #

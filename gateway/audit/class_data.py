@@ -1,6 +1,6 @@
 # An archive of Spark's classes as its JVM has them once they are loaded (JEP 350): with it a session is there in 3 s
-# instead of 5.5. `make env` has a small audit make it, once, beside the jars of this PySpark. Without it Spark starts
-# as ever.
+# instead of 5.5. `python -m gateway.audit.class_data` has a small audit make it, once, beside the jars of this PySpark
+# (150 MB); `make test` does so for its tests. Without it Spark starts as ever.
 
 from __future__ import annotations
 

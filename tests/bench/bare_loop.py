@@ -1,6 +1,6 @@
 """The least that a relay in Python can cost: one epoll and `recv`/`send`, which knows nothing of Kafka.
 
-    .venv/bin/python -m tests.bench.bare_loop 127.0.0.1:19092 127.0.0.1:9092
+    .venv/bin/python -m tests.bench.bare_loop 127.0.0.1:19092 127.0.0.1:9092 [LISTEN UPSTREAM …]
 
 It counts nothing, limits nothing and holds no bounds on memory: a benchmark's yardstick, not a proxy for use.
 """
@@ -10,43 +10,46 @@ from __future__ import annotations
 import select
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 READ_BYTES: Final = 256 * 1024  # as the gateway reads
 MAX_EVENTS: Final = 256
 
 
-def address(text: str) -> tuple[str, int]:
+Address = tuple[str, int]
+
+
+def address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     return host, int(port)
 
 
 class Relay:
-    """Connections of clients, each with one to `upstream`. Where a peer doesn't take all, its other side is not read
-    until it has.
+    """Connections of clients, each with one to the upstream of its listener: `routes` are pairs of both. Where a peer
+    doesn't take all, its other side is not read until it has.
     """
 
-    def __init__(self, listen: tuple[str, int], upstream: tuple[str, int]) -> None:
-        self._upstream = upstream
-        self._listener = socket.create_server(listen, backlog=1024)
+    def __init__(self, routes: Iterable[tuple[Address, Address]]) -> None:
+        listeners = ((socket.create_server(listen, backlog=1024), upstream) for listen, upstream in routes)
+        self._listeners = {listener.fileno(): (listener, upstream) for listener, upstream in listeners}
         self._epoll = select.epoll()
-        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        for number in self._listeners:
+            self._epoll.register(number, select.EPOLLIN)
         self._sides: dict[int, tuple[socket.socket, socket.socket]] = {}  # by number: itself, and its peer
         self._unsent: dict[int, memoryview] = {}  # by the number of whom it is for
         self._room = memoryview(bytearray(READ_BYTES))
 
     def run(self) -> None:
         """For ever."""
-        listening, poll, sides, room = self._listener.fileno(), self._epoll.poll, self._sides, self._room
+        listening, poll, sides, room = self._listeners, self._epoll.poll, self._sides, self._room
         while True:
             for fd, mask in poll(-1, MAX_EVENTS):
-                if fd == listening:
-                    self._accept()
-                    continue
                 pair = sides.get(fd)
                 if pair is None:
-                    continue  # closed by an earlier event
+                    if fd in listening:
+                        self._accept(*listening[fd])
+                    continue  # or closed by an earlier event
                 source, peer = pair
                 try:
                     if mask & select.EPOLLOUT:
@@ -69,9 +72,9 @@ class Relay:
                 except OSError:
                     self._close(source, peer)
 
-    def _accept(self) -> None:
-        client, _ = self._listener.accept()
-        upstream = socket.create_connection(self._upstream)
+    def _accept(self, listener: socket.socket, address: Address) -> None:
+        client, _ = listener.accept()
+        upstream = socket.create_connection(address)
         for one, other in ((client, upstream), (upstream, client)):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             one.setblocking(False)
@@ -102,10 +105,11 @@ class Relay:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 2:
+    if not arguments or len(arguments) % 2:
         print(__doc__, file=sys.stderr)
         return 2
-    Relay(address(arguments[0]), address(arguments[1])).run()
+    addresses = [address(each) for each in arguments]
+    Relay(zip(addresses[::2], addresses[1::2], strict=True)).run()
     return 0
 
 

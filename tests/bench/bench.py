@@ -38,6 +38,7 @@ from tests.bench.report import BOTH, as_markdown, as_text
 from tests.bench.targets import (
     BUSY_THRESHOLDS,
     EVERYTHING,
+    HOST,
     IDLE_THRESHOLDS,
     MANY_GROUPS,
     ROOT,
@@ -192,13 +193,15 @@ def run_java(
 ) -> list[dict[str, Any]]:
     """Kafka's own performance tools against real clusters, of one broker and of three."""
     results = []
-    names = [name for name in names if name not in (*VARIANTS, EVERYTHING_ON, *SCALED, *SECURED, "bare-loop")]
+    names = [name for name in names if name not in (*VARIANTS, EVERYTHING_ON, *SCALED, *SECURED)]
     asked = [scenario for scenario in JAVA_RUNS if scenario.name in wanted]
     for brokers in sorted({scenario.brokers for scenario in asked}):
         ports = free_ports(ports, 140)
         with ExitStack() as stack:
-            cluster = real_cluster(stack, ports + 130, brokers)
-            targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir)
+            relayed = [(f"{HOST}:{ports + 36 + place}", f"{HOST}:{ports + 136 + place}") for place in range(brokers)]
+            cluster = real_cluster(stack, ports + 130, brokers, relayed)
+            behind = ",".join(own for _, own in relayed)
+            targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir, behind_loop=behind)
             for scenario in asked:
                 if scenario.brokers == brokers:
                     records = int(scenario.records * share)
@@ -236,10 +239,20 @@ def run_consumer(
     return {"name": scenario.name, "title": scenario.title, "per": "record", "units": records, "rounds": done}
 
 
-def real_cluster(stack: ExitStack, port: int, brokers: int = 1) -> Cluster:
-    """Until the stack is left."""
+def real_cluster(stack: ExitStack, port: int, brokers: int = 1, relayed: Sequence[tuple[str, str]] = ()) -> Cluster:
+    """Until the stack is left. `relayed`: for each broker the address that clients find behind a listener of its own,
+    and that listener's: a relay that changes no answer needs one.
+    """
+    own: dict[int, dict[str, str]] = {}
+    for place, (advertised, listener) in enumerate(relayed):
+        plain = f"PLAINTEXT://{HOST}:{port + place}"
+        own[place + 1] = {
+            "listeners": f"{plain},CONTROLLER://{HOST}:{port + brokers + place},RELAYED://{listener}",
+            "advertised.listeners": f"{plain},RELAYED://{advertised}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,RELAYED:PLAINTEXT",
+        }
     try:
-        cluster = Cluster(brokers=brokers, overrides=BROKER_CONFIG, port=port).open()
+        cluster = Cluster(brokers, BROKER_CONFIG, per_broker_overrides=own, port=port).open()
     except EmbeddedError as error:
         raise BenchError(f"no real broker: {error}") from error
     stack.callback(cluster.stop)
@@ -286,9 +299,17 @@ def result_of(scenario: Scenario, requests: int, rounds: list[dict[str, Sample]]
 
 
 def start(
-    stack: ExitStack, names: Sequence[str], upstream: str, ports: int, run_dir: Path, ca: Path | None = None
+    stack: ExitStack,
+    names: Sequence[str],
+    upstream: str,
+    ports: int,
+    run_dir: Path,
+    ca: Path | None = None,
+    behind_loop: str = "",
 ) -> list[Target]:
-    """Takes ports `ports` + 10 to `ports` + 129, in the order in which they take turns."""
+    """Takes ports `ports` + 10 to `ports` + 129, in the order in which they take turns. `behind_loop`: the upstream of
+    the bare loop, where it is another.
+    """
     run_dir = Path(tempfile.mkdtemp(dir=run_dir))
     secure_upstream = tls_address(upstream)
 
@@ -316,7 +337,7 @@ def start(
         ),
         "gateway-tls": lambda: idle("gateway-tls", ports + 60, secure=True),
         "gateway-tls-2": lambda: idle("gateway-tls-2", ports + 70, workers=2, secure=True),
-        "bare-loop": lambda: stack.enter_context(bare_loop(upstream, ports + 36, run_dir)),
+        "bare-loop": lambda: stack.enter_context(bare_loop(behind_loop or upstream, ports + 36, run_dir)),
         "kroxylicious": lambda: stack.enter_context(kroxylicious(upstream, ports + 110, run_dir)),
         "kafka-proxy": lambda: stack.enter_context(kafka_proxy(upstream, ports + 30, run_dir)),
         "gateway-tls-both": lambda: stack.enter_context(

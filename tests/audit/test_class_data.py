@@ -1,0 +1,55 @@
+# The archive of Spark's classes: an audit takes its classes from it, and one that can't be used costs nothing but time.
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.audit import class_data
+from gateway.audit.batch import job
+from gateway.embedded import jars
+from tests.audit.records import interval
+
+pytestmark = pytest.mark.spark
+
+
+def audit(folder: Path) -> str:
+    """The sources of the classes that an audit's JVMs load."""
+    spool, log = folder / "usage-00000000-a.jsonl", folder / "log"
+    spool.write_text("\n".join(interval(0, final=True)))
+    log.mkdir()
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": f"-Xlog:class+load:file={log}/%p.log"}
+    command = [sys.executable, "-m", "gateway", "audit", "--spool", str(spool), "--quiet", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"accepted"' in done.stdout
+    return "".join(file.read_text(errors="replace") for file in log.iterdir())
+
+
+def test_an_audit_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
+    assert class_data.make() == jars.class_data(job.SPARK_JARS)
+    of_spark = [line for line in audit(tmp_path).splitlines() if " org.apache.spark." in line]
+    archived = [line for line in of_spark if "source: shared objects file (top)" in line]
+    assert len(archived) > len(of_spark) // 2
+
+
+def test_an_archive_that_is_none_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jars").symlink_to(job.SPARK_JARS)
+    monkeypatch.setattr(job, "SPARK_JARS", tmp_path / "jars")
+    archive = jars.class_data(job.SPARK_JARS)
+    archive.write_bytes(b"none")
+    assert class_data.make() == archive
+    assert any(str(archive) in option for option in jars.class_data_options(job.SPARK_JARS))
+    with job.session(kafka=False) as spark:
+        assert spark.range(3).count() == 3
+
+
+def test_where_nothing_can_be_written_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "SPARK_JARS", tmp_path / "jars")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    assert class_data.make() is None
+    assert list(tmp_path.iterdir()) == []
