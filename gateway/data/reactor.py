@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
-BRIEF_S = 0.002  # … and while some of them open connections, each of which takes several turns
+BRIEF_S = 0.002  # … and while some of them open connections, each of which takes several turns, or wait for a time
 MAX_EVENTS = 256
 
 # epoll's numbers (Linux), used for every poller.
@@ -154,7 +154,7 @@ class Reactor(Generic[H]):
         self._timers: list[tuple[float, int, H]] = []
         self._timer_ids = count()
         self._timer_set = trio.Event()
-        self._slice_end = 0.0
+        self._slice_end = self._brief_end = 0.0
 
     # --- what links use -----------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Reactor(Generic[H]):
         """Call the link's `on_timer` then."""
         heapq.heappush(self._timers, (when, next(self._timer_ids), link))
         if self._timers[0][2] is link:
-            self._slice_end = min(self._slice_end, when)
+            self._slice_end = min(self._slice_end, max(when, self._brief_end))
             self._timer_set.set()
 
     # --- what trio's tasks use ----------------------------------------------------------------------------------------
@@ -255,8 +255,13 @@ class Reactor(Generic[H]):
     def _run_slice(self) -> None:
         poller, handlers, answered = self._poller, self._handlers, self.latencies.answered
         now = trio.current_time()
-        end = now + (BRIEF_S if self.opening() else SLICE_S)
-        self._slice_end = min(end, self._timers[0][0]) if self._timers else end
+        # Not at each of many timers: those of a thousand muted clients share their turns.
+        end = self._brief_end = now + BRIEF_S
+        if not self.opening():
+            end = now + SLICE_S
+            if self._timers:
+                end = min(end, max(self._timers[0][0], self._brief_end))
+        self._slice_end = end
         while now < self._slice_end:
             events = poller.poll(self._slice_end - now, MAX_EVENTS)
             if not events:

@@ -107,6 +107,16 @@ class Muted:
         self.ended.set()
 
 
+class Plain:
+    """Something else that waits for a time."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def on_timer(self, now: float) -> None:
+        self.times += 1
+
+
 async def test_a_timer_ends_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     async with busy(monkeypatch) as (reactor, _), trio.open_nursery() as nursery:
         muted = Muted(monkeypatch)
@@ -128,6 +138,26 @@ async def test_a_timer_that_a_link_sets_within_the_slice_ends_it(monkeypatch: py
         reactor._handlers[echo.near.fileno()] = mute
         nursery.start_soon(reactor.run)
         await muted.ended.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_many_timers_share_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reactors, "BRIEF_S", 0.1)
+    async with busy(monkeypatch) as (reactor, _), trio.open_nursery() as nursery:
+        slices, run_slice = [0], reactor._run_slice
+
+        def counted() -> None:
+            slices[0] += 1
+            run_slice()
+
+        monkeypatch.setattr(reactor, "_run_slice", counted)
+        now, muted, last = trio.current_time(), [Plain() for _ in range(100)], Muted(monkeypatch)
+        for place, each in enumerate([*muted, last]):
+            reactor.call_at(now + 0.01 + place / 10_000, each)  # type: ignore[arg-type]
+        nursery.start_soon(reactor.run)
+        await last.ended.wait()
+        assert all(each.times == 1 for each in muted)
+        assert slices[0] < 10
         nursery.cancel_scope.cancel()
 
 
