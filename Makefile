@@ -69,7 +69,7 @@ collected: env
 
 # Not for `make demo`, whose only session it would cost more than it spares.
 classes: env
-	$(call step,an archive of Spark's classes,$(COMPILED) $(BIN)/python -m gateway.audit.class_data >/dev/null)
+	$(call step,archive of the classes of Spark,$(COMPILED) $(BIN)/python -m gateway.audit.class_data >/dev/null)
 
 unit: env ## tests that need neither Kafka nor Java nor other clients: seconds
 	@$(BIN)/pytest -m 'not kafka and not clients and not spark' $(ARGS)

@@ -1,6 +1,6 @@
 # An archive of Spark's classes as its JVM has them once they are loaded (JEP 350): with it a session is there in 3 s
-# instead of 5.5. `python -m gateway.audit.class_data` has a small audit make it, once, beside the jars of this PySpark
-# (150 MB); `make test` does so for its tests. Without it Spark starts as ever.
+# instead of 5.5. `python -m gateway.audit.class_data` has a small audit make it, once, in the folder of this PySpark
+# (170 MB); `make test` does so for its tests. Without it Spark starts as ever.
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from gateway.audit import schema
 from gateway.audit.batch import job
-from gateway.audit.connector import MissingDependency
+from gateway.audit.connector import MissingDependency, find_java
 from gateway.audit.errors import AuditError
 from gateway.embedded.jars import class_data
 from policies import usage
@@ -22,31 +22,34 @@ _DUMP_TIMEOUT_S: Final = 180.0
 _START_MS: Final = 1_763_600_040_000
 
 
-def make() -> Path | None:
-    """The archive of this Java's, made if it isn't there; None: this Java makes none, or there is no writing here.
+def make() -> Path:
+    """The archive for this Java and this PySpark, made if it isn't there.
 
     Raises:
-        AuditError, MissingDependency: no audit can run here.
+        AuditError, MissingDependency: there is no making it here.
     """
+    find_java()
     wanted = class_data(job.SPARK_JARS)
     if wanted.exists():
         return wanted
     if not os.access(wanted.parent, os.W_OK):
-        return None
+        raise AuditError(f"{wanted.parent} can't be written: run this as the user whom PySpark's files belong to")
     fresh = wanted.with_suffix(f".{os.getpid()}")
     try:
         _run(fresh)
-        if fresh.exists():
-            fresh.rename(wanted)
-            return wanted
-        return None
+        if not fresh.exists():
+            raise AuditError(
+                "this Java makes no archive of classes: install a JDK or JRE 17 or 21 that has one of its own"
+            )
+        fresh.rename(wanted)
+        return wanted
     finally:
         fresh.unlink(missing_ok=True)
 
 
 def _run(archive: Path) -> None:
-    """All that an audit loads, as far as a few records need it."""
-    options = {job.JAVA_OPTIONS: f"{job.LOCAL[job.JAVA_OPTIONS]} -XX:ArchiveClassesAtExit={archive}"}
+    """Have a JVM load what audits of a few records load, and note it down when it ends."""
+    options = {job.JAVA_OPTIONS: f'{job.LOCAL[job.JAVA_OPTIONS]} "-XX:ArchiveClassesAtExit={archive}"'}
     question = job.Question(("topic",), 60_000)
     with tempfile.TemporaryDirectory() as folder, job.session(options, kafka=False, stop_s=_DUMP_TIMEOUT_S) as spark:
         spool = Path(folder) / "usage-00000000-classes.jsonl"
@@ -81,8 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     except (AuditError, MissingDependency) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    if made is not None:
-        sys.stdout.write(f"{made}\n")
+    sys.stdout.write(f"{made}\n")
     return 0
 
 

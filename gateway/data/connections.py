@@ -49,18 +49,14 @@ class Connections:
         self._world = world
         self._uplink = uplink
         self.reactor: Reactor[Link] = Reactor(
-            world.settings.max_buffered_bytes,
-            self._report_bug,
-            self._count_closed,
-            world.ledger.latencies,
-            lambda: self.opening,
+            world.settings.max_buffered_bytes, self._report_bug, self._count_closed, world.ledger.latencies
         )
         self.taken = 0
         self.addresses = Addresses()
         bench = Bench()
         self.dialling = Dialling(world, uplink, bench)
         self.arrivals = Arrivals(world, uplink, self.addresses, bench)
-        self._joining = 0
+        self._coming = self._joining = 0
         self._draining = False
         life = os.urandom(3).hex()  # numbers begin anew with every worker
         self._ids = (f"{life}-{number}" for number in itertools.count(1))
@@ -76,7 +72,7 @@ class Connections:
     @property
     def opening(self) -> int:
         """Connections that are not relayed yet."""
-        return self._joining + len(self.arrivals)
+        return self._coming + self._joining + len(self.arrivals)
 
     def begin(self) -> dict[str, int]:
         """There is a new control; by address, the connections that it has to know of."""
@@ -104,11 +100,13 @@ class Connections:
             self.addresses.end(accepted.address)
             return
         self._world.ledger.count("connections_accepted")
+        self._coming += 1
         nursery.start_soon(self._connect, Arriving(accepted, client, next(self._ids)))
 
     async def _connect(self, arriving: Arriving) -> None:
         """Make a link of a client's connection once it has begun a request."""
         link = None
+        self._coming -= 1
         try:
             opened = await self.arrivals.open(arriving)
             if opened is not None:

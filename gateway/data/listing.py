@@ -18,11 +18,12 @@ MAX_WAITING: Final = 4  # questions; more are not answered
 
 
 class Listing:
-    """`links`: the open ones. `post`: to control."""
+    """`links`: the open ones. `post`: to control. `is_busy`: an answer is being made."""
 
     def __init__(self, links: Callable[[], Iterator[Link]], post: Callable[[FoundConnections], object]) -> None:
         self._links = links
         self._post = post
+        self.is_busy = False
         self._ask, self._asked = trio.open_memory_channel[FindConnections](MAX_WAITING)
 
     def take(self, question: FindConnections) -> None:
@@ -34,7 +35,9 @@ class Listing:
 
     async def run(self) -> None:
         async for question in self._asked:
+            self.is_busy = True
             self._post(await self._answer(question))
+            self.is_busy = False
 
     async def _answer(self, question: FindConnections) -> FoundConnections:
         links, found, matched = list(self._links()), [], 0

@@ -3,7 +3,7 @@
 # All sockets sit in one private epoll, whose descriptor one trio task awaits; a ready socket is handled by a plain
 # call. No task, no buffer and no lock per connection. While there is traffic the task stays in the epoll for a slice of
 # some milliseconds before it lets trio's other tasks run: a trip through trio costs 10 µs, and many times that where
-# other programs use the core meanwhile. Whoever can't wait that long says so (`heed`, `give_way`, `opening`, a timer).
+# other programs use the core meanwhile. Tasks that can't wait that long say so (`heed`, `give_way`, `hurried`).
 # When nothing comes, it waits in trio. A caller from elsewhere (a timer, a dialler, the channel) ends with `settle`.
 # Rules that keep this right, with their reasons, are in docs/non-obvious.md.
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
-BRIEF_S = 0.002  # … and while some of them open connections, each of which takes several turns, or wait for a time
+BRIEF_S = 0.002  # … and while one of them needs several turns, or a timer is due
 MAX_EVENTS = 256
 
 # epoll's numbers (Linux), used for every poller.
@@ -36,7 +36,6 @@ ERR = 0x008
 HUP = 0x010
 RDHUP = 0x2000
 ONESHOT = 1 << 30
-EDGE = 1 << 31
 # A socket that is neither to be read nor written still has to tell that its peer is gone, but only once: with an empty
 # interest set epoll reports a reset peer for ever (hundreds of thousands of events a second).
 QUIET = RDHUP | ONESHOT
@@ -128,7 +127,7 @@ class Reactor(Generic[H]):
         shared, budget: the buffer that links read into, and the bound on the bytes that they hold.
         on_bug: called with a link and an unexpected exception; the link is closed already.
         on_closed: called with a link that has ended.
-        opening: how many connections trio's tasks are about to open.
+        hurried: whether one of trio's tasks needs several turns soon; asked when a slice begins.
         latencies: told when everything that links answered has been sent.
     """
 
@@ -138,9 +137,8 @@ class Reactor(Generic[H]):
         on_bug: Callable[[H, Exception], None],
         on_closed: Callable[[H], None] = lambda link: None,
         latencies: Meter | None = None,
-        opening: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.opening = opening
+        self.hurried: Callable[[], bool] = lambda: False
         self.latencies = latencies or Meter()
         self.links: set[H] = set()
         self.shared = Shared()
@@ -196,10 +194,10 @@ class Reactor(Generic[H]):
         self._slice_end = 0.0
 
     def heed(self, channel: HasFileno) -> None:
-        """Give way whenever something new comes on a socket that one of trio's tasks reads."""
+        """Give way as long as there is something to read on a socket that one of trio's tasks reads."""
         fd = channel.fileno()
         self._handlers[fd] = self._give_way
-        self._poller.register(fd, IN | EDGE)
+        self._poller.register(fd, IN)
 
     def ignore(self, channel: HasFileno) -> None:
         """Heed it no longer; to be called before it is closed."""
@@ -257,7 +255,7 @@ class Reactor(Generic[H]):
         now = trio.current_time()
         # Not at each of many timers: those of a thousand muted clients share their turns.
         end = self._brief_end = now + BRIEF_S
-        if not self.opening():
+        if not self.hurried():
             end = now + SLICE_S
             if self._timers:
                 end = min(end, max(self._timers[0][0], self._brief_end))

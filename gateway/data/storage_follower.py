@@ -22,7 +22,9 @@ RESUME_PAUSE_S = 0.02
 
 
 class StorageFollower:
-    """`held`: the last factor from control. `lowest`: is told each factor that is enforced."""
+    """`held`: the last factor from control. `lowest`: is told each factor that is enforced. `is_resuming`: the requests
+    that a pause held are let go on.
+    """
 
     def __init__(
         self, world: World, reactor: Reactor[Link], clockwork: Clockwork, uplink: Uplink, lowest: LowestFactor
@@ -34,6 +36,7 @@ class StorageFollower:
         self._uplink = uplink
         self._lowest = lowest
         self._shown: tuple[object, ...] = (1.0, "", "enforce", None)
+        self.is_resuming = False
         self._is_news = False  # other requests may pass
         self._told = trio.Event()
 
@@ -72,7 +75,9 @@ class StorageFollower:
             storage = self.held
             if self._is_news and self._world.engine.pause is None:
                 self._is_news = False
+                self.is_resuming = True
                 await self._resume_paused()
+                self.is_resuming = False
             timeout_s = math.inf
             if storage is not None and storage.valid_until is not None:
                 late_s = LATE_S if self._uplink.is_up else 0.0

@@ -44,6 +44,11 @@ class Uplink:
         """Whether there is a control that reads."""
         return self.channel is not None and self.channel.backlog < MAX_BACKLOG
 
+    @property
+    def backlog(self) -> int:
+        """Messages that are not written yet."""
+        return self.channel.backlog if self.channel is not None else 0
+
     def post(self, message: Up) -> None:
         """Post a message, unless there is no control."""
         if self.channel is not None:

@@ -72,6 +72,7 @@ class Plane:
             self.world, self.connections.reactor, self.clockwork, uplink, self.intervals.factor
         )
         self.listing = Listing(lambda: iter(self.connections.reactor.links), uplink.post_if_heard)
+        self.connections.reactor.hurried = self._is_hurried
         self.shares = ShareReporter(engine, uplink.post_if_heard, uplink.log, lambda: uplink.is_up)
 
     async def run(self) -> None:
@@ -133,6 +134,12 @@ class Plane:
                 self.connections.arrivals.proxied.take(message)
             case Spooled(seq):
                 self.intervals.confirm(seq)
+
+    def _is_hurried(self) -> bool:
+        """Each of these takes a turn of trio's for every step."""
+        return bool(
+            self.connections.opening or self._uplink.backlog or self.listing.is_busy or self.storage.is_resuming
+        )
 
     def _ask(self, asker: Asker) -> None:
         self._uplink.ask(asker)
@@ -205,7 +212,7 @@ class Worker:
             channel.close()
 
     def _heed(self) -> None:
-        """Connections that control hands over, and its orders, don't wait for a pause in the traffic."""
+        """Connections that control hands over, and its orders, don't wait for the end of the reactor's slice."""
         if self.plane is not None and self.uplink.channel is not None:
             self.plane.connections.reactor.heed(self.uplink.channel)
 

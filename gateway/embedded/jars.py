@@ -230,9 +230,10 @@ def _fetched(cache: Path) -> Path:
 
 
 def class_data(libs: Path) -> Path:
-    """The file of this Java's class data archive (class_data.py), which need not be there."""
-    found = Path(java()).resolve()
-    which = hashlib.sha256(f"{found} {found.stat().st_mtime_ns}".encode()).hexdigest()[:8]
+    """The file of the class data archive of this Java and these jars (class_data.py), which need not be there."""
+    made_of = [Path(java()).resolve(), *sorted(libs.glob("*.jar"))]
+    facts = [f"{path} {status.st_size} {status.st_mtime_ns}" for path in made_of if (status := path.stat())]
+    which = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
     return libs.parent / f"classes-{which}.jsa"
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from gateway.audit import class_data
 from gateway.audit.batch import job
+from gateway.audit.connector import MissingDependency
+from gateway.audit.errors import AuditError
 from gateway.embedded import jars
 from tests.audit.records import interval
 
@@ -48,8 +50,50 @@ def test_an_archive_that_is_none_is_left_alone(tmp_path: Path, monkeypatch: pyte
         assert spark.range(3).count() == 3
 
 
-def test_where_nothing_can_be_written_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_jars_have_another_archive(tmp_path: Path) -> None:
+    before = jars.class_data(tmp_path)
+    (tmp_path / "one.jar").write_bytes(b"first")
+    first = jars.class_data(tmp_path)
+    (tmp_path / "one.jar").write_bytes(b"of another release")
+    assert len({before, first, jars.class_data(tmp_path)}) == 3
+
+
+@pytest.fixture
+def no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that it would be in."""
     monkeypatch.setattr(job, "SPARK_JARS", tmp_path / "jars")
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    assert class_data.make() is None
-    assert list(tmp_path.iterdir()) == []
+    return tmp_path
+
+
+def test_where_nothing_can_be_written_it_says_so(
+    no_archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != no_archive)
+    assert class_data.main([]) == 1
+    assert capsys.readouterr().err.startswith(f"{no_archive} can't be written: ")
+    assert list(no_archive.iterdir()) == []
+
+
+def test_half_an_archive_is_none(no_archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(archive: Path) -> None:
+        archive.write_bytes(b"half")
+        raise AuditError("killed")
+
+    monkeypatch.setattr(class_data, "_run", fail)
+    with pytest.raises(AuditError, match="killed"):
+        class_data.make()
+    assert list(no_archive.iterdir()) == []
+
+
+def test_without_java_it_says_what_to_install(
+    no_archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jars.java.cache_clear()
+    try:
+        monkeypatch.setenv("JAVA_HOME", str(no_archive))
+        assert class_data.main([]) == 1
+        assert capsys.readouterr().err.startswith("Kafka and Spark need Java 17 or newer")
+        with pytest.raises(MissingDependency, match=r"^Kafka and Spark need"), job.session(kafka=False):
+            pass
+    finally:
+        jars.java.cache_clear()

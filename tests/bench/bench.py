@@ -240,8 +240,8 @@ def run_consumer(
 
 
 def real_cluster(stack: ExitStack, port: int, brokers: int = 1, relayed: Sequence[tuple[str, str]] = ()) -> Cluster:
-    """Until the stack is left. `relayed`: for each broker the address that clients find behind a listener of its own,
-    and that listener's: a relay that changes no answer needs one.
+    """Until the stack is left. `relayed`: for a relay that changes no answer, an address to advertise and an address to
+    listen on, one pair for each broker: it gets one more listener.
     """
     own: dict[int, dict[str, str]] = {}
     for place, (advertised, listener) in enumerate(relayed):

@@ -13,6 +13,7 @@ import trio.testing
 
 from gateway.channel import (
     PROTOCOL,
+    Accepted,
     Answer,
     Ask,
     Channel,
@@ -29,6 +30,8 @@ from gateway.channel import (
     decode_up,
 )
 from gateway.data import admin_turn
+from gateway.data.links import Link
+from gateway.data.reactor import Reactor
 from gateway.data.session import Session
 from gateway.data.worker import Worker
 from gateway.data.world import Asker
@@ -211,10 +214,16 @@ async def test_control_that_never_answers_is_given_up(monkeypatch: pytest.Monkey
 # --- the worker -------------------------------------------------------------------------------------------------------
 
 
+def heeded(reactor: Reactor[Link]) -> set[int]:
+    """The descriptors for which it gives way."""
+    return {fd for fd, handler in reactor._handlers.items() if handler == reactor._give_way}
+
+
 class Staff:
-    """A worker without a parent's process, and the other ends of its channels."""
+    """A worker without a parent's process, and the other ends of its channels. `own`: the worker's end of the last."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
+        self.own: set[int] = set()
         self.nursery = nursery
         ours, theirs = socket.socketpair()
         theirs.close()
@@ -229,6 +238,7 @@ class Staff:
     async def control(self) -> Channel[Down, Up]:
         """A new control's end, once the worker has said hello."""
         ours, theirs = socket.socketpair()
+        self.own = {ours.fileno()}
         self.nursery.start_soon(self.worker.converse, Channel(ours, decode_down), self.nursery)
         channel = Channel[Down, Up](theirs, decode_up)
         self.nursery.start_soon(_run, channel)
@@ -265,21 +275,46 @@ async def test_a_worker_goes_by_all_orders_from_one_moment_on() -> None:
         staff.close()
 
 
+async def test_a_connection_is_in_a_hurry_from_the_moment_when_it_is_handed_over() -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            connections = staff.worker.configured.connections
+            assert not connections.reactor.hurried()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                accepted = Accepted(None, "10.0.0.9:5")
+                connections.accept(accepted, ours.detach(), nursery)
+                assert connections.opening == 1
+                assert connections.reactor.hurried()
+                await trio.testing.wait_all_tasks_blocked()
+                assert connections.opening == 1
+            await until(lambda: not connections.opening)
+            assert not connections.reactor.hurried()
+            staff.close()
+
+
 async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             staff = Staff(nursery)
-            world = staff.worker.configured.world
+            world, reactor = staff.worker.configured.world, staff.worker.configured.connections.reactor
             first = await staff.control()
+            assert heeded(reactor) == staff.own
+            reactor._slice_end = 1e9
             session = Session(world, 1, account(), trio.current_time())
             session.admin.peer = "10.0.0.9:5"
             session.client.authenticate("User:alice")
             buf = bytearray(ADMIN)
             assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
+            assert reactor._slice_end == 0.0, "the question waits for the end of the slice"
+            assert reactor.hurried()
             ask = await ask_of(first)
+            await until(lambda: not reactor.hurried())
             assert (ask.peer, ask.principal, ask.request) == ("10.0.0.9:5", "User:alice", ADMIN[4:])
             first.close()
             second = await staff.control()
+            await until(lambda: heeded(reactor) == staff.own)
             again = await ask_of(second)
             assert (again.token, again.request) == (ask.token, ask.request)
             assert abs(again.until - ask.until) < 0.1
@@ -292,6 +327,8 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
             assert session.to_client == [CLIENTS]
             third = await staff.control()
             session.close()
+            second.close()
             third.close()
+            await until(lambda: not heeded(reactor))
             staff.close()
             nursery.cancel_scope.cancel()

@@ -178,9 +178,9 @@ async def test_who_gives_way_ends_the_slice(monkeypatch: pytest.MonkeyPatch) -> 
         nursery.cancel_scope.cancel()
 
 
-async def test_slices_are_brief_while_connections_are_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slices_are_brief_while_a_task_is_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     async with busy(monkeypatch) as (reactor, _), trio.open_nursery() as nursery:
-        reactor.opening = lambda: 1
+        reactor.hurried = lambda: True
         nursery.start_soon(reactor.run)
         for _ in range(5):
             await trio.lowlevel.checkpoint()  # each after a slice

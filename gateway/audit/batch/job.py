@@ -61,7 +61,8 @@ LOCAL: Final = _ALWAYS | {
     "spark.driver.bindAddress": "127.0.0.1",
     # The quick one of Java's two compilers: a small audit takes half the CPU (11 s, not 22), one of a million rows as
     # much, one of four million a third more. And the collector without work beside the program, which has no core to
-    # spare: a tenth less CPU. `--conf spark.driver.extraJavaOptions=` gives the others back.
+    # spare: a tenth less CPU. `--conf spark.driver.extraJavaOptions=` gives the others back, and does without the
+    # archive of classes (class_data.py).
     JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
     # Noting down the line of every expression costs calls into the JVM, and we show no such lines.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -148,19 +149,19 @@ def session(
     delta: bool = False,
     jars: str | None = None,
     packages: str | None = None,
-    stop_s: float = _STOP_TIMEOUT_S,
+    stop_s: float | None = None,
 ) -> Iterator[SparkSession]:
     """A Spark session: spark-submit's if there is one, else one on this machine, with the connector where asked for.
 
     With `delta`, Delta Lake is there as well.
 
     `jars` (files, separated by commas) or `packages` (Maven coordinates) take the place of the pinned connector. A JVM
-    of ours that has not ended `stop_s` after the session is killed.
+    of ours that doesn't end with the session is killed; with `stop_s`, after so many seconds, that is an error.
     Nothing of Spark's or Java's own chatter reaches stdout or stderr.
 
     Raises:
         connector.MissingDependency: no Java, no connector.
-        AuditError: Spark did not start.
+        AuditError: Spark did not start, or not end.
     """
     if under_spark_submit():
         # Settings of spark-submit stay; only those that it was not given get a value of ours.
@@ -173,9 +174,10 @@ def session(
         finally:
             spark.stop()
         return
+    connector.find_java()
     with tempfile.TemporaryDirectory(prefix="produce-gateway-audit-") as folder:
         settings = LOCAL | {"spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.local.dir": folder}
-        settings[JAVA_OPTIONS] += "".join(f" {option}" for option in class_data_options(SPARK_JARS))
+        settings[JAVA_OPTIONS] += "".join(f' "{option}"' for option in class_data_options(SPARK_JARS))
         settings |= _connector_settings(kafka, delta, jars, packages) | (_DELTA if delta else {}) | dict(conf or {})
         spark = _start(settings, Path(folder) / "spark.log")
         try:
@@ -442,7 +444,6 @@ def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: st
 
 
 def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
-    connector.find_java()
     # Without it Spark asks the resolver for this host's name, warns, and takes an outer address.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Else the first python3 on PATH, which may be another one and have no Arrow (the what-if runs in it).
@@ -454,7 +455,7 @@ def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
         raise AuditError(f"Spark did not start: {_reason(log, error)}") from None
 
 
-def _stop(spark: SparkSession, timeout_s: float) -> None:
+def _stop(spark: SparkSession, timeout_s: float | None) -> None:
     # Stopping a session leaves its JVM, with half a gigabyte and the jars it was started with, to the next session.
     spark.stop()
     gateway: Any = SparkContext._gateway
@@ -462,10 +463,12 @@ def _stop(spark: SparkSession, timeout_s: float) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()  # the sign on which the JVM ends
     try:
-        gateway.proc.wait(timeout=timeout_s)
+        gateway.proc.wait(timeout=timeout_s or _STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
+    if timeout_s is not None and gateway.proc.returncode:
+        raise AuditError(f"Spark's JVM did not end as it should: status {gateway.proc.returncode}")
 
 
 def _quiet(spark: SparkSession) -> SparkSession:
