@@ -23,7 +23,7 @@ from gateway.data.latencies import Meter
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
 BRIEF_S = 0.002  # … and while one of them needs several turns, or a timer is due
@@ -97,6 +97,27 @@ def new_poller() -> Poller:
     return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
 
 
+class Slice:
+    """The time for which the reactor stays with its sockets. `end`: 0.0 once it has given way."""
+
+    __slots__ = ("_least", "end")
+
+    def __init__(self) -> None:
+        self.end = self._least = 0.0
+
+    def begin(self, now: float, is_hurried: bool, timers: Sequence[tuple[float, int, Any]]) -> None:
+        """`timers`: the earliest first."""
+        self.end = self._least = now + BRIEF_S
+        if not is_hurried:
+            self.end = now + SLICE_S
+            if timers:
+                self.shorten(timers[0][0])
+
+    def shorten(self, when: float) -> None:
+        """Something is due then. Not at each of many timers: those of a thousand muted clients share their turns."""
+        self.end = min(self.end, max(when, self._least))
+
+
 class HasFileno(Protocol):
     """A socket, or what has one."""
 
@@ -152,7 +173,7 @@ class Reactor(Generic[H]):
         self._timers: list[tuple[float, int, H]] = []
         self._timer_ids = count()
         self._timer_set = trio.Event()
-        self._slice_end = self._brief_end = 0.0
+        self._slice = Slice()
 
     # --- what links use -----------------------------------------------------------------------------------------------
 
@@ -184,14 +205,14 @@ class Reactor(Generic[H]):
         """Call the link's `on_timer` then."""
         heapq.heappush(self._timers, (when, next(self._timer_ids), link))
         if self._timers[0][2] is link:
-            self._slice_end = min(self._slice_end, max(when, self._brief_end))
+            self._slice.shorten(when)
             self._timer_set.set()
 
     # --- what trio's tasks use ----------------------------------------------------------------------------------------
 
     def give_way(self) -> None:
         """One of trio's tasks has something to do: it runs as soon as the events in hand are over."""
-        self._slice_end = 0.0
+        self._slice.end = 0.0
 
     def heed(self, channel: HasFileno) -> None:
         """Give way as long as there is something to read on a socket that one of trio's tasks reads."""
@@ -244,7 +265,7 @@ class Reactor(Generic[H]):
             while True:
                 await trio.lowlevel.wait_readable(poller.fileno())
                 self._run_slice()
-                if not self._slice_end:
+                if not self._slice.end:
                     await trio.lowlevel.checkpoint()  # else trio may run this task before the one that it gave way to
         finally:
             trio.lowlevel.notify_closing(poller.fileno())
@@ -253,15 +274,10 @@ class Reactor(Generic[H]):
     def _run_slice(self) -> None:
         poller, handlers, answered = self._poller, self._handlers, self.latencies.answered
         now = trio.current_time()
-        # Not at each of many timers: those of a thousand muted clients share their turns.
-        end = self._brief_end = now + BRIEF_S
-        if not self.hurried():
-            end = now + SLICE_S
-            if self._timers:
-                end = min(end, max(self._timers[0][0], self._brief_end))
-        self._slice_end = end
-        while now < self._slice_end:
-            events = poller.poll(self._slice_end - now, MAX_EVENTS)
+        current = self._slice
+        current.begin(now, self.hurried(), self._timers)
+        while now < current.end:
+            events = poller.poll(current.end - now, MAX_EVENTS)
             if not events:
                 break
             now = trio.current_time()

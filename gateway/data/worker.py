@@ -191,7 +191,7 @@ class Worker:
     async def converse(self, channel: Channel[Up, Down], dialling: trio.Nursery) -> None:
         """Talk to one control until it is gone; connections begin in `dialling`."""
         self.uplink.channel = channel
-        self._heed()
+        self._heed(channel)
         self._greet()
         try:
             async with trio.open_nursery() as talk:
@@ -200,8 +200,11 @@ class Worker:
                     message, fd = await channel.receive()
                     if isinstance(message, Accepted):
                         self.configured.connections.accept(message, fd, dialling)
-                    else:
-                        self.obey(message)
+                        continue
+                    is_first = self.plane is None
+                    self.obey(message)
+                    if is_first:
+                        self._heed(channel)
         except* ChannelClosed:
             pass  # the parent will bring a new one
         finally:
@@ -211,10 +214,10 @@ class Worker:
                 self.plane.connections.reactor.ignore(channel)
             channel.close()
 
-    def _heed(self) -> None:
+    def _heed(self, channel: Channel[Up, Down]) -> None:
         """Connections that control hands over, and its orders, don't wait for the end of the reactor's slice."""
-        if self.plane is not None and self.uplink.channel is not None:
-            self.plane.connections.reactor.heed(self.uplink.channel)
+        if self.plane is not None:
+            self.plane.connections.reactor.heed(channel)
 
     def _greet(self) -> None:
         """A new control knows nothing of us."""
@@ -244,7 +247,6 @@ class Worker:
         match message:
             case WorkerSettings() if self.plane is None:
                 self.plane = Plane(message, self.uplink, self._boot, self._number, self._page)
-                self._heed()
                 self._is_configured.set()
             case Drain(timeout_s):
                 self._parent.drain_timeout_s = timeout_s

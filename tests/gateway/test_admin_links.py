@@ -301,13 +301,13 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
             world, reactor = staff.worker.configured.world, staff.worker.configured.connections.reactor
             first = await staff.control()
             assert heeded(reactor) == staff.own
-            reactor._slice_end = 1e9
+            reactor._slice.end = 1e9
             session = Session(world, 1, account(), trio.current_time())
             session.admin.peer = "10.0.0.9:5"
             session.client.authenticate("User:alice")
             buf = bytearray(ADMIN)
             assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
-            assert reactor._slice_end == 0.0, "the question waits for the end of the slice"
+            assert reactor._slice.end == 0.0, "the question waits for the end of the slice"
             assert reactor.hurried()
             ask = await ask_of(first)
             await until(lambda: not reactor.hurried())
