@@ -578,6 +578,7 @@ class Channel(Generic[Posted, Received]):
         self._fds: deque[int] = deque()
 
     def fileno(self) -> int:
+        """The number of this end's socket; -1 once it is closed."""
         return self._sock.fileno()
 
     def post(self, message: Posted, fd: int = -1) -> None:
