@@ -7,7 +7,7 @@
 #            transactional_id transaction_size abort_every client_id options timeout_s]
 #            -> sent acknowledged errors{name: n} failed[i] unresolved[i] aborted[i] timeline[acknowledged per second]
 #               first_error throttle{count max_ms} (null: the library doesn't tell) events{name: n} elapsed_s
-#               transactions{committed aborted failed}
+#               transactions{committed aborted failed} connections_closed (Java only, before it closes them itself)
 #   consume  client run topics group count [isolation settle_s client_id options timeout_s]
 #            -> partitions{"topic/0": [i, …]} strangers first_s events elapsed_s
 #   admin    client topics partitions replication

@@ -180,6 +180,7 @@ public final class Driver {
         }
         Map<String, Object> result = report();
         result.put("throttle", throttle(producer));
+        result.put("connections_closed", largest(producer, "connection-close-total"));
         closeQuietly(() -> close(producer));
         return result;
     }
@@ -318,15 +319,19 @@ public final class Driver {
     }
 
     private Map<String, Object> throttle(KafkaProducer<String, String> producer) {
-        double longest = producer.metrics().values().stream()
-            .filter(metric -> metric.metricName().name().equals("produce-throttle-time-max"))
+        Map<String, Object> throttle = new HashMap<>();
+        throttle.put("count", null);
+        throttle.put("max_ms", Math.max(0, largest(producer, "produce-throttle-time-max")));
+        return throttle;
+    }
+
+    /** The largest value that the producer has under that name, of its nodes and of itself; 0 without any. */
+    private static double largest(KafkaProducer<String, String> producer, String name) {
+        return producer.metrics().values().stream()
+            .filter(metric -> metric.metricName().name().equals(name))
             .map(metric -> metric.metricValue())
             .filter(value -> value instanceof Double && !((Double) value).isNaN())
             .mapToDouble(value -> (Double) value).max().orElse(0);
-        Map<String, Object> throttle = new HashMap<>();
-        throttle.put("count", null);
-        throttle.put("max_ms", Math.max(0, longest));
-        return throttle;
     }
 
     private synchronized Map<String, Object> report() {
