@@ -113,6 +113,11 @@ class Inbound:
             self._drop_left()
         return self.end - self.start
 
+    def hand_over(self) -> None:
+        """The caller owns `large` now. A reference left here would keep its buffer in memory that no account counts."""
+        self.large = None
+        self.buf = self._shared.buffer
+
     def begin(self, data: bytes) -> None:
         """Take the bytes read before this existed: the beginning of the first frame."""
         self._keep_left(data)
@@ -142,12 +147,13 @@ class Inbound:
 
         `proven` False: its sender has not authenticated.
         """
-        if self.large is not None:
-            self._account.give(self.large)
-            self.large = None
+        buf, large = self.buf, self.large
+        self.hand_over()
+        if large is not None:
+            self._account.give(large)
         if pos == self.end:
             return
-        rest = memoryview(self.buf)[pos : self.end]
+        rest = memoryview(buf)[pos : self.end]
         if frame_bytes <= HEAD_ROOM:
             self._keep_left(bytes(rest))
             return
@@ -182,6 +188,7 @@ class Inbound:
             self._account.forget(self)
         if self._left:
             self._drop_left()
-        if self.large is not None:
-            self._account.give(self.large)
-            self.large = None
+        large = self.large
+        self.hand_over()
+        if large is not None:
+            self._account.give(large)

@@ -212,7 +212,8 @@ class Link:
     def _handle(self, buf: bytearray, pos: int, end: int, large: Large | None, now: float) -> None:
         """Give the session the bytes read, send those that it passes on, and keep or park the rest."""
         session, inbound = self.session, self.client.inbound
-        inbound.large = None  # ours from here on: handed on to what needs it further, or given back below
+        if large is not None:
+            inbound.hand_over()  # ours from here on: handed on to what needs it further, or given back below
         if self.finishing and not session.hold.draining:
             self._give_back(large)  # behind a malformed frame
             return

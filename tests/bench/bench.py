@@ -129,18 +129,29 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
     rawload = build_rawload()
     rounds = options.rounds or (JAVA_ROUNDS if options.quick else ROUNDS)
     share = QUICK_SHARE if options.quick else 1.0
-    results = []
-    with tempfile.TemporaryDirectory(prefix="run-", dir=cache_dir()) as run_dir:
-        raw = [scenario for scenario in SCENARIOS if scenario.name in wanted]
-        if raw:
-            results += run_raw(rawload, raw, targets, rounds, share, options.ports, Path(run_dir))
-        if java := [name for name in JAVA if name in wanted]:
-            results += run_java(java, targets, options.rounds or JAVA_ROUNDS, share, options.ports, Path(run_dir))
-        if features.SCENARIO.name in wanted:
-            results.append(run_features(rawload, rounds, share, options.ports, Path(run_dir)))
-        if features.FLEET_SCENARIO.name in wanted:
-            results.append(run_fleet(rawload, rounds, share, options.ports, Path(run_dir)))
-    return {"machine": facts | {"load_after": os.getloadavg()[0]}, "scenarios": results}
+    with tempfile.TemporaryDirectory(prefix="run-", dir=cache_dir()) as name:
+        run_dir = Path(name)
+
+        def run_each() -> Iterator[dict[str, Any]]:
+            if raw := [scenario for scenario in SCENARIOS if scenario.name in wanted]:
+                yield from run_raw(rawload, raw, targets, rounds, share, options.ports, run_dir)
+            if java := [name for name in JAVA if name in wanted]:
+                yield from run_java(java, targets, options.rounds or JAVA_ROUNDS, share, options.ports, run_dir)
+            if features.SCENARIO.name in wanted:
+                yield run_features(rawload, rounds, share, options.ports, run_dir)
+            if features.FLEET_SCENARIO.name in wanted:
+                yield run_fleet(rawload, rounds, share, options.ports, run_dir)
+
+        results: list[dict[str, Any]] = []
+        broken = ""
+        try:
+            for result in run_each():
+                results.append(result)
+        except BenchError as error:
+            if not results:
+                raise
+            broken = str(error)  # the scenarios before it took minutes each, and stand
+    return {"machine": facts | {"load_after": os.getloadavg()[0]}, "scenarios": results, "broken": broken}
 
 
 def run_raw(
@@ -151,9 +162,8 @@ def run_raw(
     share: float,
     ports: int,
     run_dir: Path,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """The Go load against the Go null broker."""
-    results = []
     with ExitStack() as stack:
         ports = free_ports(ports, 130)
         keystore = make_keystore(run_dir / "broker.pem") if set(names) & set(SECURED) else None
@@ -171,11 +181,10 @@ def run_raw(
             for target in turns:
                 if target.name == "kroxylicious":
                     take(target)  # a JVM compiles what runs often: that is over before anything counts
-            results.append(
-                {"name": scenario.name, "title": scenario.title, "per": scenario.per, "bars": dict(scenario.bars),
-                 "units": requests, "rounds": take_turns(scenario.title, turns, rounds, take)}
-            )  # fmt: skip
-    return results
+            yield {
+                "name": scenario.name, "title": scenario.title, "per": scenario.per, "bars": dict(scenario.bars),
+                "units": requests, "rounds": take_turns(scenario.title, turns, rounds, take),
+            }  # fmt: skip
 
 
 def takes_part(target: str, scenario: Scenario) -> bool:
@@ -190,9 +199,8 @@ def takes_part(target: str, scenario: Scenario) -> bool:
 
 def run_java(
     wanted: Sequence[str], names: Sequence[str], rounds: int, share: float, ports: int, run_dir: Path
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Kafka's own performance tools against real clusters, of one broker and of three."""
-    results = []
     names = [name for name in names if name not in (*VARIANTS, EVERYTHING_ON, *SCALED, *SECURED)]
     asked = [scenario for scenario in JAVA_RUNS if scenario.name in wanted]
     for brokers in sorted({scenario.brokers for scenario in asked}):
@@ -206,10 +214,9 @@ def run_java(
                 if scenario.brokers == brokers:
                     records = int(scenario.records * share)
                     if isinstance(scenario, JavaScenario):
-                        results.append(run_producer(cluster, targets, scenario, rounds, records))
+                        yield run_producer(cluster, targets, scenario, rounds, records)
                     else:
-                        results.append(run_consumer(cluster, targets, scenario, rounds, records))
-    return results
+                        yield run_consumer(cluster, targets, scenario, rounds, records)
 
 
 def run_producer(
@@ -401,6 +408,8 @@ def complain(run: dict[str, Any]) -> int:
         for target, sample in samples.items()
         if sample["failed"]
     ]
+    if run.get("broken"):
+        bad.append(f"{run['broken']}: this scenario and those after it are missing")
     for line in bad:
         say(f"NOT VALID: {line}")
     return 1 if bad else 0

@@ -64,6 +64,8 @@ def measure_consumer(cluster: Cluster, target: Target, scenario: ConsumerScenari
     if not rows:
         raise BenchError(f"ConsumerPerformance on {target.name} printed no figures: {printed[-500:]}")
     read, rate = int(rows[-1]["data.consumed.in.nMsg"]), float(rows[-1][RATE])
+    if not rate:
+        raise BenchError(f"ConsumerPerformance on {target.name} read {read} records: {printed[-500:]}")
     sample: dict[str, Any] = {
         "requests": read, "bytes": read * RECORD_BYTES, "requests_per_s": rate, "seconds": read / rate,
         "failed": max(0, records - read), "broker_cpu_s": sum(brokers_used.values()),

@@ -10,8 +10,9 @@ import pytest
 import trio
 
 from gateway.channel import WorkerSettings
-from gateway.data.budget import Account, Budget, Large
+from gateway.data.budget import POOLED_BYTES, Account, Budget, Large
 from gateway.data.ends import Unauthenticated
+from gateway.data.inbound import Inbound, Shared
 from gateway.data.links import Link
 from gateway.data.opening import HEAD, receive_head
 from gateway.data.relief import relieve
@@ -229,6 +230,48 @@ def test_an_announced_frame_costs_no_memory_before_it_comes() -> None:
     assert _resident() - before < 64 * MIB
 
 
+def test_answers_that_are_handled_keep_no_memory_beside_the_buffers_for_the_next_ones() -> None:
+    budget, shared, size = Budget(2**30), Shared(), 5 * MIB
+    inbounds = [Inbound(shared, Account(budget, "test"), lambda: None, is_client=False) for _ in range(20)]
+    ends = [socket.socketpair() for _ in inbounds]
+    answer = memoryview(bytes(size))
+    before = _resident()
+    for inbound, (near, far) in zip(inbounds, ends, strict=True):
+        far.sendall(answer[:1000])
+        inbound.receive(near)
+        inbound.keep(inbound.start, size)
+    for inbound, (near, far) in zip(inbounds, ends, strict=True):
+        sent = 1000
+        while sent < size:
+            sent += far.send(answer[sent : sent + 65_536])
+            whole = inbound.receive(near)
+        assert whole == size
+    assert _resident() - before > 19 * size
+    for inbound in inbounds:
+        inbound.keep(inbound.end, 0)
+    assert budget.used == 0
+    assert _resident() - before < POOLED_BYTES + 10 * MIB
+    for near, far in ends:
+        near.close()
+        far.close()
+
+
+async def test_requests_that_are_handled_keep_no_memory_beside_the_buffers_for_the_next_ones() -> None:
+    async with staged(max_buffered_bytes=2**30) as stage:
+        frame = request(1, values=(bytes(5 * MIB),))
+        most = len(frame) - 1
+        links = [stage.connect() for _ in range(20)]
+        before = _resident()
+        for link, client, _ in links:
+            await client.send_all(frame[:most])
+            await until(partial(has_come, link, most))
+        assert _resident() - before > 19 * most
+        for _, client, broker in links:
+            await client.send_all(frame[most:])
+            assert await receive_exactly(broker, len(frame)) == frame
+        assert _resident() - before < POOLED_BYTES + 20 * MIB
+
+
 def _resident() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
@@ -359,7 +402,7 @@ def test_strangers_that_try_everything_at_once_take_nothing_from_others() -> Non
     limit = LIMITS["max_buffered_bytes"]
     assert isinstance(limit, int)
     # Beside the limit: answers in the middle of being rewritten, buffers kept for the next frame, the heap's holes.
-    assert seen.held < 2 * limit + 32 * MIB + 64 * MIB
+    assert seen.held < 2 * limit + POOLED_BYTES
     assert seen.left == {"connections": 1, "buffered_bytes": 0}
     assert {cause for cause, count in seen.disconnects.items() if count} >= {"malformed", "too_large", "first_byte"}
     assert seen.log_lines < 500
