@@ -76,7 +76,6 @@ class Broker:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        await asyncio.sleep(0.1)  # for transports to close
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -92,7 +91,9 @@ class Broker:
             pass
         finally:
             self.connections -= 1
-            writer.close()
+            writer.transport.abort()  # not close(): nobody may read the rest of an answer
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     def _answer(self, frame: bytes) -> bytes | None:
         key, version, correlation = struct.unpack_from(">hhi", frame)
