@@ -129,8 +129,8 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
     rawload = build_rawload()
     rounds = options.rounds or (JAVA_ROUNDS if options.quick else ROUNDS)
     share = QUICK_SHARE if options.quick else 1.0
-    with tempfile.TemporaryDirectory(prefix="run-", dir=cache_dir()) as name:
-        run_dir = Path(name)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=cache_dir()) as folder:
+        run_dir = Path(folder)
 
         def run_each() -> Iterator[dict[str, Any]]:
             if raw := [scenario for scenario in SCENARIOS if scenario.name in wanted]:

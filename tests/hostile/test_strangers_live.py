@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from functools import partial
 from typing import Any
@@ -235,6 +236,7 @@ def test_answers_that_are_handled_keep_no_memory_beside_the_buffers_for_the_next
     inbounds = [Inbound(shared, Account(budget, "test"), lambda: None, is_client=False) for _ in range(20)]
     ends = [socket.socketpair() for _ in inbounds]
     answer = memoryview(bytes(size))
+    gc.collect()  # what earlier tests left would go meanwhile
     before = _resident()
     for inbound, (near, far) in zip(inbounds, ends, strict=True):
         far.sendall(answer[:1000])
@@ -261,6 +263,7 @@ async def test_requests_that_are_handled_keep_no_memory_beside_the_buffers_for_t
         frame = request(1, values=(bytes(5 * MIB),))
         most = len(frame) - 1
         links = [stage.connect() for _ in range(20)]
+        gc.collect()  # what earlier tests left would go meanwhile
         before = _resident()
         for link, client, _ in links:
             await client.send_all(frame[:most])
