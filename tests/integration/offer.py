@@ -19,6 +19,7 @@ from tests.gateway import play
 
 STEP_S = 0.1
 LATE_S = 0.5  # a machine that is busy may make up for so much, which is no answer of a gate's
+LAST_ANSWER_S = 30.0
 MAX_IN_FLIGHT = 5  # as clients have it
 CONNECTIONS = 2  # per topic: one honours throttle_time_ms
 OVERHEAD = len(play.request(topics={"": [0]})) - len(b"payload")
@@ -96,6 +97,7 @@ class _Connection:
         self._offset = STEP_S * number / CONNECTIONS
         self._in_flight: deque[int] = deque()
         self._quiet_until = 0.0
+        self._is_over = False
         self._frames: dict[int, tuple[bytearray, int]] = {}
 
     async def run(self, port: int, seconds: float) -> None:
@@ -114,6 +116,11 @@ class _Connection:
                     continue
                 self._offer(writer, step)
                 step += 1
+            # All that went to the broker is answered, and counted as such. A close that leaves an answer unread would
+            # be a reset, and what was in flight would count as unanswered.
+            self._is_over = True
+            writer.write_eof()
+            await asyncio.wait([answers], timeout=LAST_ANSWER_S)
         finally:
             answers.cancel()
             await asyncio.gather(answers, return_exceptions=True)
@@ -144,7 +151,12 @@ class _Connection:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while True:
-            head = await reader.readexactly(4)
+            try:
+                head = await reader.readexactly(4)
+            except asyncio.IncompleteReadError as end:
+                if self._is_over and not end.partial:
+                    return
+                raise
             frame = head + await reader.readexactly(struct.unpack(">i", head)[0])
             _, throttle_ms, rows = play.decode_answer(frame)
             ((code, _),) = rows.values()
