@@ -33,10 +33,6 @@ cdef inline long long int64(Bytes data) noexcept:
     return <long long>(<unsigned long long>int32(data) << 32 | <unsigned int>int32(data + 4))
 
 
-cdef inline bytes text(Bytes data, Py_ssize_t size):
-    return PyBytes_FromStringAndSize(<const char *>data, size)
-
-
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
@@ -123,43 +119,41 @@ cdef inline (long long, int) record_errors_and_message(bytearray buf, Py_ssize_t
     return int32(data), int16(data + 4)
 
 
-# --- behind a string --------------------------------------------------------------------------------------------------
+# --- behind a string, from its end on ---------------------------------------------------------------------------------
 
 
-cdef inline tuple flexible_head(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
-    cdef Bytes data = at(buf, pos, size + 9)
-    cdef Bytes of = data + size
-    return text(data, size), of[0], of[1], int16(of + 2), of[8]
+cdef inline (int, int, int, int) flexible_head(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 9)
+    return data[0], data[1], int16(data + 2), data[8]
 
 
-cdef inline tuple plain_head(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
-    cdef Bytes data = at(buf, pos, size + 12)
-    cdef Bytes of = data + size
-    return text(data, size), int16(of), int16(of + 2), int32(of + 8)
+cdef inline (int, int, long long) plain_head(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 12)
+    return int16(data), int16(data + 2), int32(data + 8)
 
 
-cdef inline tuple flexible_topic(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
-    cdef Bytes data = at(buf, pos, size + 9)
-    cdef Bytes of = data + size
-    return text(data, size), of[0], int32(of + 1), of[5], of[6], of[7], of[8]
+cdef inline (int, long long, int, int, int, int) flexible_topic(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 9)
+    return data[0], int32(data + 1), data[5], data[6], data[7], data[8]
 
 
-cdef inline tuple plain_topic(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
-    cdef Bytes data = at(buf, pos, size + 12)
-    cdef Bytes of = data + size
-    return text(data, size), int32(of), int32(of + 4), int32(of + 8)
+cdef inline (long long, long long, long long) plain_topic(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 12)
+    return int32(data), int32(data + 4), int32(data + 8)
 
 
-cdef inline tuple flexible_answer(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
-    cdef Bytes data = at(buf, pos, size + 34)
-    cdef Bytes of = data + size
-    return text(data, size), of[0], int32(of + 1), int16(of + 5), int64(of + 7), of[31], of[32], of[33]
+cdef inline (int, long long, int, long long, int, int, int) flexible_answer(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 34)
+    return data[0], int32(data + 1), int16(data + 5), int64(data + 7), data[31], data[32], data[33]
 
 
-cdef inline tuple plain_answer(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
-    cdef Bytes data = at(buf, pos, size + 18)
-    cdef Bytes of = data + size
-    return text(data, size), int32(of), int32(of + 4), int16(of + 8), int64(of + 10)
+cdef inline (long long, long long, int, long long) plain_answer(bytearray buf, Py_ssize_t pos) except *:
+    cdef Bytes data = at(buf, pos, 18)
+    return int32(data), int32(data + 4), int16(data + 8), int64(data + 10)
+
+
+cdef inline bytes name(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
+    return PyBytes_FromStringAndSize(<const char *>at(buf, pos, size), size)
 
 
 # --- numbers that are kept --------------------------------------------------------------------------------------------

@@ -43,49 +43,21 @@ answered: _Unpack = struct.Struct(">ihq16xBBB").unpack_from
 plain_answered: _Unpack = struct.Struct(">ihq").unpack_from
 record_errors_and_message: _Unpack = struct.Struct(">ih").unpack_from
 
-# --- behind a string --------------------------------------------------------------------------------------------------
+# --- behind a string, from its end on ---------------------------------------------------------------------------------
+
+# header tags, length of the transactional id, acks, topics
+flexible_head: _Unpack = struct.Struct(">BBh4xB").unpack_from
+plain_head: _Unpack = struct.Struct(">hh4xi").unpack_from  # length of the transactional id, acks, topics
+# partitions, the first one's index, the bytes in which the length of its records lies; or that length
+flexible_topic: _Unpack = struct.Struct(">BiBBBB").unpack_from
+plain_topic: _Unpack = struct.Struct(">iii").unpack_from
+flexible_answer: _Unpack = struct.Struct(">Bihq16xBBB").unpack_from  # partitions, the first of them as in `answered`
+plain_answer: _Unpack = struct.Struct(">iihq").unpack_from  # partitions, the first of them as in `plain_answered`
 
 
-def _with_string(form: str) -> tuple[_Unpack, ...]:
-    return tuple(struct.Struct(form.format(size)).unpack_from for size in range(LONGEST + 1))
-
-
-_flexible_head = _with_string(">{}sBBh4xB")
-_plain_head = _with_string(">{}shh4xi")
-_flexible_topic = _with_string(">{}sBiBBBB")
-_plain_topic = _with_string(">{}siii")
-_flexible_answer = _with_string(">{}sBihq16xBBB")
-_plain_answer = _with_string(">{}siihq")
-
-
-def flexible_head(buf: Buffer, pos: int, size: int) -> tuple[Any, ...]:
-    """Client id of `size` bytes, header tags, length of the transactional id, acks, topics."""
-    return _flexible_head[size](buf, pos)
-
-
-def plain_head(buf: Buffer, pos: int, size: int) -> tuple[Any, ...]:
-    """Client id of `size` bytes, length of the transactional id, acks, topics."""
-    return _plain_head[size](buf, pos)
-
-
-def flexible_topic(buf: Buffer, pos: int, size: int) -> tuple[Any, ...]:
-    """Topic of `size` bytes, partitions, the first one's index, the bytes in which the length of its records lies."""
-    return _flexible_topic[size](buf, pos)
-
-
-def plain_topic(buf: Buffer, pos: int, size: int) -> tuple[Any, ...]:
-    """Topic of `size` bytes, partitions, the first one's index and the length of its records."""
-    return _plain_topic[size](buf, pos)
-
-
-def flexible_answer(buf: Buffer, pos: int, size: int) -> tuple[Any, ...]:
-    """Topic of `size` bytes, partitions, and the first of them as `answered` has it."""
-    return _flexible_answer[size](buf, pos)
-
-
-def plain_answer(buf: Buffer, pos: int, size: int) -> tuple[Any, ...]:
-    """Topic of `size` bytes, partitions, and the first of them as `plain_answered` has it."""
-    return _plain_answer[size](buf, pos)
+def name(buf: Buffer, pos: int, size: int) -> bytes:
+    """A string of `size` bytes. Whoever reads what stands behind it finds out whether they are there."""
+    return bytes(buf[pos : pos + size])
 
 
 # --- numbers that are kept --------------------------------------------------------------------------------------------

@@ -122,11 +122,11 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             return None
         client_id: bytes | None = None
         if size >= 0:
-            client_id, header_tags, transactional, acks, topics = layouts.flexible_head(buf, start + 10, size)
-            pos = start + 19 + size
+            client_id = layouts.name(buf, start + 10, size)
         else:
-            _, header_tags, transactional, acks, topics = layouts.flexible_head(buf, start + 10, 0)
-            pos = start + 19
+            size = 0
+        header_tags, transactional, acks, topics = layouts.flexible_head(buf, start + 10 + size)
+        pos = start + 19 + size
         transactional_id: bytes | None = None
         if transactional:
             if transactional >= 0x80:
@@ -137,9 +137,9 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
         if header_tags or not 0 < topics < 0x80:
             return None
         several = topics - 1 if topics > 2 else 0
-        names: set[bytes] = set()
-        spans: list[tuple[bytes, int, int]] = []
-        single: list[Partition] = []
+        names: set[bytes] | None = set() if several else None
+        spans: list[tuple[bytes, int, int]] | None = None
+        single: list[Partition] | None = None
         kept = _NOTHING
         place = 0
         while topics > 1:
@@ -151,7 +151,8 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                 pos += 1
             else:
                 size = _ID
-            topic, count, index, a, b, c, d = layouts.flexible_topic(buf, pos, size)
+            topic = layouts.name(buf, pos, size)
+            count, index, a, b, c, d = layouts.flexible_topic(buf, pos + size)
             pos += size + 5
             if count >= 0x80:  # two bytes
                 more = buf[pos - 4]
@@ -162,7 +163,7 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                 pos += 1
             if count < 2 or _LEAST_BATCH * (count - 1) > end - pos:
                 return None
-            if several:
+            if names is not None:
                 names.add(topic)
             first, last, ascends = place, -0x80000001, True
             alone = count == 2 and not several
@@ -255,12 +256,13 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             if not ascends and _twice(kept, first, place):
                 return None
             if not alone:
+                spans = [] if spans is None else spans
                 spans.append((topic, first, place))
-        if pos + 1 != end or buf[pos] or place > most or len(names) != several:
+        if pos + 1 != end or buf[pos] or place > most or (names is not None and len(names) != several):
             return None
-        if len(kept):
+        if spans is not None:
             return version, acks, client_id, transactional_id, Partitions(spans, kept, _PART)
-        return version, acks, client_id, transactional_id, single
+        return version, acks, client_id, transactional_id, single or []
     except (struct.error, IndexError):
         return None
 
@@ -269,14 +271,15 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
     # v3 … v8: no compact forms, no tagged fields. Called by `request`, which catches what reading raises.
     if not _MIN <= version < _FLEXIBLE or not 0 <= size <= _LONGEST:
         return None
-    client_id, transactional, acks, topics = layouts.plain_head(buf, start + 10, size)
+    client_id = layouts.name(buf, start + 10, size)
+    transactional, acks, topics = layouts.plain_head(buf, start + 10 + size)
     pos = start + 22 + size
     if transactional != -1 or topics < 0:
         return None
     several = topics if topics > 1 else 0
-    names: set[bytes] = set()
-    spans: list[tuple[bytes, int, int]] = []
-    single: list[Partition] = []
+    names: set[bytes] | None = set() if several else None
+    spans: list[tuple[bytes, int, int]] | None = None
+    single: list[Partition] | None = None
     kept = _NOTHING
     place = 0
     room = most
@@ -285,12 +288,13 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
         size = buf[pos] << 8 | buf[pos + 1]
         if size > _LONGEST:
             return None
-        topic, count, index, records = layouts.plain_topic(buf, pos + 2, size)
+        topic = layouts.name(buf, pos + 2, size)
+        count, index, records = layouts.plain_topic(buf, pos + 2 + size)
         pos += size + 14
         room -= count
         if count < 1 or room < 0 or _LEAST_BATCH * count > end - pos:
             return None
-        if several:
+        if names is not None:
             names.add(topic)
         first, last, ascends = place, -0x80000001, True
         alone = count == 1 and not several
@@ -321,10 +325,11 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
         if not ascends and _twice(kept, first, place):
             return None
         if not alone:
+            spans = [] if spans is None else spans
             spans.append((topic, first, place))
-    if pos != end or end > len(buf) or len(names) != several:
+    if pos != end or end > len(buf) or (names is not None and len(names) != several):
         return None
-    return version, acks, client_id, None, Partitions(spans, kept, _PART) if len(kept) else single
+    return version, acks, client_id, None, single or [] if spans is None else Partitions(spans, kept, _PART)
 
 
 def _twice(kept: array[int], first: int, stop: int) -> bool:
@@ -344,8 +349,8 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
             return None
         pos = start + 6
         several = topics > 2
-        spans: list[tuple[bytes, int, int]] = []
-        single: list[Answered] = []
+        spans: list[tuple[bytes, int, int]] | None = None
+        single: list[Answered] | None = None
         kept = _NOTHING
         place = 0
         while topics > 1:
@@ -357,7 +362,8 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
                 pos += 1
             else:
                 size = _ID
-            topic, count, index, error, offset, record_errors, message, tags = layouts.flexible_answer(buf, pos, size)
+            topic = layouts.name(buf, pos, size)
+            count, index, error, offset, record_errors, message, tags = layouts.flexible_answer(buf, pos + size)
             pos += size + 34
             if count >= 0x80:  # two bytes
                 more = buf[pos - 33]
@@ -390,10 +396,11 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
                 return None
             pos += 1
             if not alone:
+                spans = [] if spans is None else spans
                 spans.append((topic, first, place))
         if pos + 5 != end or buf[pos + 4]:
             return None
-        return Partitions(spans, kept, _RESULT) if len(kept) else single
+        return single or [] if spans is None else Partitions(spans, kept, _RESULT)
     except (struct.error, IndexError):
         return None
 
@@ -406,8 +413,8 @@ def _plain_answer(buf: Buffer, start: int, end: int, version: int) -> Results | 
     pos = start + 8
     rest = 8 if version < _LOG_START else 16
     several = topics > 1
-    spans: list[tuple[bytes, int, int]] = []
-    single: list[Answered] = []
+    spans: list[tuple[bytes, int, int]] | None = None
+    single: list[Answered] | None = None
     kept = _NOTHING
     place = 0
     while topics:
@@ -415,7 +422,8 @@ def _plain_answer(buf: Buffer, start: int, end: int, version: int) -> Results | 
         size = buf[pos] << 8 | buf[pos + 1]
         if size > _LONGEST:
             return None
-        topic, count, index, error, offset = layouts.plain_answer(buf, pos + 2, size)
+        topic = layouts.name(buf, pos + 2, size)
+        count, index, error, offset = layouts.plain_answer(buf, pos + 2 + size)
         pos += size + 20 + rest
         if count < 1 or _LEAST_ANSWER * (count - 1) > end - pos:
             return None
@@ -441,7 +449,8 @@ def _plain_answer(buf: Buffer, start: int, end: int, version: int) -> Results | 
             index, error, offset = layouts.plain_answered(buf, pos)
             pos += 14 + rest
         if not alone:
+            spans = [] if spans is None else spans
             spans.append((topic, first, place))
     if pos + 4 != end or end > len(buf):
         return None
-    return Partitions(spans, kept, _RESULT) if len(kept) else single
+    return single or [] if spans is None else Partitions(spans, kept, _RESULT)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from protocol import layouts
+from protocol.wire import Buffer
 
 BATCH = struct.pack(">qiibIhiqqqhii", 1, 1000, 3, 2, 4, 5, 6, 7, 8, 9000, 10, 11, 12)  # KIP-98
 READ = (1000, 2, 9000, 10, 11, 12)
@@ -27,6 +29,12 @@ READ = (1000, 2, 9000, 10, 11, 12)
         ("answered", struct.pack(">ihqqqBBB", 5, 6, 7, -1, -2, 1, 0, 3), (5, 6, 7, 1, 0, 3)),
         ("plain_answered", struct.pack(">ihq", 5, 6, 7), (5, 6, 7)),
         ("record_errors_and_message", struct.pack(">ih", 0, -1), (0, -1)),
+        ("flexible_head", struct.pack(">BBhiB", 0, 4, -1, 30_000, 2), (0, 4, -1, 2)),
+        ("plain_head", struct.pack(">hhii", -1, 1, 30_000, 2), (-1, 1, 2)),
+        ("flexible_topic", struct.pack(">BiBBBB", 2, 5, 1, 2, 3, 4), (2, 5, 1, 2, 3, 4)),
+        ("plain_topic", struct.pack(">iii", 2, 5, 100), (2, 5, 100)),
+        ("flexible_answer", struct.pack(">BihqqqBBB", 2, 5, 6, 7, -1, -2, 1, 0, 3), (2, 5, 6, 7, 1, 0, 3)),
+        ("plain_answer", struct.pack(">iihq", 2, 5, 6, 7), (2, 5, 6, 7)),
     ],
 )
 def test_a_run_has_the_fields_of_the_message(name: str, content: bytes, fields: tuple[Any, ...]) -> None:
@@ -36,22 +44,9 @@ def test_a_run_has_the_fields_of_the_message(name: str, content: bytes, fields: 
         run(content[:-1], 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "rest", "fields"),
-    [
-        ("flexible_head", struct.pack(">BBhiB", 0, 4, -1, 30_000, 2), (0, 4, -1, 2)),
-        ("plain_head", struct.pack(">hhii", -1, 1, 30_000, 2), (-1, 1, 2)),
-        ("flexible_topic", struct.pack(">BiBBBB", 2, 5, 1, 2, 3, 4), (2, 5, 1, 2, 3, 4)),
-        ("plain_topic", struct.pack(">iii", 2, 5, 100), (2, 5, 100)),
-        ("flexible_answer", struct.pack(">BihqqqBBB", 2, 5, 6, 7, -1, -2, 1, 0, 3), (2, 5, 6, 7, 1, 0, 3)),
-        ("plain_answer", struct.pack(">iihq", 2, 5, 6, 7), (2, 5, 6, 7)),
-    ],
-)
-@pytest.mark.parametrize("size", [0, 1, 126])
-def test_a_run_may_stand_behind_a_string(name: str, rest: bytes, fields: tuple[Any, ...], size: int) -> None:
-    run = getattr(layouts, name)
-    assert run(b"??" + b"s" * size + rest, 2, size) == (b"s" * size, *fields)
-    with pytest.raises(struct.error):
-        run(b"s" * size + rest[:-1], 0, size)
-    with pytest.raises(IndexError):
-        run(bytes(1000), 0, layouts.LONGEST + 1)
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_a_name_is_of_bytes(kind: Callable[[bytes], Buffer]) -> None:
+    found = layouts.name(kind(b"??name!"), 2, 4)
+    assert found == b"name"
+    assert type(found) is bytes
+    assert layouts.name(kind(b"??"), 2, 0) == b""
