@@ -28,7 +28,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 step = @echo '$(1) …' >&2; began=$$SECONDS; { $(2); } || exit; echo "$(1): ok, $$((SECONDS - began)) s" >&2
 
 NATIVE := $(VENV)/native
-TYPED := $(wildcard protocol/*_compiled.pxd policies/*_compiled.pxd gateway/data/*_compiled.pxd)
+TYPED := $(wildcard protocol/*_compiled.pxd policies/*_compiled.pxd policies/limits/*_compiled.pxd gateway/data/*_compiled.pxd)
 
 env: $(READY) $(NATIVE) ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
 
@@ -41,7 +41,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 # The hot path in C, beside its sources: setup.py says so where it can't be, and Python runs instead.
-$(NATIVE): $(READY) setup.py protocol/layouts.pxd $(TYPED) $(TYPED:_compiled.pxd=.py)
+$(NATIVE): $(READY) setup.py protocol/layouts.pxd gateway/data/calls.pxd $(TYPED) $(TYPED:_compiled.pxd=.py)
 	@$(BIN)/python setup.py build_ext --inplace --force >$(VENV)/native.log 2>&1
 	@$(BIN)/python -m gateway version
 	@touch $@

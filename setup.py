@@ -15,7 +15,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 MODULES = (
-    "protocol/usual", "protocol/metadata_topics", "policies/duplicates", "gateway/data/sums", "gateway/data/passing",
+    "protocol/usual", "protocol/metadata_topics", "policies/duplicates", "policies/limits/meter",
+    "gateway/data/sums", "gateway/data/passing", "gateway/data/shortcut",
 )  # fmt: skip
 DIRECTIVES = {
     "annotation_typing": False,  # types are in the .pxd files; annotations are for mypy

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import Final
 
 MODULES: Final = (
-    "protocol.usual", "protocol.metadata_topics", "policies.duplicates", "gateway.data.sums", "gateway.data.passing"
+    "protocol.usual", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
+    "gateway.data.sums", "gateway.data.passing", "gateway.data.shortcut",
 )  # fmt: skip
 SUFFIX: Final = "_compiled"
 VARIABLE: Final = "PURE_PYTHON"

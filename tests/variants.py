@@ -20,8 +20,13 @@ USERS: Final = {
     "protocol.usual": (("protocol.produce_request", "usual"), ("protocol.produce_response", "usual")),
     "protocol.metadata_topics": (("protocol.rewrite", "metadata_topics"),),
     "policies.duplicates": (("gateway.data.world", "Acknowledged"),),
+    "policies.limits.meter": (
+        ("policies.thresholds.topic_meter", "FleetMeter"),
+        ("policies.thresholds.broker_meters", "FleetMeter"),
+    ),
     "gateway.data.sums": (("gateway.data.accounts", "sums"),),
     "gateway.data.passing": (("gateway.data.requests", "passing"), ("gateway.data.answers", "passing")),
+    "gateway.data.shortcut": (("gateway.data.links", "Shortcut"), ("gateway.data.reactor", "shortcut")),
 }
 
 

@@ -24,6 +24,8 @@
 #   reactor.py            one epoll inside trio, timers
 #
 #   links.py              one client socket and its upstream socket
+#   shortcut.py           past it, for the events that bring nothing unusual; compiled where it can be
+#   calls.py              the two calls of a socket that it makes
 #   tls_links.py          the same where one of them, or both, speak TLS
 #   sides.py              one of the two: what is read from it, what it has still to take
 #   inbound.py            where a side reads into

@@ -31,12 +31,11 @@ else:
 
 
 class Answers:
-    """The broker's answers on one connection."""
+    """The broker's answers on one connection. `counted`: what usual ones are noted in (passing.py)."""
 
     __slots__ = (
         "_admin",
         "_authentication",
-        "_counted",
         "_fetches",
         "_gate",
         "_hold",
@@ -44,6 +43,7 @@ class Answers:
         "_left",
         "_lookup",
         "_walker",
+        "counted",
     )
 
     def __init__(
@@ -64,7 +64,7 @@ class Answers:
         self._fetches = fetches
         self._admin = admin
         name, rows, seen = gate.topics.name, gate.client.rows, gate.world.acknowledged.seen
-        self._counted = in_flight.entries, rows, seen, name, gate.world.ledger.latencies, gate.client.node_id
+        self.counted = in_flight.entries, rows, seen, name, gate.world.ledger.latencies, gate.client.node_id
         self._left = 0  # bytes of the answer in progress that are still to come
         self._walker: EndpointHider | None = None  # walks that answer
 
@@ -73,6 +73,11 @@ class Answers:
         """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
         entries = self._in_flight.entries
         return not self._left and bool(entries) and entries[0][1] not in STREAMED
+
+    @property
+    def is_within(self) -> bool:
+        """An answer streams through, and more of it is to come."""
+        return self._left > 0
 
     def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Handle the broker's bytes in buf[pos:end]; return the position of the first unhandled one.
@@ -92,7 +97,7 @@ class Answers:
             while pos < end:
                 if not self._left:
                     start = pos
-                    pos = usual.answers(buf, pos, end, now, repeats, self._counted)
+                    pos = usual.answers(buf, pos, end, now, repeats, self.counted)
                     if pos > start:
                         if entries and entries[0][1] == LOCAL:
                             self._emit(buf, run, pos)

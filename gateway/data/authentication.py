@@ -124,8 +124,10 @@ class Authentication:
         """
         if claim is None:
             error, _ = int16(buf, start + 4, stop)
-            if error in _HANDSHAKE_ANSWERED:
-                self._client.world.cluster.wants_sasl = True
+            world = self._client.world
+            if error in _HANDSHAKE_ANSWERED and not world.cluster.wants_sasl:
+                world.cluster.wants_sasl = True
+                world.ledger.renew()  # other connections have to authenticate as well from here on
             return
         principal = accepted(buf, start, stop, claim)
         if principal is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gateway.data.ends import EndLog, SpeaksTls, UpstreamError, close_reason
 from gateway.data.farewell import Farewell
-from gateway.data.inbound import EOF, Inbound
+from gateway.data.inbound import EOF, HEAD_ROOM, Inbound
 from gateway.data.outbound import Outbound
 from gateway.data.parked import Parked
 from gateway.data.reactor import ERR, HUP, IN, OUT, RDHUP
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from gateway.data.budget import Large
     from gateway.data.reactor import Reactor
     from gateway.data.session import Session
+    from gateway.data.shortcut import Shortcut, Terms
+else:
+    try:
+        from gateway.data.shortcut_compiled import Shortcut  # the same, where a compiler was
+    except ImportError:
+        from gateway.data.shortcut import Shortcut
 
 MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
 GRACE_S = 30.0  # that a connection may be too old while no moment between two requests has been seen
@@ -60,6 +66,7 @@ class Link:
         "peer",
         "reactor",
         "session",
+        "shortcut",
         "upstream",
     )
 
@@ -82,6 +89,9 @@ class Link:
         self._is_drained = True  # the client's socket was empty, and is being read: what comes now has not waited
         self._timer_at = 0.0
         self._farewell: Farewell | None = None
+        self.shortcut = Shortcut(
+            self, session.client.world, reactor.shared, self._watch, session.hold, client.fileno(), upstream.fileno()
+        )
 
     def open(self) -> None:
         """Put both sockets into the reactor.
@@ -90,8 +100,8 @@ class Link:
             OSError: one of them is broken; the link must be closed.
         """
         self.reactor.links.add(self)
-        self.client.open(self.reactor, self.on_client)
-        self.upstream.open(self.reactor, self.on_upstream)
+        self.client.open(self.reactor, self.shortcut)
+        self.upstream.open(self.reactor, self.shortcut)
 
     @property
     def is_muted(self) -> bool:
@@ -112,6 +122,7 @@ class Link:
 
     def idle_s(self, now: float) -> float:
         """Seconds since the last byte from either side."""
+        self.shortcut.shut()
         return now - max(self._watch.read_at, self._watch.answered_at)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -119,6 +130,7 @@ class Link:
     def on_client(self, events: int, now: float) -> None:
         """The client's socket is ready."""
         client = self.client
+        self.shortcut.shut()
         if events & (ERR | HUP):
             if events & ERR or not client.is_shut or not client.mask & IN:
                 self.close(self.finishing if client.is_shut else "disconnects_client")
@@ -151,6 +163,7 @@ class Link:
     def on_upstream(self, events: int, now: float) -> None:
         """The upstream socket is ready."""
         upstream = self.upstream
+        self.shortcut.shut()
         try:
             if events & OUT and not events & (ERR | HUP):
                 upstream.outbound.flush(upstream.sock)
@@ -175,16 +188,67 @@ class Link:
     def on_timer(self, now: float) -> None:
         """The time of a hold may have come."""
         self._timer_at = 0.0
+        self.shortcut.shut()
         if not self.closed:
             self._go_on(now)
 
     def on_ready(self, now: float) -> None:
         """Memory was granted, or something else changed without an event."""
+        self.shortcut.shut()
         if not self.closed:
             self._go_on(now)
 
     def _wake(self) -> None:
+        self.shortcut.shut()
         self.reactor.call_soon(self)
+
+    # --- the shortcut -------------------------------------------------------------------------------------------------
+
+    def terms(self, now: float) -> Terms | None:
+        """Those on which the next events may take the shortcut; None: they must not."""
+        client, upstream = self.client, self.upstream
+        if not (self._is_plain and self._is_drained) or client.is_busy or upstream.is_busy:
+            return None
+        return self.session.terms(now)
+
+    def end_client(self, is_eof: bool, now: float) -> None:
+        """The shortcut has read the client's end, or that its socket is broken."""
+        self.shortcut.shut()
+        if is_eof:
+            self._client_ended(now)
+            self._go_on(now)
+        else:
+            self.close("disconnects_client")
+
+    def end_upstream(self, now: float) -> None:
+        """The shortcut has read the broker's end, or that its socket is broken."""
+        self.shortcut.shut()
+        self._upstream_ended(now)
+        self._go_on(now)
+
+    def go_on_with_requests(self, start: int, pos: int, end: int, now: float) -> None:
+        """The shortcut has read these into the shared buffer: [start:pos] is handled but not sent, the rest neither."""
+        self.shortcut.shut()
+        shared, inbound = self.reactor.shared, self.client.inbound
+        inbound.drained = end < HEAD_ROOM + len(shared.room)
+        if pos > start:
+            self.session.to_upstream.append(memoryview(shared.buffer)[start:pos])
+        self._handle(shared.buffer, pos, end, None, now)
+        self._go_on(now)
+
+    def go_on_with_answers(self, start: int, pos: int, end: int, now: float) -> None:
+        """The same with answers."""
+        self.shortcut.shut()
+        session, inbound, buf = self.session, self.upstream.inbound, self.reactor.shared.buffer
+        if pos > start:
+            session.to_client.append(memoryview(buf)[start:pos])
+            session.in_flight.release()
+        inbound.buf, inbound.start, inbound.end = buf, pos, end
+        self._handle_answers(now)
+        if not self.closed:
+            self._go_on(now)
+
+    # --- what happens to a side ---------------------------------------------------------------------------------------
 
     def _begin_end(self, now: float) -> None:
         """Nothing more comes from a side, or is taken from it: the bytes that are left have to go in time."""
@@ -407,6 +471,7 @@ class Link:
     def check_progress(self, now: float, settings: WorkerSettings) -> None:
         """End a connection that takes too long, whatever it does; to be called every few seconds."""
         client, upstream, session = self.client, self.upstream, self.session
+        self.shortcut.shut()
         session.tidy(now)
         if settings.max_connection_age_s:
             self._retire(now, settings)
@@ -451,6 +516,7 @@ class Link:
         """Take nothing more from the client, and close as soon as everything forwarded is answered."""
         if self.closed:
             return
+        self.shortcut.shut()
         self._farewell = self._farewell or Farewell(self.client, self.session)
         self._is_plain = False
         if not self.finishing:
@@ -483,6 +549,7 @@ class Link:
         if self.closed:
             return
         self.closed, self._is_plain = True, False
+        self.shortcut.shut()
         reactor, session, held = self.reactor, self.session, self.parked.held
         reactor.links.discard(self)
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.data.latencies import Meter as Latencies
     from gateway.data.ledger import Counts
-    from policies.limits.meter import Meter
+    from policies.limits.meter import FleetMeter
     from policies.quotas.lines import Lines
     from policies.thresholds.topic_meter import TopicMeter
     from protocol.pending import Entry
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     # What requests that pass are noted in: the answers that are owed; the meters of the topics that were looked up, by
     # name and by id, and that of their broker; InFlight.keep.
-    Charged = tuple[deque[Entry], dict[bytes, TopicMeter], dict[bytes, TopicMeter], Meter, Callable[[Parts], bool]]
+    Charged = tuple[deque[Entry], dict[bytes, TopicMeter], dict[bytes, TopicMeter], FleetMeter, Callable[[Parts], bool]]
     # What answers are noted in: the answers that are owed; the rows of accepted bytes, by topic; Acknowledged.seen;
     # Topics.name; and where those that are measured are, with the broker's node id.
     Counted = tuple[
@@ -86,11 +86,12 @@ def requests(
         if len(parts) == 1:
             part = parts[0]
             meter = meters.get(part[0])
-            if meter is None or meter.uncounted >= meter.free_to:
+            if meter is None:
                 break
-            if quota is not None and not quota.passes(part[2], now):
+            uncounted = meter.uncounted
+            if uncounted >= meter.free_to or (quota is not None and not quota.passes(part[2], now)):
                 break
-            meter.uncounted += part[2]
+            meter.uncounted = uncounted + part[2]
             meter.messages += part[3]
             total.uncounted += part[2]
         elif _take_all(parts, meters, total, quota, now):
@@ -106,7 +107,7 @@ def requests(
     return pos, passed
 
 
-def _take_all(parts: Any, meters: dict[bytes, TopicMeter], total: Meter, quota: Lines | None, now: float) -> bool:
+def _take_all(parts: Any, meters: dict[bytes, TopicMeter], total: FleetMeter, quota: Lines | None, now: float) -> bool:
     # Charge the meters of a request of several partitions, and its client's quota; False: nothing, since some topic has
     # to be looked at, or the quota asked.
     if not len(parts):

@@ -4,6 +4,7 @@
 cimport cython
 
 from gateway.data cimport sums_compiled as sums
+from policies.limits.meter_compiled cimport Meter
 from protocol cimport layouts
 from protocol cimport usual_compiled as usual
 
@@ -12,12 +13,12 @@ cdef int _PRODUCE, _TOPIC_IDS, _MIN_REQUEST, _MAX_PENDING
 @cython.locals(
     by_name=dict, by_id=dict, meters=dict, passed=cython.Py_ssize_t,
     length=cython.longlong, key=cython.int, version=cython.int, correlation=cython.longlong, stop=cython.Py_ssize_t,
-    skimmed=tuple, acks=cython.int, part=tuple, is_full=cython.bint,
+    skimmed=tuple, acks=cython.int, part=tuple, is_full=cython.bint, meter=Meter, total=Meter,
 )
-cpdef tuple requests(
+cpdef (Py_ssize_t, Py_ssize_t) requests(
     bytearray buf, Py_ssize_t pos, Py_ssize_t end, object now, object arrived, long long mask, object client_id,
     object quota, object awaits, long long max_bytes, Py_ssize_t most, tuple charged
-)
+) except *
 
 @cython.locals(size=cython.longlong, charges=list, topic=bytes, bytes_=object, messages=object)
 cdef bint _take_all(object parts, dict meters, object total, object quota, object now) except -1

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
+    from gateway.data import shortcut
+else:
+    try:
+        from gateway.data import shortcut_compiled as shortcut  # the same, where a compiler was
+    except ImportError:
+        from gateway.data import shortcut
+
 SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
 BRIEF_S = 0.002  # … and while one of them needs several turns, or a timer is due
 MAX_EVENTS = 256
@@ -98,9 +105,13 @@ def new_poller() -> Poller:
 
 
 class Slice:
-    """The time for which the reactor stays with its sockets. `end`: 0.0 once it has given way."""
+    """The time for which the reactor stays with its sockets; also the handler of those that it gives way to.
+
+    `end`: 0.0 once it has given way.
+    """
 
     __slots__ = ("_least", "end")
+    link = None  # those sockets are no link's
 
     def __init__(self) -> None:
         self.end = self._least = 0.0
@@ -112,6 +123,14 @@ class Slice:
             self.end = now + SLICE_S
             if timers:
                 self.shorten(timers[0][0])
+
+    def finish(self) -> None:
+        """Give way."""
+        self.end = 0.0
+
+    def handle(self, fd: int, events: int, now: float) -> None:
+        """There is something to read."""
+        self.finish()
 
     def shorten(self, when: float) -> None:
         """Something is due then. Not at each of many timers: those of a thousand muted clients share their turns."""
@@ -167,7 +186,7 @@ class Reactor(Generic[H]):
         self.on_bug = on_bug
         self.on_closed = on_closed
         self._poller = new_poller()
-        self._handlers: dict[int, Callable[[int, float], None]] = {}
+        self._handlers: dict[int, shortcut.Handler] = {}
         self._ready: list[H] = []
         self._closing: list[socket.socket] = []
         self._timers: list[tuple[float, int, H]] = []
@@ -177,7 +196,8 @@ class Reactor(Generic[H]):
 
     # --- what links use -----------------------------------------------------------------------------------------------
 
-    def register(self, sock: socket.socket, mask: int, handler: Callable[[int, float], None]) -> None:
+    def register(self, sock: socket.socket, mask: int, handler: shortcut.Handler) -> None:
+        """Have `handler` told of the events of that socket."""
         fd = sock.fileno()
         self._handlers[fd] = handler
         self._poller.register(fd, mask)
@@ -212,12 +232,12 @@ class Reactor(Generic[H]):
 
     def give_way(self) -> None:
         """One of trio's tasks has something to do: it runs as soon as the events in hand are over."""
-        self._slice.end = 0.0
+        self._slice.finish()
 
     def heed(self, channel: HasFileno) -> None:
         """Give way as long as there is something to read on a socket that one of trio's tasks reads."""
         fd = channel.fileno()
-        self._handlers[fd] = self._give_way
+        self._handlers[fd] = self._slice
         self._poller.register(fd, IN)
 
     def ignore(self, channel: HasFileno) -> None:
@@ -225,9 +245,6 @@ class Reactor(Generic[H]):
         fd = channel.fileno()
         if self._handlers.pop(fd, None) is not None:
             self._unregister(fd)
-
-    def _give_way(self, events: int, now: float) -> None:
-        self.give_way()
 
     def settle(self, now: float) -> None:
         """Do the work that handling events left. A caller of a link's methods outside of an event must call this."""
@@ -273,26 +290,20 @@ class Reactor(Generic[H]):
 
     def _run_slice(self) -> None:
         poller, handlers, answered = self._poller, self._handlers, self.latencies.answered
-        now = trio.current_time()
+        current_time = trio.lowlevel.current_clock().current_time  # trio's own way to it costs twice as much
+        now = current_time()
         current = self._slice
         current.begin(now, self.hurried(), self._timers)
         while now < current.end:
             events = poller.poll(current.end - now, MAX_EVENTS)
             if not events:
                 break
-            now = trio.current_time()
-            for fd, mask in events:
-                handler = handlers.get(fd)
-                if handler is None:
-                    continue  # closed by an earlier event of this batch
-                try:
-                    handler(mask, now)
-                except Exception as bug:
-                    self._fail(handler.__self__, bug)  # type: ignore[attr-defined]
+            now = current_time()
+            shortcut.handle(events, handlers, now, self._fail)
             if self._ready or self._closing:
                 self.settle(now)
             if answered:
-                self.latencies.end_batch(now, trio.current_time())
+                self.latencies.end_batch(now, current_time())
 
     async def run_timers(self) -> None:
         """End mutes and other waits when their time has come."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gateway.data.gate import Gate
     from gateway.data.hold import Hold
     from gateway.data.in_flight import InFlight
+    from gateway.data.passing import Counted
+    from gateway.data.shortcut import Terms
 else:
     try:
         from gateway.data import passing_compiled as passing  # the same, where a compiler was; for bytearrays only
@@ -107,17 +109,12 @@ class Requests:
             pos = self.handle_unauthenticated(buf, pos, end, now)
             if not self._authentication.is_done:
                 return pos
-        if gate.epoch != world.ledger.epoch:
-            gate.renew()
-        if client.lines_version != world.quotas.version:
-            client.find_lines(now)
+        self._renew(now)
         hold.until = 0.0
         if in_flight.is_waiting:
             return pos
         muted = hold.mute_until > now and not hold.draining
-        special = (
-            client.limited or hold.client_gone or hold.draining or world.engine.guards_storage or bool(world.plugins)
-        )
+        special = self._is_special
         quota = client.quota
         max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
         fence, rejected = gate.fence, gate.accounts.rejected
@@ -188,6 +185,37 @@ class Requests:
             if handled:
                 world.ledger.count("requests", handled)
         return pos
+
+    def terms(self, now: float, counted: Counted) -> Terms | None:
+        """Those on which requests pass as they are, and answers are counted; None: each has to be looked at."""
+        gate, client, hold = self._gate, self._client, self._hold
+        world = gate.world
+        if self._demand.wants_sasl and not self._authentication.is_done:
+            return None
+        self._renew(now)
+        if self._is_special or hold.mute_until > now or hold.arrived or gate.fence.entries or gate.denied_since:
+            return None
+        if self._in_flight.is_waiting:
+            return None
+        settings, accounts = world.settings, gate.accounts
+        return (
+            world.ledger.latencies.mask, client.client_id, client.quota, accounts.awaits, accounts.count_repeats,
+            settings.max_request_bytes, settings.max_partitions_per_request, self._charged, counted, self._in_flight,
+        )  # fmt: skip
+
+    def _renew(self, now: float) -> None:
+        """What all connections share may be another than it was."""
+        gate, client, world = self._gate, self._client, self._gate.world
+        if gate.epoch != world.ledger.epoch:
+            gate.renew()
+        if client.lines_version != world.quotas.version:
+            client.find_lines(now)
+
+    @property
+    def _is_special(self) -> bool:
+        """Each request has to be looked at, whatever it is."""
+        client, hold, world = self._client, self._hold, self._gate.world
+        return bool(client.limited or hold.client_gone or hold.draining or world.engine.guards_storage or world.plugins)
 
     def handle_unauthenticated(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Requests of a client that the broker hasn't accepted yet: only the steps of SASL pass, one at a time.

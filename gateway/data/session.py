@@ -34,6 +34,7 @@ from protocol.pending import PRODUCE
 
 if TYPE_CHECKING:
     from gateway.data.budget import Account
+    from gateway.data.shortcut import Terms
     from gateway.data.world import World
 
 FETCH_WAIT = "fetch"  # a client quota or a resource group that limits what consumers get
@@ -106,6 +107,14 @@ class Session:
     def wants_whole_answer(self) -> bool:
         """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
         return self._answers.wants_whole
+
+    def terms(self, now: float) -> Terms | None:
+        """Those on which requests and answers pass as they are from here on, whatever they are, until anything else has
+        been asked of the session or the ledger's epoch or the quotas' version is another; None: they don't.
+        """
+        if isinstance(self.authentication, Termination) or self._answers.is_within:
+            return None
+        return self._requests.terms(now, self._answers.counted)
 
     def may_go_on(self, now: float) -> bool:
         """Whether the request at the head of the unread input needn't wait any longer."""

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from gateway.data.reactor import DEAF, IN, QUIET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.data.inbound import Inbound
     from gateway.data.outbound import Outbound
     from gateway.data.reactor import Reactor
+    from gateway.data.shortcut import Handler
 
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
 
@@ -42,6 +41,12 @@ class Side:
         return bool(self.outbound.pieces)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether there is more to do with it than to read what comes: it is not read, or bytes wait on either way."""
+        inbound = self.inbound
+        return bool(self.mask != IN or self.outbound.pieces or inbound.waiting or inbound.partial)
+
+    @property
     def has_fin(self) -> bool:
         """Whether the peer's FIN has arrived, read or not (Linux)."""
         tcp_info = getattr(socket, "TCP_INFO", None)
@@ -52,7 +57,7 @@ class Side:
         except OSError:
             return False
 
-    def open(self, reactor: Reactor[Any], handler: Callable[[int, float], None]) -> None:
+    def open(self, reactor: Reactor[Any], handler: Handler) -> None:
         """Put it into the reactor.
 
         Raises:

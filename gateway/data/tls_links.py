@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.data.reactor import Reactor
     from gateway.data.securing import Course
     from gateway.data.session import Session
+    from gateway.data.shortcut import Terms
     from gateway.data.sides import Side
     from gateway.data.tls import Tls
 
@@ -186,6 +187,9 @@ class TlsLink(Link):
         super().open()
         if _is_ready(self._of_client) or _is_ready(self._of_upstream):
             self.reactor.call_soon(self)
+
+    def terms(self, now: float) -> Terms | None:
+        return None  # the shortcut knows no TLS
 
     def on_ready(self, now: float) -> None:
         if self.closed:

@@ -190,6 +190,7 @@ class World:
         store = self.quotas.store
         store = store.overlaid(changes.entries, store.version + 1)
         self.quotas.set_store(store, now, observes=self.quotas.observes)
+        self.ledger.renew()
 
     def set_groups(self, groups: Groups, now: float) -> None:
         finder = Finder(groups.topic_pattern, groups.principal_pattern, groups.tenants, groups.namespaces)
@@ -199,6 +200,7 @@ class World:
     def _roll_out(self, **percent: float) -> None:
         self.rollout = self.rollout._replace(**percent)
         self.quotas.renew()
+        self.ledger.renew()
 
     def is_internal(self, principal: str, client_id: str) -> bool:
         """Metered, never limited (KIP-proposal 035): the operators' own tools and replication."""

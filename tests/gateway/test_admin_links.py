@@ -216,7 +216,7 @@ async def test_control_that_never_answers_is_given_up(monkeypatch: pytest.Monkey
 
 def heeded(reactor: Reactor[Link]) -> set[int]:
     """The descriptors for which it gives way."""
-    return {fd for fd, handler in reactor._handlers.items() if handler == reactor._give_way}
+    return {fd for fd, handler in reactor._handlers.items() if handler is reactor._slice}
 
 
 class Staff:

@@ -40,7 +40,8 @@ def test_what_was_built_is_of_these_sources(name: str) -> None:
     """`make env` builds it again when one of them changes; without that another program would be tested."""
     path = ROOT / name.replace(".", "/")
     library = Path(str(module(name, COMPILED).__file__))
-    for source in (path.with_suffix(".py"), path.with_name(f"{path.name}{SUFFIX}.pxd"), ROOT / "protocol/layouts.pxd"):
+    of_all = ROOT / "protocol/layouts.pxd", ROOT / "gateway/data/calls.pxd"
+    for source in (path.with_suffix(".py"), path.with_name(f"{path.name}{SUFFIX}.pxd"), *of_all):
         assert source.stat().st_mtime <= library.stat().st_mtime, f"{source} is newer than {library}: make env"
 
 

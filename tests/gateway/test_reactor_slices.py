@@ -29,9 +29,13 @@ class Echo:
         self.events = 0
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        reactor.register(self.near, IN, self.on_event)
+        self.link, self.on_event = self, self._echo
+        reactor.register(self.near, IN, self)
 
-    def on_event(self, events: int, now: float) -> None:
+    def handle(self, fd: int, events: int, now: float) -> None:
+        self.on_event(events, now)
+
+    def _echo(self, events: int, now: float) -> None:
         self.events += 1
         self.near.send(self.near.recv(4096))
 
@@ -135,7 +139,7 @@ async def test_a_timer_that_a_link_sets_within_the_slice_ends_it(monkeypatch: py
             if echo.events == 20:
                 reactor.call_at(now + 0.05, muted)  # type: ignore[arg-type]
 
-        reactor._handlers[echo.near.fileno()] = mute
+        echo.on_event = mute
         nursery.start_soon(reactor.run)
         await muted.ended.wait()
         nursery.cancel_scope.cancel()
@@ -172,7 +176,7 @@ async def test_who_gives_way_ends_the_slice(monkeypatch: pytest.MonkeyPatch) -> 
                 asked.set()
                 reactor.give_way()
 
-        reactor._handlers[echo.near.fileno()] = ask
+        echo.on_event = ask
         nursery.start_soon(reactor.run)
         await asked.wait()
         nursery.cancel_scope.cancel()

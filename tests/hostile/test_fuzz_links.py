@@ -211,25 +211,16 @@ class Count:
 
     def __init__(self, stage: Stage, link: Link) -> None:
         self.client = self.upstream = 0
-        handlers = stage.reactor._handlers
-        on_client, on_upstream = link.on_client, link.on_upstream
-        self._link = link
+        self.link = link
+        self._client_fd = link.client.sock.fileno()
+        stage.reactor._handlers[self._client_fd] = stage.reactor._handlers[link.upstream.sock.fileno()] = self
 
-        # Bound methods, because the reactor finds the link of a handler that failed by its __self__.
-        handlers[link.client.sock.fileno()] = _Counting(link, on_client, self, "client").call
-        handlers[link.upstream.sock.fileno()] = _Counting(link, on_upstream, self, "upstream").call
-
-
-class _Counting:
-    def __init__(self, link: Link, call: Callable[[int, float], None], counts: Count, side: str) -> None:
-        self._link, self._call, self._counts, self._side = link, call, counts, side
-
-    def call(self, events: int, now: float) -> None:
-        setattr(self._counts, self._side, getattr(self._counts, self._side) + 1)
-        self._call(events, now)
-
-    def close(self, cause: str) -> None:
-        self._link.close(cause)
+    def handle(self, fd: int, events: int, now: float) -> None:
+        if fd == self._client_fd:
+            self.client += 1
+        else:
+            self.upstream += 1
+        self.link.shortcut.handle(fd, events, now)
 
 
 async def quietly(send: Callable[[bytes], Awaitable[None]], data: bytes) -> None:

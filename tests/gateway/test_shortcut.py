@@ -1,0 +1,278 @@
+# The shortcut of a link, compiled and as Python: usual traffic takes it and is counted as everywhere else, and whatever
+# else there is shuts it before the next event. On real sockets, without sleeps.
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from gateway.channel import Policy, Quotas
+from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from protocol import api
+from tests import variants
+from tests.background import until
+from tests.gateway.play import JAVA, Play, answer, decode_answer, other_answer, other_request, request, size_of
+from tests.gateway.test_links import Stage, receive_exactly, staged
+
+
+@pytest.fixture(params=[variants.PURE, variants.COMPILED])
+def variant(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Far:
+    """The far ends of one link whose usual traffic has come to take the shortcut."""
+
+    def __init__(self, stage: Stage, *, small: bool = False) -> None:
+        self.stage = stage
+        self.link, self.client, self.broker = stage.connect(small=small)
+        self.told = 0
+
+    async def exchange(self, topic: str = "clicks") -> None:
+        """One request and its answer."""
+        self.told += 1
+        await self.pass_request(request(self.told, {topic: [0]}))
+        await self.pass_answer(answer(self.told, {topic: {0: (0, self.told)}}))
+
+    async def pass_request(self, frame: bytes) -> None:
+        await self.client.send_all(frame)
+        assert await receive_exactly(self.broker, len(frame)) == frame
+
+    async def pass_answer(self, frame: bytes) -> None:
+        await self.broker.send_all(frame)
+        assert await receive_exactly(self.client, len(frame)) == frame
+
+    @property
+    def is_open(self) -> bool:
+        return self.link.shortcut.terms is not None
+
+
+@asynccontextmanager
+async def opened(variant: str, play: Play | None = None, *, small: bool = False) -> AsyncIterator[Far]:
+    with variants.running(variant):
+        async with staged(play) as stage:
+            far = Far(stage, small=small)
+            for _ in range(3):  # a topic has to be known, and to have a row
+                await far.exchange()
+            assert far.is_open
+            yield far
+
+
+async def test_usual_traffic_takes_it_and_is_counted_to_the_byte(variant: str) -> None:
+    async with opened(variant) as far:
+        play = far.stage.play
+        terms = far.link.shortcut.terms
+        for _ in range(20):
+            await far.exchange()
+            assert far.link.shortcut.terms is terms, "the link was asked"
+        assert play.rows() == {("clicks", "accepted", ""): (23 * size_of(), 23, 23)}
+        assert play.counts["requests"] == 23
+        await far.exchange()  # in another interval
+        assert far.link.shortcut.terms is not terms
+        assert play.rows() == {("clicks", "accepted", ""): (size_of(), 1, 1)}
+        assert play.engine.broker(1).topics[b"clicks"].uncounted == 24 * size_of()
+
+
+async def test_requests_and_answers_that_come_together_pass_together(variant: str) -> None:
+    async with opened(variant) as far:
+        frames = b"".join(request(i) for i in range(100, 140))
+        await far.pass_request(frames)
+        await far.pass_answer(b"".join(answer(i, {"clicks": {0: (0, i)}}) for i in range(100, 140)))
+        assert far.is_open
+        assert far.stage.play.rows()["clicks", "accepted", ""] == (43 * size_of(), 43, 43)
+
+
+async def test_frames_cut_anywhere_pass_whole_and_it_opens_again(variant: str) -> None:
+    async with opened(variant) as far:
+        whole, reply = request(50) + request(51), answer(50) + answer(51)
+        for cut in (1, 5, 40, len(request(50)) - 1, len(request(50)), len(request(50)) + 7):
+            await far.client.send_all(whole[:cut])
+            await until(lambda cut=cut: far.link.client.inbound.partial == cut % len(request(50)))
+            await far.client.send_all(whole[cut:])
+            assert await receive_exactly(far.broker, len(whole)) == whole
+            await far.broker.send_all(reply[:cut])
+            await far.broker.send_all(reply[cut:])
+            assert await receive_exactly(far.client, len(reply)) == reply
+            await far.exchange()
+            assert far.is_open
+
+
+async def test_a_read_that_fills_the_buffer_is_the_link_s(variant: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        frames = b"".join(request(i, values=(bytes(30_000),)) for i in range(200, 260))
+        nursery.start_soon(far.client.send_all, frames)
+        assert await receive_exactly(far.broker, len(frames)) == frames
+        await far.pass_answer(b"".join(answer(i, {"clicks": {0: (0, i)}}) for i in range(200, 260)))
+        await far.exchange()
+        assert far.is_open
+
+
+async def test_other_requests_among_them_keep_their_order(variant: str) -> None:
+    async with opened(variant) as far:
+        frames = request(60) + other_request(61) + request(62)
+        await far.pass_request(frames)
+        await far.pass_answer(answer(60) + other_answer(61) + answer(62))
+        await far.exchange()
+        assert far.is_open
+
+
+async def test_half_an_answer_of_another_api_streams_through_before_it_opens_again(variant: str) -> None:
+    async with opened(variant) as far:
+        await far.pass_request(other_request(70) + request(71))
+        reply = other_answer(70, bytes(1000)) + answer(71)
+        for i in range(0, len(reply), 100):
+            await far.pass_answer(reply[i : i + 100])
+        await far.exchange()
+        assert far.is_open
+
+
+# --- what shuts it ----------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_of_our_own_waits_for_its_turn(variant: str) -> None:
+    async with opened(variant, Play().named(JAVA)) as far:
+        play, (first, second) = far.stage.play, (request(80), request(81, {"payments": [0]}))
+        far.link.session.client.software = JAVA
+        await far.pass_request(request(79, {"payments": [0]}))
+        await far.pass_answer(answer(79, {"payments": {0: (0, 0)}}))
+        await far.exchange()
+        assert far.is_open
+        play.engine.broker(1).topics[b"payments"].mark(10**9)
+        play.world.set_policy(Policy(1, 1.0, {"payments": 1.0, "clicks": 1e12}))
+        play.engine.tick(play.engine.due)
+        play.world.ledger.renew()
+        await far.client.send_all(first + second)
+        assert await receive_exactly(far.broker, len(first)) == first
+        reply = answer(80)
+        await far.broker.send_all(reply)
+        assert await receive_exactly(far.client, len(reply)) == reply
+        size = struct.unpack(">i", await receive_exactly(far.client, 4))[0]
+        refused = decode_answer(struct.pack(">i", size) + await receive_exactly(far.client, size))
+        assert refused[0] == 81
+        assert refused[2]["payments", 0][0] != 0
+
+
+def _ask_for_sasl(far: Far) -> None:
+    far.stage.play.world.cluster.wants_sasl = True
+    far.stage.play.world.ledger.renew()
+
+
+def _end(far: Far) -> None:
+    far.link.end_gently("disconnects_drain", trio.current_time())
+
+
+def _mute(far: Far) -> None:
+    play = far.stage.play
+    play.world.set_quotas(
+        Quotas(1, {Entity(DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): 1.0}}), trio.current_time()
+    )
+
+
+def _pause(far: Far) -> None:
+    play = far.stage.play
+    play.engine.set_storage(0.0, "broker 1 volume /data is full", 0.0)
+    play.world.ledger.renew()
+
+
+@pytest.mark.parametrize("change", [_ask_for_sasl, _end, _pause])
+async def test_what_is_not_to_pass_any_more_does_not(change: Callable[[Far], None], variant: str) -> None:
+    async with opened(variant) as far:
+        change(far)
+        await far.client.send_all(request(90))
+        await until(lambda: far.link.closed or far.link.parked.held is not None or far.link.session.hold.draining)
+        with trio.move_on_after(0.05):
+            data = await far.broker.receive_some(1)
+            assert data == b"", "a request was forwarded"
+
+
+async def test_a_quota_that_is_set_holds_for_the_next_request(variant: str) -> None:
+    async with opened(variant) as far:
+        _mute(far)
+        frames = [request(i, values=(bytes(1000),)) for i in range(90, 94)]
+        for frame in frames:
+            await far.client.send_all(frame)
+        await until(lambda: far.link.parked.held is not None)
+        assert not far.is_open
+
+
+async def test_a_client_that_takes_another_name_is_counted_under_it(variant: str) -> None:
+    async with opened(variant) as far:
+        await far.pass_request(request(90, client_id="other"))
+        await far.pass_answer(answer(90))
+        assert {row.client_id: row.requests for row in far.stage.play.ledger()} == {"app": 3, "other": 1}
+
+
+async def test_one_broker_that_asks_for_sasl_shuts_those_of_all(variant: str) -> None:
+    async with opened(variant) as far:
+        other = Far(far.stage)
+        await other.pass_request(other_request(1, key=api.SASL_HANDSHAKE, version=1, body=b"\0\5PLAIN"))
+        await other.pass_answer(other_answer(1, b"\0\0\0\0\0\1\0\5PLAIN"))
+        assert far.stage.play.world.cluster.wants_sasl
+        await far.client.send_all(request(90))
+        await until(lambda: far.link.closed)
+
+
+# --- sockets ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_broker_does_not_take_at_once_arrives_later_in_order(variant: str) -> None:
+    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+        frames = b"".join(request(i, values=(bytes(3000),)) for i in range(100, 300))
+        nursery.start_soon(far.client.send_all, frames)
+        await until(lambda: far.link.upstream.outbound.pieces)
+        assert not far.is_open
+        assert await receive_exactly(far.broker, len(frames)) == frames
+
+
+async def test_what_a_client_does_not_take_at_once_arrives_later_in_order(variant: str) -> None:
+    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+        requests = b"".join(request(i) for i in range(1000, 1900))
+        nursery.start_soon(far.client.send_all, requests)
+        assert await receive_exactly(far.broker, len(requests)) == requests
+        answers = b"".join(answer(i, {"clicks": {0: (0, i)}}) for i in range(1000, 1900))
+        nursery.start_soon(far.broker.send_all, answers)
+        await until(lambda: far.link.client.outbound.pieces)
+        assert not far.is_open
+        assert await receive_exactly(far.client, len(answers)) == answers
+
+
+def _reset(stream: trio.SocketStream) -> None:
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.socket.close()
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+@pytest.mark.parametrize("who", ["client", "broker"])
+async def test_an_end_of_either_side_ends_the_link_under_its_name(who: str, end: str, variant: str) -> None:
+    async with opened(variant) as far:
+        stream = far.client if who == "client" else far.broker
+        if end == "reset":
+            _reset(stream)
+        else:
+            await stream.aclose()
+        other = far.broker if who == "client" else far.client
+        try:
+            assert await other.receive_some(1) == b""
+            await other.aclose()
+        except trio.BrokenResourceError:
+            pass
+        await until(lambda: far.link.closed)
+        far.stage.play.ledger()
+        assert far.stage.play.counts[f"disconnects_{'client' if who == 'client' else 'upstream'}"] == 1
+
+
+async def test_a_bug_ends_its_own_link(variant: str) -> None:
+    async with opened(variant) as far:
+        fine = Far(far.stage)
+        await far.pass_request(request(90))
+        far.link.session.client.rows[b"clicks"] = []  # which nothing makes of it
+        await far.broker.send_all(answer(90))
+        await until(lambda: far.link.closed)
+        assert [type(bug) for bug in far.stage.bugs] == [IndexError]
+        far.stage.bugs.clear()
+        await fine.exchange()
