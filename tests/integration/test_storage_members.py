@@ -23,9 +23,17 @@ from tests.integration.test_storage_disk import create_at
 MB = 1_000_000
 DISK = 64 * MB
 HARD = 20 * MB
-SEEN_S = 60.0
+SEEN_S = 120.0
 CLUSTER_TOOL = "org.apache.kafka.tools.ClusterTool"
-BROKER = {"log.segment.bytes": "1048576", "log.index.size.max.bytes": "65536", "broker.session.timeout.ms": "6000"}
+# Two controllers are left when the third is killed. On a busy machine they would take each other for dead after Kafka's
+# 2 s, again and again, and each new leader of theirs gives all brokers a new session: the one that left never does.
+BROKER = {
+    "log.segment.bytes": "1048576",
+    "log.index.size.max.bytes": "65536",
+    "broker.session.timeout.ms": "6000",
+    "controller.quorum.fetch.timeout.ms": "10000",
+    "controller.quorum.request.timeout.ms": "10000",
+}
 
 
 def settings(name: str, scope: str) -> dict[str, Any]:
@@ -147,6 +155,10 @@ def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() ->
             admin.close()
         wait_for("no replica there", lambda: held(shown(one)) == [], SEEN_S)
         assert refused(one, "follows") is None
-        kafka.run_java(CLUSTER_TOOL, "unregister", "--bootstrap-server", kafka.bootstrap_servers, "--id", "3")
+        try:
+            kafka.run_java(CLUSTER_TOOL, "unregister", "--bootstrap-server", kafka.bootstrap_servers, "--id", "3")
+        except EmbeddedError as error:  # the tool asks again where an answer is lost
+            if "Broker ID 3 is not currently registered" not in str(error):
+                raise
         agree(both, "OPEN", [], [])
         assert refused(two, "follows") is None
