@@ -427,6 +427,7 @@ def test_topic_ids_are_the_brokers_own(kafka: embedded.Cluster) -> None:
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic("ids-a", num_partitions=1, replication_factor=1)])["ids-a"].result(timeout=30)
+    embedded.wait_for("the broker to learn of ids-a", lambda: "ids-a" in admin.list_topics(timeout=10).topics)
     source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, replicas=True)
     view = source._ask()
     assert "ids-a" in view.replicas[1]
@@ -443,6 +444,7 @@ def test_our_own_topics_keep_every_id_that_they_ever_had_and_are_led_by_no_broke
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     new = NewTopic("ids-own", num_partitions=1, replication_factor=1)
     admin.create_topics([new])["ids-own"].result(timeout=30)
+    embedded.wait_for("the broker to learn of ids-own", lambda: "ids-own" in admin.list_topics(timeout=10).topics)
     source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, ["ids-own"], topic_ids=False)
     (first,) = source._ask().ids
     admin.delete_topics(["ids-own"])["ids-own"].result(timeout=30)

@@ -317,7 +317,11 @@ def create_topic(kafka: Cluster, topic: str, partitions: int = 1, **config: str)
 
 
 def wait_writable(kafka: Cluster, topic: str, partitions: int = 1) -> None:
-    """Return once each partition has a leader that takes records, as after the start of a broker."""
+    """Return once each partition has a leader that takes records, as after the start of a broker.
+
+    A controller answers CreateTopics once the topic is in its log. A broker that is making the 50 partitions of
+    __consumer_offsets, say, learns of it up to seconds later, and until then has no such topic (error 3).
+    """
 
     def writable() -> bool:
         """A leader is named before it knows that it leads; it tells offsets only then."""

@@ -23,6 +23,7 @@ from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
 from protocol.admin import Api
+from tests.integration.gateways import wait_writable
 from tests.integration.wire import Wire
 from tests.protocol import kio_messages as kio
 from tests.protocol.admin_cases import APIS, error
@@ -61,6 +62,7 @@ def quota_probe(ours: Iterable[q.Alteration]) -> q.AlterClientQuotasRequest:
 def port(kafka: Cluster) -> int:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+    wait_writable(kafka, TOPIC)
     return kafka.broker(1).port
 
 
@@ -408,6 +410,7 @@ def denied() -> Iterator[Wire]:
     with Cluster(1, overrides, users={"mallory": "secret"}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+        wait_writable(cluster, TOPIC)
         allowed = AclBinding(
             ResourceType.TOPIC,
             TOPIC,

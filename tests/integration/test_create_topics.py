@@ -52,6 +52,11 @@ def exists(kafka: Cluster, topic: str) -> bool:
     return topic in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=30).topics
 
 
+def wait_made(kafka: Cluster, *topics: str) -> None:
+    """A controller answers before the brokers have learned of a topic."""
+    wait_for(" and ".join(topics), lambda: all(exists(kafka, topic) for topic in topics))
+
+
 def threshold(admin: AdminClient, topic: str) -> str | None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = admin.describe_configs([resource])[resource].result(30)
@@ -67,7 +72,7 @@ def create(admin: AdminClient, topic: str, value: str, partitions: int = 1, *, c
 def test_librdkafkas_admin_client_creates_topic_and_threshold_or_neither(kafka: Cluster, admin: AdminClient) -> None:
     topic, other = fresh(), fresh()
     create(admin, topic, "5000")
-    assert exists(kafka, topic)
+    wait_made(kafka, topic)
     wait_for("the threshold", lambda: threshold(admin, topic) == "5000")
     direct = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     assert threshold(direct, topic) is None, "the broker must not have seen our key"
@@ -88,6 +93,7 @@ def test_librdkafkas_admin_client_creates_topic_and_threshold_or_neither(kafka: 
     create(admin, other, "5000", check=True)
     assert not exists(kafka, other)
     create(admin, other, "7000")  # nothing of what was refused, or only validated, was kept
+    wait_made(kafka, other)
     wait_for("the threshold", lambda: threshold(admin, other) == "7000")
 
 
@@ -98,7 +104,7 @@ def test_kafka_pythons_admin_client_creates_a_topic_with_a_threshold(kafka: Clus
         client.create_topics([PythonTopic(topic, 1, 1, topic_configs={TOPIC_KEY: "5000"})])
     finally:
         client.close()
-    assert exists(kafka, topic)
+    wait_made(kafka, topic)
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
     wait_for("the threshold", lambda: threshold(admin, topic) == "5000")
 
@@ -120,7 +126,7 @@ def test_javas_admin_client_sees_the_threshold_among_the_configs_of_what_it_made
     assert f"exceeds {TOTAL_KEY}" in refused
     assert not exists(kafka, topic)
     assert made <= set(run("create", "5000"))
-    assert exists(kafka, topic)
+    wait_made(kafka, topic)
 
 
 def test_kafka_topics_checks_names_of_configs_itself_and_sends_nothing(kafka: Cluster, gateway: Gateway) -> None:
@@ -155,7 +161,7 @@ def test_every_version_byte_by_byte_and_glued(kafka: Cluster, gateway: Gateway, 
             shown = {config.name: config.value for config in getattr(row, "configs", ())}
             assert shown.get(TOPIC_KEY) == ("5000" if version >= 5 and at != 1 else None)
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
-    wait_for("all topics", lambda: all(exists(kafka, name) for name in names))
+    wait_made(kafka, *names)
     assert [threshold(admin, name) for name in names] == ["5000", None, "5000"]
 
 

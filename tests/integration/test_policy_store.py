@@ -432,6 +432,7 @@ def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog:
 def test_a_topic_that_forgets_is_warned_about(servers: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     admin = admin_of(servers)
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    embedded.wait_for("the broker to learn of it", lambda: topic in admin.list_topics(timeout=10).topics)
     with Gateway(servers, topic) as one:
         one.ready()
     assert f"topic {topic} has cleanup.policy=delete, so policies in it are forgotten: " in caplog.text
