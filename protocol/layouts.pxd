@@ -2,19 +2,42 @@
 # mind when either is changed, and tests read every cut of every message by both.
 
 from cpython.array cimport array
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_CheckExact, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.string cimport memcmp
 
 ctypedef const unsigned char *Bytes
 
 
-cdef inline Bytes at(bytearray buf, Py_ssize_t pos, Py_ssize_t size) except NULL:
+cdef inline Bytes at(object buf, Py_ssize_t pos, Py_ssize_t size) except NULL:
     # `size` bytes from `pos` on: nothing is read anywhere else.
-    if buf is None:  # which is as good as any object of a class to Cython
-        raise TypeError("no buffer")
-    if pos < 0 or size < 0 or size > PyByteArray_GET_SIZE(buf) - pos:
+    cdef char *data
+    cdef Py_ssize_t there
+    if PyByteArray_CheckExact(buf):  # nearly all frames are in one
+        data, there = PyByteArray_AS_STRING(buf), PyByteArray_GET_SIZE(buf)
+    else:
+        data, there = whole(buf, PyBUF_SIMPLE)
+    if pos < 0 or size < 0 or size > there - pos:
         raise IndexError("the buffer ends before")
-    return <Bytes>PyByteArray_AS_STRING(buf) + pos
+    return <Bytes>data + pos
+
+
+cdef inline (char *, Py_ssize_t) whole(object buf, int flags) except *:
+    # A large frame is in mapped memory, which has no other way to it. Whoever calls has the object, and nobody else runs
+    # who could close it or change its size.
+    cdef Py_buffer view
+    PyObject_GetBuffer(buf, &view, flags)
+    cdef char *data = <char *>view.buf
+    cdef Py_ssize_t size = view.len
+    PyBuffer_Release(&view)
+    return data, size
+
+
+cdef inline int byte(object buf, Py_ssize_t pos) except -1:
+    return at(buf, pos, 1)[0]
 
 
 cdef inline int int8(Bytes data) noexcept:
@@ -36,12 +59,12 @@ cdef inline long long int64(Bytes data) noexcept:
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
-cdef inline (long long, int, int, long long) request_head(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, int, int, long long) request_head(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 12)
     return int32(data), int16(data + 4), int16(data + 6), int32(data + 8)
 
 
-cdef inline (long long, long long) answer_start(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, long long) answer_start(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 8)
     return int32(data), int32(data + 4)
 
@@ -49,28 +72,28 @@ cdef inline (long long, long long) answer_start(bytearray buf, Py_ssize_t pos) e
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-cdef inline (int, int) version_and_client(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (int, int) version_and_client(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 10)
     return int16(data + 2), int16(data + 8)
 
 
-cdef inline (int, int) acks_and_topics(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (int, int) acks_and_topics(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 7)
     return int16(data), data[6]
 
 
-cdef inline (long long, int, long long, int, long long, long long) batch(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, int, long long, int, long long, long long) batch(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 61)
     return int32(data + 8), int8(data + 16), int64(data + 43), int16(data + 51), int32(data + 53), int32(data + 57)
 
 
-cdef inline (long long, int, int, int, int) flexible_partition(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, int, int, int, int) flexible_partition(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 8)
     return int32(data), data[4], data[5], data[6], data[7]
 
 
 cdef inline (int, long long, int, long long, int, long long, int, long long, long long) short_partition(
-    bytearray buf, Py_ssize_t pos
+    object buf, Py_ssize_t pos
 ) except *:
     cdef Bytes data = at(buf, pos, 67)
     cdef Bytes of = data + 6
@@ -81,7 +104,7 @@ cdef inline (int, long long, int, long long, int, long long, int, long long, lon
 
 
 cdef inline (int, long long, int, int, long long, int, long long, int, long long, long long) partition(
-    bytearray buf, Py_ssize_t pos
+    object buf, Py_ssize_t pos
 ) except *:
     cdef Bytes data = at(buf, pos, 68)
     cdef Bytes of = data + 7
@@ -91,7 +114,7 @@ cdef inline (int, long long, int, int, long long, int, long long, int, long long
     )
 
 
-cdef inline (long long, long long) plain_partition(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, long long) plain_partition(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 8)
     return int32(data), int32(data + 4)
 
@@ -99,22 +122,22 @@ cdef inline (long long, long long) plain_partition(bytearray buf, Py_ssize_t pos
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-cdef inline (int, int) answer_head(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (int, int) answer_head(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 6)
     return data[4], data[5]
 
 
-cdef inline (long long, int, long long, int, int, int) answered(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, int, long long, int, int, int) answered(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 33)
     return int32(data), int16(data + 4), int64(data + 6), data[30], data[31], data[32]
 
 
-cdef inline (long long, int, long long) plain_answered(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, int, long long) plain_answered(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 14)
     return int32(data), int16(data + 4), int64(data + 6)
 
 
-cdef inline (long long, int) record_errors_and_message(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, int) record_errors_and_message(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 6)
     return int32(data), int16(data + 4)
 
@@ -122,38 +145,64 @@ cdef inline (long long, int) record_errors_and_message(bytearray buf, Py_ssize_t
 # --- behind a string, from its end on ---------------------------------------------------------------------------------
 
 
-cdef inline (int, int, int, int) flexible_head(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (int, int, int, int) flexible_head(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 9)
     return data[0], data[1], int16(data + 2), data[8]
 
 
-cdef inline (int, int, long long) plain_head(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (int, int, long long) plain_head(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 12)
     return int16(data), int16(data + 2), int32(data + 8)
 
 
-cdef inline (int, long long, int, int, int, int) flexible_topic(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (int, long long, int, int, int, int) flexible_topic(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 9)
     return data[0], int32(data + 1), data[5], data[6], data[7], data[8]
 
 
-cdef inline (long long, long long, long long) plain_topic(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, long long, long long) plain_topic(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 12)
     return int32(data), int32(data + 4), int32(data + 8)
 
 
-cdef inline (int, long long, int, long long, int, int, int) flexible_answer(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (int, long long, int, long long, int, int, int) flexible_answer(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 34)
     return data[0], int32(data + 1), int16(data + 5), int64(data + 7), data[31], data[32], data[33]
 
 
-cdef inline (long long, long long, int, long long) plain_answer(bytearray buf, Py_ssize_t pos) except *:
+cdef inline (long long, long long, int, long long) plain_answer(object buf, Py_ssize_t pos) except *:
     cdef Bytes data = at(buf, pos, 18)
     return int32(data), int32(data + 4), int16(data + 8), int64(data + 10)
 
 
-cdef inline bytes name(bytearray buf, Py_ssize_t pos, Py_ssize_t size):
-    return PyBytes_FromStringAndSize(<const char *>at(buf, pos, size), size)
+cdef extern from *:
+    """
+    #define NAMES 256
+    static PyObject *known_names[NAMES];
+    """
+    enum: NAMES
+    PyObject *known_names[NAMES]
+
+
+cdef inline bytes name(object buf, Py_ssize_t pos, Py_ssize_t size):
+    # The same few names come again and again. One that is known needs no object, and has its hash already.
+    cdef Bytes data = at(buf, pos, size)
+    if size == 0:
+        return b""
+    cdef unsigned int place = (size + 31 * data[0] + 37 * data[size // 2] + 41 * data[size - 1]) % NAMES
+    cdef PyObject *known = known_names[place]
+    if known != NULL and PyBytes_GET_SIZE(<bytes>known) == size and memcmp(PyBytes_AS_STRING(<bytes>known), data, size) == 0:
+        return <bytes>known
+    cdef bytes made = PyBytes_FromStringAndSize(<const char *>data, size)
+    Py_INCREF(made)
+    known_names[place] = <PyObject *>made
+    Py_XDECREF(known)
+    return made
+
+
+cdef inline bint has(object buf, Py_ssize_t pos, bytes name) except -1:
+    cdef Py_ssize_t size = len(name)  # a TypeError where it is None
+    return memcmp(at(buf, pos, size), PyBytes_AS_STRING(name), size) == 0
 
 
 # --- numbers that are kept --------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 from array import array
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from protocol.wire import Buffer
 _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
 
 LONGEST: Final = 126  # bytes of a string whose compact length is one byte
+
+byte: Final[Callable[[Buffer, int], int]] = operator.getitem
 
 # --- frames -----------------------------------------------------------------------------------------------------------
 
@@ -58,6 +61,11 @@ plain_answer: _Unpack = struct.Struct(">iihq").unpack_from  # partitions, the fi
 def name(buf: Buffer, pos: int, size: int) -> bytes:
     """A string of `size` bytes. Whoever reads what stands behind it finds out whether they are there."""
     return bytes(buf[pos : pos + size])
+
+
+def has(buf: Buffer, pos: int, name: bytes) -> bool:
+    """Whether this string stands there."""
+    return buf[pos : pos + len(name)] == name
 
 
 # --- numbers that are kept --------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from protocol import usual as python_usual
 from protocol import wire
 from protocol.api import CAPS, FLOORS, PRODUCE, PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS
 from protocol.usual import Partition, Partitions, Parts, Skimmed
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from protocol import usual
 else:
     try:
-        from protocol import usual_compiled as usual  # the same, where a compiler was; for bytearrays only
+        from protocol import usual_compiled as usual  # the same, where a compiler was
     except ImportError:
         from protocol import usual
 
@@ -73,8 +72,7 @@ def skim(buf: Buffer, start: int, end: int, most: int = MAX_PARTITIONS) -> Skimm
     both with 0 messages and producer id, epoch and sequence -1. Raises MalformedFrame (TooManyPartitions is one), and
     nothing else.
     """
-    reader = usual if isinstance(buf, bytearray) else python_usual  # a large frame is in mapped memory, not copied
-    return reader.request(buf, start, end, most) or _skim_any(buf, start, end, most)
+    return usual.request(buf, start, end, most) or _skim_any(buf, start, end, most)
 
 
 def client_id(buf: Buffer, start: int, end: int) -> bytes | None:

@@ -16,7 +16,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from protocol import usual as python_usual
 from protocol import wire
 from protocol.api import (
     CAPS,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from protocol import usual
 else:
     try:
-        from protocol import usual_compiled as usual  # the same, where a compiler was; for bytearrays only
+        from protocol import usual_compiled as usual  # the same, where a compiler was
     except ImportError:
         from protocol import usual
 
@@ -58,8 +57,7 @@ def skim(buf: Buffer, start: int, end: int, version: int) -> tuple[Results, bool
     Returns ([(topic name or id, index, error code, base offset)], whether it carries NodeEndpoints) in the broker's
     order. Raises MalformedFrame, and nothing else.
     """
-    reader = usual if isinstance(buf, bytearray) else python_usual
-    answered = reader.answer(buf, start, end, version)
+    answered = usual.answer(buf, start, end, version)
     return _skim_any(buf, start, end, version) if answered is None else (answered, False)
 
 

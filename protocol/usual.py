@@ -6,8 +6,7 @@
 # form, and are the ones to say what is wrong.
 #
 # This file is compiled where a C compiler is: usual_compiled.pxd says what its variables are in C, setup.py how it is
-# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other. Compiled, it
-# takes only bytearrays, which nearly all frames are in; who has another buffer asks the Python.
+# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
 
 from __future__ import annotations
 
@@ -31,6 +30,7 @@ from protocol.wire import UUID_SIZE, Buffer
 # topic name or id, index, bytes of the batch, messages, producer id, producer epoch, base sequence, trailing bytes
 Partition: TypeAlias = tuple[bytes, int, int, int, int, int, int, int]
 Answered: TypeAlias = tuple[bytes, int, int, int]  # topic name or id, index, error code, base offset
+Span: TypeAlias = tuple[bytes, int, int]  # topic name or id, its first row, the row behind its last
 
 # Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
 _MIN = FLOORS[PRODUCE]
@@ -59,13 +59,13 @@ class Partitions:
     """Several partitions of a request (Partition), or of an answer (Answered), as numbers in one array: an object for
     each would cost more than reading and judging them does.
 
-    `topics`: (name or id, its first row, the row behind its last). `numbers`: `width` for each row, whatever else is
-    behind the last one. To be gone through like a list of tuples (topic, *numbers), which are made when asked for.
+    `topics`: where the rows of each are. `numbers`: `width` for each row, whatever else is behind the last one. To be
+    gone through like a list of tuples (topic, *numbers), which are made when asked for.
     """
 
     __slots__ = ("_count", "_rows", "numbers", "topics", "width")
 
-    def __init__(self, topics: list[tuple[bytes, int, int]], numbers: array[int], width: int) -> None:
+    def __init__(self, topics: list[Span], numbers: array[int], width: int) -> None:
         self.topics = topics
         self.numbers = numbers
         self.width = width
@@ -100,7 +100,7 @@ def gathered(rows: Sequence[tuple[Any, ...]]) -> Any:
     """Rows as readers give them: Parts or Results."""
     if len(rows) < 2:
         return list(rows)
-    topics: list[tuple[bytes, int, int]] = []
+    topics: list[Span] = []
     numbers = array("q")
     topic, first = rows[0][0], 0
     for place, row in enumerate(rows):
@@ -131,21 +131,21 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
         if transactional:
             if transactional >= 0x80:
                 return None
-            transactional_id = bytes(buf[pos - 7 : pos + transactional - 8])
+            transactional_id = layouts.name(buf, pos - 7, transactional - 1)
             pos += transactional - 1
             acks, topics = layouts.acks_and_topics(buf, pos - 7)
         if header_tags or not 0 < topics < 0x80:
             return None
         several = topics - 1 if topics > 2 else 0
         names: set[bytes] | None = set() if several else None
-        spans: list[tuple[bytes, int, int]] | None = None
+        spans: list[Span] | None = None
         single: list[Partition] | None = None
         kept = _NOTHING
         place = 0
         while topics > 1:
             topics -= 1
             if version < _TOPIC_IDS:
-                size = buf[pos] - 1
+                size = layouts.byte(buf, pos) - 1
                 if not 0 <= size <= _LONGEST:
                     return None
                 pos += 1
@@ -155,7 +155,7 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             count, index, a, b, c, d = layouts.flexible_topic(buf, pos + size)
             pos += size + 5
             if count >= 0x80:  # two bytes
-                more = buf[pos - 4]
+                more = layouts.byte(buf, pos - 4)
                 if more >= 0x80:
                     return None
                 count = count & 0x7F | more << 7
@@ -242,7 +242,7 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                         if index <= last:
                             ascends = False
                         last = index
-                if buf[pos]:  # tagged fields
+                if layouts.byte(buf, pos):  # tagged fields
                     return None
                 pos += 1
                 if count == 2:
@@ -250,7 +250,7 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
                 count -= 1
                 index, a, b, c, d = layouts.flexible_partition(buf, pos)
                 pos += 4
-            if buf[pos]:
+            if layouts.byte(buf, pos):
                 return None
             pos += 1
             if not ascends and _twice(kept, first, place):
@@ -258,7 +258,7 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             if not alone:
                 spans = [] if spans is None else spans
                 spans.append((topic, first, place))
-        if pos + 1 != end or buf[pos] or place > most or (names is not None and len(names) != several):
+        if pos + 1 != end or layouts.byte(buf, pos) or place > most or (names is not None and len(names) != several):
             return None
         if spans is not None:
             return version, acks, client_id, transactional_id, Partitions(spans, kept, _PART)
@@ -278,14 +278,14 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
         return None
     several = topics if topics > 1 else 0
     names: set[bytes] | None = set() if several else None
-    spans: list[tuple[bytes, int, int]] | None = None
+    spans: list[Span] | None = None
     single: list[Partition] | None = None
     kept = _NOTHING
     place = 0
     room = most
     while topics:
         topics -= 1
-        size = buf[pos] << 8 | buf[pos + 1]
+        size = layouts.byte(buf, pos) << 8 | layouts.byte(buf, pos + 1)
         if size > _LONGEST:
             return None
         topic = layouts.name(buf, pos + 2, size)
@@ -337,6 +337,55 @@ def _twice(kept: array[int], first: int, stop: int) -> bool:
     return len(set(kept[_PART * first : _PART * stop : _PART])) != stop - first
 
 
+def written(buf: Buffer, start: int, end: int, version: int, topic: bytes, index: int) -> int:
+    """The base offset in the Produce answer in buf[start:end], where it says that this partition was written, and
+    nothing else; -1: ask `answer`. It makes no objects, as nearly all answers pass here.
+    """
+    try:
+        if not _FLEXIBLE <= version <= _MAX:
+            return _plain_written(buf, start, end, version, topic, index)
+        header_tags, topics = layouts.answer_head(buf, start)
+        pos = start + 6
+        if version < _TOPIC_IDS:
+            size = layouts.byte(buf, pos) - 1
+            pos += 1
+        else:
+            size = _ID
+        if header_tags or topics != 2 or size != len(topic) or not layouts.has(buf, pos, topic):
+            return -1
+        pos += size
+        offset: int
+        count, answered, error, offset, record_errors, message, tags = layouts.flexible_answer(buf, pos)
+        # Behind it: tagged fields of the topic, throttle time, tagged fields of the answer.
+        if pos + 40 != end or layouts.byte(buf, pos + 34) or layouts.byte(buf, pos + 39):
+            return -1
+        if count != 2 or answered != index or error or record_errors != 1 or message or tags:
+            return -1
+        return offset
+    except (struct.error, IndexError):
+        return -1
+
+
+def _plain_written(buf: Buffer, start: int, end: int, version: int, topic: bytes, index: int) -> int:
+    # v3 … v8. Called by `written`, which catches what reading raises.
+    _, topics = layouts.plain_partition(buf, start)
+    size = layouts.byte(buf, start + 8) << 8 | layouts.byte(buf, start + 9)
+    pos = start + 10
+    if topics != 1 or version < _MIN or size != len(topic) or not layouts.has(buf, pos, topic):
+        return -1
+    offset: int
+    count, answered, error, offset = layouts.plain_answer(buf, pos + size)
+    pos += size + (26 if version < _LOG_START else 34)
+    if version >= _ERROR_TEXT:
+        record_errors, message = layouts.record_errors_and_message(buf, pos)
+        if record_errors or message != -1:
+            return -1
+        pos += 6
+    if pos + 4 != end or end > len(buf) or count != 1 or answered != index or error:  # the throttle time is behind it
+        return -1
+    return offset
+
+
 def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
     """The results in the Produce answer in buf[start:end] as `produce_response.skim` gives them, where it carries
     nothing else; None: ask that.
@@ -349,14 +398,14 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
             return None
         pos = start + 6
         several = topics > 2
-        spans: list[tuple[bytes, int, int]] | None = None
+        spans: list[Span] | None = None
         single: list[Answered] | None = None
         kept = _NOTHING
         place = 0
         while topics > 1:
             topics -= 1
             if version < _TOPIC_IDS:
-                size = buf[pos] - 1
+                size = layouts.byte(buf, pos) - 1
                 if not 0 <= size <= _LONGEST:
                     return None
                 pos += 1
@@ -366,7 +415,7 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
             count, index, error, offset, record_errors, message, tags = layouts.flexible_answer(buf, pos + size)
             pos += size + 34
             if count >= 0x80:  # two bytes
-                more = buf[pos - 33]
+                more = layouts.byte(buf, pos - 33)
                 if more >= 0x80:
                     return None
                 count = count & 0x7F | more << 7
@@ -392,13 +441,13 @@ def answer(buf: Buffer, start: int, end: int, version: int) -> Results | None:
                 count -= 1
                 index, error, offset, record_errors, message, tags = layouts.answered(buf, pos)
                 pos += 33
-            if buf[pos]:  # tagged fields
+            if layouts.byte(buf, pos):  # tagged fields
                 return None
             pos += 1
             if not alone:
                 spans = [] if spans is None else spans
                 spans.append((topic, first, place))
-        if pos + 5 != end or buf[pos + 4]:
+        if pos + 5 != end or layouts.byte(buf, pos + 4):
             return None
         return single or [] if spans is None else Partitions(spans, kept, _RESULT)
     except (struct.error, IndexError):
@@ -413,13 +462,13 @@ def _plain_answer(buf: Buffer, start: int, end: int, version: int) -> Results | 
     pos = start + 8
     rest = 8 if version < _LOG_START else 16
     several = topics > 1
-    spans: list[tuple[bytes, int, int]] | None = None
+    spans: list[Span] | None = None
     single: list[Answered] | None = None
     kept = _NOTHING
     place = 0
     while topics:
         topics -= 1
-        size = buf[pos] << 8 | buf[pos + 1]
+        size = layouts.byte(buf, pos) << 8 | layouts.byte(buf, pos + 1)
         if size > _LONGEST:
             return None
         topic = layouts.name(buf, pos + 2, size)

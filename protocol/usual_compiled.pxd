@@ -30,7 +30,7 @@ cdef class Partitions:
     length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int, sequence=cython.longlong,
     messages=cython.longlong, trailing=cython.longlong,
 )
-cpdef tuple request(bytearray buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most)
+cpdef tuple request(object buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most)
 
 @cython.locals(
     pos=cython.Py_ssize_t, client_id=bytes, transactional=cython.int, acks=cython.int, topics=cython.longlong,
@@ -41,10 +41,28 @@ cpdef tuple request(bytearray buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t 
     trailing=cython.longlong,
 )
 cdef tuple _plain_request(
-    bytearray buf, Py_ssize_t start, Py_ssize_t end, int version, Py_ssize_t size, Py_ssize_t most
+    object buf, Py_ssize_t start, Py_ssize_t end, int version, Py_ssize_t size, Py_ssize_t most
 )
 
 cdef bint _twice(object kept, Py_ssize_t first, Py_ssize_t stop) except -1
+
+@cython.locals(
+    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, header_tags=cython.int, topics=cython.int, count=cython.int,
+    answered=cython.longlong, error=cython.int, offset=cython.longlong, record_errors=cython.int, message=cython.int,
+    tags=cython.int,
+)
+cpdef long long written(
+    object buf, Py_ssize_t start, Py_ssize_t end, int version, bytes topic, long long index
+) except? -2
+
+@cython.locals(
+    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, topics=cython.longlong, count=cython.longlong,
+    answered=cython.longlong, error=cython.int, offset=cython.longlong, record_errors=cython.longlong,
+    message=cython.int,
+)
+cdef long long _plain_written(
+    object buf, Py_ssize_t start, Py_ssize_t end, int version, bytes topic, long long index
+) except? -2
 
 @cython.locals(
     pos=cython.Py_ssize_t, size=cython.Py_ssize_t, header_tags=cython.int, topics=cython.int, several=cython.bint,
@@ -52,7 +70,7 @@ cdef bint _twice(object kept, Py_ssize_t first, Py_ssize_t stop) except -1
     alone=cython.bint, topic=bytes, count=cython.int, index=cython.longlong, error=cython.int, offset=cython.longlong,
     record_errors=cython.int, message=cython.int, tags=cython.int, more=cython.int,
 )
-cpdef object answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)
+cpdef object answer(object buf, Py_ssize_t start, Py_ssize_t end, int version)
 
 @cython.locals(
     pos=cython.Py_ssize_t, size=cython.Py_ssize_t, topics=cython.longlong, rest=cython.int, several=cython.bint,
@@ -60,4 +78,4 @@ cpdef object answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version
     alone=cython.bint, topic=bytes, count=cython.longlong, index=cython.longlong, error=cython.int,
     offset=cython.longlong, record_errors=cython.longlong, message=cython.int,
 )
-cdef object _plain_answer(bytearray buf, Py_ssize_t start, Py_ssize_t end, int version)
+cdef object _plain_answer(object buf, Py_ssize_t start, Py_ssize_t end, int version)

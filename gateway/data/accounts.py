@@ -18,7 +18,7 @@ from protocol import api
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gateway.data import sums
     from gateway.data.client import Client
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from policies.repeats import Batch, Owner
     from policies.thresholds.broker_meters import BrokerMeters
     from protocol.produce_request import Partition, Partitions, Parts
-    from protocol.usual import Results
+    from protocol.usual import Results, Span
 
     # What was forwarded was charged to these limits, or to this one as a whole; None: to none that asked.
     Charged = Decision[Partition] | Limit | None
@@ -163,22 +163,28 @@ class Accounts:
         """All partitions are in the log: one look at each topic's row, not one at each partition's. No `offsets`: none
         of them has a producer id.
         """
-        topics, find = parts.topics, self._topics.name
-        names = {} if version < api.PRODUCE_TOPIC_IDS else {topic: find(topic, version) for topic, *_ in topics}
-        if names:
-            topics = [(names[topic], first, stop) for topic, first, stop in topics]
-        again = set(self._acknowledged.seen_of(topics, parts.numbers, offsets)) if offsets else set()
-        if not again:
-            for topic, size, messages in sums.by_topic(parts):
-                name = names.get(topic, topic)
-                tally.put(self._rows.get(name) or self._accepted_row(name), size, messages, delay_ms)
+        topics: list[Span] = parts.topics
+        if version >= api.PRODUCE_TOPIC_IDS:
+            topics = [(self._topics.name(topic, version), first, stop) for topic, first, stop in topics]
+        again = self._acknowledged.seen_of(topics, parts.numbers, offsets) if offsets else []
+        if again:
+            self.count_some(parts, topics, again, charged, delay_ms)
             return
-        for place, part in enumerate(parts):
-            name = names.get(part[0], part[0])
-            if place in again:
-                self._count_duplicate(part, name, charged, tally)
-            else:
-                tally.put(self._rows.get(name) or self._accepted_row(name), part[2], part[3], delay_ms)
+        for (name, _, _), (_, size, messages) in zip(topics, sums.by_topic(parts), strict=True):
+            tally.put(self._rows.get(name) or self._accepted_row(name), size, messages, delay_ms)
+
+    def count_some(
+        self, parts: Partitions, topics: Sequence[Span], again: Iterable[int], charged: Charged, delay_ms: int = 0
+    ) -> None:
+        """All partitions are in the log, those at the places `again` from an earlier time. `topics`: by their names."""
+        tally, twice = _Tally(self), frozenset(again)
+        for name, first, stop in topics:
+            for place in range(first, stop):
+                part = parts[place]
+                if place in twice:
+                    self._count_duplicate(part, name, charged, tally)
+                else:
+                    tally.put(self._rows.get(name) or self._accepted_row(name), part[2], part[3], delay_ms)
 
     def _settle_one(
         self,

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.data import fetches
-from gateway.data import passing as python_passing
 from gateway.data.ends import UpstreamError
 from protocol import produce_response, rewrite
 from protocol.framing import ANSWER_HEAD
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.data.lookup import Lookup
 else:
     try:
-        from gateway.data import passing_compiled as passing  # the same, where a compiler was; for bytearrays only
+        from gateway.data import passing_compiled as passing  # the same, where a compiler was
     except ImportError:
         from gateway.data import passing
 
@@ -63,8 +62,11 @@ class Answers:
         self._lookup = lookup
         self._fetches = fetches
         self._admin = admin
-        name, rows, seen = gate.topics.name, gate.client.rows, gate.world.acknowledged.seen
-        self.counted = in_flight.entries, rows, seen, name, gate.world.ledger.latencies, gate.client.node_id
+        world = gate.world
+        self.counted = (
+            in_flight.entries, gate.client.rows, world.acknowledged, gate.topics.name, gate.accounts.count_some,
+            in_flight.forget, world.ledger.latencies, gate.client.node_id,
+        )  # fmt: skip
         self._left = 0  # bytes of the answer in progress that are still to come
         self._walker: EndpointHider | None = None  # walks that answer
 
@@ -91,13 +93,12 @@ class Answers:
             gate.renew()
         entries, out = in_flight.entries, in_flight.out
         repeats = gate.accounts.count_repeats if gate.accounts.rejected.asks else None
-        usual = passing if isinstance(buf, bytearray) else python_passing  # a large frame is in mapped memory
         run = pos
         try:
             while pos < end:
                 if not self._left:
                     start = pos
-                    pos = usual.answers(buf, pos, end, now, repeats, self.counted)
+                    pos = passing.answers(buf, pos, end, now, repeats, self.counted)
                     if pos > start:
                         if entries and entries[0][1] == LOCAL:
                             self._emit(buf, run, pos)

@@ -1,12 +1,11 @@
 # The usual Produce requests and answers of one connection, by the run: requests whose topics are known here and within
-# their limits, and answers that say that their only partition is in the log. They decide what the gateway costs.
+# their limits, and answers that say that all their partitions are in the log. They decide what the gateway costs.
 #
 # Whatever else there is to a request or an answer, these stop before it, and whoever called looks at it step by step
 # (requests.py, answers.py). So they refuse nothing, know no error and make no answer.
 #
 # This file is compiled where a C compiler is: passing_compiled.pxd says what its variables are in C, setup.py how it is
-# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other. Compiled, it
-# takes only bytearrays; who has another buffer asks the Python.
+# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
 
 from __future__ import annotations
 
@@ -19,23 +18,27 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
 
+    from gateway.data.accounts import Charged as Charges
     from gateway.data.latencies import Meter as Latencies
     from gateway.data.ledger import Counts
+    from policies.duplicates import Acknowledged
     from policies.limits.meter import FleetMeter
     from policies.quotas.lines import Lines
     from policies.thresholds.topic_meter import TopicMeter
     from protocol.pending import Entry
-    from protocol.produce_request import Partition, Parts
+    from protocol.produce_request import Partition, Partitions, Parts
+    from protocol.usual import Span
     from protocol.wire import Buffer
 
     # What requests that pass are noted in: the answers that are owed; the meters of the topics that were looked up, by
     # name and by id, and that of their broker; InFlight.keep.
     Charged = tuple[deque[Entry], dict[bytes, TopicMeter], dict[bytes, TopicMeter], FleetMeter, Callable[[Parts], bool]]
-    # What answers are noted in: the answers that are owed; the rows of accepted bytes, by topic; Acknowledged.seen;
-    # Topics.name; and where those that are measured are, with the broker's node id.
+    # What answers are noted in: the answers that are owed; the rows of accepted bytes, by topic; what was acknowledged
+    # before; Topics.name; Accounts.count_some; InFlight.forget; and where those that are measured are, with the
+    # broker's node id.
     Counted = tuple[
-        deque[Entry], dict[bytes, Counts], Callable[[int, int, bytes, int, int, int], bool],
-        Callable[[bytes, int], bytes], Latencies, int,
+        deque[Entry], dict[bytes, Counts], Acknowledged, Callable[[bytes, int], bytes],
+        Callable[[Partitions, list[Span], list[int], Charges], None], Callable[[Parts], None], Latencies, int,
     ]  # fmt: skip
 
 # Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
@@ -140,32 +143,35 @@ def answers(
     """Count the answers from `pos` on that need nothing but that; the position of the first other one, or of the one
     before which the gateway's own answer is due. `repeats`: Accounts.count_repeats, where it has to be asked.
     """
-    entries, rows, seen, name_of, latencies, node_id = counted
+    entries, rows, acknowledged, name_of, _, forget, latencies, node_id = counted
     while end - pos > 8 and entries:
         length, correlation = layouts.answer_start(buf, pos)
         stop = pos + 4 + length
         entry = entries[0]
         if stop > end or length < 4 or entry[0] != correlation or entry[1] != _PRODUCE:
             break
-        _, _, version, parts, rejected, throttle_ms, _, stamp = entry
-        if rejected or throttle_ms or len(parts) != 1:
+        _, _, version, parts, rejected, throttle_ms, charged, stamp = entry
+        if rejected or throttle_ms:
             break
-        answered = usual.answer(buf, pos + 4, stop, version)
-        if answered is None or len(answered) != 1:
-            break
-        topic, index, size, messages, pid, epoch, sequence, trailing = parts[0]
-        answered_topic, answered_index, code, offset = answered[0]
-        if code or trailing or answered_index != index or answered_topic != topic:
-            break
-        name = topic if version < _TOPIC_IDS else name_of(topic, version)
-        counts = rows.get(name)
-        if counts is None or (pid >= 0 and seen(pid, epoch, name, index, sequence, offset)):
-            break  # one that was seen is seen again where it is looked at
-        counts[0] += size
-        counts[1] += messages
-        counts[2] += 1
-        if repeats is not None:
-            repeats(counts, parts[0], name)
+        if len(parts) == 1:
+            topic, index, size, messages, pid, epoch, sequence, trailing = parts[0]
+            offset = usual.written(buf, pos + 4, stop, version, topic, index)
+            if offset < 0 or trailing:
+                break
+            name = topic if version < _TOPIC_IDS else name_of(topic, version)
+            counts = rows.get(name)
+            if counts is None or (pid >= 0 and acknowledged.seen(pid, epoch, name, index, sequence, offset)):
+                break  # one that was seen is seen again where it is looked at
+            counts[0] += size
+            counts[1] += messages
+            counts[2] += 1
+            if repeats is not None:
+                repeats(counts, parts[0], name)
+        else:
+            answered = usual.answer(buf, pos + 4, stop, version) if repeats is None else None
+            if answered is None or not _count_all(parts, answered, version, charged, counted):
+                break
+            forget(parts)
         if stamp is not None:
             latencies.answer(stamp, node_id, now)
         entries.popleft()
@@ -173,3 +179,32 @@ def answers(
         if entries and entries[0][1] != _PRODUCE:
             break
     return pos
+
+
+def _count_all(parts: Any, answered: Any, version: int, charged: Any, counted: Any) -> bool:
+    # Count a request of several partitions, all of which were written; False: nothing was counted, as they were not, or
+    # as a topic is new here.
+    _, rows, acknowledged, name_of, count_some, *_ = counted
+    offsets = sums.offsets(parts, answered)
+    if offsets is None:
+        return False
+    topics = parts.topics
+    if version >= _TOPIC_IDS:
+        topics = [(name_of(topic, version), first, stop) for topic, first, stop in topics]
+    met = set()
+    for topic, _, _ in topics:
+        if topic not in rows or topic in met:  # a request counts once, also where its topic stands there twice
+            return False
+        if len(topics) > 1:
+            met.add(topic)
+    if len(offsets):
+        again = acknowledged.seen_of(topics, parts.numbers, offsets)
+        if again:
+            count_some(parts, topics, again, charged)
+            return True
+    for place, (_, size, messages) in enumerate(sums.by_topic(parts)):
+        counts = rows[topics[place][0]]
+        counts[0] += size
+        counts[1] += messages
+        counts[2] += 1
+    return True

@@ -4,6 +4,7 @@
 cimport cython
 
 from gateway.data cimport sums_compiled as sums
+from policies cimport duplicates_compiled as duplicates
 from policies.limits.meter_compiled cimport Meter
 from protocol cimport layouts
 from protocol cimport usual_compiled as usual
@@ -16,7 +17,7 @@ cdef int _PRODUCE, _TOPIC_IDS, _MIN_REQUEST, _MAX_PENDING
     skimmed=tuple, acks=cython.int, part=tuple, is_full=cython.bint, meter=Meter, total=Meter,
 )
 cpdef (Py_ssize_t, Py_ssize_t) requests(
-    bytearray buf, Py_ssize_t pos, Py_ssize_t end, object now, object arrived, long long mask, object client_id,
+    object buf, Py_ssize_t pos, Py_ssize_t end, object now, object arrived, long long mask, object client_id,
     object quota, object awaits, long long max_bytes, Py_ssize_t most, tuple charged
 ) except *
 
@@ -25,6 +26,12 @@ cdef bint _take_all(object parts, dict meters, object total, object quota, objec
 
 @cython.locals(
     rows=dict, length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t, entry=tuple,
-    version=cython.int, topic=bytes, answered_topic=bytes, name=bytes, counts=list,
+    version=cython.int, topic=bytes, offset=cython.longlong, name=bytes, counts=list, acknowledged=duplicates.Acknowledged,
 )
-cpdef Py_ssize_t answers(bytearray buf, Py_ssize_t pos, Py_ssize_t end, object now, object repeats, tuple counted) except -1
+cpdef Py_ssize_t answers(object buf, Py_ssize_t pos, Py_ssize_t end, object now, object repeats, tuple counted) except -1
+
+@cython.locals(
+    rows=dict, acknowledged=duplicates.Acknowledged, topics=list, met=set, topic=bytes, again=list, counts=list,
+    place=cython.Py_ssize_t,
+)
+cdef bint _count_all(object parts, object answered, int version, object charged, tuple counted) except -1

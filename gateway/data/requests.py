@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.channel import API_REQUESTS
 from gateway.data import fetches
-from gateway.data import passing as python_passing
 from gateway.data.admin_requests import concerns_control
 from gateway.data.authentication import MAX_UNAUTHENTICATED
 from gateway.data.ends import Unauthenticated
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.data.shortcut import Terms
 else:
     try:
-        from gateway.data import passing_compiled as passing  # the same, where a compiler was; for bytearrays only
+        from gateway.data import passing_compiled as passing  # the same, where a compiler was
     except ImportError:
         from gateway.data import passing
 
@@ -119,14 +118,13 @@ class Requests:
         max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
         fence, rejected = gate.fence, gate.accounts.rejected
         mask, arrived = world.ledger.latencies.mask, hold.arrived or now
-        usual = passing if isinstance(buf, bytearray) else python_passing  # a large frame is in mapped memory
         run = pos
         handled = 0
         try:
             while end - pos >= 12:
                 if not (special or muted or fence.entries):
                     awaits = gate.accounts.awaits if rejected.asks else None
-                    pos, passed = usual.requests(
+                    pos, passed = passing.requests(
                         buf, pos, end, now, arrived, mask, client.client_id, quota, awaits, max_bytes, most,
                         self._charged,
                     )  # fmt: skip

@@ -85,6 +85,10 @@ SCENARIOS = (
         "100KB", "100,000-byte requests, 4 connections", 100_000, 4, 25_000, "GB", LARGE | {"kafka-proxy": 0.7},
         scaled=True,
     ),
+    Scenario(
+        "wide-480KB", "480,000-byte requests of 30 partitions of idempotent producers, 4 connections", 480_000, 4,
+        5_000, "GB", {"kafka-proxy": 0.45}, idempotent=True, partitions=30,
+    ),
     Scenario("1MB", "1,000,000-byte requests, 4 connections", 1_000_000, 4, 3_000, "GB", LARGE | {"kafka-proxy": 0.9}),
 )  # fmt: skip
 

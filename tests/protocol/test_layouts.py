@@ -44,6 +44,19 @@ def test_a_run_has_the_fields_of_the_message(name: str, content: bytes, fields: 
         run(content[:-1], 0)
 
 
+def test_a_byte_is_a_number() -> None:
+    assert layouts.byte(bytearray(b"\x00\xff"), 1) == 255
+    with pytest.raises(IndexError):
+        layouts.byte(b"", 0)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_a_string_stands_there_or_not(kind: Callable[[bytes], Buffer]) -> None:
+    assert layouts.has(kind(b"??name!"), 2, b"name")
+    assert not layouts.has(kind(b"??nam"), 2, b"name")
+    assert not layouts.has(kind(b"??nome"), 2, b"name")
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 def test_a_name_is_of_bytes(kind: Callable[[bytes], Buffer]) -> None:
     found = layouts.name(kind(b"??name!"), 2, 4)

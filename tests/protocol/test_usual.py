@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 from types import ModuleType
 from typing import Any
@@ -204,22 +205,103 @@ def test_no_more_partitions_than_allowed(fast: ModuleType, version: int) -> None
     assert read_request(fast, content, 0, len(content), 100) is None
 
 
+def mapped(content: bytes) -> mmap.mmap:
+    """Where a link keeps a large frame."""
+    memory = mmap.mmap(-1, max(1, len(content)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[: len(content)] = content
+    return memory
+
+
 @VERSIONS
-@pytest.mark.parametrize("kind", [bytearray, bytes, memoryview])
-def test_the_python_reads_every_kind_of_buffer(version: int, kind: Any) -> None:
-    content = cases.encode(wide(version, {"a": [0, 1]}))
-    assert read_request(usual, kind(content), 0, len(content)) == careful_request(content)
+@pytest.mark.parametrize("kind", [bytearray, bytes, memoryview, mapped])
+def test_every_kind_of_buffer_is_read(fast: ModuleType, version: int, kind: Any) -> None:
+    content = cases.encode(wide(version, {"a": [0, 1], "b": [2]}))
+    assert read_request(fast, kind(content), 0, len(content)) == careful_request(content)
     answered = cases.encode_answer(Response(version, 7, [AnswerTopic("a", b"i" * 16, [Answer(1, 0, 5)])]))
-    assert read_answer(usual, kind(answered), 0, len(answered), version) == careful_answer(answered, version)
+    assert read_answer(fast, kind(answered), 0, len(answered), version) == careful_answer(answered, version)
+    topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
+    assert fast.written(kind(answered), 0, len(answered), version, topic, 1) == 5
 
 
-@pytest.mark.parametrize("kind", [bytes, memoryview, lambda _: None])
-def test_the_compiled_one_reads_bytearrays_and_refuses_all_else(compiled: ModuleType, kind: Any) -> None:
+@pytest.mark.parametrize("end", [0, 1, 100, 10**9])
+def test_mapped_memory_ends_where_it_ends(fast: ModuleType, end: int) -> None:
     content = cases.encode(wide(9, {"a": [0, 1]}))
+    assert read_request(fast, mapped(content[:end]), 0, end) is None
+    assert read_answer(fast, mapped(content[:end]), 0, end, 9) is None
+
+
+@pytest.mark.parametrize("other", [None, 7, "text"])
+def test_what_is_no_buffer_is_refused(compiled: ModuleType, other: Any) -> None:
     with pytest.raises(TypeError):
-        read_request(compiled, kind(content), 0, len(content))
+        read_request(compiled, other, 0, 100)
     with pytest.raises(TypeError):
-        read_answer(compiled, kind(content), 0, len(content), 9)
+        read_answer(compiled, other, 0, 100, 9)
+
+
+# --- whether the only partition of a request was written --------------------------------------------------------------
+
+
+def only(version: int, **said: Any) -> bytearray:
+    return bytearray(cases.encode_answer(Response(version, 7, [AnswerTopic("a", b"i" * 16, [Answer(1, **said)])])))
+
+
+def by_reading(buf: Any, start: int, end: int, version: int, topic: bytes, index: int) -> int:
+    """What `written` says, by what is read of the answer as a whole."""
+    match read_answer(usual, buf, start, end, version):
+        case [(answered, place, 0, offset)] if (answered, place) == (topic, index):
+            return max(-1, int(offset))
+    return -1
+
+
+@VERSIONS
+def test_the_offset_of_a_partition_that_was_written(fast: ModuleType, version: int) -> None:
+    topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
+    for offset in (0, 5, 2**62):
+        content = only(version, base_offset=offset)
+        assert fast.written(content, 0, len(content), version, topic, 1) == offset
+        assert fast.written(b"??" + content + b"?", 2, 2 + len(content), version, topic, 1) == offset
+    content = only(version, base_offset=5)
+    for other, index in ((topic, 2), (topic + b"b", 1), (topic[:-1], 1), (b"\0" * len(topic), 1)):
+        assert fast.written(content, 0, len(content), version, other, index) == -1
+    failed = only(version, error=6, base_offset=5)
+    assert fast.written(failed, 0, len(failed), version, topic, 1) == -1
+
+
+@given(cases.responses(), st.randoms(use_true_random=False))
+def test_it_says_of_any_answer_what_reading_it_says(
+    compiled: ModuleType, response: Response, chance: random.Random
+) -> None:
+    topics = [AnswerTopic("a", b"i" * 16, [Answer(chance.choice((1, 1, 2)), base_offset=chance.choice((-1, 0, 9)))])]
+    for said in (response, response._replace(topics=topics)):
+        content = cases.encode_answer(said)
+        for buf in (bytearray(content), *(broken(content, chance) for _ in range(50))):
+            start, end = chance.choice(
+                ((0, len(buf)), (0, len(buf)), (0, len(buf) + 1), (0, len(buf) - 1), (3, len(buf)))
+            )
+            version = chance.choice((said.version, said.version, said.version, *cases.VERSIONS, 2, 14))
+            topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
+            told = by_reading(buf, start, end, version, topic, 1)
+            assert usual.written(buf, start, end, version, topic, 1) == told
+            assert compiled.written(buf, start, end, version, topic, 1) == told
+
+
+@VERSIONS
+def test_it_says_the_same_of_every_cut(compiled: ModuleType, version: int) -> None:
+    content = only(version, base_offset=3)
+    topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
+    for size in range(len(content)):
+        for end in (size, len(content)):
+            assert usual.written(content[:size], 0, end, version, topic, 1) == -1
+            assert compiled.written(content[:size], 0, end, version, topic, 1) == -1
+
+
+def test_a_name_is_the_one_that_stands_there(compiled: ModuleType) -> None:
+    """Names are kept by a few of their bytes: whatever else there is to them is compared."""
+    names = [f"{a}{b}{c}{d}{e}" for a in "xy" for b in "pq" for c in "mn" for d in "pq" for e in "yz"] * 2
+    for topic in names:
+        content = cases.encode(wide(9, {topic: [0], "other" * len(topic): [0]}))
+        read = read_request(compiled, bytearray(content), 0, len(content))
+        assert [part[0] for part in read[4]] == [topic.encode(), b"other" * len(topic)]
 
 
 def test_its_numbers_are_those_of_the_other_readers() -> None:
