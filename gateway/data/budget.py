@@ -104,13 +104,14 @@ class Budget:
     def _has_room(self, size: int) -> bool:
         return not self.reserved or self.used + size <= self.limit
 
-    def _take(self, account: Account, size: int, waiter: Waiter) -> Large | None:
+    def _take(self, account: Account, size: int, waiter: Waiter | None) -> Large | None:
         owner = account.owner
         passes = self._has_room(size) and self._may_have(owner, size)
         if not passes or owner.waiting or self._is_queued_for():
-            if not owner.waiting:
-                self._queue.append(owner)
-            owner.waiting.append((account, waiter, size))
+            if waiter is not None:
+                if not owner.waiting:
+                    self._queue.append(owner)
+                owner.waiting.append((account, waiter, size))
             return None
         return self._make(account, size, reserved=True)
 
@@ -241,6 +242,10 @@ class Account:
         budget passes alone.
         """
         return self.budget._take(self, size, waiter)
+
+    def take_at_once(self, size: int) -> Large | None:
+        """The same without a wait: None where there is no room now."""
+        return self.budget._take(self, size, None)
 
     def take_unproven(self, size: int) -> Large:
         """The same for a frame of a client that has not authenticated: no memory is set aside for it, and it is charged

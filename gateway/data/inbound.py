@@ -4,12 +4,16 @@
 # The beginning of an incomplete frame is kept until its rest comes: a small one as bytes, put in front of what is read
 # next; a large one in a buffer of its own, as large as the frame, that the rest is read straight into (copying a
 # growing leftover on every read would be quadratic). Such a buffer is taken whole from the connection's account
-# (budget.py) before the body is read; while there is no room, the socket is not read.
+# (budget.py) before the body is read; while there is no room, the socket is not read. Behind a frame that was larger
+# than a read another one is likely, so its head is looked at first: it is never in the shared buffer then.
 
 from __future__ import annotations
 
 import socket
 from typing import TYPE_CHECKING
+
+from protocol.framing import REQUEST_HEAD, check_request_head
+from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +45,7 @@ class Inbound:
 
     After `receive` said that bytes are there, they are buf[start:end], and `keep` must be told of the unhandled ones
     before the shared buffer is used again. Where `large` is set, buf is a frame's own buffer, which a link may take.
+    `is_large_next`: `look_ahead` is worth its call.
     """
 
     __slots__ = (
@@ -53,6 +58,7 @@ class Inbound:
         "buf",
         "drained",
         "end",
+        "is_large_next",
         "large",
         "start",
         "waiting",
@@ -67,6 +73,7 @@ class Inbound:
         self._left = b""
         self._size = 0  # bytes that are here of the frame in `large`
         self.large: Large | None = None
+        self.is_large_next = False
         self.waiting = False  # for memory: reading must stop until `granted`
         self.drained = True  # the last read took all there was
         self.buf: bytearray = shared.buffer
@@ -76,6 +83,27 @@ class Inbound:
     def partial(self) -> int:
         """Bytes kept of a frame that is not complete."""
         return self._size if self.large is not None else len(self._left)
+
+    @property
+    def is_between(self) -> bool:
+        """No frame is half here, and none waits for memory."""
+        return self.large is None and not (self._left or self.waiting)
+
+    def look_ahead(self, sock: socket.socket, max_bytes: int) -> None:
+        """Before `receive`: give a request that is larger than a read its buffer, if there is one at once.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        self.is_large_next = False
+        try:
+            head = sock.recv(REQUEST_HEAD.size, socket.MSG_PEEK)
+            size = check_request_head(head, 0, len(head), max_bytes)
+        except (BlockingIOError, MalformedFrame):  # said when it is read
+            return
+        large = self._account.take_at_once(size) if size > SHARED_BYTES else None
+        if large is not None:
+            self._adopt(large, b"")
 
     def receive(self, sock: socket.socket) -> int:
         """Read once. Returns how many bytes are there to be handled (0: none yet), or EOF.
@@ -104,6 +132,7 @@ class Inbound:
                 self._charge(large)
             if self._size < large.size:
                 return 0
+            self.is_large_next = large.reserved and large.size > SHARED_BYTES
             self.buf, self.start, self.end = large.buffer, 0, large.size
             return large.size
         left = self._left

@@ -148,6 +148,8 @@ class Link:
             if self._is_drained:
                 self.session.hold.drained_at = now
             inbound = client.inbound
+            if inbound.is_large_next:
+                inbound.look_ahead(client.sock, self.session.client.world.settings.max_request_bytes)
             n = inbound.receive(client.sock)
         except OSError:
             self.close("disconnects_client")
@@ -207,8 +209,11 @@ class Link:
     def terms(self, now: float) -> Terms | None:
         """Those on which the next events may take the shortcut; None: they must not."""
         client, upstream = self.client, self.upstream
-        if not (self._is_plain and self._is_drained) or client.is_busy or upstream.is_busy:
+        if not self._is_plain or client.is_stuck or not upstream.is_between:
             return None
+        self.shortcut.takes_requests = (
+            self._is_drained and client.is_between and not (upstream.is_stuck or client.inbound.is_large_next)
+        )
         return self.session.terms(now)
 
     def end_client(self, is_eof: bool, now: float) -> None:
@@ -339,7 +344,7 @@ class Link:
         buf, pos, end, large = parked.take()
         hold.memory_short = session.account.is_wanted
         forwards = session.admin.turn is None and not (hold.paused_since and session.gate.paused())
-        if hold.until and forwards and not self.client.inbound.partial:
+        if hold.until and forwards and self.client.inbound.is_between:
             more = self._read_on(min(MAX_READ_ON, self.reactor.budget.room // 2) - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)

@@ -68,10 +68,15 @@ _LOCAL = 9  # protocol.pending.LOCAL
 
 
 class Shortcut:
-    """The shortcut of one link. `terms`: None while it is shut."""
+    """The shortcut of one link.
+
+    Attributes:
+        terms: None while it is shut.
+        takes_requests: on these terms; otherwise the client's events are the link's, and only answers are taken.
+    """
 
     __slots__ = ("_answered_at", "_buf", "_client_fd", "_epoch", "_hold", "_ledger", "_read_at", "_rejected", "_shared",
-                 "_upstream_fd", "_watch", "link", "terms")  # fmt: skip
+                 "_upstream_fd", "_watch", "link", "takes_requests", "terms")  # fmt: skip
 
     def __init__(
         self, link: Owner, world: World, shared: Shared, watch: Watch, hold: Hold, client_fd: int, upstream_fd: int
@@ -88,6 +93,7 @@ class Shortcut:
         self._epoch = -1
         self._read_at = self._answered_at = 0.0  # not told to watch and hold yet; 0.0: nothing
         self.terms: Terms | None = None
+        self.takes_requests = False
 
     def shut(self) -> None:
         """Until the terms are found again; watch and hold are told the times that they have missed."""
@@ -118,7 +124,7 @@ class Shortcut:
         """The client's socket is ready."""
         link = self.link
         terms = self._find_terms(now) if events == _IN else None
-        if terms is None:
+        if terms is None or not self.takes_requests:
             link.on_client(events, now)
             return
         buf, room = self._buf, len(self._shared.room)

@@ -15,6 +15,7 @@ cdef class Shortcut:
     cdef int _client_fd, _upstream_fd
     cdef readonly object link
     cdef readonly tuple terms
+    cdef public bint takes_requests
 
     cpdef shut(self)
 

@@ -41,10 +41,9 @@ class Side:
         return bool(self.outbound.pieces)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether there is more to do with it than to read what comes: it is not read, or bytes wait on either way."""
-        inbound = self.inbound
-        return bool(self.mask != IN or self.outbound.pieces or inbound.waiting or inbound.partial)
+    def is_between(self) -> bool:
+        """Whether it is read, and a frame begins with what comes next."""
+        return bool(self.mask & IN) and self.inbound.is_between
 
     @property
     def has_fin(self) -> bool:

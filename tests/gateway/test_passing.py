@@ -147,3 +147,30 @@ def test_its_numbers_are_those_of_their_owners() -> None:
     assert passing._TOPIC_IDS == api.PRODUCE_TOPIC_IDS
     assert passing._MIN_REQUEST == framing.MIN_REQUEST
     assert passing._MAX_PENDING == in_flight.MAX_PENDING
+
+
+def exchange(play: Play, correlation: int, topics: dict[str, list[int]]) -> bytes:
+    """A request that the broker gets; its answer, which it has yet to give."""
+    play.client(request(correlation, topics))
+    return answer(correlation, {topic: dict.fromkeys(indexes, (0, 7)) for topic, indexes in topics.items()})
+
+
+def test_the_memory_of_many_partitions_is_given_back_with_their_answer(variant: str) -> None:
+    play = Play().named()
+    account = play.session.account
+    wide = {"clicks": list(range(in_flight.FEW_PARTITIONS + 1))}
+    for correlation in range(1, 4):  # from the second one on they pass by the run
+        said = exchange(play, correlation, wide)
+        assert account.used
+        play.broker(said)
+        assert not account.used
+
+
+def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(variant: str) -> None:
+    passing = module("gateway.data.passing", variant)
+    play = Play().named()
+    play.broker(exchange(play, 1, {"clicks": [0, 1]}))
+    said = bytearray(exchange(play, 2, {"clicks": [0, 1]}))
+    counted, asked = play.session._answers.counted, play.session.gate.accounts.count_repeats
+    assert passing.answers(said, 0, len(said), play.now, asked, counted) == 0
+    assert passing.answers(said, 0, len(said), play.now, None, counted) == len(said)
