@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from gateway.channel import Policy, Quotas
+from gateway.data.inbound import SHARED_BYTES
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api
 from tests import variants
@@ -131,6 +132,101 @@ async def test_half_an_answer_of_another_api_streams_through_before_it_opens_aga
         assert far.is_open
 
 
+# --- requests larger than a read --------------------------------------------------------------------------------------
+
+
+def large(correlation: int) -> bytes:
+    return request(correlation, values=(bytes(SHARED_BYTES + 50_000),))
+
+
+async def pass_large(far: Far, correlation: int) -> None:
+    frame = large(correlation)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(far.client.send_all, frame)
+        assert await receive_exactly(far.broker, len(frame)) == frame
+    await far.pass_answer(answer(correlation, {"clicks": {0: (0, correlation)}}))
+
+
+async def test_behind_a_large_request_the_next_one_is_read_into_its_own_buffer(variant: str) -> None:
+    async with opened(variant) as far:
+        shared, inbound = far.stage.reactor.shared.buffer, far.link.client.inbound
+        await pass_large(far, 50)
+        frame = large(51)
+        shared[:] = bytes(len(shared))
+        await far.client.send_all(frame[:1000])
+        await until(lambda: inbound.partial == 1000)
+        assert not any(shared), "it was copied"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(far.client.send_all, frame[1000:])
+            assert await receive_exactly(far.broker, len(frame)) == frame
+        await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
+        await far.exchange()  # a small one: its head is looked at in vain
+        await far.exchange()
+        assert far.link.shortcut.takes_requests
+        assert far.stage.reactor.budget.used == 0
+        assert far.stage.play.rows()["clicks", "accepted", ""][2] == 7
+
+
+async def test_answers_take_it_while_a_large_request_comes(variant: str) -> None:
+    async with opened(variant) as far:
+        await pass_large(far, 50)
+        frame = large(53)
+        await far.pass_request(request(51) + request(52))
+        await far.client.send_all(frame[:1000])
+        await until(lambda: far.link.client.inbound.partial == 1000)
+        await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
+        terms = far.link.shortcut.terms
+        assert terms is not None
+        assert not far.link.shortcut.takes_requests
+        await far.pass_answer(answer(52, {"clicks": {0: (0, 52)}}))
+        assert far.link.shortcut.terms is terms
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(far.client.send_all, frame[1000:])
+            assert await receive_exactly(far.broker, len(frame)) == frame
+        await far.pass_answer(answer(53, {"clicks": {0: (0, 53)}}))
+        assert far.stage.play.rows()["clicks", "accepted", ""][2] == 7
+
+
+async def test_where_there_is_no_memory_at_once_it_waits_as_any_other(variant: str) -> None:
+    async with opened(variant) as far:
+        far.stage.reactor.budget.limit = 2 * len(large(0))
+        other = Far(far.stage)
+        await pass_large(far, 50)
+        held = large(60)
+        await other.client.send_all(held[:1000])
+        await until(lambda: other.link.client.inbound.partial == 1000)
+        frame = large(51)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(far.client.send_all, frame)
+            await until(lambda: far.link.client.inbound.waiting)
+            nursery.start_soon(other.client.send_all, held[1000:])
+            assert await receive_exactly(other.broker, len(held)) == held
+            assert await receive_exactly(far.broker, len(frame)) == frame
+        await until(lambda: far.stage.reactor.budget.used == 0)
+
+
+@pytest.mark.parametrize(
+    ("next_one", "cause"),
+    [
+        (b"\x7f\xff\xff\xff" + bytes(20), "disconnects_malformed"),
+        (b"\0\x10", "disconnects_client"),
+        (b"", "disconnects_client"),
+    ],
+    ids=["malformed", "half a prefix", "an end"],
+)
+async def test_what_else_may_stand_behind_a_large_request(next_one: bytes, cause: str, variant: str) -> None:
+    async with opened(variant) as far:
+        await pass_large(far, 50)
+        if next_one:
+            await far.client.send_all(next_one)
+        await far.client.send_eof()
+        assert await far.broker.receive_some(1) == b""
+        await far.broker.aclose()
+        await until(lambda: far.link.closed)
+        far.stage.play.ledger()
+        assert far.stage.play.counts[cause] == 1
+
+
 # --- what shuts it ----------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +322,13 @@ async def test_what_a_broker_does_not_take_at_once_arrives_later_in_order(varian
         nursery.start_soon(far.client.send_all, frames)
         await until(lambda: far.link.upstream.outbound.pieces)
         assert not far.is_open
-        assert await receive_exactly(far.broker, len(frames)) == frames
+        one = len(frames) // 200
+        assert await receive_exactly(far.broker, 2 * one) == frames[: 2 * one]
+        for i in (100, 101):  # answers pass meanwhile, requests must not
+            await far.pass_answer(answer(i, {"clicks": {0: (0, i)}}))
+        assert far.is_open
+        assert not far.link.shortcut.takes_requests
+        assert await receive_exactly(far.broker, len(frames) - 2 * one) == frames[2 * one :]
 
 
 async def test_what_a_client_does_not_take_at_once_arrives_later_in_order(variant: str) -> None:
