@@ -70,44 +70,64 @@ def requests(
     None: none is). `max_bytes`, `most`: the bytes and the partitions that a request may have.
     """
     entries, by_name, by_id, total, keep = charged
-    passed = 0
-    while end - pos > 12:
-        length, key, version, correlation = layouts.request_head(buf, pos)
-        stop = pos + 4 + length
-        if key or not _MIN_REQUEST <= length <= max_bytes or stop > end or len(entries) >= _MAX_PENDING:
-            break
-        skimmed = usual.request(buf, pos + 4, stop, most)
-        if skimmed is None:
-            break
-        _, acks, named, _, parts = skimmed
-        if not acks or named != client_id:
-            break
-        if awaits is not None and awaits(parts, version):
-            break
-        meters = by_name if version < _TOPIC_IDS else by_id
-        is_full = False
-        if len(parts) == 1:
-            part = parts[0]
-            meter = meters.get(part[0])
-            if meter is None:
+    passed = size = messages = 0
+    meter = None  # of `last`, the topic of the last requests: their size and messages are added when another one comes
+    last, last_version, room = b"", -1, 0.0
+    try:
+        while end - pos > 12:
+            length, key, version, correlation = layouts.request_head(buf, pos)
+            stop = pos + 4 + length
+            if key or not _MIN_REQUEST <= length <= max_bytes or stop > end or len(entries) >= _MAX_PENDING:
                 break
-            uncounted = meter.uncounted
-            if uncounted >= meter.free_to or (quota is not None and not quota.passes(part[2], now)):
+            skimmed = usual.request(buf, pos + 4, stop, most)
+            if skimmed is None:
                 break
-            meter.uncounted = uncounted + part[2]
-            meter.messages += part[3]
-            total.uncounted += part[2]
-        elif _take_all(parts, meters, total, quota, now):
-            is_full = keep(parts)
-        else:
-            break
-        stamp = None if correlation & mask else (arrived, now)
-        entries.append((correlation, _PRODUCE, version, parts, None, 0, quota, stamp))
-        passed += 1
-        pos = stop
-        if is_full:
-            break
+            _, acks, named, _, parts = skimmed
+            if not acks or named != client_id:
+                break
+            if awaits is not None and awaits(parts, version):
+                break
+            meters = by_name if version < _TOPIC_IDS else by_id
+            is_full = False
+            if len(parts) == 1:
+                part = parts[0]
+                topic = part[0]
+                if topic != last or version != last_version:
+                    if meter is not None:
+                        _charge(meter, total, size, messages)
+                        size = messages = 0
+                    meter = meters.get(topic)
+                    if meter is None:
+                        break
+                    last, last_version, room = topic, version, meter.free_to - meter.uncounted
+                if size >= room or (quota is not None and not quota.passes(part[2], now)):
+                    break
+                size += part[2]
+                messages += part[3]
+            else:
+                if meter is not None:
+                    _charge(meter, total, size, messages)
+                    meter, last_version = None, -1
+                    size = messages = 0
+                if not _take_all(parts, meters, total, quota, now):
+                    break
+                is_full = keep(parts)
+            stamp = None if correlation & mask else (arrived, now)
+            entries.append((correlation, _PRODUCE, version, parts, None, 0, quota, stamp))
+            passed += 1
+            pos = stop
+            if is_full:
+                break
+    finally:
+        if meter is not None:
+            _charge(meter, total, size, messages)
     return pos, passed
+
+
+def _charge(meter: TopicMeter, total: FleetMeter, size: int, messages: int) -> None:
+    meter.uncounted += size
+    meter.messages += messages
+    total.uncounted += size
 
 
 def _take_all(parts: Any, meters: dict[bytes, TopicMeter], total: FleetMeter, quota: Lines | None, now: float) -> bool:
@@ -144,41 +164,56 @@ def answers(
     before which the gateway's own answer is due. `repeats`: Accounts.count_repeats, where it has to be asked.
     """
     entries, rows, acknowledged, name_of, _, forget, latencies, node_id = counted
-    while end - pos > 8 and entries:
-        length, correlation = layouts.answer_start(buf, pos)
-        stop = pos + 4 + length
-        entry = entries[0]
-        if stop > end or length < 4 or entry[0] != correlation or entry[1] != _PRODUCE:
-            break
-        _, _, version, parts, rejected, throttle_ms, charged, stamp = entry
-        if rejected or throttle_ms:
-            break
-        if len(parts) == 1:
-            topic, index, size, messages, pid, epoch, sequence, trailing = parts[0]
-            offset = usual.written(buf, pos + 4, stop, version, topic, index)
-            if offset < 0 or trailing:
+    counts = None  # of `last`, the topic of the last answers: their sums are added when another one comes
+    last = b""
+    all_bytes = all_messages = requests_ = 0
+    try:
+        while end - pos > 8 and entries:
+            length, correlation = layouts.answer_start(buf, pos)
+            stop = pos + 4 + length
+            entry = entries[0]
+            if stop > end or length < 4 or entry[0] != correlation or entry[1] != _PRODUCE:
                 break
-            name = topic if version < _TOPIC_IDS else name_of(topic, version)
-            counts = rows.get(name)
-            if counts is None or (pid >= 0 and acknowledged.seen(pid, epoch, name, index, sequence, offset)):
-                break  # one that was seen is seen again where it is looked at
-            counts[0] += size
-            counts[1] += messages
-            counts[2] += 1
-            if repeats is not None:
-                repeats(counts, parts[0], name)
-        else:
-            answered = usual.answer(buf, pos + 4, stop, version) if repeats is None else None
-            if answered is None or not _count_all(parts, answered, version, charged, counted):
+            _, _, version, parts, rejected, throttle_ms, charged, stamp = entry
+            if rejected or throttle_ms:
                 break
-            forget(parts)
-        if stamp is not None:
-            latencies.answer(stamp, node_id, now)
-        entries.popleft()
-        pos = stop
-        if entries and entries[0][1] != _PRODUCE:
-            break
+            if len(parts) == 1:
+                topic, index, size, messages, pid, epoch, sequence, trailing = parts[0]
+                offset = usual.written(buf, pos + 4, stop, version, topic, index)
+                if offset < 0 or trailing:
+                    break
+                name = topic if version < _TOPIC_IDS else name_of(topic, version)
+                if name != last or counts is None:
+                    if counts is not None:
+                        _count(counts, all_bytes, all_messages, requests_)
+                        all_bytes = all_messages = requests_ = 0
+                    counts, last = rows.get(name), name
+                if counts is None or (pid >= 0 and acknowledged.seen(pid, epoch, name, index, sequence, offset)):
+                    break  # one that was seen is seen again where it is looked at
+                all_bytes += size
+                all_messages += messages
+                requests_ += 1
+                if repeats is not None:
+                    repeats(counts, parts[0], name)
+            else:
+                answered = usual.answer(buf, pos + 4, stop, version) if repeats is None else None
+                if answered is None or not _count_all(parts, answered, version, charged, counted):
+                    break
+                forget(parts)
+            if stamp is not None:
+                latencies.answer(stamp, node_id, now)
+            entries.popleft()
+            pos = stop
+    finally:
+        if counts is not None:
+            _count(counts, all_bytes, all_messages, requests_)
     return pos
+
+
+def _count(counts: Counts, size: int, messages: int, requests_: int) -> None:
+    counts[0] += size
+    counts[1] += messages
+    counts[2] += requests_
 
 
 def _count_all(parts: Any, answered: Any, version: int, charged: Any, counted: Any) -> bool:
@@ -203,8 +238,5 @@ def _count_all(parts: Any, answered: Any, version: int, charged: Any, counted: A
             count_some(parts, topics, again, charged)
             return True
     for place, (_, size, messages) in enumerate(sums.by_topic(parts)):
-        counts = rows[topics[place][0]]
-        counts[0] += size
-        counts[1] += messages
-        counts[2] += 1
+        _count(rows[topics[place][0]], size, messages, 1)
     return True
