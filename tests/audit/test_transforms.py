@@ -14,7 +14,7 @@ from policies import usage
 from tests.audit.records import START, Row, changed, interval, lost, summed, truth
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     Make = Callable[[Sequence[str | None]], DataFrame]
 
@@ -280,3 +280,31 @@ def test_boots_are_final_lost_or_open(unique: Make) -> None:
         "open": ("open", 1, 0, 0, START, START + 1000, None),
         "stillborn": ("lost", 0, None, None, None, None, -1),
     }
+
+
+def test_a_life_is_whole_only_if_it_has_no_gaps(spark: SparkSession) -> None:
+    chance = random.Random(5)
+    rows = []
+    for life in range(300):
+        numbers = list(range(chance.choice((0, 0, 0, 1)), chance.randrange(5)))
+        if numbers and chance.random() < 0.3:
+            numbers.remove(chance.choice(numbers))
+        for seq in numbers:
+            parts = chance.choice((1, 1, 1, 1, 1, 1, 2))
+            rows += [
+                ("gw", f"b{life}", 0, usage.INTERVAL, seq, parts, False, START, START + 1)
+                for _ in range(chance.randint(1, parts))
+            ]
+        if chance.random() < 0.4 or not numbers:
+            rows.append(("gw", f"b{life}", 0, usage.LOST, chance.randrange(-1, 5), 1, False, START, START + 1))
+    kinds = (
+        "string, boot string, worker long, kind string, seq long, parts long, final boolean, start_ms long, end_ms long"
+    )
+    records = spark.createDataFrame(rows, f"gateway {kinds}").persist()
+    lives = {row["boot"]: row[transforms.WHOLE] for row in transforms.boots(records).collect()}
+    torn = {row["boot"] for row in transforms.gaps(records).collect()}
+    parted = {row[1] for row in rows if row[5] > 1}
+    assert {boot for boot, is_whole in lives.items() if not is_whole} == torn | parted
+    assert len(lives) == 300
+    assert 20 < len(torn) < 280
+    records.unpersist()

@@ -392,21 +392,24 @@ def _sum_rows(rows_of_usage: DataFrame, question: Question) -> list[dict[str, An
     return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
 
 
-def find_gaps(records: Records, question: Question, tell: Callable[[str], None] = no_progress) -> Integrity:
+def find_gaps(records: Numbered, question: Question, tell: Callable[[str], None] = no_progress) -> Integrity:
     """The certain and possible gaps in the records between the question's bounds."""
     tell("looking for gaps")
-    # Kept, because each of the parts of `gaps` and then `boots` would sort all records again to find the unique ones.
+    # Kept, because `boots` and then each of the parts of `gaps` would sort all records again to find the unique ones.
     numbering = transforms.numbering(records.intervals).persist()
     try:
-        found = transforms.gaps(numbering).orderBy(*schema.BOOT, "first_seq", "gap")
+        boots = [row.asDict() for row in transforms.boots(numbering).collect()]
+        boots.sort(key=lambda boot: tuple(boot[name] for name in schema.BOOT))
+        whole = [boot.pop(transforms.WHOLE) for boot in boots]
         gaps: list[dict[str, Any]] = []
         gaps_total = 0
-        for row in found.toLocalIterator():  # a broken log may have millions: count all, keep some
-            gap = row.asDict()
-            if _overlaps(gap, "after_ms", "before_ms", question):
-                gaps_total += 1
-                gaps += [gap] if gaps_total <= MAX_LISTED else []
-        boots = [row.asDict() for row in transforms.boots(numbering).orderBy(*schema.BOOT).collect()]
+        if not all(whole):
+            found = transforms.gaps(numbering).orderBy(*schema.BOOT, "first_seq", "gap")
+            for row in found.toLocalIterator():  # a broken log may have millions: count all, keep some
+                gap = row.asDict()
+                if _overlaps(gap, "after_ms", "before_ms", question):
+                    gaps_total += 1
+                    gaps += [gap] if gaps_total <= MAX_LISTED else []
     finally:
         numbering.unpersist()
     endless = [boot for boot in boots if boot["state"] != "final"]

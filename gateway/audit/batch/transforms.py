@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from gateway.audit import schema
 from policies import usage
 
+WHOLE = "whole"  # column of `boots`
 SAMPLE = 200  # characters of a malformed record that are worth showing
 _JSON = {
     "columnNameOfCorruptRecord": schema.CORRUPT,
@@ -166,12 +167,13 @@ def boots(records: DataFrame) -> DataFrame:
 
     Columns: gateway, boot, worker, `state` ("final": ended and all accounted for; "lost": died, its work after last_seq
     is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq, start_ms and
-    end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss).
+    end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss), WHOLE (`gaps` has
+    none of it for sure, as all its numbers are there and none has several parts).
     """
     interval = F.col("kind") == usage.INTERVAL
     lost = F.col("kind") == usage.LOST
     state = F.when(F.max("final"), "final").when(F.max(lost), "lost").otherwise("open")
-    return records.groupBy(*schema.BOOT).agg(
+    lives = records.groupBy(*schema.BOOT).agg(
         state.alias("state"),
         F.count_distinct(F.when(interval, F.col("seq"))).alias("intervals"),
         F.min(F.when(interval, F.col("seq"))).alias("first_seq"),
@@ -180,7 +182,12 @@ def boots(records: DataFrame) -> DataFrame:
         F.max(F.when(interval, F.col("end_ms"))).alias("end_ms"),
         F.max(F.when(lost, F.col("seq"))).alias("lost_seq"),
         F.max(F.when(lost, F.col("end_ms"))).alias("lost_ms"),
+        (F.coalesce(F.max(F.when(interval, F.col("parts"))), F.lit(1)) == 1).alias("_single"),
     )
+    # Numbers begin with 0, and an interval that is there twice is counted once.
+    expected = F.coalesce(F.col("last_seq") + 1, F.lit(0))
+    whole = F.col("_single") & (F.col("intervals") == expected) & (F.coalesce("lost_seq", F.lit(-1)) < expected)
+    return lives.withColumn(WHOLE, whole).drop("_single")
 
 
 def _problem() -> Column:
