@@ -7,16 +7,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyspark
 from py4j.protocol import Py4JJavaError
@@ -53,7 +55,13 @@ _SAYS_WHY: Final = (
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
 _SAMPLES: Final = 10
 # On a cluster that is spark-submit's business; a session of our own is for one machine.
-_ALWAYS: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+_ALWAYS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Else functions over frames and functions over RDDs run in different Python processes, and the second kind costs a
+    # second to start (the what-if has both).
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+}
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 LOCAL: Final = _ALWAYS | {
     "spark.master": "local[*]",
@@ -451,6 +459,9 @@ def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Else the first python3 on PATH, which may be another one and have no Arrow (the what-if runs in it).
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # PySpark 4.0 imports its tests' tools to ask whether there is numpy, and with them pandas and Arrow where they are
+    # installed: half a second or more, in which Java starts just as well.
+    threading.Thread(target=_import_ahead, daemon=True).start()
     try:
         with _output_to(log):
             return _quiet(SparkSession.builder.appName(APP_NAME).config(map=dict(settings)).getOrCreate())
@@ -458,8 +469,19 @@ def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
         raise AuditError(f"Spark did not start: {_reason(log, error)}") from None
 
 
+def _import_ahead() -> None:
+    with suppress(Exception):  # then PySpark says so
+        importlib.import_module("pyspark.testing.utils")
+
+
 def _stop(spark: SparkSession, timeout_s: float | None) -> None:
     # Stopping a session leaves its JVM, with half a gigabyte and the jars it was started with, to the next session.
+    # PySpark's receiver of counters looks once a second whether it is to end: nothing needs to wait for that, and that
+    # the JVM has gone first is no error.
+    context: Any = spark.sparkContext
+    receiver, context._accumulatorServer = context._accumulatorServer, None
+    receiver.handle_error = lambda *_: None
+    threading.Thread(target=receiver.shutdown, daemon=True).start()
     spark.stop()
     gateway: Any = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
