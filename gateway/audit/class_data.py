@@ -15,8 +15,10 @@ from gateway.audit import schema
 from gateway.audit.batch import job
 from gateway.audit.connector import MissingDependency, find_java
 from gateway.audit.errors import AuditError
+from gateway.audit.whatif import reading, whatif
 from gateway.embedded.jars import class_data
 from policies import usage
+from policies.whatif.rows import Rules
 
 _DUMP_TIMEOUT_S: Final = 180.0
 _START_MS: Final = 1_763_600_040_000
@@ -59,7 +61,8 @@ def _run(archive: Path) -> None:
             table = f"{folder}/table"
             records.rows.write.parquet(table)
             spark.read.parquet(table).groupBy(*schema.BOOT[:1]).count().collect()
-            records.rows.mapInArrow(lambda batches: batches, records.rows.schema).collect()
+        with reading.read([job.read_spool(spark, str(spool))]) as recorded:
+            whatif.what_if(recorded, Rules({}), question)
 
 
 def _lines() -> list[bytes]:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
 from gateway.arguments import Parser
 from gateway.kafka import topic_names
@@ -26,9 +26,13 @@ from policies import usage
 from policies.units import parse_duration
 
 if TYPE_CHECKING:
-    from gateway.audit.batch.job import Records
+    from pyspark.sql import SparkSession
+
+    from gateway.audit.batch.job import Records, Source
+    from gateway.audit.store import Tables
 
 _Session = TypeVar("_Session")
+_Read = TypeVar("_Read")
 
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
 
@@ -191,9 +195,25 @@ def interruptible(session: AbstractContextManager[_Session]) -> Iterator[_Sessio
         yield spark
 
 
-@contextmanager
-def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
+def opened(reading: Reading, tell: Callable[[str], None]) -> AbstractContextManager[Records]:
     """Start Spark, and give the sources' records, each once; to be called within `guarded`."""
+    from gateway.audit.batch import job
+
+    return opened_by(Ways(job.read, job.read_tables), reading, tell)
+
+
+@dataclass(frozen=True, slots=True)
+class Ways(Generic[_Read]):
+    """Functions that take the places of job.read and job.read_tables. `begin` is called as soon as Spark is there."""
+
+    read: Callable[[Sequence[Source], Callable[[str], None]], AbstractContextManager[_Read]]
+    read_tables: Callable[[Tables, int | None, int | None, Callable[[str], None]], AbstractContextManager[_Read]]
+    begin: Callable[[SparkSession], None] = lambda _: None
+
+
+@contextmanager
+def opened_by(ways: Ways[_Read], reading: Reading, tell: Callable[[str], None]) -> Iterator[_Read]:
+    """The same by other ways of reading."""
     from gateway.audit import store
     from gateway.audit.batch import job
 
@@ -202,8 +222,9 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
         tell("starting Spark")
         session = job.session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
         with interruptible(session) as spark:
+            ways.begin(spark)
             tables = store.open_tables(spark, options.tables)
-            with job.read_tables(tables, reading.start_ms, reading.end_ms, tell) as records:
+            with ways.read_tables(tables, reading.start_ms, reading.end_ms, tell) as records:
                 yield records
         return
     topic = options.bootstrap_servers is not None
@@ -211,13 +232,14 @@ def opened(reading: Reading, tell: Callable[[str], None]) -> Iterator[Records]:
         job.check_reachable(options.bootstrap_servers)
     tell("starting Spark")
     with interruptible(job.session(conf, kafka=topic, jars=options.jars, packages=options.packages)) as spark:
+        ways.begin(spark)
         sources = []
         if topic:
             source = job.read_topic(spark, options.bootstrap_servers, options.topic, reading.properties)
             tell(f"{options.topic}: {source.records:,} records")
             sources.append(source)
         sources += [job.read_spool(spark, path) for path in options.spool]
-        with job.read(sources, tell) as records:
+        with ways.read(sources, tell) as records:
             yield records
 
 

@@ -66,7 +66,7 @@ def replay(
         window_ms: length of windows, aligned to Unix time; None for a single one, called 0.
         from_ms: earlier intervals are only there to warm up (WARM_UP_S).
     """
-    run = _Replay(rules, phases, window_ms, from_ms)
+    run = Replay(rules, phases, window_ms, from_ms)
     for _, interval in groupby(rows, lambda row: (row.start_ms, row.life)):
         run.interval(list(interval))
         yield from run.take()
@@ -168,8 +168,11 @@ _WHOLE: Final = (1.0, 1.0, 1.0)
 _Slot = dict[tuple[int, str], dict[StreamKey, _Part]]  # by broker and topic
 
 
-class _Replay:
+class Replay:
+    """What `replay` does, interval by interval."""
+
     def __init__(self, rules: Rules, phases: Mapping[Life, Phase], window_ms: int | None, from_ms: int) -> None:
+        """The arguments are those of `replay`."""
         self._rules = rules
         self._policies = PolicySet(rules.values)
         self._phases = phases
@@ -188,6 +191,7 @@ class _Replay:
     # --- the order of events ------------------------------------------------------------------------------------------
 
     def interval(self, rows: list[Row]) -> None:
+        """The rows of one life that begin at one time, at least one; none earlier than those before."""
         head = rows[0]
         start, end = head.start_ms / 1000, max(head.end_ms, head.start_ms + 1) / 1000
         worker = self._worker(head, start)

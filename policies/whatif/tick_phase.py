@@ -31,8 +31,12 @@ def vote(start_ms: int, end_ms: int, wait_ms: float) -> tuple[int, int]:
 
     Of use where wait_ms is above 0 and below TOLD_MS.
     """
-    first = int((start_ms + wait_ms) % TICK_MS) // BIN_MS
-    return first, min(_BINS, max(1, (end_ms - start_ms) // BIN_MS))
+    return int((start_ms + wait_ms) % TICK_MS) // BIN_MS, width(end_ms - start_ms)
+
+
+def width(span_ms: int) -> int:
+    """The number of bins of votes of an interval of that length."""
+    return min(_BINS, max(1, span_ms // BIN_MS))
 
 
 class Phase(NamedTuple):

@@ -18,7 +18,10 @@ from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, Question
 from gateway.audit.stream import stream, upkeep
+from gateway.audit.whatif import reading, whatif
 from policies import usage
+from policies.policy_values import PolicyKey
+from policies.whatif.rows import Rules
 from tests.audit.records import START, Row, changed, interval, lost, truth
 
 if TYPE_CHECKING:
@@ -160,6 +163,27 @@ def test_the_tables_answer_what_the_topic_answers(
         "date=2025-11-21",
         "date=2025-11-22",
     }
+
+
+def test_a_what_if_of_the_tables_is_that_of_the_topic(
+    tables: Tables, writer: Writer, batch: Batches, found: list[Found], raw: Callable[..., DataFrame]
+) -> None:
+    for records in _thirds(found):
+        stream.add(writer, batch(records), "id")
+    rules = Rules({PolicyKey.of_broker(): 1.0})
+    for bounds in ((None, None), (START + DAY_MS, START + 2 * DAY_MS)):
+        question = Question(("topic",), 60_000, *bounds)
+        with reading.read([job.Source(raw([line for _, _, line in found]), {})]) as read:
+            direct = whatif.what_if(read, rules, question)
+        with reading.read_tables(tables, *bounds) as read:
+            answer = whatif.what_if(read, rules, question)
+        assert (answer.rows, answer.clients, answer.shares) == (direct.rows, direct.clients, direct.shares)
+        assert sum(effect.bytes("accepted", "actual") for effect in answer.rows) > 0
+    stop = START + 2 * DAY_MS
+    upkeep.expire(tables, keep_ms=store.now_ms() - stop, grace_ms=0)  # of days before, only the list of intervals stays
+    with reading.read_tables(tables) as read:
+        answer = whatif.what_if(read, rules, Question(("topic",), DAY_MS))
+    assert {effect.keys["window_start_ms"] for effect in answer.rows} == {stop - stop % DAY_MS}
 
 
 def test_a_record_read_again_by_any_checkpoint_counts_once(

@@ -30,13 +30,13 @@ START_MS = round(START * 1000)
 def answer(raw: Callable[[Sequence[str | None]], DataFrame]) -> Callable[..., Any]:
     """What-if of these lines: rules, by, window, and other arguments."""
     from gateway.audit.batch import job
-    from gateway.audit.whatif import whatif
+    from gateway.audit.whatif import reading, whatif
 
     def ask(
         lines: Sequence[str], rules: Rules, by: Iterable[str] = (), window_ms: int | None = None, **more: Any
     ) -> Any:
         question = job.Question(tuple(by), window_ms, more.pop("from_ms", None), more.pop("to_ms", None))
-        with job.read([job.Source(raw(lines), {})]) as found:
+        with reading.read([job.Source(raw(lines), {})]) as found:
             return whatif.what_if(found, rules, question, **more)
 
     return ask
@@ -145,6 +145,11 @@ def test_topics_that_brokers_lead_beside_those_with_traffic_share_as_well(answer
     assert ("rejected", "topic-threshold") not in [
         each for effect in few.rows if effect.keys["topic"] == "calm" for each in effect.outcomes
     ]
+
+
+def test_of_no_records_nothing_is_told(answer: Callable[..., Any]) -> None:
+    found = answer(["rubbish"], rules_for_two(), ["topic"], MINUTE_MS)
+    assert (found.rows, found.clients, found.unknown, found.shares) == ([], [], False, {})
 
 
 def test_records_without_repeats_give_an_upper_bound(answer: Callable[..., Any]) -> None:

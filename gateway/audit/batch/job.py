@@ -264,11 +264,44 @@ class Records:
     intervals: DataFrame  # unique records, or the table of that name, which hasn't their rows
     about: list[dict[str, Any]]
     trust: dict[str, Any]  # the fields of Integrity that are known before gaps are looked for
+    whole: DataFrame | None = None  # the unique records with their `rows`, where `intervals` hasn't them
 
     @property
     def total(self) -> int:
         """The number of records read, copies and malformed ones included."""
         return int(self.trust["records"])
+
+
+class Numbered(Protocol):
+    """What gaps are looked for in: `intervals` and `trust` of Records."""
+
+    @property
+    def intervals(self) -> DataFrame: ...
+
+    @property
+    def trust(self) -> dict[str, Any]: ...
+
+
+@contextmanager
+def reported(spark: SparkSession, tell: Callable[[str], None]) -> Iterator[None]:
+    """While it lasts, `tell` hears how far Spark is.
+
+    Raises:
+        AuditError: Spark could not do it.
+    """
+    try:
+        with watched(spark, tell):
+            yield
+    except (Py4JJavaError, PySparkException) as error:
+        raise AuditError(explain(error)) from error
+
+
+def together(sources: Sequence[Source]) -> DataFrame:
+    """The text of all of them."""
+    raw = sources[0].raw
+    for source in sources[1:]:
+        raw = raw.unionByName(source.raw)
+    return raw
 
 
 @contextmanager
@@ -278,20 +311,16 @@ def read(sources: Sequence[Source], tell: Callable[[str], None] = no_progress) -
     Raises:
         AuditError: a source can't be read to its end (also from within).
     """
-    raw = sources[0].raw
-    for source in sources[1:]:
-        raw = raw.unionByName(source.raw)
+    raw = together(sources)
     decoded = transforms.decode(raw).persist()
     try:
-        with watched(raw.sparkSession, tell):
+        with reported(raw.sparkSession, tell):
             tell("reading and decoding")
-            trust = _count(decoded)
+            trust = count(decoded)
             good = decoded.where(F.col("problem").isNull())
             # To find the copies all records are sorted, rows and all, by whoever asks: only where there are any.
             records = transforms.unique(transforms.mark_copies(decoded)) if trust["duplicates"] else good
             yield Records(transforms.usage_rows(records), records, [source.about for source in sources], trust)
-    except (Py4JJavaError, PySparkException) as error:
-        raise AuditError(explain(error)) from error
     finally:
         decoded.unpersist()
 
@@ -305,15 +334,13 @@ def read_tables(
     Raises:
         AuditError: the tables can't be read (also from within).
     """
-    try:
-        with watched(tables.spark, tell):
-            tell("reading the tables")
-            tables = tables.at_one_moment()
-            records = tables.records()
-            rows = store.view(store.on_days(records, from_ms, to_ms), "usage")
-            yield Records(rows, store.view(records, "intervals"), [tables.about()], _count_tables(records))
-    except (Py4JJavaError, PySparkException) as error:
-        raise AuditError(explain(error)) from error
+    with reported(tables.spark, tell):
+        tell("reading the tables")
+        tables = tables.at_one_moment()
+        records = tables.records()
+        on_days = store.on_days(records, from_ms, to_ms)
+        intervals, whole = store.view(records, "intervals"), on_days.where(F.col("counts"))
+        yield Records(store.view(on_days, "usage"), intervals, [tables.about()], _count_tables(records), whole)
 
 
 def answer(records: Records, question: Question, tell: Callable[[str], None] = no_progress) -> Report:
@@ -367,7 +394,8 @@ def _count_tables(records: DataFrame) -> dict[str, Any]:
     }
 
 
-def _count(decoded: DataFrame) -> dict[str, Any]:
+def count(decoded: DataFrame) -> dict[str, Any]:
+    """Of transforms.decode: the fields of Integrity that are known before gaps are looked for."""
     # One pass, which also fills the persisted decode for the passes to come.
     problems = {row["problem"]: row["count"] for row in decoded.groupBy("problem").count().collect()}
     good = problems.pop(None, 0)
@@ -535,12 +563,14 @@ def _offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
 __all__ = [
     "AuditError",
     "Integrity",
+    "Numbered",
     "Question",
     "Records",
     "Report",
     "Source",
     "answer",
     "check_reachable",
+    "count",
     "explain",
     "find_gaps",
     "no_progress",
@@ -548,8 +578,10 @@ __all__ = [
     "read_spool",
     "read_tables",
     "read_topic",
+    "reported",
     "run",
     "run_tables",
     "session",
+    "together",
     "under_spark_submit",
 ]

@@ -19,7 +19,7 @@ from policies.whatif.replay import WARM_UP_S
 from policies.whatif.rows import Rules
 
 if TYPE_CHECKING:
-    from gateway.audit.batch.job import Records
+    from gateway.audit.whatif.reading import Recorded
 
 BY: Final = ("broker", "topic", "principal", "client_id")
 _DESCRIPTION: Final = (
@@ -80,12 +80,14 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
 
     def work() -> int:
         from gateway.audit.batch import job, tables
+        from gateway.audit.whatif import reading as whatif_reading
         from gateway.audit.whatif import text as whatif_text
         from gateway.audit.whatif import whatif
 
         question = job.Question(by, window, reading.start_ms, reading.end_ms)
         start = reading.start_ms and reading.start_ms - round(WARM_UP_S * 1000)
-        with cli.opened(replace(reading, start_ms=start), tell) as records:
+        ways = cli.Ways(whatif_reading.read, whatif_reading.read_tables, whatif_reading.begin)
+        with cli.opened_by(ways, replace(reading, start_ms=start), tell) as records:
             answer = whatif.what_if(records, rules, question, topics=options.topics, tell=tell)
             integrity = job.find_gaps(records, question, tell)
             about = _about(records, name, [*warnings, *_unsure(answer, rules, options.topics)])
@@ -159,7 +161,7 @@ def _unsure(answer: Any, rules: Rules, topics: int | None) -> list[str]:
     return found
 
 
-def _about(records: Records, name: str, warnings: list[str]) -> dict[str, Any]:
+def _about(records: Recorded, name: str, warnings: list[str]) -> dict[str, Any]:
     return {"policy": name, "sources": records.about, "warnings": warnings}
 
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 from gateway.audit import schema
 from gateway.audit.batch import dropped
 from gateway.audit.batch.tables import AT_MOST, align, labels, safe, title, with_note
-from gateway.audit.whatif.whatif import ACTUAL, CHANGE, MEASURES, Answer, Effect
+from gateway.audit.whatif.task import ACTUAL, CHANGE, MEASURES
+from gateway.audit.whatif.whatif import Answer, Effect
 from policies.rollout import place
 from policies.units import format_rate
 from policies.usage import DELAYED

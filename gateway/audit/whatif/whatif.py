@@ -1,6 +1,6 @@
-# The effect that a policy would have had on recorded usage: the replay of policies/whatif/replay.py, over Spark. Rows
-# go to Python in Arrow batches, in the order of time, those of one broker to one process; where limits hold over all
-# brokers, all rows go to one. Only differences come back, a few rows even for many millions.
+# The effect that a policy would have had on recorded usage: the replay of policies/whatif/replay.py, over Spark.
+# Records go to Python in pieces (pieces.py), in the order of time, those of one broker to one process (task.py); where
+# limits hold over all brokers, all go to one. Only sums come back, a few even for many millions of rows.
 #
 # Knows neither argv nor how an answer is shown; decides nothing itself.
 
@@ -8,45 +8,32 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
 from gateway.audit import schema
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.dropped import finally_dropped
+from gateway.audit.whatif import task
+from gateway.audit.whatif.reading import Recorded
+from gateway.audit.whatif.task import ACTUAL, CHANGE, MEASURES, SUMS, UNKNOWN
 from policies import usage
-from policies.verdict import TOPIC_THRESHOLD
 from policies.whatif import tick_phase
-from policies.whatif.replay import WARM_UP_S, replay
-from policies.whatif.rows import Life, Row, Rules, Shift, StreamKey
+from policies.whatif.replay import WARM_UP_S
+from policies.whatif.rows import Life, Rules
 from policies.whatif.tick_phase import Phase
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
 
 BY: Final = ("broker", "topic", "principal", "client_id")
 CLIENT: Final = ("topic", "principal", "client_id")
-MEASURES: Final = ("bytes", "requests", "delay_ms", "repeats")
-ACTUAL, CHANGE = "actual", "change"
-_UNKNOWN: Final = "unknown_bytes"  # rejected, and nobody can tell whether they came again
-_SUMS: Final = (*(f"{which}_{name}" for which in (ACTUAL, CHANGE) for name in MEASURES), _UNKNOWN)
 _WARM_UP_MS: Final = round(WARM_UP_S * 1000)
-_LIMITING: Final = ("rejected", "would_reject")
 _PARTITIONS: Final = 4  # for each broker: fewer of them meet in one task
-_BATCH: Final = 10_000
-_ROW: Final = (
-    *("gateway", "boot", "worker", "seq", "start_ms", "end_ms", *BY, "outcome", "reason", "bytes", "messages"),
-    *("requests", "delay_ms", "repeats"),
-)  # fmt: skip
-_SHIFT: Final = (
-    "window_start_ms long, broker long, topic string, principal string, client_id string, outcome string,"
-    " reason string, change_bytes long, change_requests long, change_delay_ms long, change_repeats long"
+_SUM: Final = (
+    f"{schema.WINDOW} long, broker long, topic string, principal string, client_id string, outcome string,"
+    f" reason string, {', '.join(f'{name} long' for name in SUMS)}"
 )
 
 
@@ -100,7 +87,7 @@ class Answer:
 
 
 def what_if(
-    records: job.Records,
+    records: Recorded,
     rules: Rules,
     question: job.Question,
     *,
@@ -113,57 +100,47 @@ def what_if(
         question: `by` some of BY.
         topics: the number of topics that each broker leads; None: those that the records name.
     """
-    rows = _rows(records)
     start = None if question.from_ms is None else question.from_ms - _WARM_UP_MS
-    chosen = transforms.within(rows, start, question.to_ms)
+    chosen = _pieces(transforms.within(records.records, start, question.to_ms))
     tell("looking for topics and ticks")
     named, votes = _look(chosen)
     phases = _phases(votes, transforms.within(records.intervals, start, question.to_ms))
     led = _topics(named, topics)
     tell("replaying")
-    shifts = _shifts(chosen, replace(rules, topics=led), phases, question)
-    actual = transforms.within(rows, question.from_ms, question.to_ms).where(~F.col("outcome").isin(*usage.WOULD))
-    both = _beside(actual, question.window_ms).unionByName(shifts, allowMissingColumns=True)
-    sums = both.groupBy(schema.WINDOW, *BY, "outcome", "reason").agg(*(_sum(name) for name in _SUMS)).persist()
+    sums = _replayed(chosen, replace(rules, topics=led), phases, question)
+    sums = sums.groupBy(schema.WINDOW, *BY, "outcome", "reason").agg(*(F.sum(name).alias(name) for name in SUMS))
+    sums = sums.persist()
     try:
-        found = _effects(sums, [*([schema.WINDOW] if question.window_ms else []), *question.by])
-        clients = _effects(sums, CLIENT)
-        unknown = sums.where(F.col(_UNKNOWN) > 0).limit(1).count() > 0
+        found, _ = _effects(sums, [*([schema.WINDOW] if question.window_ms else []), *question.by])
+        clients, unknown = _effects(sums, CLIENT)
     finally:
         sums.unpersist()
     clients.sort(key=lambda effect: (-effect.dropped(CHANGE), -effect.bytes("rejected", CHANGE), str(effect.keys)))
-    return Answer(question, found, clients, unknown, {broker: len(names) for broker, names in led.items()})
+    return Answer(question, found, clients, unknown > 0, {broker: len(names) for broker, names in led.items()})
 
 
-def _rows(records: job.Records) -> DataFrame:
-    """With the interval of each row."""
-    if "rows" in records.intervals.columns:
-        return transforms.usage_rows(records.intervals, "boot", "seq", "end_ms")
-    return records.rows
+def _pieces(records: DataFrame) -> DataFrame:
+    """With the header of each piece."""
+    header = records.select(*schema.BOOT, "seq", "part", "start_ms", "end_ms", F.explode("pieces").alias("piece"))
+    return header.select("*", "piece.*").drop("piece")
 
 
 _Votes = dict[Life, list[tuple[int, int, int]]]  # as tick_phase.phase takes them
 
 
-def _look(rows: DataFrame) -> tuple[dict[int, set[str]], _Votes]:
+def _look(pieces: DataFrame) -> tuple[dict[int, set[str]], _Votes]:
     """The topics of each broker, and what rejections tell of the times at which workers tick; in one pass."""
-    wait = F.try_divide("delay_ms", "requests")  # of no request: none
-    first = F.floor((F.col("start_ms") + wait) % tick_phase.TICK_MS / tick_phase.BIN_MS)
-    width = F.greatest(F.lit(1), F.floor((F.col("end_ms") - F.col("start_ms")) / tick_phase.BIN_MS))
-    told = (
-        F.col("outcome").isin(*_LIMITING)
-        & (F.col("reason") == TOPIC_THRESHOLD)
-        & (wait > 0)
-        & (wait < tick_phase.TOLD_MS)
-    )
-    keys = ("broker", "topic", *schema.BOOT, F.when(told, first).alias("first"), F.when(told, width).alias("width"))
+    told = pieces.select("broker", *schema.BOOT, "start_ms", "end_ms", F.explode("told").alias("told"))
+    topic, first = F.col("told")["topic"].alias("topic"), F.col("told")["first"].alias("first")
+    bins = F.floor((F.col("end_ms") - F.col("start_ms")) / tick_phase.BIN_MS)
+    span = F.when(first.isNotNull(), bins * tick_phase.BIN_MS).alias("span")
     named: dict[int, set[str]] = defaultdict(set)
     votes: _Votes = defaultdict(list)
-    for row in rows.groupBy(*keys).count().collect():
+    counted = told.groupBy("broker", topic, *schema.BOOT, first, span).agg(F.sum(F.col("told")["times"]).alias("times"))
+    for row in counted.collect():
         named[row["broker"]].add(row["topic"])
         if row["first"] is not None:
-            bins = min(row["width"], tick_phase.TICK_MS // tick_phase.BIN_MS)
-            votes[_life(row)].append((row["first"], bins, row["count"]))
+            votes[_life(row)].append((row["first"], tick_phase.width(row["span"]), row["times"]))
     return named, votes
 
 
@@ -192,90 +169,30 @@ def _topics(named: Mapping[int, set[str]], count: int | None) -> dict[int, tuple
     }
 
 
-def _shifts(rows: DataFrame, rules: Rules, phases: Mapping[Life, Phase], question: job.Question) -> DataFrame:
+def _replayed(pieces: DataFrame, rules: Rules, phases: Mapping[Life, Phase], question: job.Question) -> DataFrame:
+    """The columns of _SUM, in several rows each."""
     groups = len(rules.topics) if rules.is_per_broker else 1
     group = F.col("broker") if rules.is_per_broker else F.lit(0)
     ordered = (
-        rows.where(~F.col("outcome").isin(*usage.WOULD))
-        .select(group.alias("_group"), *_ROW)
-        .repartition(groups if groups < 2 else groups * _PARTITIONS, "_group")
-        .sortWithinPartitions("_group", "start_ms", *schema.BOOT)
+        pieces.withColumn("group", group)
+        .select(*task.Given._fields)
+        .repartition(groups * _PARTITIONS if groups > 1 else 1, "group")
+        .sortWithinPartitions("group", "start_ms", *schema.BOOT, "seq", "part", "broker")
     )
     run = functools.partial(
-        _replay, rules=rules, phases=dict(phases), window_ms=question.window_ms, from_ms=question.from_ms or 0
+        task.replayed, rules=rules, phases=dict(phases), window_ms=question.window_ms, from_ms=question.from_ms or 0
     )
-    return ordered.mapInArrow(run, _SHIFT)
+    # Pickled, not by Arrow: some ten thousand texts are as quick that way, and need neither it nor pandas.
+    return pieces.sparkSession.createDataFrame(ordered.rdd.mapPartitions(run), _SUM, verifySchema=False)
 
 
-def _replay(
-    batches: Iterable[RecordBatch],
-    *,
-    rules: Rules,
-    phases: Mapping[Life, Phase],
-    window_ms: int | None,
-    from_ms: int,
-) -> Iterator[RecordBatch]:
-    """Runs in Spark's Python processes."""
-    for _, rows in groupby(_unpacked(batches), itemgetter(0)):
-        shifts = replay((row for _, row in rows), rules, phases, window_ms=window_ms, from_ms=from_ms)
-        yield from _packed(shifts)
-
-
-def _unpacked(batches: Iterable[RecordBatch]) -> Iterator[tuple[int, Row]]:
-    lives: dict[Life, Life] = {}
-    streams: dict[StreamKey, StreamKey] = {}
-    for batch in batches:
-        columns = [column.to_pylist() for column in batch.columns]
-        for group, gateway, boot, worker, seq, start, end, broker, topic, principal, client_id, *rest in zip(
-            *columns, strict=True
-        ):
-            life = (gateway, boot, worker)
-            stream = (broker, topic, principal, client_id)
-            yield group, Row(lives.setdefault(life, life), seq, start, end, streams.setdefault(stream, stream), *rest)
-
-
-def _packed(shifts: Iterable[Shift]) -> Iterator[RecordBatch]:
-    import pyarrow
-
-    fields = [field.split() for field in _SHIFT.split(", ")]
-    kinds = {"long": pyarrow.int64(), "string": pyarrow.string()}
-    form = pyarrow.schema([(name, kinds[kind]) for name, kind in fields])
-    rows = ((shift.window_ms, *shift.stream, *shift[2:]) for shift in shifts)
-    while batch := list(islice(rows, _BATCH)):
-        columns = [
-            pyarrow.array(column, kind) for column, kind in zip(zip(*batch, strict=True), form.types, strict=True)
-        ]
-        yield pyarrow.RecordBatch.from_arrays(columns, schema=form)
-
-
-def _beside(rows: DataFrame, window_ms: int | None) -> DataFrame:
-    """The real outcomes, in the columns of differences. Delays are those of notes: a row of another outcome repeats
-    them.
-    """
-    window = F.lit(0) if window_ms is None else F.col("start_ms") - F.col("start_ms") % window_ms
-    delay = F.when(F.col("outcome") == usage.DELAYED, F.col("delay_ms")).otherwise(0)
-    return rows.select(
-        window.cast("long").alias(schema.WINDOW),
-        *BY,
-        "outcome",
-        "reason",
-        F.col("bytes").alias(f"{ACTUAL}_bytes"),
-        F.col("requests").alias(f"{ACTUAL}_requests"),
-        delay.alias(f"{ACTUAL}_delay_ms"),
-        F.coalesce("repeats", F.lit(0)).alias(f"{ACTUAL}_repeats"),
-        F.when((F.col("outcome") == "rejected") & F.col("repeats").isNull(), F.col("bytes")).alias(_UNKNOWN),
-    )
-
-
-def _sum(name: str) -> Column:
-    return F.sum(F.coalesce(F.col(name), F.lit(0))).alias(name)
-
-
-def _effects(sums: DataFrame, keys: Iterable[str]) -> list[Effect]:
-    keys = list(keys)
+def _effects(sums: DataFrame, keys: Iterable[str]) -> tuple[list[Effect], int]:
+    """By keys; and the sum of UNKNOWN."""
+    keys, unknown = list(keys), 0
     found: dict[tuple[Any, ...], Effect] = {}
-    for row in sums.groupBy(*keys, "outcome", "reason").agg(*map(_sum, _SUMS)).collect():
+    for row in sums.groupBy(*keys, "outcome", "reason").agg(*(F.sum(name).alias(name) for name in SUMS)).collect():
         values = tuple(row[key] for key in keys)
+        unknown += row[UNKNOWN]
         effect = found.get(values)
         if effect is None:
             effect = found[values] = Effect(dict(zip(keys, values, strict=True)), {})
@@ -283,4 +200,4 @@ def _effects(sums: DataFrame, keys: Iterable[str]) -> list[Effect]:
             {name: row[f"{ACTUAL}_{name}"] for name in MEASURES},
             {name: row[f"{CHANGE}_{name}"] for name in MEASURES},
         )
-    return [found[values] for values in sorted(found)]
+    return [found[values] for values in sorted(found)], unknown

@@ -1,0 +1,141 @@
+# What one of Spark's Python processes does in a what-if: replays the records that it gets, in the order of time, and
+# sums up what really happened beside it. Only sums leave the process, a few even for many millions of rows, and it
+# keeps one entry per client and topic, no rows. Knows no frame and no session, and imports little: each process does
+# so anew.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from gateway.audit.whatif.pieces import Streams, rows_of
+from policies import usage
+from policies.whatif.replay import Replay
+from policies.whatif.rows import Life, Row, Rules, StreamKey
+from policies.whatif.tick_phase import Phase
+
+MEASURES: Final = ("bytes", "requests", "delay_ms", "repeats")
+ACTUAL, CHANGE = "actual", "change"
+UNKNOWN: Final = "unknown_bytes"  # rejected, and nobody can tell whether they came again
+SUMS: Final = (*(f"{which}_{name}" for which in (ACTUAL, CHANGE) for name in MEASURES), UNKNOWN)
+
+# A window, a client and topic, outcome and reason, and SUMS.
+Sum = tuple[int, int, str, str, str, str, str, int, int, int, int, int, int, int, int, int]
+_NONE: Final = (0, 0, 0, 0)
+
+
+class Given(NamedTuple):
+    """A piece as it comes from Spark: fields of pieces.Checked and of pieces.Piece, and the group to replay it with."""
+
+    group: int
+    gateway: str
+    boot: str
+    worker: int
+    seq: int
+    part: int
+    start_ms: int
+    end_ms: int
+    broker: int
+    rows: str
+
+
+def ready(_: Iterable[object]) -> None:
+    """Nothing but to have imported all that is needed here."""
+
+
+def replayed(
+    pieces: Iterable[tuple[Any, ...]],
+    *,
+    rules: Rules,
+    phases: Mapping[Life, Phase],
+    window_ms: int | None,
+    from_ms: int,
+) -> Iterator[Sum]:
+    """Sums of a window, client and outcome, in several rows each: what happened, and the policy's difference.
+
+    Args:
+        pieces: values of Given, those of one group together, in the order of start_ms, those of one interval together.
+        window_ms: length of windows, aligned to Unix time; None for a single one, called 0.
+        from_ms: earlier intervals are only there to warm up.
+    """
+    for _, group in groupby(map(Given._make, pieces), attrgetter("group")):
+        replay, actual = Replay(rules, phases, window_ms, from_ms), _Actual(window_ms, from_ms)
+        for interval in _intervals(group):
+            replay.interval(interval)
+            actual.add(interval)
+            yield from _taken(replay, actual)
+        replay.end()
+        actual.flush()
+        yield from _taken(replay, actual)
+
+
+def _intervals(pieces: Iterable[Given]) -> Iterator[list[Row]]:
+    """The rows to replay, those of one life and start together."""
+    streams: Streams = {}
+    for (start_ms, *_), same in groupby(pieces, attrgetter("start_ms", "gateway", "boot", "worker")):
+        rows: list[Row] = []
+        for piece in same:
+            life = (piece.gateway, piece.boot, piece.worker)
+            rows += rows_of(piece.rows, piece.broker, life, piece.seq, start_ms, piece.end_ms, streams)
+        rows = [row for row in rows if row.outcome not in usage.WOULD]
+        if rows:
+            yield rows
+
+
+def _taken(replay: Replay, actual: _Actual) -> Iterator[Sum]:
+    for shift in replay.take():
+        yield (
+            shift.window_ms, *shift.stream, shift.outcome, shift.reason, *_NONE,
+            shift.bytes, shift.requests, shift.delay_ms, shift.repeats, 0,
+        )  # fmt: skip
+    yield from actual.take()
+
+
+class _Actual:
+    """What really happened. Delays are those of notes: a row of another outcome repeats them."""
+
+    def __init__(self, window_ms: int | None, from_ms: int) -> None:
+        self._window_ms = window_ms
+        self._from_ms = from_ms
+        self._window = 0  # the present one's beginning
+        self._sums: dict[tuple[StreamKey, str, str], list[int]] = {}
+        self._done: list[Sum] = []
+
+    def add(self, rows: list[Row]) -> None:
+        start_ms = rows[0].start_ms
+        if start_ms < self._from_ms:
+            return
+        window = 0 if self._window_ms is None else start_ms - start_ms % self._window_ms
+        if window != self._window:
+            self.flush()
+            self._window = window
+        sums = self._sums
+        for row in rows:
+            outcome = row.outcome
+            key = (row.stream, outcome, row.reason)
+            found = sums.get(key)
+            if found is None:
+                found = sums[key] = [0, 0, 0, 0, 0]
+            found[0] += row.bytes
+            found[1] += row.requests
+            if outcome == usage.DELAYED:
+                found[2] += row.delay_ms
+            if row.repeats is not None:
+                found[3] += row.repeats
+            elif outcome == "rejected":
+                found[4] += row.bytes
+
+    def flush(self) -> None:
+        """The present window is over."""
+        for (stream, outcome, reason), (size, requests, delay_ms, repeats, unknown) in self._sums.items():
+            self._done.append(
+                (self._window, *stream, outcome, reason, size, requests, delay_ms, repeats, *_NONE, unknown)
+            )
+        self._sums = {}
+
+    def take(self) -> list[Sum]:
+        """The sums that will not change any more."""
+        done, self._done = self._done, []
+        return done
