@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.data import in_flight
 from protocol import api, framing, pending
-from tests.gateway.play import Play, answer, other_answer, other_request, request
+from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 from tests.variants import COMPILED, PURE, module, running
 
 TOPICS: tuple[dict[str, list[int]], ...] = (
@@ -174,3 +174,47 @@ def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(
     counted, asked = play.session._answers.counted, play.session.gate.accounts.count_repeats
     assert passing.answers(said, 0, len(said), play.now, asked, counted) == 0
     assert passing.answers(said, 0, len(said), play.now, None, counted) == len(said)
+
+
+def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> None:
+    """In one run, one behind the other: the same bytes, and another version."""
+    play, alike = Play().named(), b"sixteen-bytes-id"
+    play.world.cluster.topic_ids[alike] = b"clicks"
+
+    def pair(correlation: int) -> bytes:
+        by_id = request(correlation + 1, {"clicks": [0]}, version=13, topic_id=alike, values=(bytes(100),))
+        return request(correlation, {alike.decode(): [0]}) + by_id
+
+    for correlation in (1, 3, 5):
+        play.client(pair(correlation))
+        entries = list(play.session.in_flight.entries)
+        play.broker(b"".join(broker_says_to(entry, alike) for entry in entries))
+    meters = play.engine.broker(1).topics
+    assert meters[alike].uncounted == 3 * size_of()
+    assert meters[b"clicks"].uncounted == 3 * size_of((bytes(100),))
+    rows = play.rows()
+    assert rows[alike.decode(), "accepted", ""] == (3 * size_of(), 3, 3)
+    assert rows["clicks", "accepted", ""] == (3 * size_of((bytes(100),)), 3, 3)
+
+
+def broker_says_to(entry: pending.Entry, topic: bytes) -> bytes:
+    """The answer to the only partition of a request, by name or id."""
+    return answer(entry[0], {topic.decode(): {0: (0, 7)}}, version=entry[2], topic_id=topic)
+
+
+@pytest.mark.parametrize(
+    ("run_of", "passed"),
+    [([[0], [0], [0]], 2), ([[0], [0, 1], [0]], 2), ([[0, 1], [0]], 1), ([[0, 1], [0, 1]], 1)],
+)
+def test_what_a_run_has_brought_counts_within_it(variant: str, run_of: list[list[int]], passed: int) -> None:
+    """Two batches have room; whatever finds some passes whole."""
+    passing = module("gateway.data.passing", variant)
+    play = Play().named()
+    play.broker(exchange(play, 1, {"clicks": [0, 1]}))
+    play.broker(exchange(play, 2, {"clicks": [0]}))
+    meter = play.engine.broker(1).topics[b"clicks"]
+    meter.free_to = meter.uncounted + 2 * size_of()
+    data = b"".join(request(10 + place, {"clicks": indexes}) for place, indexes in enumerate(run_of))
+    before = meter.uncounted
+    assert run(passing, play, data, len(data))[1] == passed
+    assert meter.uncounted - before == sum(map(len, run_of[:passed])) * size_of()
