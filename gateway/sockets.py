@@ -42,11 +42,16 @@ def is_within(peer: str, networks: Networks) -> bool:
 
 
 def reset(client: socket.socket) -> None:
-    """Close a connection on which nothing was answered.
+    """Close a connection on which nothing was answered, as `end_by_reset` says."""
+    end_by_reset(client)
+    client.close()
 
-    By a reset, which is as near as one can come to a refused connection, as a dead broker's clients see it. If it
-    merely ended before the first answer some clients would suspect that TLS is missing, and give records up (franz-go).
+
+def end_by_reset(client: socket.socket) -> None:
+    """When a connection on which nothing was answered is closed, its client is to see a reset.
+
+    Which is as near as one can come to a refused connection, as a dead broker's clients see it. If it merely ended
+    before the first answer some clients would suspect that TLS is missing, and give records up (franz-go).
     """
     with contextlib.suppress(OSError):  # it has gone already
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-    client.close()

@@ -23,6 +23,7 @@ from gateway.data.parked import Parked
 from gateway.data.reactor import ERR, HUP, IN, OUT, RDHUP
 from gateway.data.sides import Side
 from gateway.data.watch import Late, Watch
+from gateway.sockets import end_by_reset
 from protocol.framing import check_answer_head, check_request_head, is_tls_alert
 from protocol.wire import MalformedFrame
 
@@ -183,6 +184,7 @@ class Link:
                 upstream.is_gone, upstream.mask = True, 0
                 self._begin_end(now)
         except OSError:
+            upstream.is_reset = True
             self._upstream_ended(now)
         if not self.closed:
             self._go_on(now)
@@ -225,9 +227,10 @@ class Link:
         else:
             self.close("disconnects_client")
 
-    def end_upstream(self, now: float) -> None:
+    def end_upstream(self, is_eof: bool, now: float) -> None:
         """The shortcut has read the broker's end, or that its socket is broken."""
         self.shortcut.shut()
+        self.upstream.is_reset = not is_eof
         self._upstream_ended(now)
         self._go_on(now)
 
@@ -269,7 +272,7 @@ class Link:
     def _upstream_broken(self, now: float) -> None:
         """Nothing can be sent to it any more; its earlier bytes may still be unread."""
         self.upstream.outbound.close()
-        self.upstream.is_gone = True
+        self.upstream.is_gone = self.upstream.is_reset = True
         self._begin_end(now)
 
     def _upstream_ended(self, now: float) -> None:
@@ -562,6 +565,8 @@ class Link:
             # Before any memory is given back: a connection that waits for it may write into it at once.
             by_broker = cause == "disconnects_upstream"
             session.close(held[:3] if held is not None else None, by_broker=by_broker)
+            if by_broker and self.upstream.is_reset and not self._watch.answered_at:
+                end_by_reset(self.client.sock)  # else a client thinks that it should have spoken TLS, or SASL
         finally:
             sides = self.client, self.upstream
             for side in sides:

@@ -23,9 +23,10 @@ class Side:
         is_over: its end was read: nothing more comes.
         is_shut: it was told that nothing more comes.
         is_gone: its peer has closed or reset, whether that was read or not; only an error or a reset is news.
+        is_reset: it has failed, not come to its end.
     """
 
-    __slots__ = ("_fd", "inbound", "is_gone", "is_over", "is_shut", "mask", "outbound", "sock")
+    __slots__ = ("_fd", "inbound", "is_gone", "is_over", "is_reset", "is_shut", "mask", "outbound", "sock")
 
     def __init__(self, sock: socket.socket, inbound: Inbound, outbound: Outbound) -> None:
         self.sock = sock
@@ -33,7 +34,7 @@ class Side:
         self.inbound = inbound
         self.outbound = outbound
         self.mask = IN
-        self.is_over = self.is_gone = self.is_shut = False
+        self.is_over = self.is_gone = self.is_shut = self.is_reset = False
 
     @property
     def is_stuck(self) -> bool:

@@ -21,6 +21,7 @@ from gateway.data.links import GRACE_S, Link
 from gateway.data.reactor import Reactor, SelectorPoller
 from gateway.data.session import Session
 from policies.verdict import DELAY, Verdict
+from tests import variants
 from tests.background import until
 from tests.gateway.play import Play, answer, decode_answer, other_answer, other_request, request, size_of
 
@@ -206,6 +207,49 @@ async def test_a_broker_that_closes_closes_the_client_behind_its_last_answer() -
         rows = stage.play.rows()
         assert rows["clicks", "accepted", ""][2] == 1
         assert rows["clicks", "unanswered", ""][2] == 1
+
+
+def reset(stream: trio.SocketStream) -> None:
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.socket.close()
+
+
+@pytest.mark.parametrize("asked", [b"", other_request(1, key=18)], ids=["silent", "asked"])
+@pytest.mark.parametrize("variant", [variants.PURE, variants.COMPILED])
+async def test_a_broker_that_resets_before_its_first_answer_resets_the_client(asked: bytes, variant: str) -> None:
+    """A killed broker does that to connections that it hasn't looked at; clients try again then, and not all of them
+    do where it merely ends.
+    """
+    with variants.running(variant):
+        async with staged() as stage:
+            link, client, broker = stage.connect()
+            if asked:
+                await client.send_all(asked)
+                assert await receive_exactly(broker, len(asked)) == asked
+            reset(broker)
+            with pytest.raises(trio.BrokenResourceError) as caught:
+                await client.receive_some(1)
+            assert isinstance(caught.value.__cause__, ConnectionResetError)
+            await until(lambda: link.closed)
+            stage.play.ledger()
+            assert stage.play.counts["disconnects_upstream"] == 1
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_broker_s_end_is_an_end_for_the_client(answered: bool) -> None:
+    """Where it ends without an answer, it says so of TLS or SASL; behind an answer nothing of that may be lost."""
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(other_request(1))
+        assert await receive_exactly(broker, len(other_request(1))) == other_request(1)
+        if answered:
+            await broker.send_all(other_answer(1))
+            assert await receive_exactly(client, len(other_answer(1))) == other_answer(1)
+            reset(broker)
+        else:
+            await broker.aclose()
+        assert await client.receive_some(1) == b""
+        await until(lambda: link.closed)
 
 
 async def test_a_malformed_frame_closes_that_connection_and_no_other() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -324,7 +325,8 @@ async def test_a_reset_ends_the_link(secure: Any) -> None:
         broker.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         broker.stream.socket.close()
         await until(lambda: link.closed)
-        assert await client.receive(1) == b""
+        with suppress(trio.BrokenResourceError):  # nothing was answered: it is reset as well
+            assert await client.receive(1) == b""
 
 
 async def test_draining_answers_what_is_in_flight_and_says_goodbye(secure: Any) -> None:
