@@ -96,6 +96,8 @@ class Inbound:
             OSError: the connection is broken.
         """
         self.is_large_next = False
+        if not self.is_between:  # the beginning of the next one was read behind a pause: what comes is no head
+            return
         try:
             head = sock.recv(REQUEST_HEAD.size, socket.MSG_PEEK)
             size = check_request_head(head, 0, len(head), max_bytes)

@@ -60,6 +60,9 @@ class TlsInbound(Inbound):
             begun(self._tls)
         return n
 
+    def look_ahead(self, sock: socket.socket, max_bytes: int) -> None:
+        self.is_large_next = False  # on the socket are TLS's records
+
     def recv(self, sock: socket.socket, size: int) -> bytes:
         return self._tls.recv(size)
 

@@ -7,6 +7,8 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, cast
 
 import pytest
 import trio
@@ -14,12 +16,14 @@ import trio.testing
 from msgspec.structs import replace
 
 from gateway.channel import LATENCY_BOUNDS
-from gateway.data.budget import Account
+from gateway.data.budget import Account, Budget
 from gateway.data.farewell import LINGER_S
 from gateway.data.in_flight import MAX_PENDING
+from gateway.data.inbound import Inbound, Shared
 from gateway.data.links import GRACE_S, Link
 from gateway.data.reactor import Reactor, SelectorPoller
 from gateway.data.session import Session
+from gateway.data.tls_links import TlsInbound
 from policies.verdict import DELAY, Verdict
 from tests import variants
 from tests.background import until
@@ -125,6 +129,27 @@ async def test_large_requests_pass_whole_and_their_memory_is_given_back(size: in
             assert await receive_exactly(broker, len(frame)) == frame
             assert await receive_exactly(broker, len(request(2))) == request(2)
         await until(lambda: stage.reactor.budget.used == 0)
+
+
+@pytest.mark.parametrize(("kind", "begun", "is_looked_at"), [
+    (Inbound, b"", True),
+    (Inbound, b"half", False),  # what comes next is the rest of a frame whose beginning was read behind a pause
+    (partial(TlsInbound, cast("Any", None)), b"", False),  # what comes next is a record of TLS
+])  # fmt: skip
+def test_only_the_head_of_a_frame_is_looked_at(kind: Any, begun: bytes, is_looked_at: bool) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(struct.pack(">ihhi", 500_000, 0, 9, 7))
+        account = Account(Budget(2**30), "test")
+        inbound = kind(Shared(), account, lambda: None, is_client=True)
+        inbound.begin(begun)
+        inbound.is_large_next = True
+        inbound.look_ahead(near, 2**20)
+        assert (inbound.large is not None) is is_looked_at
+        assert inbound.partial == len(begun)
+        assert not inbound.is_large_next
+        inbound.close()
+        assert account.used == 0
 
 
 async def test_a_large_answer_streams_through_in_bounded_memory() -> None:
