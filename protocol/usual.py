@@ -339,7 +339,7 @@ def _twice(kept: array[int], first: int, stop: int) -> bool:
 
 def written(buf: Buffer, start: int, end: int, version: int, topic: bytes, index: int) -> int:
     """The base offset in the Produce answer in buf[start:end], where it says that this partition was written, and
-    nothing else; -1: ask `answer`. It makes no objects, as nearly all answers pass here.
+    nothing else; below 0: ask `answer`. Nearly all answers pass here, so compiled it makes no objects.
     """
     try:
         if not _FLEXIBLE <= version <= _MAX:
@@ -371,7 +371,7 @@ def _plain_written(buf: Buffer, start: int, end: int, version: int, topic: bytes
     _, topics = layouts.plain_partition(buf, start)
     size = layouts.byte(buf, start + 8) << 8 | layouts.byte(buf, start + 9)
     pos = start + 10
-    if topics != 1 or version < _MIN or size != len(topic) or not layouts.has(buf, pos, topic):
+    if topics != 1 or not _MIN <= version < _FLEXIBLE or size != len(topic) or not layouts.has(buf, pos, topic):
         return -1
     offset: int
     count, answered, error, offset = layouts.plain_answer(buf, pos + size)

@@ -5,7 +5,7 @@
 # next; a large one in a buffer of its own, as large as the frame, that the rest is read straight into (copying a
 # growing leftover on every read would be quadratic). Such a buffer is taken whole from the connection's account
 # (budget.py) before the body is read; while there is no room, the socket is not read. Behind a frame that was larger
-# than a read another one is likely, so its head is looked at first: it is never in the shared buffer then.
+# than a read another one is likely, so its head is looked at first: where there is memory for it, it needs no copy.
 
 from __future__ import annotations
 

@@ -228,10 +228,11 @@ def _count_all(parts: Any, answered: Any, version: int, charged: Any, counted: A
         topics = [(name_of(topic, version), first, stop) for topic, first, stop in topics]
     met = set()
     for topic, _, _ in topics:
-        if topic not in rows or topic in met:  # a request counts once, also where its topic stands there twice
+        counts = rows.get(topic)
+        if counts is None or id(counts) in met:  # a request counts once in a row, which several topics may share
             return False
         if len(topics) > 1:
-            met.add(topic)
+            met.add(id(counts))
     if len(offsets):
         again = acknowledged.seen_of(topics, parts.numbers, offsets)
         if again:

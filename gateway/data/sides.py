@@ -43,7 +43,7 @@ class Side:
 
     @property
     def is_between(self) -> bool:
-        """Whether it is read, and a frame begins with what comes next."""
+        """Whether it is read, and nothing that was read waits here."""
         return bool(self.mask & IN) and self.inbound.is_between
 
     @property

@@ -19,7 +19,7 @@ from gateway.channel import LATENCY_BOUNDS
 from gateway.data.budget import Account, Budget
 from gateway.data.farewell import LINGER_S
 from gateway.data.in_flight import MAX_PENDING
-from gateway.data.inbound import Inbound, Shared
+from gateway.data.inbound import SHARED_BYTES, Inbound, Shared
 from gateway.data.links import GRACE_S, Link
 from gateway.data.reactor import Reactor, SelectorPoller
 from gateway.data.session import Session
@@ -150,6 +150,33 @@ def test_only_the_head_of_a_frame_is_looked_at(kind: Any, begun: bytes, is_looke
         assert not inbound.is_large_next
         inbound.close()
         assert account.used == 0
+
+
+async def test_what_was_read_on_behind_a_pause_is_not_taken_for_a_head() -> None:
+    """The rest of a request whose beginning came behind a pause looks like the head of another one, all through."""
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1))
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        await broker.send_all(answer(1))
+        assert await receive_exactly(client, len(answer(1))) == answer(1)
+        link.session.hold.mute_until = trio.current_time() + 0.3
+        first = request(2, values=(bytes(SHARED_BYTES + 50_000),))
+        heads = struct.pack(">ihhi", SHARED_BYTES + 1_000_000, 0, 9, 7) * 40_000
+        second = request(3, values=(heads,))
+        cut = second.index(heads) + 12 * 8000
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, first)
+            await until(lambda: link.parked.held is not None)
+        inbound = link.client.inbound
+        assert inbound.is_large_next
+        await client.send_all(second[:cut])
+        assert await receive_exactly(broker, len(first)) == first
+        await until(lambda: inbound.large is not None and inbound.partial == cut)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, second[cut:])
+            assert await receive_exactly(broker, len(second)) == second
+        await until(lambda: stage.reactor.budget.used == 0)
 
 
 async def test_a_large_answer_streams_through_in_bounded_memory() -> None:

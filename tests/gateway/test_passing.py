@@ -197,6 +197,17 @@ def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> N
     assert rows["clicks", "accepted", ""] == (3 * size_of((bytes(100),)), 3, 3)
 
 
+def test_a_request_counts_once_in_a_row_that_its_topics_share(variant: str) -> None:
+    """Where there are too many names for the ledger, they are counted as one."""
+    play = Play().named()
+    play.world.ledger.max_names = 1
+    play.world.ledger.row(1, "first", "User:x", "id", "accepted")
+    for correlation in range(1, 6):
+        play.broker(exchange(play, correlation, {"clicks": [0], "views": [1, 0]}))
+    (counts,) = (counts for (_, outcome, _), counts in play.rows().items() if outcome == "accepted" and counts[0])
+    assert counts == (15 * size_of(), 15, 5)
+
+
 def broker_says_to(entry: pending.Entry, topic: bytes) -> bytes:
     """The answer to the only partition of a request, by name or id."""
     return answer(entry[0], {topic.decode(): {0: (0, 7)}}, version=entry[2], topic_id=topic)
