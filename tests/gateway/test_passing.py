@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -229,3 +230,36 @@ def test_what_a_run_has_brought_counts_within_it(variant: str, run_of: list[list
     before = meter.uncounted
     assert run(passing, play, data, len(data))[1] == passed
     assert meter.uncounted - before == sum(map(len, run_of[:passed])) * size_of()
+
+
+def told_of_ids(seed: int) -> list[Any]:
+    """As `told`, of requests with topic ids among others, some for a topic that is named like the id."""
+    chance, alike = random.Random(seed), b"sixteen-bytes-id"
+    play = Play().named()
+    play.world.cluster.topic_ids[alike] = b"clicks"
+    found: list[Any] = []
+    for first in range(1, 40, 4):
+        asked, said = b"", b""
+        for correlation in range(first, first + 4):
+            version = chance.choice([9, 12, 13, 13])
+            topic = chance.choice(["clicks", alike.decode()]) if version < api.PRODUCE_TOPIC_IDS else "clicks"
+            indexes = chance.choice([[0], [1], [0, 1], list(range(20))])
+            producer = chance.choice([(-1, -1, -1), (7, 0, chance.randrange(3))])
+            asked += request(correlation, {topic: indexes}, version=version, topic_id=alike, producer=producer)
+            offset, turned = chance.randrange(3), chance.choice([1, -1])
+            results = {index: (chance.choice([0, 0, 0, 6]), offset) for index in indexes[::turned]}
+            said += answer(correlation, {topic: results}, version=version, topic_id=alike)
+        found += [play.client(asked), play.broker(said), play.session.account.used]
+        meters = play.engine.broker(1)
+        found.append({name: (each.uncounted, each.messages) for name, each in meters.topics.items()})
+        found.append((meters.total.uncounted, play.rows() if chance.random() < 0.2 else None))
+    return [*found, play.rows()]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_same_is_counted_of_topic_ids(variant: str, seed: int) -> None:
+    usual = told_of_ids(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        for user in ("requests", "answers"):
+            patch.setattr(f"gateway.data.{user}.passing", CAREFUL)
+        assert usual == told_of_ids(seed)
