@@ -149,7 +149,14 @@ def assert_sums(
     accepted = Sum(logged - markers * MARKER_BYTES + recompressed, ended - markers)
     assert accepted.messages == acknowledged
     gateway.settle(topic, accepted, "accepted")
-    found = sums(gateway.wait_published(kafka))
+    found: Outcomes = {}
+
+    def is_published() -> bool:  # /metrics knows an interval a moment before it is in the spool
+        nonlocal found
+        found = sums(gateway.wait_published(kafka))
+        return total(found.get(topic, {}), "accepted").messages >= acknowledged
+
+    wait_for("the usage topic to have all of it", is_published)
     assert total(found[topic], "accepted") == accepted
     assert gateway.counted()[topic].items() >= found[topic].items()
     return found
