@@ -19,17 +19,17 @@ cdef inline Bytes at(object buf, Py_ssize_t pos, Py_ssize_t size) except NULL:
     if PyByteArray_CheckExact(buf):  # nearly all frames are in one
         data, there = PyByteArray_AS_STRING(buf), PyByteArray_GET_SIZE(buf)
     else:
-        data, there = whole(buf, PyBUF_SIMPLE)
+        data, there = whole(buf)
     if pos < 0 or size < 0 or size > there - pos:
         raise IndexError("the buffer ends before")
     return <Bytes>data + pos
 
 
-cdef inline (char *, Py_ssize_t) whole(object buf, int flags) except *:
+cdef inline (char *, Py_ssize_t) whole(object buf) except *:
     # A large frame is in mapped memory, which has no other way to it. Whoever calls has the object, and nobody else runs
     # who could close it or change its size.
     cdef Py_buffer view
-    PyObject_GetBuffer(buf, &view, flags)
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     cdef char *data = <char *>view.buf
     cdef Py_ssize_t size = view.len
     PyBuffer_Release(&view)

@@ -29,7 +29,8 @@ cdef bint _take_all(object parts, dict meters, object total, object quota, objec
 
 @cython.locals(
     rows=dict, length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t, entry=tuple,
-    version=cython.int, topic=bytes, offset=cython.longlong, name=bytes, last=bytes, counts=list, acknowledged=duplicates.Acknowledged,
+    version=cython.int, topic=bytes, offset=cython.longlong, name=bytes, last=bytes, counts=list,
+    acknowledged=duplicates.Acknowledged,
     all_bytes=cython.longlong, all_messages=cython.longlong, requests_=cython.longlong,
 )
 cpdef Py_ssize_t answers(object buf, Py_ssize_t pos, Py_ssize_t end, object now, object repeats, tuple counted) except -1

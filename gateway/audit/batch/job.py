@@ -485,7 +485,7 @@ def _connector_settings(kafka: bool, delta: bool, jars: str | None, packages: st
 def _start(settings: Mapping[str, Any], log: Path) -> SparkSession:
     # Without it Spark asks the resolver for this host's name, warns, and takes an outer address.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Else the first python3 on PATH, which may be another one and have no Arrow (the what-if runs in it).
+    # Else the first python3 on PATH, which may be another one and have no msgspec (the what-if runs in it).
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark 4.0 imports its tests' tools to ask whether there is numpy, and with them pandas and Arrow where they are
     # installed: half a second or more, in which Java starts just as well.
