@@ -1,4 +1,4 @@
-# The two calls of a socket that the shortcut makes, by its number. A socket that has nothing, or takes nothing, is no
+# The calls of a socket that the shortcut makes, by its number. A socket that has nothing, or takes nothing, is no
 # error there, and one that is broken needs no reason: its link is closed whatever it was.
 #
 # Compiled (shortcut_compiled.pxd) the same names are the calls of C: calls.pxd has them.
@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+import select
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from protocol.wire import Buffer
 
 EOF: Final = 0
 NOTHING: Final = -1
 BROKEN: Final = -2
 
 
-def receive(fd: int, buf: bytearray, start: int, most: int) -> int:
+def receive(fd: int, buf: Buffer, start: int, most: int) -> int:
     """Read up to `most` bytes into buf[start:]. How many they are, EOF, NOTHING or BROKEN."""
     try:
         return os.readv(fd, [memoryview(buf)[start : start + most]])
@@ -23,7 +27,14 @@ def receive(fd: int, buf: bytearray, start: int, most: int) -> int:
         return BROKEN
 
 
-def send(fd: int, buf: bytearray, start: int, stop: int) -> int:
+def is_empty(fd: int) -> bool:
+    """Whether the socket has nothing to read, not even its end."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return not poll.poll(0)
+
+
+def send(fd: int, buf: Buffer, start: int, stop: int) -> int:
     """Send buf[start:stop]. How many bytes the socket took, 0 included, or BROKEN."""
     try:
         return os.write(fd, memoryview(buf)[start:stop])

@@ -45,7 +45,7 @@ class Inbound:
 
     After `receive` said that bytes are there, they are buf[start:end], and `keep` must be told of the unhandled ones
     before the shared buffer is used again. Where `large` is set, buf is a frame's own buffer, which a link may take.
-    `is_large_next`: `look_ahead` is worth its call.
+    `received`: bytes that are here of the frame in `large`. `is_large_next`: `look_ahead` is worth its call.
     """
 
     __slots__ = (
@@ -53,13 +53,13 @@ class Inbound:
         "_is_client",
         "_left",
         "_shared",
-        "_size",
         "_wake",
         "buf",
         "drained",
         "end",
         "is_large_next",
         "large",
+        "received",
         "start",
         "waiting",
     )
@@ -71,8 +71,8 @@ class Inbound:
         self._wake = wake
         self._is_client = is_client
         self._left = b""
-        self._size = 0  # bytes that are here of the frame in `large`
         self.large: Large | None = None
+        self.received = 0
         self.is_large_next = False
         self.waiting = False  # for memory: reading must stop until `granted`
         self.drained = True  # the last read took all there was
@@ -82,12 +82,20 @@ class Inbound:
     @property
     def partial(self) -> int:
         """Bytes kept of a frame that is not complete."""
-        return self._size if self.large is not None else len(self._left)
+        return self.received if self.large is not None else len(self._left)
 
     @property
     def is_between(self) -> bool:
         """No frame is half here, and none waits for memory."""
         return self.large is None and not (self._left or self.waiting)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the next bytes may be read to where they stay: behind a whole frame, or into a frame's own buffer."""
+        large = self.large
+        if large is not None:
+            return large.charged == large.size
+        return not (self._left or self.waiting)
 
     def look_ahead(self, sock: socket.socket, max_bytes: int) -> None:
         """Before `receive`: give a request that is larger than a read its buffer, if there is one at once.
@@ -120,8 +128,8 @@ class Inbound:
                 n = sock.recv_into(room)
                 self.drained = n < len(room)
             else:
-                wanted = large.size - self._size
-                n = sock.recv_into(large.view[self._size :])
+                wanted = large.size - self.received
+                n = sock.recv_into(large.view[self.received :])
                 self.drained = n < wanted
         except BlockingIOError:
             self.drained = True
@@ -129,12 +137,13 @@ class Inbound:
         if n == 0:
             return EOF
         if large is not None:
-            self._size += n
-            if large.charged < self._size:
+            self.received += n
+            if large.charged < self.received:
                 self._charge(large)
-            if self._size < large.size:
+            if self.received < large.size:
                 return 0
-            self.is_large_next = large.reserved and large.size > SHARED_BYTES
+            if self._is_client:
+                self.drained = self.is_empty(sock)
             self.buf, self.start, self.end = large.buffer, 0, large.size
             return large.size
         left = self._left
@@ -144,10 +153,22 @@ class Inbound:
             self._drop_left()
         return self.end - self.start
 
+    def is_empty(self, sock: socket.socket) -> bool:
+        """Whether there is nothing to be read, neither an end nor an error."""
+        try:
+            sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # the next one to read is told
+        return False
+
     def hand_over(self) -> None:
         """The caller owns `large` now. A reference left here would keep its buffer in memory that no account counts."""
-        self.large = None
+        large, self.large = self.large, None
         self.buf = self._shared.buffer
+        if large is not None:
+            self.is_large_next = large.reserved and large.size > SHARED_BYTES
 
     def begin(self, data: bytes) -> None:
         """Take the bytes read before this existed: the beginning of the first frame."""
@@ -170,8 +191,8 @@ class Inbound:
         return sock.recv(size)
 
     def _charge(self, large: Large) -> None:
-        self._account.charge(self._size - large.charged)
-        large.charged = self._size
+        self._account.charge(self.received - large.charged)
+        large.charged = self.received
 
     def keep(self, pos: int, frame_bytes: int, *, proven: bool = True) -> None:
         """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces).
@@ -207,10 +228,10 @@ class Inbound:
         self._wake()
 
     def _adopt(self, large: Large, rest: bytes | memoryview) -> None:
-        self._size = len(rest)
-        large.view[: self._size] = rest
+        self.received = len(rest)
+        large.view[: self.received] = rest
         self.large = large
-        if large.charged < self._size:
+        if large.charged < self.received:
             self._charge(large)
 
     def close(self) -> None:

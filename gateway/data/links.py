@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gateway.data.ends import EndLog, SpeaksTls, UpstreamError, close_reason
 from gateway.data.farewell import Farewell
-from gateway.data.inbound import EOF, HEAD_ROOM, Inbound
+from gateway.data.inbound import EOF, Inbound
 from gateway.data.outbound import Outbound
 from gateway.data.parked import Parked
 from gateway.data.reactor import ERR, HUP, IN, OUT, RDHUP
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.data.budget import Large
     from gateway.data.reactor import Reactor
     from gateway.data.session import Session
-    from gateway.data.shortcut import Shortcut, Terms
+    from gateway.data.shortcut import Seen, Shortcut, Terms
 else:
     try:
         from gateway.data.shortcut_compiled import Shortcut  # the same, where a compiler was
@@ -91,7 +91,13 @@ class Link:
         self._timer_at = 0.0
         self._farewell: Farewell | None = None
         self.shortcut = Shortcut(
-            self, session.client.world, reactor.shared, self._watch, session.hold, client.fileno(), upstream.fileno()
+            self,
+            session.client.world,
+            reactor.shared,
+            self.client.inbound,
+            self.upstream.outbound,
+            client.fileno(),
+            upstream.fileno(),
         )
 
     def open(self) -> None:
@@ -150,7 +156,7 @@ class Link:
                 self.session.hold.drained_at = now
             inbound = client.inbound
             if inbound.is_large_next:
-                inbound.look_ahead(client.sock, self.session.client.world.settings.max_request_bytes)
+                self.look_ahead()
             n = inbound.receive(client.sock)
         except OSError:
             self.close("disconnects_client")
@@ -213,10 +219,69 @@ class Link:
         client, upstream = self.client, self.upstream
         if not self._is_plain or client.is_stuck or not upstream.is_between:
             return None
-        self.shortcut.takes_requests = (
-            self._is_drained and client.is_between and not (upstream.is_stuck or client.inbound.is_large_next)
-        )
+        self._guide_shortcut()
         return self.session.terms(now)
+
+    def _guide_shortcut(self) -> None:
+        client, shortcut = self.client, self.shortcut
+        inbound = client.inbound
+        shortcut.takes_requests = bool(client.mask & IN) and inbound.is_direct and not self.upstream.is_stuck
+        shortcut.seen.is_drained, shortcut.looks_ahead = self._is_drained, inbound.is_large_next
+
+    def catch_up(self, seen: Seen) -> None:
+        """The shortcut tells what it has seen since it was told of the link's state."""
+        watch = self._watch
+        if seen.read_at:
+            watch.read_at = seen.read_at
+            self._is_drained = self.client.inbound.drained = seen.is_drained
+        if seen.drained_at:
+            self.session.hold.drained_at = seen.drained_at
+        if seen.answered_at:
+            watch.answered_at = seen.answered_at
+
+    def look_ahead(self) -> None:
+        """The shortcut is about to read the client behind a request that was larger than a read."""
+        try:
+            self.client.inbound.look_ahead(self.client.sock, self.session.client.world.settings.max_request_bytes)
+        except OSError:
+            pass  # the one who reads is told
+
+    def let_go(self, large: Large) -> None:
+        """The shortcut has passed on the client's request in that buffer."""
+        self._watch.frame_at = 0.0
+        self.client.inbound.hand_over()
+        self._give_back(large)
+        self.shortcut.looks_ahead = self.client.inbound.is_large_next
+
+    def hold_back(self, large: Large, sent: int) -> None:
+        """The same, but the broker has taken only the first `sent` bytes. The shortcut has told all it knows."""
+        self._watch.frame_at = 0.0
+        self.client.inbound.hand_over()
+        self.upstream.outbound.hold(large, sent)
+        self._update()
+        self._guide_shortcut()
+
+    def flushed(self) -> None:
+        """The shortcut has sent the last of what the broker had not taken at once."""
+        self.upstream.outbound.finish()
+        self._update()
+        self._guide_shortcut()
+
+    def keep(self, pos: int, end: int) -> bool:
+        """The shortcut has passed on the bytes before `pos` in the shared buffer; those from there on are the beginning
+        of a frame. False: they have to be looked at. The shortcut has told all it knows.
+        """
+        inbound = self.client.inbound
+        inbound.buf, inbound.end = self.reactor.shared.buffer, end
+        try:
+            size = check_request_head(inbound.buf, pos, end, self.session.client.world.settings.max_request_bytes)
+        except MalformedFrame:
+            return False
+        inbound.keep(pos, size)
+        if inbound.waiting:
+            self._update()
+        self._guide_shortcut()
+        return True
 
     def end_client(self, is_eof: bool, now: float) -> None:
         """The shortcut has read the client's end, or that its socket is broken."""
@@ -234,14 +299,16 @@ class Link:
         self._upstream_ended(now)
         self._go_on(now)
 
-    def go_on_with_requests(self, start: int, pos: int, end: int, now: float) -> None:
-        """The shortcut has read these into the shared buffer: [start:pos] is handled but not sent, the rest neither."""
+    def go_on_with_requests(self, start: int, pos: int, end: int, large: Large | None, now: float) -> None:
+        """The shortcut has read these into that buffer, else the shared one: [start:pos] is handled but not sent, the
+        rest neither.
+        """
         self.shortcut.shut()
-        shared, inbound = self.reactor.shared, self.client.inbound
-        inbound.drained = end < HEAD_ROOM + len(shared.room)
+        buf = self.reactor.shared.buffer if large is None else large.buffer
         if pos > start:
-            self.session.to_upstream.append(memoryview(shared.buffer)[start:pos])
-        self._handle(shared.buffer, pos, end, None, now)
+            self.session.to_upstream.append(memoryview(buf)[start:pos])
+            self._watch.frame_at = 0.0
+        self._handle(buf, pos, end, large, now)
         self._go_on(now)
 
     def go_on_with_answers(self, start: int, pos: int, end: int, now: float) -> None:

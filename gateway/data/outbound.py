@@ -78,6 +78,11 @@ class Outbound:
                 self._charged += len(whole)
                 self._account.charge(len(whole))
 
+    def hold(self, large: Large, sent: int) -> None:
+        """Keep the rest of a large request, of which `sent` bytes have gone; nothing else may be kept here."""
+        self._held = large
+        self.pieces.append(large.view[sent:])
+
     def flush(self, sock: socket.socket) -> None:
         """Send more of the kept bytes.
 
@@ -94,6 +99,11 @@ class Outbound:
                 sent -= len(pieces.popleft())
             if sent:
                 pieces[0] = pieces[0][sent:]
+        self.finish()
+
+    def finish(self) -> None:
+        """All of it has gone."""
+        self.pieces.clear()
         self.emptied += 1
         self._settle()
 

@@ -1,5 +1,6 @@
 # The shortcut of one link, for nearly all of its events: bytes are there, they are whole Produce requests or answers
-# that pass as they are (passing.py), and the other socket takes them at once.
+# that pass as they are (passing.py), or more of a request that has a buffer of its own, and the other socket takes them
+# at once.
 #
 # It decides nothing, and keeps nothing but what the link has told it: which terms hold for such requests just now. The
 # link shuts it whenever it does anything itself, and is asked again before the next event, so what the shortcut knows
@@ -14,20 +15,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.data import calls, passing
+from protocol import layouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Protocol
 
-    from gateway.data.hold import Hold
+    from gateway.data.budget import Large
     from gateway.data.in_flight import InFlight
-    from gateway.data.inbound import Shared
+    from gateway.data.inbound import Inbound, Shared
     from gateway.data.ledger import Counts, Ledger
+    from gateway.data.outbound import Outbound
     from gateway.data.passing import Charged, Counted
     from gateway.data.world import World
     from policies.quotas.lines import Lines
     from policies.repeats import Rejected
     from protocol.produce_request import Partition, Parts
+    from protocol.wire import Buffer
 
     # What holds for the requests and answers of a connection that pass as they are (passing.py): which latencies are
     # measured, whose client id and quota, whom to ask about checksums and repeats, how large a request may be.
@@ -43,28 +47,46 @@ if TYPE_CHECKING:
         def link(self) -> Any: ...
         def handle(self, fd: int, events: int, now: float) -> None: ...
 
-    class Watch(Protocol):
-        """Of the link: when each side was last read."""
-
-        read_at: float
-        answered_at: float
-
     class Owner(Protocol):
         """The link."""
 
         def terms(self, now: float) -> Terms | None: ...
+        def catch_up(self, seen: Seen) -> None: ...
         def on_client(self, events: int, now: float) -> None: ...
         def on_upstream(self, events: int, now: float) -> None: ...
         def end_client(self, is_eof: bool, now: float) -> None: ...
         def end_upstream(self, is_eof: bool, now: float) -> None: ...
-        def go_on_with_requests(self, start: int, pos: int, end: int, now: float) -> None: ...
+        def look_ahead(self) -> None: ...
+        def let_go(self, large: Large) -> None: ...
+        def hold_back(self, large: Large, sent: int) -> None: ...
+        def flushed(self) -> None: ...
+        def keep(self, pos: int, end: int) -> bool: ...
+        def go_on_with_requests(self, start: int, pos: int, end: int, large: Large | None, now: float) -> None: ...
         def go_on_with_answers(self, start: int, pos: int, end: int, now: float) -> None: ...
 
 
 # Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
 _IN = 0x001  # gateway.data.reactor.IN
+_OUT = 0x004  # gateway.data.reactor.OUT
 _HEAD_ROOM = 32 * 1024  # gateway.data.inbound.HEAD_ROOM
 _LOCAL = 9  # protocol.pending.LOCAL
+
+
+class Seen:
+    """What was seen of the sockets.
+
+    Attributes:
+        read_at, answered_at: the time at which the client, and the broker, was last read.
+        drained_at: the time at which the client's socket was last seen empty. Each of the three is 0.0 where nothing is
+            new since the link was told.
+        is_drained: the client's socket was empty when it was last read: what comes next has not waited.
+    """
+
+    __slots__ = ("answered_at", "drained_at", "is_drained", "read_at")
+
+    def __init__(self) -> None:
+        self.read_at = self.drained_at = self.answered_at = 0.0
+        self.is_drained = False
 
 
 class Shortcut:
@@ -73,37 +95,44 @@ class Shortcut:
     Attributes:
         terms: None while it is shut.
         takes_requests: on these terms; otherwise the client's events are the link's, and only answers are taken.
+        looks_ahead: the link has to be asked before the client is read.
     """
 
-    __slots__ = ("_answered_at", "_buf", "_client_fd", "_epoch", "_hold", "_ledger", "_read_at", "_rejected", "_shared",
-                 "_upstream_fd", "_watch", "link", "takes_requests", "terms")  # fmt: skip
+    __slots__ = (
+        "_buf", "_client_fd", "_epoch", "_inbound", "_ledger", "_outbound", "_rejected", "_shared", "_upstream_fd",
+        "link", "looks_ahead", "seen", "takes_requests", "terms",
+    )  # fmt: skip
 
     def __init__(
-        self, link: Owner, world: World, shared: Shared, watch: Watch, hold: Hold, client_fd: int, upstream_fd: int
-    ) -> None:
+        self, link: Owner, world: World, shared: Shared, inbound: Inbound, outbound: Outbound, client_fd: int,
+        upstream_fd: int,
+    ) -> None:  # fmt: skip
+        """`inbound`: the client's; `outbound`: the broker's."""
         self.link = link
         self._ledger: Ledger = world.ledger
         self._rejected: Rejected = world.rejected
         self._shared = shared
         self._buf = shared.buffer
-        self._watch = watch
-        self._hold = hold
+        self._inbound = inbound
+        self._outbound = outbound
         self._client_fd = client_fd
         self._upstream_fd = upstream_fd
         self._epoch = -1
-        self._read_at = self._answered_at = 0.0  # not told to watch and hold yet; 0.0: nothing
+        self.seen = Seen()
         self.terms: Terms | None = None
-        self.takes_requests = False
+        self.takes_requests = self.looks_ahead = False
 
     def shut(self) -> None:
-        """Until the terms are found again; watch and hold are told the times that they have missed."""
+        """Until the terms are found again."""
         self.terms = None
-        if self._read_at:
-            self._watch.read_at = self._hold.drained_at = self._read_at
-            self._read_at = 0.0
-        if self._answered_at:
-            self._watch.answered_at = self._answered_at
-            self._answered_at = 0.0
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the link what it has missed."""
+        seen = self.seen
+        if seen.read_at or seen.answered_at:
+            self.link.catch_up(seen)
+            seen.read_at = seen.drained_at = seen.answered_at = 0.0
 
     def _find_terms(self, now: float) -> Terms | None:
         """Those of the next event; None: it is the link's."""
@@ -127,17 +156,33 @@ class Shortcut:
         if terms is None or not self.takes_requests:
             link.on_client(events, now)
             return
-        buf, room = self._buf, len(self._shared.room)
-        size = calls.receive(self._client_fd, buf, _HEAD_ROOM, room)
+        seen = self.seen
+        if seen.is_drained:
+            seen.drained_at = now
+        if self.looks_ahead:
+            self.looks_ahead = False
+            link.look_ahead()
+        inbound = self._inbound
+        large = inbound.large
+        if large is None:
+            buf, start, room = self._buf, _HEAD_ROOM, len(self._shared.room)
+        else:
+            buf, start = large.buffer, inbound.received
+            room = large.size - start
+        size = calls.receive(self._client_fd, buf, start, room)
         if size <= 0:
             if size != calls.NOTHING:
                 link.end_client(size == calls.EOF, now)
             return
-        self._read_at = now
-        start, end = _HEAD_ROOM, _HEAD_ROOM + size
-        if size == room:  # there may be more
-            link.go_on_with_requests(start, start, end, now)
-            return
+        seen.read_at = now
+        seen.is_drained = size < room
+        end = start + size
+        if large is not None:
+            inbound.received = end
+            if size < room:
+                return
+            start = 0
+            seen.is_drained = calls.is_empty(self._client_fd)
         mask, client_id, quota, awaits, _, max_bytes, most, charged, _, in_flight = terms
         pos, passed = passing.requests(
             buf, start, end, now, now, mask, client_id, quota, awaits if self._rejected.asks else None, max_bytes, most,
@@ -146,19 +191,33 @@ class Shortcut:
         if passed:
             counts = self._ledger.counts
             counts["requests"] = counts.get("requests", 0) + passed
-            if pos == end and not in_flight.is_waiting:
-                sent = calls.send(self._upstream_fd, buf, start, end)
-                if sent == size:
+        if not in_flight.is_waiting and (pos == end or _is_cut(buf, pos, end)):
+            sent = calls.send(self._upstream_fd, buf, start, pos) if passed else 0
+            if sent == pos - start:
+                if large is not None:
+                    link.let_go(large)
                     return
-                start += max(sent, 0)
-        link.go_on_with_requests(start, pos, end, now)
+                if pos == end:
+                    return
+                self._tell()
+                if link.keep(pos, end):
+                    return
+            elif large is not None and sent >= 0:
+                self._tell()
+                link.hold_back(large, sent)
+                return
+            start += max(sent, 0)
+        link.go_on_with_requests(start, pos, end, large, now)
 
     def on_upstream(self, events: int, now: float) -> None:
         """The upstream socket is ready."""
         link = self.link
-        terms = self._find_terms(now) if events == _IN else None
+        terms = self._find_terms(now) if events in (_IN, _OUT) else None
         if terms is None:
             link.on_upstream(events, now)
+            return
+        if events == _OUT:
+            self._flush(now)
             return
         buf = self._buf
         size = calls.receive(self._upstream_fd, buf, _HEAD_ROOM, len(self._shared.room))
@@ -166,7 +225,7 @@ class Shortcut:
             if size != calls.NOTHING:
                 link.end_upstream(size == calls.EOF, now)
             return
-        self._answered_at = now
+        self.seen.answered_at = now
         _, _, _, _, repeats, _, _, _, counted, _ = terms
         start, end = _HEAD_ROOM, _HEAD_ROOM + size
         pos = passing.answers(buf, start, end, now, repeats if self._rejected.asks else None, counted)
@@ -177,6 +236,31 @@ class Shortcut:
                 return
             start += max(sent, 0)
         link.go_on_with_answers(start, pos, end, now)
+
+    def _flush(self, now: float) -> None:
+        """The broker takes more of what it had not taken at once."""
+        pieces = self._outbound.pieces
+        if len(pieces) != 1:
+            self.link.on_upstream(_OUT, now)
+            return
+        piece = pieces[0]
+        size = len(piece)
+        sent = calls.send(self._upstream_fd, piece, 0, size)
+        if sent == size:
+            self._tell()
+            self.link.flushed()
+        elif sent >= 0:
+            pieces[0] = piece[sent:]
+        else:
+            self.link.on_upstream(_OUT, now)
+
+
+def _is_cut(buf: Buffer, pos: int, end: int) -> bool:
+    """Whether nothing is there but the beginning of a frame: the bytes before it needn't wait for anything else."""
+    if end - pos < 12:
+        return True
+    length: int = layouts.request_head(buf, pos)[0]
+    return pos + 4 + length > end
 
 
 def handle(

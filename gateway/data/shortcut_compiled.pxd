@@ -1,32 +1,44 @@
-# What the names in shortcut.py are in C, where it is compiled (setup.py). `calls` and `passing` are in C as well then.
+# What the names in shortcut.py are in C, where it is compiled (setup.py). `calls`, `passing` and `layouts` are in C
+# as well then.
 
 cimport cython
 
 from gateway.data cimport calls
 from gateway.data cimport passing_compiled as passing
+from protocol cimport layouts
 
-cdef int _IN, _HEAD_ROOM, _LOCAL
+cdef int _IN, _OUT, _HEAD_ROOM, _LOCAL
+
+
+@cython.final
+cdef class Seen:
+    cdef public object read_at, drained_at, answered_at
+    cdef public bint is_drained
 
 
 @cython.final
 cdef class Shortcut:
-    cdef object _ledger, _rejected, _shared, _watch, _hold, _epoch, _read_at, _answered_at
+    cdef object _ledger, _rejected, _shared, _inbound, _outbound, _epoch
     cdef bytearray _buf
     cdef int _client_fd, _upstream_fd
     cdef readonly object link
     cdef readonly tuple terms
-    cdef public bint takes_requests
+    cdef readonly Seen seen
+    cdef public bint takes_requests, looks_ahead
 
     cpdef shut(self)
+
+    @cython.locals(seen=Seen)
+    cdef _tell(self)
 
     cdef tuple _find_terms(self, object now)
 
     cpdef handle(self, int fd, int events, object now)
 
     @cython.locals(
-        buf=bytearray, room=cython.Py_ssize_t, size=cython.Py_ssize_t, start=cython.Py_ssize_t, end=cython.Py_ssize_t,
+        room=cython.Py_ssize_t, size=cython.Py_ssize_t, start=cython.Py_ssize_t, end=cython.Py_ssize_t,
         pos=cython.Py_ssize_t, passed=cython.Py_ssize_t, sent=cython.Py_ssize_t, counts=dict, mask=cython.longlong,
-        max_bytes=cython.longlong, most=cython.Py_ssize_t, charged=tuple, terms=tuple,
+        max_bytes=cython.longlong, most=cython.Py_ssize_t, charged=tuple, terms=tuple, seen=Seen,
     )
     cpdef on_client(self, int events, object now)
 
@@ -35,6 +47,13 @@ cdef class Shortcut:
         sent=cython.Py_ssize_t, counted=tuple, terms=tuple,
     )
     cpdef on_upstream(self, int events, object now)
+
+    @cython.locals(size=cython.Py_ssize_t, sent=cython.Py_ssize_t)
+    cdef _flush(self, object now)
+
+
+@cython.locals(length=cython.longlong)
+cdef bint _is_cut(object buf, Py_ssize_t pos, Py_ssize_t end) except -1
 
 
 @cython.locals(mask=cython.int, shortcut=Shortcut)

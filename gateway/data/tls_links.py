@@ -60,6 +60,9 @@ class TlsInbound(Inbound):
             begun(self._tls)
         return n
 
+    def is_empty(self, sock: socket.socket) -> bool:
+        return self._tls.drained
+
     def look_ahead(self, sock: socket.socket, max_bytes: int) -> None:
         self.is_large_next = False  # on the socket are TLS's records
 

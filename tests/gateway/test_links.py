@@ -152,6 +152,22 @@ def test_only_the_head_of_a_frame_is_looked_at(kind: Any, begun: bytes, is_looke
         assert account.used == 0
 
 
+@pytest.mark.parametrize("behind", [b"", b"more"])
+def test_where_a_large_frame_was_all_there_is_its_socket_is_known_to_be_empty(behind: bytes) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        frame = struct.pack(">ihhi", 50_000 - 4, 0, 9, 7) + bytes(50_000 - 12)
+        far.sendall(frame[:40_000])
+        inbound = Inbound(Shared(), Account(Budget(2**30), "test"), lambda: None, is_client=True)
+        inbound.receive(near)
+        inbound.keep(inbound.start, len(frame))
+        far.sendall(frame[40_000:] + behind)
+        assert inbound.receive(near) == len(frame)
+        assert inbound.drained is not bool(behind)
+        inbound.close()
+
+
 async def test_what_was_read_on_behind_a_pause_is_not_taken_for_a_head() -> None:
     """The rest of a request whose beginning came behind a pause looks like the head of another one, all through."""
     async with staged() as stage:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 
 from gateway.channel import Policy, Quotas
 from gateway.data.inbound import SHARED_BYTES
+from gateway.data.reactor import IN, OUT
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api
 from tests import variants
@@ -102,14 +103,59 @@ async def test_frames_cut_anywhere_pass_whole_and_it_opens_again(variant: str) -
             assert far.is_open
 
 
-async def test_a_read_that_fills_the_buffer_is_the_link_s(variant: str) -> None:
+async def test_reads_that_fill_the_buffer_and_cut_a_request_anywhere_take_it_too(variant: str) -> None:
     async with opened(variant) as far, trio.open_nursery() as nursery:
-        frames = b"".join(request(i, values=(bytes(30_000),)) for i in range(200, 260))
+        frames = b"".join(request(i, values=(bytes(100_000),)) for i in range(200, 260))
         nursery.start_soon(far.client.send_all, frames)
         assert await receive_exactly(far.broker, len(frames)) == frames
         await far.pass_answer(b"".join(answer(i, {"clicks": {0: (0, i)}}) for i in range(200, 260)))
         await far.exchange()
-        assert far.is_open
+        assert far.stage.reactor.budget.used == 0
+        assert far.stage.play.rows()["clicks", "accepted", ""][2] == 64
+
+
+@pytest.mark.parametrize("before", [b"", request(90) + request(91)], ids=["alone", "behind others"])
+async def test_the_beginning_of_a_request_is_kept_there(before: bytes, variant: str) -> None:
+    async with opened(variant) as far:
+        terms = far.link.shortcut.terms
+        frame = request(92, values=(bytes(60_000),))
+        await far.client.send_all(before + frame[:40_000])
+        await until(lambda: far.link.client.inbound.partial == 40_000)
+        await far.client.send_all(frame[40_000:])
+        assert await receive_exactly(far.broker, len(before + frame)) == before + frame
+        assert far.link.shortcut.terms is terms, "the link was asked"
+        assert far.stage.reactor.budget.used == 0
+
+
+async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_answered(variant: str) -> None:
+    async with opened(variant) as far:
+        await far.client.send_all(request(90) + b"\x7f\xff\xff\xff\0\0\0\7")
+        assert await receive_exactly(far.broker, len(request(90))) == request(90)
+        await far.pass_answer(answer(90))
+        await until(lambda: far.link.closed)
+        far.stage.play.ledger()
+        assert far.stage.play.counts["disconnects_malformed"] == 1
+
+
+async def test_a_request_that_is_cut_where_there_is_no_memory_for_it_waits(variant: str) -> None:
+    async with opened(variant) as far:
+        budget, inbound = far.stage.reactor.budget, far.link.client.inbound
+        budget.limit = 200_000
+        other = Far(far.stage)
+        held = request(60, values=(bytes(150_000),))
+        await other.client.send_all(held[:100_000])
+        await until(lambda: other.link.client.inbound.partial == 100_000)
+        frame = request(91, values=(bytes(60_000),))
+        async with trio.open_nursery() as nursery:
+            await far.client.send_all(request(90) + frame[:40_000])
+            assert await receive_exactly(far.broker, len(request(90))) == request(90)
+            await until(lambda: inbound.waiting)
+            nursery.start_soon(far.client.send_all, frame[40_000:])
+            assert not far.link.client.mask & IN, "it is read on"
+            await other.client.send_all(held[100_000:])
+            assert await receive_exactly(other.broker, len(held)) == held
+            assert await receive_exactly(far.broker, len(frame)) == frame
+        await until(lambda: budget.used == 0)
 
 
 async def test_other_requests_among_them_keep_their_order(variant: str) -> None:
@@ -176,7 +222,6 @@ async def test_answers_take_it_while_a_large_request_comes(variant: str) -> None
         await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
         terms = far.link.shortcut.terms
         assert terms is not None
-        assert not far.link.shortcut.takes_requests
         await far.pass_answer(answer(52, {"clicks": {0: (0, 52)}}))
         assert far.link.shortcut.terms is terms
         async with trio.open_nursery() as nursery:
@@ -184,6 +229,73 @@ async def test_answers_take_it_while_a_large_request_comes(variant: str) -> None
             assert await receive_exactly(far.broker, len(frame)) == frame
         await far.pass_answer(answer(53, {"clicks": {0: (0, 53)}}))
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 7
+
+
+async def test_a_large_request_takes_it_to_its_end(variant: str) -> None:
+    async with opened(variant) as far:
+        await pass_large(far, 50)
+        inbound, watch = far.link.client.inbound, far.link._watch
+        frame = large(51)
+        await far.client.send_all(frame[:1000])
+        await until(lambda: inbound.partial == 1000)
+        terms = far.link.shortcut.terms
+        for i in range(1000, 5000, 1000):
+            await far.client.send_all(frame[i : i + 1000])
+            await until(lambda i=i: inbound.partial == i + 1000)
+        watch.frame_at = 1.0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(far.client.send_all, frame[5000:])
+            assert await receive_exactly(far.broker, len(frame)) == frame
+        assert far.link.shortcut.terms is terms, "the link was asked"
+        assert watch.frame_at == 0.0, "its client would be held to be slow"
+        assert far.stage.reactor.budget.used == 0
+        await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
+        assert far.stage.play.rows()["clicks", "accepted", ""][2] == 5
+
+
+async def test_of_a_large_request_what_a_broker_does_not_take_at_once_arrives_later(variant: str) -> None:
+    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+        frames = b"".join(large(i) for i in range(50, 52))
+        terms, upstream = far.link.shortcut.terms, far.link.upstream
+        nursery.start_soon(far.client.send_all, frames)
+        await until(lambda: upstream.outbound.pieces)
+        assert upstream.mask == IN | OUT
+        assert not far.link.client.mask & IN, "it is read on"
+        assert await receive_exactly(far.broker, len(frames)) == frames
+        assert far.link.shortcut.terms is terms, "the link was asked"
+        await until(lambda: far.stage.reactor.budget.used == 0)
+        far.stage.play.ledger()
+        assert far.stage.play.counts["requests"] == 5
+
+
+async def test_a_client_of_large_requests_is_seen_to_have_none_waiting(variant: str) -> None:
+    """Else, after a while, a limit would refuse its requests at once instead of delaying them."""
+    async with opened(variant) as far:
+        hold = far.link.session.hold
+        for i in range(50, 53):
+            before = trio.current_time()
+            await pass_large(far, i)
+            far.link.shortcut.shut()
+            assert hold.drained_at >= before
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+async def test_a_client_that_ends_within_a_large_request_ends_the_link(end: str, variant: str) -> None:
+    async with opened(variant) as far:
+        await pass_large(far, 50)
+        await far.client.send_all(large(51)[:1000])
+        await until(lambda: far.link.client.inbound.partial == 1000)
+        if end == "reset":
+            reset(far.client)
+        else:
+            await far.client.aclose()
+        with suppress(trio.BrokenResourceError):
+            assert await far.broker.receive_some(1) == b""
+        await far.broker.aclose()
+        await until(lambda: far.link.closed)
+        assert far.stage.reactor.budget.used == 0
+        far.stage.play.ledger()
+        assert far.stage.play.counts["disconnects_client"] == 1
 
 
 async def test_where_there_is_no_memory_at_once_it_waits_as_any_other(variant: str) -> None:
