@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from random import Random
 
 import pytest
 import trio
@@ -336,6 +337,52 @@ async def test_what_else_may_stand_behind_a_large_request(next_one: bytes, cause
         await until(lambda: far.link.closed)
         far.stage.play.ledger()
         assert far.stage.play.counts[cause] == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("small", [False, True], ids=["large buffers", "small buffers"])
+async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(
+    seed: int, small: bool, variant: str
+) -> None:
+    """The sockets' buffers, the cuts and the turns of the four who read and write decide which way each one takes."""
+    random = Random(seed)
+    most = 100_000 if small else 700_000
+    frames = []
+    for i in range(100, 140):
+        size = int(most ** random.random())
+        is_other = random.random() < 0.1
+        frames.append(other_request(i, body=bytes(size)) if is_other else request(i, values=(random.randbytes(size),)))
+    stream = b"".join(frames)
+
+    async def ask(far: Far) -> None:
+        pos = 0
+        while pos < len(stream):
+            size = random.choice((7, 1000, 40_000, 100_000, 1_000_000))
+            await far.client.send_all(stream[pos : pos + size])
+            pos += size
+
+    async def answer_all(far: Far) -> None:
+        for i, frame in enumerate(frames, 100):
+            assert await receive_exactly(far.broker, len(frame)) == frame
+            is_other = frame[5] != 0
+            await far.broker.send_all(other_answer(i, bytes(300)) if is_other else answer(i))
+            for _ in range(random.choice((0, 0, 20))):
+                await trio.lowlevel.checkpoint()
+
+    async with opened(variant, small=small) as far:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, far)
+            nursery.start_soon(answer_all, far)
+            for i in range(100, 140):
+                size, correlation = struct.unpack(">ii", await receive_exactly(far.client, 8))
+                assert correlation == i
+                await receive_exactly(far.client, size - 4)
+        assert far.stage.reactor.budget.used == 0
+        usual = [frame for frame in frames if frame[5] == 0]
+        assert far.stage.play.rows()["clicks", "accepted", ""][2] == 3 + len(usual)
+        for _ in range(3):
+            await far.exchange()
+        assert far.is_open
 
 
 # --- what shuts it ----------------------------------------------------------------------------------------------------
