@@ -61,7 +61,7 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", str(folder)], check=True)
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a JVM may still have a file open
 
 
 def _batch(spark: SparkSession) -> DataFrame:
