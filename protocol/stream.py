@@ -210,10 +210,19 @@ class EndpointHider:
         """
         size = end - start
         if self._skip >= size:  # most chunks of a large answer lie within records
-            self._skip -= size
-            self._left -= size
+            self.skip(size)
             return 0
         return self._walk(buf, start, end)
+
+    @property
+    def unseen(self) -> int:
+        """How many of the next bytes `feed` wouldn't look at: they may pass elsewhere, and `skip` be told of them."""
+        return self._skip
+
+    def skip(self, size: int) -> None:
+        """So many bytes of them have passed."""
+        self._skip -= size
+        self._left -= size
 
     def _walk(self, buf: bytearray | memoryview, start: int, end: int) -> int:
         frame_end = start + self._left  # where the answer would end if this buffer had all of it

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.data import fetches
 from gateway.data.ends import UpstreamError
@@ -27,6 +27,10 @@ else:
         from gateway.data import passing_compiled as passing  # the same, where a compiler was
     except ImportError:
         from gateway.data import passing
+
+
+# Records before the end of an answer that are looked at all the same: the end would be a read, and a write, of its own.
+TAIL_BYTES: Final = 32 * 1024
 
 
 class Answers:
@@ -80,6 +84,18 @@ class Answers:
     def is_within(self) -> bool:
         """An answer streams through, and more of it is to come."""
         return self._left > 0
+
+    @property
+    def unseen(self) -> int:
+        """How many of the next bytes pass as they are, whatever they are: of records, but for the last."""
+        unseen = self._left if self._walker is None else self._walker.unseen
+        return max(0, min(self._left, unseen) - TAIL_BYTES)
+
+    def skip(self, size: int) -> None:
+        """So many bytes of them have passed."""
+        self._left -= size
+        if self._walker is not None:
+            self._walker.skip(size)
 
     def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Handle the broker's bytes in buf[pos:end]; return the position of the first unhandled one.

@@ -9,7 +9,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from protocol.framing import REQUEST_HEAD, check_request_head
@@ -22,18 +25,36 @@ if TYPE_CHECKING:
 
 HEAD_ROOM = 32 * 1024  # room in front of a read: a leftover up to this size needs no buffer of its own
 SHARED_BYTES = 256 * 1024  # one recv: more costs cache misses and fairness, less costs calls
+PIPE_BYTES = 1024 * 1024  # its places are counted in pages, and a packet from a network fills a part of one
 
 EOF = -1
 
 
 class Shared:
-    """The buffer that sockets are read into, and the view of its part behind the head room."""
+    """The buffer that sockets are read into, and the view of its part behind the head room.
 
-    __slots__ = ("_room", "buffer", "room")
+    `pipe`: the ends, to read and to write, of a pipe for bytes that nobody looks at. It is empty between two
+    uses. None: there is none, or not yet.
+    """
+
+    __slots__ = ("_room", "buffer", "pipe", "room")
 
     def __init__(self) -> None:
         self.buffer = bytearray(HEAD_ROOM + SHARED_BYTES)
         self.room = self._room = memoryview(self.buffer)[HEAD_ROOM:]
+        self.pipe: tuple[int, int] | None = None
+
+    def open_pipe(self) -> None:
+        """Make the pipe, where the system joins sockets by one (Linux)."""
+        if hasattr(os, "splice"):
+            with suppress(OSError):  # no descriptor is free: bytes are copied then
+                self.pipe = os.pipe()
+                fcntl.fcntl(self.pipe[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # or fewer pass at once
+
+    def close_pipe(self) -> None:
+        pipe, self.pipe = self.pipe, None
+        for end in pipe or ():
+            os.close(end)
 
     def bound(self, is_short: bool) -> None:
         """While memory is short a link reads no more at once than it can keep where it can't handle it."""

@@ -227,6 +227,7 @@ class Link:
         inbound = client.inbound
         shortcut.takes_requests = bool(client.mask & IN) and inbound.is_direct and not self.upstream.is_stuck
         shortcut.seen.is_drained, shortcut.looks_ahead = self._is_drained, inbound.is_large_next
+        shortcut.unseen = self.session.unseen
 
     def catch_up(self, seen: Seen) -> None:
         """The shortcut tells what it has seen since it was told of the link's state."""
@@ -238,6 +239,8 @@ class Link:
             self.session.hold.drained_at = seen.drained_at
         if seen.answered_at:
             watch.answered_at = seen.answered_at
+        if seen.passed:
+            self.session.skip(seen.passed)
 
     def look_ahead(self) -> None:
         """The shortcut is about to read the client behind a request that was larger than a read."""

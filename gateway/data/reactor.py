@@ -278,6 +278,7 @@ class Reactor(Generic[H]):
     async def run(self) -> None:
         """Handle events until cancelled."""
         poller = self._poller
+        self.shared.open_pipe()
         try:
             while True:
                 await trio.lowlevel.wait_readable(poller.fileno())
@@ -287,6 +288,7 @@ class Reactor(Generic[H]):
         finally:
             trio.lowlevel.notify_closing(poller.fileno())
             poller.close()
+            self.shared.close_pipe()
 
     def _run_slice(self) -> None:
         poller, handlers, answered = self._poller, self._handlers, self.latencies.answered

@@ -116,6 +116,15 @@ class Session:
             return None
         return self._requests.terms(now, self._answers.counted)
 
+    @property
+    def unseen(self) -> int:
+        """How many of the broker's next bytes pass as they are, whatever they are; `skip` has to be told of them."""
+        return self._answers.unseen
+
+    def skip(self, size: int) -> None:
+        """So many bytes of them have passed."""
+        self._answers.skip(size)
+
     def may_go_on(self, now: float) -> bool:
         """Whether the request at the head of the unread input needn't wait any longer."""
         hold = self.hold

@@ -80,13 +80,15 @@ class Seen:
         drained_at: the time at which the client's socket was last seen empty. Each of the three is 0.0 where nothing is
             new since the link was told.
         is_drained: the client's socket was empty when it was last read: what comes next has not waited.
+        passed: so many bytes of an answer have passed unseen since the link was told.
     """
 
-    __slots__ = ("answered_at", "drained_at", "is_drained", "read_at")
+    __slots__ = ("answered_at", "drained_at", "is_drained", "passed", "read_at")
 
     def __init__(self) -> None:
         self.read_at = self.drained_at = self.answered_at = 0.0
         self.is_drained = False
+        self.passed = 0
 
 
 class Shortcut:
@@ -96,11 +98,12 @@ class Shortcut:
         terms: None while it is shut.
         takes_requests: on these terms; otherwise the client's events are the link's, and only answers are taken.
         looks_ahead: the link has to be asked before the client is read.
+        unseen: how many of the broker's next bytes pass as they are, on any terms: they lie within an answer.
     """
 
     __slots__ = (
         "_buf", "_client_fd", "_epoch", "_inbound", "_ledger", "_outbound", "_rejected", "_shared", "_upstream_fd",
-        "link", "looks_ahead", "seen", "takes_requests", "terms",
+        "link", "looks_ahead", "seen", "takes_requests", "terms", "unseen",
     )  # fmt: skip
 
     def __init__(
@@ -121,10 +124,12 @@ class Shortcut:
         self.seen = Seen()
         self.terms: Terms | None = None
         self.takes_requests = self.looks_ahead = False
+        self.unseen = 0
 
     def shut(self) -> None:
         """Until the terms are found again."""
         self.terms = None
+        self.unseen = 0
         self._tell()
 
     def _tell(self) -> None:
@@ -133,6 +138,7 @@ class Shortcut:
         if seen.read_at or seen.answered_at:
             self.link.catch_up(seen)
             seen.read_at = seen.drained_at = seen.answered_at = 0.0
+            seen.passed = 0
 
     def _find_terms(self, now: float) -> Terms | None:
         """Those of the next event; None: it is the link's."""
@@ -212,7 +218,10 @@ class Shortcut:
     def on_upstream(self, events: int, now: float) -> None:
         """The upstream socket is ready."""
         link = self.link
-        terms = self._find_terms(now) if events in (_IN, _OUT) else None
+        terms = self._find_terms(now) if not self.unseen and events in (_IN, _OUT) else None
+        if self.unseen and events == _IN:
+            self._pass_unseen(now)
+            return
         if terms is None:
             link.on_upstream(events, now)
             return
@@ -236,6 +245,22 @@ class Shortcut:
                 return
             start += max(sent, 0)
         link.go_on_with_answers(start, pos, end, now)
+
+    def _pass_unseen(self, now: float) -> None:
+        """More of a large answer."""
+        link, shared, seen = self.link, self._shared, self.seen
+        most = min(self.unseen, len(shared.room))
+        size, sent = calls.move(self._upstream_fd, self._client_fd, shared.pipe, self._buf, _HEAD_ROOM, most)
+        if size <= 0:
+            if size != calls.NOTHING:
+                link.end_upstream(size == calls.EOF, now)
+            return
+        seen.answered_at = now
+        seen.passed += size
+        self.unseen -= size
+        if sent < size:
+            end = _HEAD_ROOM + size
+            link.go_on_with_answers(_HEAD_ROOM + sent, end, end, now)
 
     def _flush(self, now: float) -> None:
         """The broker takes more of what it had not taken at once."""

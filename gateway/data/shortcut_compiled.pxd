@@ -14,6 +14,7 @@ cdef int _IN, _OUT, _HEAD_ROOM, _LOCAL
 cdef class Seen:
     cdef public object read_at, drained_at, answered_at
     cdef public bint is_drained
+    cdef public Py_ssize_t passed
 
 
 @cython.final
@@ -25,6 +26,7 @@ cdef class Shortcut:
     cdef readonly tuple terms
     cdef readonly Seen seen
     cdef public bint takes_requests, looks_ahead
+    cdef public Py_ssize_t unseen
 
     cpdef shut(self)
 
@@ -47,6 +49,11 @@ cdef class Shortcut:
         sent=cython.Py_ssize_t, counted=tuple, terms=tuple,
     )
     cpdef on_upstream(self, int events, object now)
+
+    @cython.locals(
+        most=cython.Py_ssize_t, size=cython.Py_ssize_t, sent=cython.Py_ssize_t, end=cython.Py_ssize_t, seen=Seen,
+    )
+    cdef _pass_unseen(self, object now)
 
     @cython.locals(size=cython.Py_ssize_t, sent=cython.Py_ssize_t)
     cdef _flush(self, object now)

@@ -16,10 +16,13 @@ from gateway.data.inbound import SHARED_BYTES
 from gateway.data.reactor import IN, OUT
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api
+from protocol.stream import EndpointHider
 from tests import variants
 from tests.background import until
+from tests.gateway import test_session_fetches as session_fetches
 from tests.gateway.play import JAVA, Play, answer, decode_answer, other_answer, other_request, request, size_of
 from tests.gateway.test_links import Stage, receive_exactly, reset, staged
+from tests.gateway.test_session_fetches import fetch
 
 
 @pytest.fixture(params=[variants.PURE, variants.COMPILED])
@@ -175,6 +178,196 @@ async def test_half_an_answer_of_another_api_streams_through_before_it_opens_aga
         for i in range(0, len(reply), 100):
             await far.pass_answer(reply[i : i + 100])
         await far.exchange()
+        assert far.is_open
+
+
+# --- answers that nobody looks at -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["pipe", "no pipe"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Consumer(Far):
+    """Of Fetch answers, which are sent and expected as they are."""
+
+    def __init__(self, far: Far, way: str) -> None:
+        self.stage, self.link, self.client, self.broker, self.told = far.stage, far.link, far.client, far.broker, 1000
+        self.looked_at = 0
+        look, self.link.session.on_upstream = self.link.session.on_upstream, self._look
+        self._really_look = look
+        if way == "no pipe":
+            self.stage.reactor.shared.close_pipe()
+
+    def _look(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        after = self._really_look(buf, pos, end, now)
+        self.looked_at += after - pos
+        return after
+
+    async def ask(self, version: int = 17) -> int:
+        self.told += 1
+        await self.pass_request(fetch(self.told, version))
+        return self.told
+
+
+def fetched(correlation: int, sizes: tuple[int, ...], version: int = 17) -> tuple[bytes, bytes]:
+    """An answer with records of these sizes, as the broker sends it and as the client gets it."""
+    frame = session_fetches.fetched(correlation, version, {session_fetches.ORDERS: [bytes(size) for size in sizes]})
+    hidden = bytearray(frame)
+    EndpointHider(api.FETCH, version, len(frame) - 4).feed(hidden, 4, len(frame))
+    return frame, bytes(hidden)
+
+
+async def test_records_of_a_large_answer_pass_unseen(variant: str, way: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        consumer = Consumer(far, way)
+        for version in (12, 17):
+            consumer.looked_at = 0
+            frame, expected = fetched(await consumer.ask(version), (3_000_000, 0, 3_000_000), version)
+            nursery.start_soon(far.broker.send_all, frame)
+            assert await receive_exactly(far.client, len(frame)) == expected
+            assert 0 < consumer.looked_at < 1_000_000
+            await far.exchange()
+            assert far.is_open
+
+
+async def test_how_much_may_pass_unseen_is_known_after_every_piece(variant: str, way: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        consumer, shortcut = Consumer(far, way), far.link.shortcut
+        frame, expected = fetched(await consumer.ask(), (3_000_000,))
+        for start, stop in ((0, 100_000), (100_000, 150_000), (150_000, 700_000)):
+            nursery.start_soon(far.broker.send_all, frame[start:stop])
+            assert await receive_exactly(far.client, stop - start) == expected[start:stop]
+        assert 2_000_000 < shortcut.unseen == far.link.session.unseen - shortcut.seen.passed
+        shortcut.shut()
+        assert shortcut.unseen == 0 == shortcut.seen.passed
+
+
+async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(variant: str, way: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        frame, expected = fetched(await Consumer(far, way).ask(), (1_000_000,))
+        nursery.start_soon(far.broker.send_all, frame[:100_000])
+        assert await receive_exactly(far.client, 100_000) == expected[:100_000]
+        await far.client.send_eof()
+        await until(lambda: far.link.client.is_over)
+        nursery.start_soon(far.broker.send_all, frame[100_000:])
+        assert await receive_exactly(far.client, len(frame) - 100_000) == expected[100_000:]
+
+
+async def test_of_an_answer_that_passes_unseen_the_rest_arrives_later_in_order(variant: str, way: str) -> None:
+    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+        consumer = Consumer(far, way)
+        frame, expected = fetched(await consumer.ask(), (600_000, 200_000))
+        nursery.start_soon(far.broker.send_all, frame)
+        await until(lambda: far.link.client.outbound.pieces)
+        assert not far.link.upstream.mask & IN, "it is read on"
+        assert await receive_exactly(far.client, len(frame)) == expected
+        await far.exchange()
+        await until(lambda: far.stage.reactor.budget.used == 0)
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+@pytest.mark.parametrize("who", ["client", "broker"])
+async def test_an_end_within_an_answer_that_passes_unseen_ends_its_own_link(
+    who: str, end: str, variant: str, way: str
+) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        other = Far(far.stage)
+        for _ in range(3):
+            await other.exchange()
+        consumer = Consumer(far, way)
+        frame, expected = fetched(await consumer.ask(), (20_000_000,))
+        await far.broker.send_all(frame[:100_000])
+        assert await receive_exactly(far.client, 100_000) == expected[:100_000]
+        if who == "client":
+            nursery.start_soon(_send_in_vain, far.broker, frame[100_000:])
+            await until(lambda: far.link.client.outbound.pieces)
+        stream = far.client if who == "client" else far.broker
+        if end == "reset":
+            reset(stream)
+        else:
+            await stream.aclose()
+        await until(lambda: far.link.closed)
+        consumer = Consumer(other, "pipe")  # nothing of it is left in the pipe
+        frame, expected = fetched(await consumer.ask(), (3_000_000,))
+        nursery.start_soon(other.broker.send_all, frame)
+        assert await receive_exactly(other.client, len(frame)) == expected
+
+
+async def _send_in_vain(stream: trio.SocketStream, data: bytes) -> None:
+    with suppress(trio.BrokenResourceError):
+        await stream.send_all(data)
+
+
+async def test_an_answer_that_cannot_be_followed_passes_unseen_too_and_is_counted(variant: str, way: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        consumer = Consumer(far, way)
+        correlation = await consumer.ask()
+        frame = struct.pack(">ii", 2_000_004, correlation) + b"\xff" * 2_000_000
+        nursery.start_soon(far.broker.send_all, frame)
+        assert await receive_exactly(far.client, len(frame)) == frame
+        assert 0 < consumer.looked_at < 1_000_000
+        await far.exchange()
+        far.stage.play.ledger()
+        assert far.stage.play.counts["answers_not_followed"] == 1
+
+
+async def test_answers_pass_unseen_where_each_request_has_to_be_looked_at(variant: str, way: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        far.link.session.client.limited = True
+        far.stage.play.world.ledger.renew()
+        consumer = Consumer(far, way)
+        frame, expected = fetched(await consumer.ask(), (3_000_000,))
+        nursery.start_soon(far.broker.send_all, frame)
+        assert await receive_exactly(far.client, len(frame)) == expected
+        assert 0 < consumer.looked_at < 1_000_000
+        assert not far.is_open
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("small", [False, True], ids=["large buffers", "small buffers"])
+async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: bool, variant: str, way: str) -> None:
+    """Some of Fetch, some of Produce, some of neither; the pieces and turns of both sides decide their ways."""
+    random = Random(seed)
+    most = 200_000 if small else 2_000_000
+    requests, frames, expected = [], [], []
+    for i in range(2000, 2030):
+        kind = random.random()
+        if kind < 0.6:
+            version = random.choice((11, 12, 16, 17, 18))
+            sizes = tuple(int(most ** random.random()) for _ in range(random.choice((0, 1, 1, 3))))
+            frame, hidden = fetched(i, sizes, version)
+            requests.append(fetch(i, version))
+        elif kind < 0.8:
+            frame = hidden = answer(i, {"clicks": {0: (0, i)}})
+            requests.append(request(i))
+        else:
+            frame = hidden = other_answer(i, random.randbytes(int(most ** random.random())))
+            requests.append(other_request(i))
+        frames.append(frame)
+        expected.append(hidden)
+    stream = b"".join(frames)
+
+    async def answer_all(far: Far) -> None:
+        pos = 0
+        while pos < len(stream):
+            size = random.choice((7, 1000, 40_000, 100_000, 1_000_000))
+            await far.broker.send_all(stream[pos : pos + size])
+            for _ in range(random.choice((0, 0, 20))):
+                await trio.lowlevel.checkpoint()
+            pos += size
+
+    async with opened(variant, small=small) as far:
+        consumer = Consumer(far, way)
+        await consumer.pass_request(b"".join(requests))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_all, far)
+            for frame in expected:
+                assert await receive_exactly(far.client, len(frame)) == frame
+        await until(lambda: far.stage.reactor.budget.used == 0)
+        for _ in range(3):
+            await far.exchange()
         assert far.is_open
 
 
