@@ -38,7 +38,7 @@ Writer: TypeAlias = tuple[int, int, bytes]  # producer id, epoch, topic
 class Acknowledged:
     """Sequences and offsets of the last batches that brokers acknowledged."""
 
-    __slots__ = ("_count", "_generation", "_old", "_old_count", "_old_records", "_records", "_young")
+    __slots__ = ("_count", "_generation", "_old", "_old_count", "_old_records", "_records", "_view", "_young")
 
     def __init__(self, generation: int = GENERATION) -> None:
         """`generation` producer partitions are remembered for sure, twice as many at most."""
@@ -46,6 +46,7 @@ class Acknowledged:
         self._young: dict[Writer, dict[int, int]] = {}  # index -> where its record begins
         self._old: dict[Writer, dict[int, int]] = {}
         self._records = array("q")  # of the young ones
+        self._view = self._records  # the same, as C looks into it: to ask for a look costs as much as the look
         self._old_records = array("q")
         self._count = self._old_count = 0
 
@@ -61,7 +62,7 @@ class Acknowledged:
         at = -1 if indexes is None else indexes.get(index, -1)
         if at < 0:
             at = self._begin(writer, index)
-        return _seen(self._records, at, seq, offset)
+        return _seen(self._view, at, seq, offset)
 
     def seen_of(self, topics: Sequence[tuple[bytes, int, int]], parts: array[int], offsets: array[int]) -> list[int]:
         """The same for a whole request: the places in it of batches that had been acknowledged before.
@@ -70,7 +71,7 @@ class Acknowledged:
         index, any, any, producer id, epoch, base sequence, any. An offset for each.
         """
         again: list[int] = []
-        records = self._records
+        records = self._view
         for topic, first, stop in topics:
             last_pid, last_epoch, indexes = -1, -1, None
             for place in range(first, stop):
@@ -85,7 +86,7 @@ class Acknowledged:
                 at = -1 if indexes is None else indexes.get(index, -1)
                 if at < 0:
                     at = self._begin((pid, epoch, topic), index)
-                    records = self._records
+                    records = self._view
                     indexes = self._young.get((pid, epoch, topic))
                 if _seen(records, at, seq, offsets[place]):
                     again.append(place)
@@ -105,10 +106,12 @@ class Acknowledged:
         if self._count >= self._generation:
             self._old, self._young = self._young, {}
             self._old_records, self._records = self._records, self._old_records
+            self._view = self._records
             self._old_count, self._count = self._count, 0
         at = _RECORD * self._count
         if at >= len(self._records):  # a new array: one that somebody looks into can't grow
             self._records = self._records + _EMPTY * max(_FEWEST, self._count)
+            self._view = self._records
         self._records[at : at + _RECORD] = record
         indexes = self._young.get(writer)
         if indexes is None:

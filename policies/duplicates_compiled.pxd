@@ -10,6 +10,7 @@ cdef class Acknowledged:
     cdef Py_ssize_t _generation, _count, _old_count
     cdef dict _young, _old
     cdef object _records, _old_records
+    cdef long long[::1] _view
 
     @cython.locals(writer=tuple, indexes=dict, at=cython.Py_ssize_t)
     cpdef bint seen(self, long long pid, int epoch, bytes topic, long long index, long long seq, long long offset) except -1

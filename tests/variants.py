@@ -26,7 +26,8 @@ USERS: Final = {
     ),
     "gateway.data.sums": (("gateway.data.accounts", "sums"),),
     "gateway.data.passing": (("gateway.data.requests", "passing"), ("gateway.data.answers", "passing")),
-    "gateway.data.shortcut": (("gateway.data.links", "Shortcut"), ("gateway.data.reactor", "shortcut")),
+    "gateway.data.shortcut": (("gateway.data.links", "Shortcut"),),
+    "gateway.data.slices": (("gateway.data.reactor", "Slice"),),
 }
 
 

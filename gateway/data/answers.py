@@ -29,7 +29,8 @@ else:
         from gateway.data import passing
 
 
-# Records before the end of an answer that are looked at all the same: the end would be a read, and a write, of its own.
+# Records before a field, or before the end of an answer, that are looked at all the same: what comes behind them would
+# be a read, and a write, of its own. Fewer than as many before these aren't worth the calls either.
 TAIL_BYTES: Final = 32 * 1024
 
 
@@ -87,9 +88,12 @@ class Answers:
 
     @property
     def unseen(self) -> int:
-        """How many of the next bytes pass as they are, whatever they are: of records, but for the last."""
-        unseen = self._left if self._walker is None else self._walker.unseen
-        return max(0, min(self._left, unseen) - TAIL_BYTES)
+        """At least so many of the next bytes pass as they are, whatever they are: records, nearly always. `skip` has to
+        be told of those that have passed.
+        """
+        walker = self._walker
+        unseen = min(self._left, self._left if walker is None else walker.unseen) - TAIL_BYTES
+        return unseen if unseen >= TAIL_BYTES else 0
 
     def skip(self, size: int) -> None:
         """So many bytes of them have passed."""

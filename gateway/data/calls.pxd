@@ -1,8 +1,12 @@
-# What calls.py does, in C. The sockets don't block, so no other thread waits longer than it takes to copy the bytes.
+# What calls.py does, in C. Neither sockets nor the pipe block, so no other thread waits longer than it takes to copy the
+# bytes; the poller does, and lets others run meanwhile.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_CheckExact, PyByteArray_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSYS, EPERM, errno
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_CheckExact, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
+)
+from libc.errno cimport EAGAIN, EINTR, ENOSYS, errno
+from libc.math cimport ceil
 from posix.unistd cimport read
 
 cdef extern from "sys/socket.h" nogil:
@@ -14,7 +18,6 @@ cdef enum:
     EOF = 0
     NOTHING = -1
     BROKEN = -2
-    UNABLE = -3
 
 
 cdef inline char *within(object buf, Py_ssize_t start, Py_ssize_t size, int flags) except NULL:
@@ -52,29 +55,22 @@ cdef extern from *:
     ssize_t join_by_pipe(int source, int sink, size_t most) nogil
 
 
-cdef inline Py_ssize_t splice_(int source, int sink, Py_ssize_t most) noexcept:
-    cdef ssize_t size = join_by_pipe(source, sink, most)
-    if size >= 0:
-        return size
-    if errno in (EAGAIN, EINTR):
-        return NOTHING
-    return UNABLE if errno in (EINVAL, ENOSYS, EPERM) else BROKEN
-
-
 cdef inline (Py_ssize_t, Py_ssize_t) move(
     int source, int sink, tuple pipe, object buf, Py_ssize_t start, Py_ssize_t most
 ) except *:
     cdef char *room = within(buf, start, most, PyBUF_WRITABLE)
-    cdef Py_ssize_t size = UNABLE, sent, at
+    cdef Py_ssize_t size = -1, sent = 0, at
     cdef ssize_t more
     cdef int out_of, into
     if pipe is not None:
         out_of, into = pipe
-        size = splice_(source, into, most)
-    if size == UNABLE:
+        size = join_by_pipe(source, into, most)
+    if size < 0:
         size = receive(source, buf, start, most)
         return size, max(0, send(sink, buf, start, start + size)) if size > 0 else 0
-    sent = max(0, splice_(out_of, sink, size)) if size > 0 else 0
+    if size:
+        sent = join_by_pipe(out_of, sink, size)
+        sent = max(0, sent)
     at = sent
     while at < size:
         more = read(out_of, room + at, size - at)
@@ -94,3 +90,68 @@ cdef inline Py_ssize_t send(int fd, object buf, Py_ssize_t start, Py_ssize_t sto
     if size >= 0:
         return size
     return 0 if errno in (EAGAIN, EINTR) else BROKEN
+
+
+cdef extern from *:
+    """
+    #ifdef __linux__
+    #include <sys/epoll.h>
+    #else
+    #include <stdint.h>
+    struct epoll_event { uint32_t events; union { int fd; } data; };
+    #define epoll_wait(epoll, events, most, ms) (errno = ENOSYS, -1)
+    #endif
+    #include <time.h>
+    """
+    ctypedef union epoll_data_t:
+        int fd
+    struct epoll_event:
+        unsigned int events
+        epoll_data_t data
+    int epoll_wait(int epoll, epoll_event *events, int most, int ms) nogil
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int CLOCK_MONOTONIC
+    int clock_gettime(int clock, timespec *now) nogil
+
+cdef enum:
+    MAX_EVENTS = 256
+
+
+cdef inline bytearray new_events():
+    return PyByteArray_FromStringAndSize(NULL, MAX_EVENTS * sizeof(epoll_event))
+
+
+cdef inline epoll_event *at(bytearray events, Py_ssize_t place) except NULL:
+    if not 0 <= place < MAX_EVENTS:
+        raise IndexError("no such event")
+    return <epoll_event *>PyByteArray_AS_STRING(events) + place
+
+
+cdef inline int wait(object poller, int epoll, bytearray events, double seconds) except -1:
+    cdef epoll_event *first = at(events, 0)
+    cdef int ms = <int>ceil(seconds * 1000), number, mask, count = 0
+    if epoll >= 0:
+        with nogil:
+            count = epoll_wait(epoll, first, MAX_EVENTS, ms)
+        if count < 0:
+            if errno == EINTR:  # whoever waits for signals is told by Python, once the slice is over
+                return 0
+            raise OSError(errno, "epoll can't be waited for")
+        return count
+    for number, mask in poller.poll(seconds, MAX_EVENTS):
+        at(events, count).data.fd, at(events, count).events = number, mask
+        count += 1
+    return count
+
+
+cdef inline (int, int) event(bytearray events, Py_ssize_t place) except *:
+    cdef epoll_event *one = at(events, place)
+    return one.data.fd, <int>one.events
+
+
+cdef inline double clock() noexcept:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec * 1e-9

@@ -188,7 +188,7 @@ class Enforcement:
         frame = produce_response.local(request.version, request.correlation, rows, throttle_ms)
         latencies = self._gate.world.ledger.latencies
         if not request.correlation & latencies.mask:
-            latencies.reject((self._hold.arrived or now, now), now)
+            latencies.reject((self._hold.arrived or now, now, latencies.mask + 1), now)
         return Step(ANSWER, frame, delays=bool(delay_ms))
 
     def _drop(self, parts: list[Partition], version: int, refused: Refused) -> None:
@@ -215,7 +215,8 @@ class Enforcement:
         if acks:
             kept = gathered(parts)
             self._in_flight.keep(kept)
-            stamp = None if correlation & self._gate.world.ledger.latencies.mask else (self._hold.arrived or now, now)
+            mask = self._gate.world.ledger.latencies.mask
+            stamp = None if correlation & mask else (self._hold.arrived or now, now, mask + 1)
             self._in_flight.entries.append((correlation, PRODUCE, version, kept, rows, throttle_ms, charged, stamp))
         else:
             self._accounts.send_unacknowledged(parts, version, throttle_ms, charged)

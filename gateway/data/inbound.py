@@ -33,8 +33,8 @@ EOF = -1
 class Shared:
     """The buffer that sockets are read into, and the view of its part behind the head room.
 
-    `pipe`: the ends, to read and to write, of a pipe for bytes that nobody looks at. It is empty between two
-    uses. None: there is none, or not yet.
+    `pipe`: the ends, to read and to write, of a pipe for bytes that nobody looks at; None: they are copied. It is empty
+    between two uses.
     """
 
     __slots__ = ("_room", "buffer", "pipe", "room")
@@ -46,15 +46,26 @@ class Shared:
 
     def open_pipe(self) -> None:
         """Make the pipe, where the system joins sockets by one (Linux)."""
-        if hasattr(os, "splice"):
-            with suppress(OSError):  # no descriptor is free: bytes are copied then
-                self.pipe = os.pipe()
-                fcntl.fcntl(self.pipe[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # or fewer pass at once
+        if not hasattr(os, "splice"):
+            return
+        with suppress(OSError):  # no descriptor is free
+            self.pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.fcntl(self.pipe[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            except OSError:  # this user has too many, or may have none of that size: through a small one it is slower
+                self.close_pipe()
 
     def close_pipe(self) -> None:
+        """And whatever is in it is lost."""
         pipe, self.pipe = self.pipe, None
         for end in pipe or ():
             os.close(end)
+
+    def renew_pipe(self) -> None:
+        """Something has gone wrong, perhaps while bytes of one connection were in it: no other must get them."""
+        if self.pipe is not None:
+            self.close_pipe()
+            self.open_pipe()
 
     def bound(self, is_short: bool) -> None:
         """While memory is short a link reads no more at once than it can keep where it can't handle it."""

@@ -2,19 +2,25 @@
 #
 # Sans-IO, and nearly free. A request that is measured carries the time from which on it counts; the reactor says when a
 # batch of events is over, by then its answer has been sent. Up to MEASURED requests a second all are measured; beyond,
-# every 2nd, 4th, … of a connection, by its correlation id, and each counts for so many.
+# every 2nd, 4th, … of a connection, by its correlation id, and each counts for so many. That is decided each second,
+# and at once where much more comes than in the last one: measuring all of a burst costs as much as passing it on.
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.channel import LATENCY_BOUNDS, Buckets, Latencies
 
-MEASURED: Final = 250  # requests a second: half a thousandth of a core, at 1.5 µs each
-MAX_MASK: Final = 1023
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-Stamp = tuple[float, float]  # when a request was whole, and when it was forwarded: later where it had to wait
+MEASURED: Final = 100  # requests a second: at 2 µs each, and 40 where other programs have used the caches meanwhile
+MAX_MASK: Final = 1023
+_SHORTEST_S: Final = 0.05  # what came in less time says little about a second
+
+# When a request was whole, and when it was forwarded: later where it had to wait; and for how many it counts.
+Stamp = tuple[float, float, int]
 
 
 class Histogram:
@@ -42,42 +48,56 @@ class Meter:
     """The histograms of one worker.
 
     Attributes:
-        mask: requests whose correlation id has none of its bits are measured.
+        mask: requests whose correlation id has none of its bits are measured, and count for `mask` + 1.
         answered: stamps of the requests whose answers were sent within the present batch of events.
     """
 
-    __slots__ = ("_answered", "_batches", "_requests", "_round_trips", "_waits", "answered", "mask")
+    __slots__ = ("_answered", "_batches", "_measured", "_on_change", "_requests", "_round_trips", "_since", "_waits",
+                 "answered", "mask")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        """`on_change` is called when `mask` is another before the second is over."""
         self.mask = 0
         self.answered: list[Stamp] = []
+        self._on_change = on_change
         self._batches = Histogram()
         self._answered = 0  # requests, about, since the last `take`
+        self._measured, self._since = 0, 0.0  # of these, since they were last too many, and the time of the first
         self._requests = Histogram()
         self._round_trips: dict[int, Histogram] = {}
         self._waits: dict[str, Histogram] = {}
 
     def answer(self, stamp: Stamp, broker: int, now: float) -> None:
         """That broker's answer is here, and about to be sent."""
-        weight = self.mask + 1
         round_trip = self._round_trips.get(broker)
         if round_trip is None:
             round_trip = self._round_trips[broker] = Histogram()
-        round_trip.add(now - stamp[1], weight)
+        round_trip.add(now - stamp[1], stamp[2])
         self.answered.append(stamp)
+        if not self._measured:
+            self._since = now
+        self._measured += 1
+        if self._measured > 2 * MEASURED:
+            self._thin(self._measured * (self.mask + 1) / max(now - self._since, _SHORTEST_S))
+
+    def _thin(self, rate: float) -> None:
+        self._measured = 0
+        mask = max(self.mask, _mask(rate))
+        if mask != self.mask:
+            self.mask = mask
+            self._on_change()
 
     def end_batch(self, began: float, now: float) -> None:
         """Everything that was answered until now has been sent; the batch of events had begun at that time."""
-        weight = self.mask + 1
-        self._batches.add(now - began, weight)
-        for since, _ in self.answered:
+        self._batches.add(now - began, self.mask + 1)
+        for since, _, weight in self.answered:
             self._requests.add(now - since, weight)
-        self._answered += weight * len(self.answered)
+            self._answered += weight
         self.answered.clear()
 
     def reject(self, stamp: Stamp, now: float) -> None:
         """The gateway itself has answered."""
-        self._requests.add(now - stamp[0], self.mask + 1)
+        self._requests.add(now - stamp[0], stamp[2])
 
     def wait(self, reason: str, seconds: float) -> None:
         """Requests were held so long, for that reason of a limit."""
@@ -87,10 +107,8 @@ class Meter:
 
     def take(self, seconds: float, cpu_s: float) -> Latencies:
         """All since the last call, so many seconds ago; and how many are to be measured from here on."""
-        rate, mask = self._answered / seconds, 0
-        while rate > MEASURED * (mask + 1) and mask < MAX_MASK:
-            mask = 2 * mask + 1
-        self.mask, self._answered = mask, 0
+        self.mask = _mask(self._answered / seconds)
+        self._answered = self._measured = 0
         return Latencies(
             self._requests.take(),
             {broker: each.take() for broker, each in self._round_trips.items()},
@@ -98,3 +116,11 @@ class Meter:
             self._batches.take(),
             cpu_s,
         )
+
+
+def _mask(rate: float) -> int:
+    """That with which at most MEASURED of so many requests a second are measured."""
+    mask = 0
+    while rate > MEASURED * (mask + 1) and mask < MAX_MASK:
+        mask = 2 * mask + 1
+    return mask

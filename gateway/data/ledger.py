@@ -40,7 +40,7 @@ class Ledger:
         self.epoch = 0
         self.size = 0  # bytes, about
         self.counts: dict[str, int] = {}
-        self.latencies = Meter()
+        self.latencies = Meter(self.renew)
         self._rows: dict[_Key, Counts] = {}
         self._clients: set[tuple[str, str, str]] = set()
         self._topics: set[str] = set()
@@ -92,7 +92,7 @@ class Ledger:
         self.counts[name] = self.counts.get(name, 0) + n
 
     def renew(self) -> None:
-        """Make every session look up its rows and meters again: meters may have gone."""
+        """Make every session look up its rows and meters again, and what else it keeps: meters may have gone."""
         self.epoch += 1
 
     def close(self) -> tuple[tuple[Row, ...], dict[str, int]]:

@@ -215,7 +215,9 @@ class Link:
     # --- the shortcut -------------------------------------------------------------------------------------------------
 
     def terms(self, now: float) -> Terms | None:
-        """Those on which the next events may take the shortcut; None: they must not."""
+        """Those on which the next events may take the shortcut; None: they must not. It is also told which bytes of an
+        answer pass on any terms (`unseen`).
+        """
         client, upstream = self.client, self.upstream
         if not self._is_plain or client.is_stuck or not upstream.is_between:
             return None
@@ -227,7 +229,8 @@ class Link:
         inbound = client.inbound
         shortcut.takes_requests = bool(client.mask & IN) and inbound.is_direct and not self.upstream.is_stuck
         shortcut.seen.is_drained, shortcut.looks_ahead = self._is_drained, inbound.is_large_next
-        shortcut.unseen = self.session.unseen
+        # A quota on time has to be told how long each event takes.
+        shortcut.unseen = 0 if self.session.client.lines.request else self.session.unseen
 
     def catch_up(self, seen: Seen) -> None:
         """The shortcut tells what it has seen since it was told of the link's state."""
@@ -239,8 +242,8 @@ class Link:
             self.session.hold.drained_at = seen.drained_at
         if seen.answered_at:
             watch.answered_at = seen.answered_at
-        if seen.passed:
-            self.session.skip(seen.passed)
+        if seen.unseen:
+            self.session.skip(seen.unseen)
 
     def look_ahead(self) -> None:
         """The shortcut is about to read the client behind a request that was larger than a read."""
@@ -539,7 +542,9 @@ class Link:
         self._is_plain = not (ended or self.session.in_flight.is_waiting or self.parked.held is not None)
         lingers = client.is_shut and not client.is_over
         read = (self._is_plain or lingers) and not (client.is_stuck or upstream.is_stuck or client.inbound.waiting)
-        self._is_drained = read and client.inbound.drained
+        if not read:
+            client.inbound.drained = False  # what comes now waits: it has to be seen anew
+        self._is_drained = client.inbound.drained
         client.wait_for((IN if read else 0) | (OUT if client.is_stuck else 0), self.reactor)
         read = not (client.is_stuck or upstream.is_over or upstream.inbound.waiting)
         upstream.wait_for((IN if read else 0) | (OUT if upstream.is_stuck else 0), self.reactor)

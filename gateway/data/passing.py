@@ -112,7 +112,7 @@ def requests(
                 if not _take_all(parts, meters, total, quota, now):
                     break
                 is_full = keep(parts)
-            stamp = None if correlation & mask else (arrived, now)
+            stamp = None if correlation & mask else (arrived, now, mask + 1)
             entries.append((correlation, _PRODUCE, version, parts, None, 0, quota, stamp))
             passed += 1
             pos = stop

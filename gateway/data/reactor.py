@@ -23,18 +23,16 @@ from gateway.data.latencies import Meter
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from gateway.data import shortcut
+    from gateway.data.calls import Poller
+    from gateway.data.shortcut import Handler as EventHandler
+    from gateway.data.slices import Slice
 else:
     try:
-        from gateway.data import shortcut_compiled as shortcut  # the same, where a compiler was
+        from gateway.data.slices_compiled import Slice  # the same, where a compiler was
     except ImportError:
-        from gateway.data import shortcut
-
-SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
-BRIEF_S = 0.002  # … and while one of them needs several turns, or a timer is due
-MAX_EVENTS = 256
+        from gateway.data.slices import Slice
 
 # epoll's numbers (Linux), used for every poller.
 IN = 0x001
@@ -47,17 +45,6 @@ ONESHOT = 1 << 30
 # interest set epoll reports a reset peer for ever (hundreds of thousands of events a second).
 QUIET = RDHUP | ONESHOT
 DEAF = ONESHOT  # the same where its FIN is known already: only an error or a reset is news
-
-
-class Poller(Protocol):
-    """The used part of `select.epoll`."""
-
-    def fileno(self) -> int: ...
-    def register(self, fd: int, mask: int) -> None: ...
-    def modify(self, fd: int, mask: int) -> None: ...
-    def unregister(self, fd: int) -> None: ...
-    def poll(self, timeout: float, maxevents: int) -> list[tuple[int, int]]: ...
-    def close(self) -> None: ...
 
 
 class SelectorPoller:
@@ -102,39 +89,6 @@ class SelectorPoller:
 def new_poller() -> Poller:
     """epoll, or the closest there is."""
     return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
-
-
-class Slice:
-    """The time for which the reactor stays with its sockets; also the handler of those that it gives way to.
-
-    `end`: 0.0 once it has given way.
-    """
-
-    __slots__ = ("_least", "end")
-    link = None  # those sockets are no link's
-
-    def __init__(self) -> None:
-        self.end = self._least = 0.0
-
-    def begin(self, now: float, is_hurried: bool, timers: Sequence[tuple[float, int, Any]]) -> None:
-        """`timers`: the earliest first."""
-        self.end = self._least = now + BRIEF_S
-        if not is_hurried:
-            self.end = now + SLICE_S
-            if timers:
-                self.shorten(timers[0][0])
-
-    def finish(self) -> None:
-        """Give way."""
-        self.end = 0.0
-
-    def handle(self, fd: int, events: int, now: float) -> None:
-        """There is something to read."""
-        self.finish()
-
-    def shorten(self, when: float) -> None:
-        """Something is due then. Not at each of many timers: those of a thousand muted clients share their turns."""
-        self.end = min(self.end, max(when, self._least))
 
 
 class HasFileno(Protocol):
@@ -186,17 +140,17 @@ class Reactor(Generic[H]):
         self.on_bug = on_bug
         self.on_closed = on_closed
         self._poller = new_poller()
-        self._handlers: dict[int, shortcut.Handler] = {}
+        self._handlers: dict[int, EventHandler] = {}
         self._ready: list[H] = []
         self._closing: list[socket.socket] = []
         self._timers: list[tuple[float, int, H]] = []
         self._timer_ids = count()
         self._timer_set = trio.Event()
-        self._slice = Slice()
+        self._slice = Slice(self._poller)
 
     # --- what links use -----------------------------------------------------------------------------------------------
 
-    def register(self, sock: socket.socket, mask: int, handler: shortcut.Handler) -> None:
+    def register(self, sock: socket.socket, mask: int, handler: EventHandler) -> None:
         """Have `handler` told of the events of that socket."""
         fd = sock.fileno()
         self._handlers[fd] = handler
@@ -248,14 +202,14 @@ class Reactor(Generic[H]):
 
     def settle(self, now: float) -> None:
         """Do the work that handling events left. A caller of a link's methods outside of an event must call this."""
-        while self._ready:
-            ready, self._ready = self._ready, []
+        while self._ready:  # the lists stay the same ones: the slice knows them
+            ready = self._ready.copy()
+            self._ready.clear()
             for link in ready:
                 self.guard(link, link.on_ready, now)
-        if self._closing:
-            closing, self._closing = self._closing, []
-            for sock in closing:
-                sock.close()
+        for sock in self._closing:
+            sock.close()
+        self._closing.clear()
         if self.latencies.answered:
             self.latencies.end_batch(now, trio.current_time())
 
@@ -268,6 +222,7 @@ class Reactor(Generic[H]):
 
     def _fail(self, link: H, bug: Exception) -> None:
         self.on_bug(link, bug)
+        self.shared.renew_pipe()
         try:
             link.close("disconnects_error")
         except Exception as another:  # its sockets are closed all the same
@@ -291,21 +246,11 @@ class Reactor(Generic[H]):
             self.shared.close_pipe()
 
     def _run_slice(self) -> None:
-        poller, handlers, answered = self._poller, self._handlers, self.latencies.answered
-        current_time = trio.lowlevel.current_clock().current_time  # trio's own way to it costs twice as much
-        now = current_time()
-        current = self._slice
-        current.begin(now, self.hurried(), self._timers)
-        while now < current.end:
-            events = poller.poll(current.end - now, MAX_EVENTS)
-            if not events:
-                break
-            now = current_time()
-            shortcut.handle(events, handlers, now, self._fail)
-            if self._ready or self._closing:
-                self.settle(now)
-            if answered:
-                self.latencies.end_batch(now, current_time())
+        now = trio.current_time()
+        self._slice.begin(now, self.hurried(), self._timers)
+        self._slice.run(
+            self._handlers, now, (self._ready, self._closing, self.latencies.answered), self.settle, self._fail
+        )
 
     async def run_timers(self) -> None:
         """End mutes and other waits when their time has come."""

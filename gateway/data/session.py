@@ -118,7 +118,9 @@ class Session:
 
     @property
     def unseen(self) -> int:
-        """How many of the broker's next bytes pass as they are, whatever they are; `skip` has to be told of them."""
+        """At least so many of the broker's next bytes pass as they are, whatever they are. `skip` has to be told of
+        those that have passed.
+        """
         return self._answers.unseen
 
     def skip(self, size: int) -> None:

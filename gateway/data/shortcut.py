@@ -1,11 +1,12 @@
 # The shortcut of one link, for nearly all of its events: bytes are there, they are whole Produce requests or answers
-# that pass as they are (passing.py), or more of a request that has a buffer of its own, and the other socket takes them
-# at once.
+# that pass as they are (passing.py), or more of a request that has a buffer of its own, or more of the records of a
+# Fetch answer, and the other socket takes them at once.
 #
-# It decides nothing, and keeps nothing but what the link has told it: which terms hold for such requests just now. The
-# link shuts it whenever it does anything itself, and is asked again before the next event, so what the shortcut knows
-# can't have changed but for what all connections share: whether that is another is looked at each time. Whatever else
-# an event brings is the link's, from the first byte on that the shortcut doesn't understand.
+# It decides nothing, and keeps nothing but what the link has told it: which terms hold for such requests just now, and
+# how much of an answer passes unseen. The link shuts it whenever it does anything itself, and is asked again before the
+# next event, so what the shortcut knows can't have changed but for what all connections share: whether that is another
+# is looked at each time. Whatever else an event brings is the link's, from the first byte on that the shortcut doesn't
+# understand.
 #
 # This file is compiled where a C compiler is: shortcut_compiled.pxd says what its variables are in C, setup.py how it
 # is built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
@@ -18,7 +19,7 @@ from gateway.data import calls, passing
 from protocol import layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any, Protocol
 
     from gateway.data.budget import Large
@@ -73,22 +74,21 @@ _LOCAL = 9  # protocol.pending.LOCAL
 
 
 class Seen:
-    """What was seen of the sockets.
+    """What was seen of the sockets since the link was told.
 
     Attributes:
-        read_at, answered_at: the time at which the client, and the broker, was last read.
-        drained_at: the time at which the client's socket was last seen empty. Each of the three is 0.0 where nothing is
-            new since the link was told.
+        read_at, answered_at: the time at which the client, and the broker, was last read; 0.0: not since then.
+        drained_at: the time at which the client's socket was last seen empty; 0.0: not since then.
         is_drained: the client's socket was empty when it was last read: what comes next has not waited.
-        passed: so many bytes of an answer have passed unseen since the link was told.
+        unseen: so many bytes of an answer have passed unseen.
     """
 
-    __slots__ = ("answered_at", "drained_at", "is_drained", "passed", "read_at")
+    __slots__ = ("answered_at", "drained_at", "is_drained", "read_at", "unseen")
 
     def __init__(self) -> None:
         self.read_at = self.drained_at = self.answered_at = 0.0
         self.is_drained = False
-        self.passed = 0
+        self.unseen = 0
 
 
 class Shortcut:
@@ -98,7 +98,7 @@ class Shortcut:
         terms: None while it is shut.
         takes_requests: on these terms; otherwise the client's events are the link's, and only answers are taken.
         looks_ahead: the link has to be asked before the client is read.
-        unseen: how many of the broker's next bytes pass as they are, on any terms: they lie within an answer.
+        unseen: at least so many of the broker's next bytes pass as they are, on any terms: they lie within an answer.
     """
 
     __slots__ = (
@@ -135,10 +135,10 @@ class Shortcut:
     def _tell(self) -> None:
         """Tell the link what it has missed."""
         seen = self.seen
-        if seen.read_at or seen.answered_at:
+        if seen.read_at or seen.answered_at or seen.unseen:
             self.link.catch_up(seen)
             seen.read_at = seen.drained_at = seen.answered_at = 0.0
-            seen.passed = 0
+            seen.unseen = 0
 
     def _find_terms(self, now: float) -> Terms | None:
         """Those of the next event; None: it is the link's."""
@@ -219,7 +219,7 @@ class Shortcut:
         """The upstream socket is ready."""
         link = self.link
         terms = self._find_terms(now) if not self.unseen and events in (_IN, _OUT) else None
-        if self.unseen and events == _IN:
+        if self.unseen and events == _IN:  # as the link may have said just now
             self._pass_unseen(now)
             return
         if terms is None:
@@ -256,7 +256,7 @@ class Shortcut:
                 link.end_upstream(size == calls.EOF, now)
             return
         seen.answered_at = now
-        seen.passed += size
+        seen.unseen += size
         self.unseen -= size
         if sent < size:
             end = _HEAD_ROOM + size
@@ -286,21 +286,3 @@ def _is_cut(buf: Buffer, pos: int, end: int) -> bool:
         return True
     length: int = layouts.request_head(buf, pos)[0]
     return pos + 4 + length > end
-
-
-def handle(
-    events: list[tuple[int, int]], handlers: Mapping[int, Handler], now: float, fail: Callable[[Any, Exception], None]
-) -> None:
-    """Have these events of sockets, (number, mask), handled. `fail` is told of a link whose handler raised an error."""
-    for fd, mask in events:
-        handler = handlers.get(fd)
-        if handler is None:
-            continue  # closed by an earlier event of this batch
-        try:
-            if isinstance(handler, Shortcut):
-                shortcut = handler  # in C its method is called there
-                shortcut.handle(fd, mask, now)
-            else:
-                handler.handle(fd, mask, now)
-        except Exception as bug:
-            fail(handler.link, bug)

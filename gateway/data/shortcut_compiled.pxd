@@ -14,7 +14,7 @@ cdef int _IN, _OUT, _HEAD_ROOM, _LOCAL
 cdef class Seen:
     cdef public object read_at, drained_at, answered_at
     cdef public bint is_drained
-    cdef public Py_ssize_t passed
+    cdef public Py_ssize_t unseen
 
 
 @cython.final
@@ -61,7 +61,3 @@ cdef class Shortcut:
 
 @cython.locals(length=cython.longlong)
 cdef bint _is_cut(object buf, Py_ssize_t pos, Py_ssize_t end) except -1
-
-
-@cython.locals(mask=cython.int, shortcut=Shortcut)
-cpdef handle(list events, dict handlers, object now, object fail)

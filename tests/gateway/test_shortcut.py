@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +14,7 @@ import pytest
 import trio
 
 from gateway.channel import Policy, Quotas
-from gateway.data.inbound import SHARED_BYTES
+from gateway.data.inbound import SHARED_BYTES, Shared
 from gateway.data.reactor import IN, OUT
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api
@@ -239,9 +241,9 @@ async def test_how_much_may_pass_unseen_is_known_after_every_piece(variant: str,
         for start, stop in ((0, 100_000), (100_000, 150_000), (150_000, 700_000)):
             nursery.start_soon(far.broker.send_all, frame[start:stop])
             assert await receive_exactly(far.client, stop - start) == expected[start:stop]
-        assert 2_000_000 < shortcut.unseen == far.link.session.unseen - shortcut.seen.passed
+        assert 2_000_000 < shortcut.unseen == far.link.session.unseen - shortcut.seen.unseen
         shortcut.shut()
-        assert shortcut.unseen == 0 == shortcut.seen.passed
+        assert shortcut.unseen == 0 == shortcut.seen.unseen
 
 
 async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(variant: str, way: str) -> None:
@@ -323,6 +325,74 @@ async def test_answers_pass_unseen_where_each_request_has_to_be_looked_at(varian
         assert await receive_exactly(far.client, len(frame)) == expected
         assert 0 < consumer.looked_at < 1_000_000
         assert not far.is_open
+
+
+async def test_a_quota_on_time_is_told_of_every_event(variant: str, way: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        world = far.stage.play.world
+        percent = {QuotaKey("request_percentage", "percent"): 100_000.0}
+        world.set_quotas(Quotas(1, {Entity(DEFAULT): percent}), trio.current_time())
+        world.ledger.renew()
+        consumer = Consumer(far, way)
+        frame, expected = fetched(await consumer.ask(), (3_000_000,))
+        nursery.start_soon(far.broker.send_all, frame)
+        assert await receive_exactly(far.client, len(frame)) == expected
+        assert consumer.looked_at == len(frame)
+
+
+async def test_while_memory_is_short_less_passes_unseen_at_once(variant: str, way: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        consumer, shared = Consumer(far, way), far.stage.reactor.shared
+        frame, expected = fetched(await consumer.ask(), (20_000_000,))
+        await far.broker.send_all(frame[:100_000])
+        assert await receive_exactly(far.client, 100_000) == expected[:100_000]
+        shared.bound(is_short=True)
+        nursery.start_soon(far.broker.send_all, frame[100_000:])
+        await until(lambda: far.link.client.outbound.pieces)
+        assert sum(map(len, far.link.client.outbound.pieces)) <= len(shared.room) < 100_000
+        assert await receive_exactly(far.client, len(frame) - 100_000) == expected[100_000:]
+
+
+async def test_urgent_data_is_passed_over(variant: str, way: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        frame, expected = fetched(await Consumer(far, way).ask(), (3_000_000,))
+        await far.broker.send_all(frame[:400_000])
+        assert await receive_exactly(far.client, 400_000) == expected[:400_000]
+        await far.broker.socket.send(b"!", socket.MSG_OOB)
+        nursery.start_soon(far.broker.send_all, frame[400_000:])
+        assert await receive_exactly(far.client, len(frame) - 400_000) == expected[400_000:]
+
+
+async def test_an_error_of_the_pipe_ends_one_link_and_no_other_gets_its_bytes(variant: str) -> None:
+    async with opened(variant) as far, trio.open_nursery() as nursery:
+        other = Far(far.stage)
+        for _ in range(3):
+            await other.exchange()
+        consumer = Consumer(far, "pipe")
+        frame, expected = fetched(await consumer.ask(), (20_000_000,))
+        await far.broker.send_all(frame[:100_000])
+        assert await receive_exactly(far.client, 100_000) == expected[:100_000]
+        shared = far.stage.reactor.shared
+        assert shared.pipe is not None
+        read_end, empty = os.dup(shared.pipe[0]), os.pipe2(os.O_NONBLOCK)
+        os.dup2(empty[0], shared.pipe[0])
+        nursery.start_soon(_send_in_vain, far.broker, frame[100_000:])
+        await until(lambda: far.link.closed)
+        assert [type(bug) for bug in far.stage.bugs] == [BlockingIOError]
+        far.stage.bugs.clear()
+        frame, expected = fetched(await Consumer(other, "pipe").ask(), (3_000_000,))
+        nursery.start_soon(other.broker.send_all, frame)
+        assert await receive_exactly(other.client, len(frame)) == expected
+        for end in (read_end, *empty):
+            os.close(end)
+
+
+def test_a_pipe_that_may_not_be_large_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, before = Shared(), len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr("gateway.data.inbound.PIPE_BYTES", 1 << 31)  # a size that nobody may have
+    shared.open_pipe()
+    assert shared.pipe is None
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -576,6 +646,19 @@ async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(
         for _ in range(3):
             await far.exchange()
         assert far.is_open
+
+
+async def test_what_waits_while_the_broker_takes_nothing_is_not_taken_for_new(variant: str) -> None:
+    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+        await pass_large(far, 50)
+        nursery.start_soon(far.client.send_all, large(51))
+        await until(lambda: far.link.upstream.outbound.pieces)
+        await far.client.send_all(request(52))
+        sent_at = trio.current_time()
+        assert await receive_exactly(far.broker, len(large(51))) == large(51)
+        assert await receive_exactly(far.broker, len(request(52))) == request(52)
+        far.link.shortcut.shut()
+        assert far.link.session.hold.drained_at < sent_at
 
 
 # --- what shuts it ----------------------------------------------------------------------------------------------------

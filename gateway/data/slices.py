@@ -1,0 +1,91 @@
+# The loop of the reactor: what happens on its sockets is told to whom they belong, for one slice of time.
+#
+# This file is compiled where a C compiler is: slices_compiled.pxd says what its variables are in C, setup.py how it is
+# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, Any
+
+from gateway.data import calls, shortcut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.data.calls import Poller
+    from gateway.data.shortcut import Handler
+
+_EPOLL = getattr(select, "epoll", ())  # Linux has it
+
+# Numbers of C where this is compiled.
+_SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
+_BRIEF_S = 0.002  # … and while one of them needs several turns, or a timer is due
+
+
+class Slice:
+    """The time for which the reactor stays with its sockets; also the handler of those that it gives way to.
+
+    `end`: 0.0 once it has given way. `link`: none, those sockets are no link's.
+    """
+
+    __slots__ = ("_epoll", "_events", "_least", "_poller", "end", "link")
+
+    def __init__(self, poller: Poller) -> None:
+        self.end = self._least = 0.0
+        self.link = None
+        self._poller = poller
+        self._epoll = poller.fileno() if isinstance(poller, _EPOLL) else -1
+        self._events = calls.new_events()
+
+    def begin(self, now: float, is_hurried: bool, timers: Sequence[tuple[float, int, Any]]) -> None:
+        """`timers`: the earliest first."""
+        self.end = self._least = now + _BRIEF_S
+        if not is_hurried:
+            self.end = now + _SLICE_S
+            if timers:
+                self.shorten(timers[0][0])
+
+    def finish(self) -> None:
+        """Give way."""
+        self.end = 0.0
+
+    def handle(self, fd: int, events: int, now: float) -> None:
+        """There is something to read."""
+        self.finish()
+
+    def shorten(self, when: float) -> None:
+        """Something is due then. Not at each of many timers: those of a thousand muted clients share their turns."""
+        self.end = min(self.end, max(when, self._least))
+
+    def run(
+        self, handlers: Mapping[int, Handler], now: float, work: tuple[list[Any], ...],
+        settle: Callable[[float], None], fail: Callable[[Any, Exception], None],
+    ) -> None:  # fmt: skip
+        """Have what happens handled until the slice ends, or nothing more happens in it.
+
+        `settle` is called after events that leave something in one of the lists in `work`, and `fail` with a link whose
+        handler raised an error, and with that.
+        """
+        ready, closing, answered = work
+        ahead = now - calls.clock()  # trio's clock begins anywhere, and has a longer way
+        while now < self.end:
+            count = calls.wait(self._poller, self._epoll, self._events, self.end - now)
+            if not count:
+                break
+            now = calls.clock() + ahead
+            for place in range(count):
+                fd, mask = calls.event(self._events, place)
+                handler = handlers.get(fd)
+                if handler is None:
+                    continue  # closed by an earlier event of this batch
+                try:
+                    if isinstance(handler, shortcut.Shortcut):
+                        own = handler  # in C its method is called there
+                        own.handle(fd, mask, now)
+                    else:
+                        handler.handle(fd, mask, now)
+                except Exception as bug:
+                    fail(handler.link, bug)
+            if ready or closing or answered:
+                settle(now)
