@@ -26,7 +26,7 @@
 #   links.py              one client socket and its upstream socket
 #   shortcut.py           past it, for the events that bring nothing unusual; compiled where it can be
 #   slices.py             the loop over events, for a slice of time; compiled where it can be
-#   calls.py              the two calls of a socket that it makes
+#   calls.py              the calls of the system that these two make
 #   tls_links.py          the same where one of them, or both, speak TLS
 #   sides.py              one of the two: what is read from it, what it has still to take
 #   inbound.py            where a side reads into

@@ -5,7 +5,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_CheckExact, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 )
-from libc.errno cimport EAGAIN, EINTR, ENOSYS, errno
+from libc.errno cimport EAGAIN, EINTR, EIO, ENOSYS, errno
 from libc.math cimport ceil
 from posix.unistd cimport read
 
@@ -59,23 +59,22 @@ cdef inline (Py_ssize_t, Py_ssize_t) move(
     int source, int sink, tuple pipe, object buf, Py_ssize_t start, Py_ssize_t most
 ) except *:
     cdef char *room = within(buf, start, most, PyBUF_WRITABLE)
-    cdef Py_ssize_t size = -1, sent = 0, at
+    cdef Py_ssize_t size = -1, sent, at
     cdef ssize_t more
     cdef int out_of, into
     if pipe is not None:
         out_of, into = pipe
         size = join_by_pipe(source, into, most)
-    if size < 0:
+    if size < 1:
         size = receive(source, buf, start, most)
         return size, max(0, send(sink, buf, start, start + size)) if size > 0 else 0
-    if size:
-        sent = join_by_pipe(out_of, sink, size)
-        sent = max(0, sent)
+    sent = join_by_pipe(out_of, sink, size)
+    sent = max(0, sent)
     at = sent
     while at < size:
         more = read(out_of, room + at, size - at)
         if more <= 0:
-            raise OSError(errno, "the pipe between two sockets has lost bytes")
+            raise OSError(errno if more else EIO, "the pipe between two sockets has lost bytes")
         at += more
     return size, sent
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
@@ -53,15 +54,15 @@ def move(source: int, sink: int, pipe: tuple[int, int] | None, buf: Buffer, star
         OSError: the pipe is broken; there may be bytes in it.
     """
     size = -1 if pipe is None else _splice(source, pipe[1], most)
-    if pipe is None or size < 0:  # a read says why; and it passes over urgent data, before which a splice stops
+    if pipe is None or size < 1:  # a read says why; and it passes over urgent data, before which a splice stops
         size = receive(source, buf, start, most)
         return size, max(0, send(sink, buf, start, start + size)) if size > 0 else 0
-    sent = max(0, _splice(pipe[0], sink, size)) if size else 0
+    sent = max(0, _splice(pipe[0], sink, size))
     at = sent
     while at < size:
         more = os.readv(pipe[0], [memoryview(buf)[start + at : start + size]])
         if not more:
-            raise OSError("the pipe between two sockets has lost bytes")
+            raise OSError(errno.EIO, "the pipe between two sockets has lost bytes")
         at += more
     return size, sent
 

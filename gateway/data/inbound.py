@@ -59,7 +59,8 @@ class Shared:
         """And whatever is in it is lost."""
         pipe, self.pipe = self.pipe, None
         for end in pipe or ():
-            os.close(end)
+            with suppress(OSError):
+                os.close(end)
 
     def renew_pipe(self) -> None:
         """Something has gone wrong, perhaps while bytes of one connection were in it: no other must get them."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MEASURED: Final = 100  # requests a second: at 2 µs each, and 40 where other programs have used the caches meanwhile
 MAX_MASK: Final = 1023
-_SHORTEST_S: Final = 0.05  # what came in less time says little about a second
+_SHORTEST_S: Final = 0.2  # what came in less time says little about a second
 
 # When a request was whole, and when it was forwarded: later where it had to wait; and for how many it counts.
 Stamp = tuple[float, float, int]
@@ -52,17 +52,18 @@ class Meter:
         answered: stamps of the requests whose answers were sent within the present batch of events.
     """
 
-    __slots__ = ("_answered", "_batches", "_measured", "_on_change", "_requests", "_round_trips", "_since", "_waits",
-                 "answered", "mask")  # fmt: skip
+    __slots__ = ("_answered", "_batches", "_measured", "_on_change", "_requests", "_round_trips", "_since",
+                 "_standing_for", "_waits", "answered", "mask")  # fmt: skip
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
-        """`on_change` is called when `mask` is another before the second is over."""
+        """`on_change` is called when `mask` is another before the second is over; after `take` the caller knows."""
         self.mask = 0
         self.answered: list[Stamp] = []
         self._on_change = on_change
         self._batches = Histogram()
         self._answered = 0  # requests, about, since the last `take`
-        self._measured, self._since = 0, 0.0  # of these, since they were last too many, and the time of the first
+        self._measured = self._standing_for = 0  # answers since `mask` was last looked at, and for how many they count
+        self._since = 0.0  # the time of the first of them
         self._requests = Histogram()
         self._round_trips: dict[int, Histogram] = {}
         self._waits: dict[str, Histogram] = {}
@@ -77,11 +78,12 @@ class Meter:
         if not self._measured:
             self._since = now
         self._measured += 1
+        self._standing_for += stamp[2]
         if self._measured > 2 * MEASURED:
-            self._thin(self._measured * (self.mask + 1) / max(now - self._since, _SHORTEST_S))
+            self._thin(self._standing_for / max(now - self._since, _SHORTEST_S))
 
     def _thin(self, rate: float) -> None:
-        self._measured = 0
+        self._measured = self._standing_for = 0
         mask = max(self.mask, _mask(rate))
         if mask != self.mask:
             self.mask = mask
@@ -89,7 +91,8 @@ class Meter:
 
     def end_batch(self, began: float, now: float) -> None:
         """Everything that was answered until now has been sent; the batch of events had begun at that time."""
-        self._batches.add(now - began, self.mask + 1)
+        # A batch with many answers is measured whatever the share, so it counts for the fewest.
+        self._batches.add(now - began, min((weight for _, _, weight in self.answered), default=1))
         for since, _, weight in self.answered:
             self._requests.add(now - since, weight)
             self._answered += weight
@@ -108,7 +111,7 @@ class Meter:
     def take(self, seconds: float, cpu_s: float) -> Latencies:
         """All since the last call, so many seconds ago; and how many are to be measured from here on."""
         self.mask = _mask(self._answered / seconds)
-        self._answered = self._measured = 0
+        self._answered = self._measured = self._standing_for = 0
         return Latencies(
             self._requests.take(),
             {broker: each.take() for broker, each in self._round_trips.items()},

@@ -229,7 +229,7 @@ class Link:
         inbound = client.inbound
         shortcut.takes_requests = bool(client.mask & IN) and inbound.is_direct and not self.upstream.is_stuck
         shortcut.seen.is_drained, shortcut.looks_ahead = self._is_drained, inbound.is_large_next
-        # A quota on time has to be told how long each event takes.
+        # A quota on time has to be told how long each event takes; one that is new is, from the next answer on.
         shortcut.unseen = 0 if self.session.client.lines.request else self.session.unseen
 
     def catch_up(self, seen: Seen) -> None:
@@ -542,9 +542,9 @@ class Link:
         self._is_plain = not (ended or self.session.in_flight.is_waiting or self.parked.held is not None)
         lingers = client.is_shut and not client.is_over
         read = (self._is_plain or lingers) and not (client.is_stuck or upstream.is_stuck or client.inbound.waiting)
-        if not read:
-            client.inbound.drained = False  # what comes now waits: it has to be seen anew
-        self._is_drained = client.inbound.drained
+        if read and not client.mask & IN:  # what came meanwhile has waited
+            client.inbound.drained = client.inbound.is_empty(client.sock)
+        self._is_drained = read and client.inbound.drained
         client.wait_for((IN if read else 0) | (OUT if client.is_stuck else 0), self.reactor)
         read = not (client.is_stuck or upstream.is_over or upstream.inbound.waiting)
         upstream.wait_for((IN if read else 0) | (OUT if upstream.is_stuck else 0), self.reactor)

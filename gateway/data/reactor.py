@@ -34,6 +34,9 @@ else:
     except ImportError:
         from gateway.data.slices import Slice
 
+SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
+BRIEF_S = 0.002  # … and while one of them needs several turns, or a timer is due
+
 # epoll's numbers (Linux), used for every poller.
 IN = 0x001
 OUT = 0x004
@@ -222,11 +225,11 @@ class Reactor(Generic[H]):
 
     def _fail(self, link: H, bug: Exception) -> None:
         self.on_bug(link, bug)
-        self.shared.renew_pipe()
         try:
             link.close("disconnects_error")
         except Exception as another:  # its sockets are closed all the same
             self.on_bug(link, another)
+        self.shared.renew_pipe()
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -246,8 +249,9 @@ class Reactor(Generic[H]):
             self.shared.close_pipe()
 
     def _run_slice(self) -> None:
+        seconds = BRIEF_S if self.hurried() else SLICE_S
         now = trio.current_time()
-        self._slice.begin(now, self.hurried(), self._timers)
+        self._slice.begin(now, BRIEF_S, seconds, self._timers)
         self._slice.run(
             self._handlers, now, (self._ready, self._closing, self.latencies.answered), self.settle, self._fail
         )

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 _EPOLL = getattr(select, "epoll", ())  # Linux has it
 
-# Numbers of C where this is compiled.
-_SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
-_BRIEF_S = 0.002  # … and while one of them needs several turns, or a timer is due
-
 
 class Slice:
     """The time for which the reactor stays with its sockets; also the handler of those that it gives way to.
@@ -38,13 +34,13 @@ class Slice:
         self._epoll = poller.fileno() if isinstance(poller, _EPOLL) else -1
         self._events = calls.new_events()
 
-    def begin(self, now: float, is_hurried: bool, timers: Sequence[tuple[float, int, Any]]) -> None:
-        """`timers`: the earliest first."""
-        self.end = self._least = now + _BRIEF_S
-        if not is_hurried:
-            self.end = now + _SLICE_S
-            if timers:
-                self.shorten(timers[0][0])
+    def begin(self, now: float, least: float, most: float, timers: Sequence[tuple[float, int, Any]]) -> None:
+        """It takes that many seconds at most; fewer where something is due before (`timers`: the earliest first), but
+        not fewer than the least.
+        """
+        self._least, self.end = now + least, now + most
+        if timers:
+            self.shorten(timers[0][0])
 
     def finish(self) -> None:
         """Give way."""
@@ -68,7 +64,7 @@ class Slice:
         handler raised an error, and with that.
         """
         ready, closing, answered = work
-        ahead = now - calls.clock()  # trio's clock begins anywhere, and has a longer way
+        ahead = now - calls.clock()  # trio's clock begins elsewhere, and costs more to ask
         while now < self.end:
             count = calls.wait(self._poller, self._epoll, self._events, self.end - now)
             if not count:

@@ -5,8 +5,6 @@ cimport cython
 from gateway.data cimport calls
 from gateway.data cimport shortcut_compiled as shortcut
 
-cdef double _SLICE_S, _BRIEF_S
-
 
 @cython.final
 cdef class Slice:
@@ -17,7 +15,7 @@ cdef class Slice:
     cdef public double end
     cdef readonly object link
 
-    cpdef begin(self, double now, bint is_hurried, object timers)
+    cpdef begin(self, double now, double least, double most, object timers)
 
     cpdef finish(self)
 

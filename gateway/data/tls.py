@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +21,6 @@ from protocol.framing import check_request_head
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
 HANDSHAKE_TIMEOUT_S = 30.0  # clients give a connection up after as long (librdkafka, Java) or sooner
@@ -231,6 +231,18 @@ class Tls:
         if filled or self._is_over():
             return filled
         raise BlockingIOError
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to be read, neither an end nor an error."""
+        if self.ready:
+            return False
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # the next one to read is told
+        return False
 
     def recv(self, size: int) -> bytes:
         """As a non-blocking socket's."""

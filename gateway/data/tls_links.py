@@ -61,7 +61,7 @@ class TlsInbound(Inbound):
         return n
 
     def is_empty(self, sock: socket.socket) -> bool:
-        return self._tls.drained
+        return self._tls.is_empty()
 
     def look_ahead(self, sock: socket.socket, max_bytes: int) -> None:
         self.is_large_next = False  # on the socket are TLS's records

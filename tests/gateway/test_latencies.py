@@ -91,6 +91,18 @@ def test_of_a_burst_a_part_is_measured_before_its_first_second_is_over() -> None
     assert second(meter, 1000 * MEASURED) <= MEASURED
 
 
+def test_requests_that_were_on_their_way_when_fewer_are_measured_count_as_before() -> None:
+    meter, masks = Meter(), set()
+    for answered in range(20 * MEASURED):  # in one second, all of which were sent before the first answer
+        now = answered / (20 * MEASURED)
+        answer(meter, (now - 0.5, now - 0.5, 1), now)
+        masks.add(meter.mask)
+    assert 0 < max(masks) <= 31, "the share is that of the rate, whatever they counted for"
+    said = meter.take(1.0, 0.0)
+    assert said.batches is not None
+    assert sum(said.requests.counts) == sum(said.batches.counts) == 20 * MEASURED
+
+
 def test_each_measured_request_counts_for_those_that_are_not() -> None:
     meter = Meter()
     meter.mask = 7

@@ -661,6 +661,30 @@ async def test_what_waits_while_the_broker_takes_nothing_is_not_taken_for_new(va
         assert far.link.session.hold.drained_at < sent_at
 
 
+@pytest.mark.parametrize("why", ["a mute", "a broker that takes nothing"])
+async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for_waiting(
+    why: str, variant: str
+) -> None:
+    # Else one that is idle for 15 s behind that, or has one request in flight all the time, is refused and not delayed.
+    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+        if why == "a mute":
+            far.link.shortcut.shut()
+            far.link.session.hold.mute_until = trio.current_time() + 0.05
+            frame = request(50)
+        else:
+            frame = large(50)
+        nursery.start_soon(far.client.send_all, frame)
+        await until(lambda: far.link.parked.held is not None or far.link.upstream.outbound.pieces)
+        assert await receive_exactly(far.broker, len(frame)) == frame
+        await far.pass_answer(answer(50))
+        quiet_since = trio.current_time()
+        await trio.sleep(0.01)
+        far.told = 50
+        await far.exchange()
+        far.link.shortcut.shut()
+        assert far.link.session.hold.drained_at > quiet_since
+
+
 # --- what shuts it ----------------------------------------------------------------------------------------------------
 
 

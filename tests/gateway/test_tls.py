@@ -230,6 +230,33 @@ async def test_a_muted_link_parks_what_was_decrypted_and_goes_on_by_itself(secur
         assert trio.current_time() >= link.session.hold.mute_until
 
 
+async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for_waiting(secure: Any) -> None:
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        link.session.hold.mute_until = trio.current_time() + 0.05
+        await client.send(request(1))
+        await until(lambda: link.parked.held is not None)
+        assert await receive_exactly(broker, len(request(1))) == request(1)
+        quiet_since = trio.current_time()
+        await trio.sleep(0.01)
+        await client.send(request(2))
+        assert await receive_exactly(broker, len(request(2))) == request(2)
+        assert link.session.hold.drained_at > quiet_since
+
+
+async def test_what_comes_while_the_broker_takes_nothing_has_waited(secure: Any) -> None:
+    async with staged() as stage, trio.open_nursery() as nursery:
+        link, client, broker = await secure(stage).connect(small=True)
+        frames = [request(1, values=(bytes(300_000),)), request(2)]
+        nursery.start_soon(client.send, frames[0])
+        await until(lambda: link.upstream.outbound.pieces)
+        sent_at = trio.current_time()
+        nursery.start_soon(client.send, frames[1])
+        for frame in frames:
+            assert await receive_exactly(broker, len(frame)) == frame
+        assert link.session.hold.drained_at < sent_at
+
+
 async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_memory(secure: Any) -> None:
     # What has waited is told from what just came by that. Fewer bytes come out than are read, so that their number
     # says nothing.
