@@ -10,8 +10,7 @@ from typing import Final
 
 MODULES: Final = (
     "protocol.usual", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
-    "gateway.data.sums", "gateway.data.passing", "gateway.data.shortcut",
-    "gateway.data.slices",
+    "gateway.data.sums", "gateway.data.passing", "gateway.data.shortcut", "gateway.data.slices",
 )  # fmt: skip
 SUFFIX: Final = "_compiled"
 VARIABLE: Final = "PURE_PYTHON"

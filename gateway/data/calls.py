@@ -75,7 +75,7 @@ def _splice(source: int, sink: int, most: int) -> int:
 
 
 def is_empty(fd: int) -> bool:
-    """Whether the socket has nothing to read, not even its end."""
+    """Whether the socket has nothing to read, neither its end nor an error."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return not poll.poll(0)

@@ -15,6 +15,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from gateway.data import calls
 from protocol.framing import REQUEST_HEAD, check_request_head
 from protocol.wire import MalformedFrame
 
@@ -188,13 +189,7 @@ class Inbound:
 
     def is_empty(self, sock: socket.socket) -> bool:
         """Whether there is nothing to be read, neither an end nor an error."""
-        try:
-            sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False  # the next one to read is told
-        return False
+        return calls.is_empty(sock.fileno())
 
     def hand_over(self) -> None:
         """The caller owns `large` now. A reference left here would keep its buffer in memory that no account counts."""

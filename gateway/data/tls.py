@@ -8,19 +8,20 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
 from gateway.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS
+from gateway.data import calls
 from gateway.server_names import UNKNOWN, ServerNames, UnknownName
 from protocol.describe import looks_like
 from protocol.framing import check_request_head
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
 HANDSHAKE_TIMEOUT_S = 30.0  # clients give a connection up after as long (librdkafka, Java) or sooner
@@ -234,15 +235,7 @@ class Tls:
 
     def is_empty(self) -> bool:
         """Whether there is nothing to be read, neither an end nor an error."""
-        if self.ready:
-            return False
-        try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False  # the next one to read is told
-        return False
+        return not self.ready and calls.is_empty(self._sock.fileno())
 
     def recv(self, size: int) -> bytes:
         """As a non-blocking socket's."""

@@ -46,14 +46,14 @@ def test_a_request_counts_from_when_it_was_whole_and_a_round_trip_from_when_it_w
     assert meter.take(1.0, 0.5).requests == NONE
 
 
-def second(meter: Meter, requests: int, at: float = 0.0) -> int:
+def second(meter: Meter, requests: int) -> int:
     """A second with so many requests, evenly, on one connection, each answered 10 ms later; how many were measured, and
     they count for all of them.
     """
     measured, masks = 0, set()
     on_their_way: deque[Stamp] = deque()
     for correlation in range(requests):
-        now = at + correlation / requests
+        now = correlation / requests
         while on_their_way and on_their_way[0][0] <= now - 0.01:
             answer(meter, on_their_way.popleft(), now)
         masks.add(meter.mask)
@@ -61,7 +61,7 @@ def second(meter: Meter, requests: int, at: float = 0.0) -> int:
             on_their_way.append((now, now, meter.mask + 1))
             measured += 1
     for stamp in on_their_way:
-        answer(meter, stamp, at + 1)
+        answer(meter, stamp, 1.0)
     total = sum(meter.take(1.0, 0.0).requests.counts)
     assert requests - sum(masks) <= total <= requests + sum(masks)
     return measured

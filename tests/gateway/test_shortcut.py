@@ -59,6 +59,17 @@ class Far:
         return self.link.shortcut.terms is not None
 
 
+async def send_cut(to: trio.SocketStream, data: bytes, random: Random) -> None:
+    """Send it in pieces of any size, with others' turns between some of them."""
+    pos = 0
+    while pos < len(data):
+        size = random.choice((7, 1000, 40_000, 100_000, 1_000_000))
+        await to.send_all(data[pos : pos + size])
+        for _ in range(random.choice((0, 0, 20))):
+            await trio.lowlevel.checkpoint()
+        pos += size
+
+
 @asynccontextmanager
 async def opened(variant: str, play: Play | None = None, *, small: bool = False) -> AsyncIterator[Far]:
     with variants.running(variant):
@@ -419,20 +430,11 @@ async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: 
         expected.append(hidden)
     stream = b"".join(frames)
 
-    async def answer_all(far: Far) -> None:
-        pos = 0
-        while pos < len(stream):
-            size = random.choice((7, 1000, 40_000, 100_000, 1_000_000))
-            await far.broker.send_all(stream[pos : pos + size])
-            for _ in range(random.choice((0, 0, 20))):
-                await trio.lowlevel.checkpoint()
-            pos += size
-
     async with opened(variant, small=small) as far:
         consumer = Consumer(far, way)
         await consumer.pass_request(b"".join(requests))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(answer_all, far)
+            nursery.start_soon(send_cut, far.broker, stream, random)
             for frame in expected:
                 assert await receive_exactly(far.client, len(frame)) == frame
         await until(lambda: far.stage.reactor.budget.used == 0)
@@ -617,13 +619,6 @@ async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(
         frames.append(other_request(i, body=bytes(size)) if is_other else request(i, values=(random.randbytes(size),)))
     stream = b"".join(frames)
 
-    async def ask(far: Far) -> None:
-        pos = 0
-        while pos < len(stream):
-            size = random.choice((7, 1000, 40_000, 100_000, 1_000_000))
-            await far.client.send_all(stream[pos : pos + size])
-            pos += size
-
     async def answer_all(far: Far) -> None:
         for i, frame in enumerate(frames, 100):
             assert await receive_exactly(far.broker, len(frame)) == frame
@@ -634,7 +629,7 @@ async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(
 
     async with opened(variant, small=small) as far:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask, far)
+            nursery.start_soon(send_cut, far.client, stream, random)
             nursery.start_soon(answer_all, far)
             for i in range(100, 140):
                 size, correlation = struct.unpack(">ii", await receive_exactly(far.client, 8))
@@ -675,14 +670,13 @@ async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for
             frame = large(50)
         nursery.start_soon(far.client.send_all, frame)
         await until(lambda: far.link.parked.held is not None or far.link.upstream.outbound.pieces)
+        held_at = trio.current_time()
         assert await receive_exactly(far.broker, len(frame)) == frame
         await far.pass_answer(answer(50))
-        quiet_since = trio.current_time()
-        await trio.sleep(0.01)
         far.told = 50
         await far.exchange()
         far.link.shortcut.shut()
-        assert far.link.session.hold.drained_at > quiet_since
+        assert far.link.session.hold.drained_at > held_at
 
 
 # --- what shuts it ----------------------------------------------------------------------------------------------------
