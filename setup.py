@@ -16,7 +16,8 @@ from setuptools.command.build_ext import build_ext
 
 MODULES = (
     "protocol/usual", "protocol/metadata_topics", "policies/duplicates", "policies/limits/meter",
-    "gateway/data/sums", "gateway/data/passing", "gateway/data/shortcut", "gateway/data/slices",
+    "gateway/data/ledger", "gateway/data/sums", "gateway/data/in_flight", "gateway/data/passing",
+    "gateway/data/shortcut", "gateway/data/slices",
 )  # fmt: skip
 DIRECTIVES = {
     "annotation_typing": False,  # types are in the .pxd files; annotations are for mypy

@@ -10,7 +10,8 @@ from typing import Final
 
 MODULES: Final = (
     "protocol.usual", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
-    "gateway.data.sums", "gateway.data.passing", "gateway.data.shortcut", "gateway.data.slices",
+    "gateway.data.ledger", "gateway.data.sums", "gateway.data.in_flight", "gateway.data.passing",
+    "gateway.data.shortcut", "gateway.data.slices",
 )  # fmt: skip
 SUFFIX: Final = "_compiled"
 VARIABLE: Final = "PURE_PYTHON"

@@ -14,7 +14,6 @@
 #   layouts.py              the runs of fields that it reads at once
 #   produce_request.py      skim, strip
 #   produce_response.py     skim, local, merge, set_throttle, rewrite_endpoints
-#   pending.py              what each request in flight is owed, in order
 #   rewrite.py              ApiVersions caps; host and port in Metadata, FindCoordinator, DescribeCluster; topic ids
 #   metadata_topics.py      the ids in a Metadata answer about any number of partitions; compiled where it can be
 #   stream.py               addresses in Fetch, ShareFetch and ShareAcknowledge answers that are never held whole

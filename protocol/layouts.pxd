@@ -200,9 +200,27 @@ cdef inline bytes name(object buf, Py_ssize_t pos, Py_ssize_t size):
     return made
 
 
+cdef inline (long long, int) length(int a, int b, int c, int d) noexcept:
+    if b < 0x80 <= a:
+        return (a & 0x7F | b << 7) - 1, 2
+    if a < 0x80:
+        return a - 1, 1
+    if c < 0x80:
+        return (a & 0x7F | (b & 0x7F) << 7 | c << 14) - 1, 3
+    if d < 0x80:
+        return (a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21) - 1, 4
+    return 0, 0
+
+
 cdef inline bint has(object buf, Py_ssize_t pos, bytes name) except -1:
     cdef Py_ssize_t size = len(name)  # a TypeError where it is None
     return memcmp(at(buf, pos, size), PyBytes_AS_STRING(name), size) == 0
+
+
+cdef inline bint is_name(object buf, Py_ssize_t pos, Py_ssize_t size, bytes name) except -1:
+    if name is None:
+        return size < 0
+    return size == PyBytes_GET_SIZE(name) and memcmp(at(buf, pos, size), PyBytes_AS_STRING(name), size) == 0
 
 
 # --- numbers that are kept --------------------------------------------------------------------------------------------

@@ -63,9 +63,27 @@ def name(buf: Buffer, pos: int, size: int) -> bytes:
     return bytes(buf[pos : pos + size])
 
 
+def length(a: int, b: int, c: int, d: int) -> tuple[int, int]:
+    """The compact length that begins with these bytes, and how many of them it takes; 0: more than there are."""
+    if b < 0x80 <= a:
+        return (a & 0x7F | b << 7) - 1, 2
+    if a < 0x80:
+        return a - 1, 1
+    if c < 0x80:
+        return (a & 0x7F | (b & 0x7F) << 7 | c << 14) - 1, 3
+    if d < 0x80:
+        return (a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21) - 1, 4
+    return 0, 0
+
+
 def has(buf: Buffer, pos: int, name: bytes) -> bool:
     """Whether this string stands there."""
     return buf[pos : pos + len(name)] == name
+
+
+def is_name(buf: Buffer, pos: int, size: int, name: bytes | None) -> bool:
+    """Whether the string of `size` bytes (-1: null) that stands there is this one."""
+    return size < 0 if name is None else size == len(name) and has(buf, pos, name)
 
 
 # --- numbers that are kept --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from protocol import layouts
 from protocol.api import (
@@ -50,6 +50,7 @@ _RESULT = 3  # and in an answer
 _PART_BYTES = 8 * _PART
 _RESULT_BYTES = 8 * _RESULT
 _MANY = 128  # topics, for which there is room before any of them was read
+_NOT_SINGLE: Final[Single] = (-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 _NOTHING = array("q")
 _NEW_PART = array("q", [0] * _PART)
 _NEW_RESULT = array("q", [0] * _RESULT)
@@ -93,6 +94,9 @@ class Partitions:
 
 Parts: TypeAlias = list[Partition] | Partitions  # a list of the only one, or of none
 Results: TypeAlias = list[Answered] | Partitions
+# version, acks, where the client id is and its length (-1: null), the same of the transactional id and of the topic's
+# name or id; and the numbers of the partition.
+Single: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 Skimmed: TypeAlias = tuple[int, int, bytes | None, bytes | None, Parts]  # version, acks, client id, transactional id
 
 
@@ -112,12 +116,109 @@ def gathered(rows: Sequence[tuple[Any, ...]]) -> Any:
     return Partitions(topics, numbers, len(rows[0]) - 1)
 
 
+def single(buf: Buffer, start: int, end: int) -> Single:
+    """The contents of the Produce request in buf[start:end], where it has one partition; version -1: ask `several`.
+
+    Nearly all requests pass here, so compiled it makes no objects. Names are left where they are.
+    """
+    try:
+        version, client_size = layouts.version_and_client(buf, start)
+        if not _FLEXIBLE <= version <= _MAX:
+            return _plain_single(buf, start, end, version, client_size)
+        if not -1 <= client_size <= _LONGEST:
+            return _NOT_SINGLE
+        client_at = start + 10
+        pos = client_at + (client_size if client_size > 0 else 0)
+        header_tags, transactional, acks, topics = layouts.flexible_head(buf, pos)
+        transactional_at = pos + 2
+        pos += 9
+        if transactional:
+            if transactional >= 0x80:
+                return _NOT_SINGLE
+            pos += transactional - 1
+            acks, topics = layouts.acks_and_topics(buf, pos - 7)
+        if header_tags or topics != 2:
+            return _NOT_SINGLE
+        topic_size = _ID
+        if version < _TOPIC_IDS:
+            topic_size = layouts.byte(buf, pos) - 1
+            if not 0 <= topic_size <= _LONGEST:
+                return _NOT_SINGLE
+            pos += 1
+        topic_at = pos
+        count, index, a, b, c, d = layouts.flexible_topic(buf, pos + topic_size)
+        pos += topic_size + 5
+        size, width = layouts.length(a, b, c, d)
+        if count != 2 or not width:
+            return _NOT_SINGLE
+        pos += width
+        length, magic, producer, epoch, sequence, messages = layouts.batch(buf, pos)
+        trailing = size - 12 - length
+        pos += size  # behind it: tagged fields of the partition, the topic and the request
+        if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0 or pos + 3 != end:
+            return _NOT_SINGLE
+        if layouts.byte(buf, pos) or layouts.byte(buf, pos + 1) or layouts.byte(buf, pos + 2):
+            return _NOT_SINGLE
+        return (
+            version, acks, client_at, client_size, transactional_at, transactional - 1, topic_at, topic_size, index,
+            length + 12, messages, producer, epoch, sequence, trailing,
+        )  # fmt: skip
+    except (struct.error, IndexError):
+        return _NOT_SINGLE
+
+
+def _plain_single(buf: Buffer, start: int, end: int, version: int, client_size: int) -> Single:
+    # v3 … v8: no compact forms, no tagged fields. Called by `single`, which catches what reading raises.
+    if not _MIN <= version < _FLEXIBLE or not 0 <= client_size <= _LONGEST:
+        return _NOT_SINGLE
+    pos = start + 10 + client_size
+    transactional, acks, topics = layouts.plain_head(buf, pos)
+    pos += 12
+    if transactional != -1 or topics != 1:
+        return _NOT_SINGLE
+    topic_at = pos + 2
+    topic_size = layouts.byte(buf, pos) << 8 | layouts.byte(buf, pos + 1)
+    if topic_size > _LONGEST:
+        return _NOT_SINGLE
+    count, index, records = layouts.plain_topic(buf, topic_at + topic_size)
+    pos = topic_at + topic_size + 12
+    length, magic, producer, epoch, sequence, messages = layouts.batch(buf, pos)
+    trailing = records - 12 - length
+    if count != 1 or trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
+        return _NOT_SINGLE
+    if pos + records != end or end > len(buf):
+        return _NOT_SINGLE
+    return (
+        version, acks, start + 10, client_size, 0, -1, topic_at, topic_size, index, length + 12, messages, producer,
+        epoch, sequence, trailing,
+    )  # fmt: skip
+
+
 def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
     """The contents of the Produce request in buf[start:end] as `produce_request.skim` gives them; None: ask that."""
+    (
+        version, acks, client_at, client_size, transactional_at, transactional_size, topic_at, topic_size, index, size,
+        messages, producer, epoch, sequence, trailing,
+    ) = single(buf, start, end)  # fmt: skip
+    if version < 0 or most < 1:
+        return several(buf, start, end, most)
+    client_id: bytes | None = None
+    if client_size >= 0:
+        client_id = layouts.name(buf, client_at, client_size)
+    transactional_id: bytes | None = None
+    if transactional_size >= 0:
+        transactional_id = layouts.name(buf, transactional_at, transactional_size)
+    topic = layouts.name(buf, topic_at, topic_size)
+    parts: Parts = [(topic, index, size, messages, producer, epoch, sequence, trailing)]
+    return version, acks, client_id, transactional_id, parts
+
+
+def several(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
+    """The same, where it has no partition or more than one."""
     try:
         version, size = layouts.version_and_client(buf, start)
         if not _FLEXIBLE <= version <= _MAX:
-            return _plain_request(buf, start, end, version, size, most)
+            return _plain_several(buf, start, end, version, size, most)
         if not -1 <= size <= _LONGEST:
             return None
         client_id: bytes | None = None
@@ -136,11 +237,11 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             acks, topics = layouts.acks_and_topics(buf, pos - 7)
         if header_tags or not 0 < topics < 0x80:
             return None
-        several = topics - 1 if topics > 2 else 0
-        names: set[bytes] | None = set() if several else None
-        spans: list[Span] | None = None
-        single: list[Partition] | None = None
+        named = topics - 1 if topics > 2 else 0
+        names: set[bytes] | None = set() if named else None
+        spans: list[Span] = []
         kept = _NOTHING
+        numbers = layouts.items(kept)
         place = 0
         while topics > 1:
             topics -= 1
@@ -166,35 +267,21 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             if names is not None:
                 names.add(topic)
             first, last, ascends = place, -0x80000001, True
-            alone = count == 2 and not several
-            if not alone and _PART * (place + count - 1) > len(kept):
+            if _PART * (place + count - 1) > len(kept):
                 kept = kept + _NEW_PART * max(count - 1, place, topics)
                 numbers = layouts.items(kept)
             while True:
-                if b < 0x80 <= a:
-                    size = (a & 0x7F | b << 7) - 1
-                    pos += 2
-                elif a < 0x80:
-                    size = a - 1
-                    pos += 1
-                elif c < 0x80:
-                    size = (a & 0x7F | (b & 0x7F) << 7 | c << 14) - 1
-                    pos += 3
-                elif d < 0x80:
-                    size = (a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21) - 1
-                    pos += 4
-                else:
+                size, width = layouts.length(a, b, c, d)
+                if not width:
                     return None
+                pos += width
                 length, magic, producer, epoch, sequence, messages = layouts.batch(buf, pos)
                 trailing = size - 12 - length
                 if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
                     return None
-                if alone:
-                    single = [(topic, index, length + 12, messages, producer, epoch, sequence, trailing)]
-                else:
-                    layouts.put_part(
-                        numbers, place * _PART_BYTES, index, length + 12, messages, producer, epoch, sequence, trailing
-                    )
+                layouts.put_part(
+                    numbers, place * _PART_BYTES, index, length + 12, messages, producer, epoch, sequence, trailing
+                )
                 place += 1
                 pos += size
                 if index <= last:
@@ -255,20 +342,19 @@ def request(buf: Buffer, start: int, end: int, most: int) -> Skimmed | None:
             pos += 1
             if not ascends and _twice(kept, first, place):
                 return None
-            if not alone:
-                spans = [] if spans is None else spans
-                spans.append((topic, first, place))
-        if pos + 1 != end or layouts.byte(buf, pos) or place > most or (names is not None and len(names) != several):
+            spans.append((topic, first, place))
+        if pos + 1 != end or layouts.byte(buf, pos) or place > most or (names is not None and len(names) != named):
             return None
-        if spans is not None:
-            return version, acks, client_id, transactional_id, Partitions(spans, kept, _PART)
-        return version, acks, client_id, transactional_id, single or []
+        if place == 1:  # written in another way than nearly all are
+            return None
+        parts: Parts = Partitions(spans, kept, _PART) if place else []
+        return version, acks, client_id, transactional_id, parts
     except (struct.error, IndexError):
         return None
 
 
-def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, most: int) -> Skimmed | None:
-    # v3 … v8: no compact forms, no tagged fields. Called by `request`, which catches what reading raises.
+def _plain_several(buf: Buffer, start: int, end: int, version: int, size: int, most: int) -> Skimmed | None:
+    # v3 … v8: no compact forms, no tagged fields. Called by `several`, which catches what reading raises.
     if not _MIN <= version < _FLEXIBLE or not 0 <= size <= _LONGEST:
         return None
     client_id = layouts.name(buf, start + 10, size)
@@ -276,11 +362,11 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
     pos = start + 22 + size
     if transactional != -1 or topics < 0:
         return None
-    several = topics if topics > 1 else 0
-    names: set[bytes] | None = set() if several else None
-    spans: list[Span] | None = None
-    single: list[Partition] | None = None
+    named = topics if topics > 1 else 0
+    names: set[bytes] | None = set() if named else None
+    spans: list[Span] = []
     kept = _NOTHING
+    numbers = layouts.items(kept)
     place = 0
     room = most
     while topics:
@@ -297,8 +383,7 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
         if names is not None:
             names.add(topic)
         first, last, ascends = place, -0x80000001, True
-        alone = count == 1 and not several
-        if not alone and _PART * (place + count) > len(kept):
+        if _PART * (place + count) > len(kept):
             kept = kept + _NEW_PART * max(count, place, min(topics, _MANY))
             numbers = layouts.items(kept)
         while True:
@@ -306,12 +391,9 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
             trailing = records - 12 - length
             if trailing < 0 or length < _LEAST_LENGTH or magic != _MAGIC or messages < 0:
                 return None
-            if alone:
-                single = [(topic, index, length + 12, messages, producer, epoch, sequence, trailing)]
-            else:
-                layouts.put_part(
-                    numbers, place * _PART_BYTES, index, length + 12, messages, producer, epoch, sequence, trailing
-                )
+            layouts.put_part(
+                numbers, place * _PART_BYTES, index, length + 12, messages, producer, epoch, sequence, trailing
+            )
             place += 1
             pos += records
             if index <= last:
@@ -324,12 +406,13 @@ def _plain_request(buf: Buffer, start: int, end: int, version: int, size: int, m
             pos += 8
         if not ascends and _twice(kept, first, place):
             return None
-        if not alone:
-            spans = [] if spans is None else spans
-            spans.append((topic, first, place))
-    if pos != end or end > len(buf) or (names is not None and len(names) != several):
+        spans.append((topic, first, place))
+    if pos != end or end > len(buf) or (names is not None and len(names) != named):
         return None
-    return version, acks, client_id, None, single or [] if spans is None else Partitions(spans, kept, _PART)
+    if place == 1:
+        return None
+    parts: Parts = Partitions(spans, kept, _PART) if place else []
+    return version, acks, client_id, None, parts
 
 
 def _twice(kept: array[int], first: int, stop: int) -> bool:

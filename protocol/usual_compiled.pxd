@@ -4,6 +4,8 @@ cimport cython
 
 from protocol cimport layouts
 
+ctypedef long long longlong
+
 cdef int _MIN, _MAX, _FLEXIBLE, _TOPIC_IDS, _LOG_START, _ERROR_TEXT, _ID, _LONGEST, _LEAST_LENGTH, _MAGIC
 cdef int _LEAST_BATCH, _LEAST_ANSWER, _PART, _RESULT, _PART_BYTES, _RESULT_BYTES, _MANY
 
@@ -20,27 +22,62 @@ cdef class Partitions:
     cdef list _tuples(self)
 
 
+ctypedef (
+    int, int, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, longlong, longlong, longlong,
+    longlong, int, longlong, longlong,
+) Row
+cdef Row _NOT_SINGLE
+
 @cython.locals(
-    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, version=cython.int,
-    client_id=bytes, transactional_id=bytes, header_tags=cython.int, transactional=cython.int, acks=cython.int,
-    topics=cython.longlong, several=cython.Py_ssize_t, names=set, spans=list, single=list, numbers=cython.p_longlong,
-    place=cython.Py_ssize_t, topic=bytes, count=cython.longlong, first=cython.Py_ssize_t, last=cython.longlong,
-    ascends=cython.bint, alone=cython.bint,
-    a=cython.int, b=cython.int, c=cython.int, d=cython.int, more=cython.int, tags=cython.int, index=cython.longlong,
-    length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int, sequence=cython.longlong,
-    messages=cython.longlong, trailing=cython.longlong,
+    version=cython.int, client_size=cython.Py_ssize_t, client_at=cython.Py_ssize_t, pos=cython.Py_ssize_t,
+    header_tags=cython.int, transactional=cython.int, acks=cython.int, topics=cython.int,
+    transactional_at=cython.Py_ssize_t, topic_size=cython.Py_ssize_t, topic_at=cython.Py_ssize_t, count=cython.int,
+    index=cython.longlong, a=cython.int, b=cython.int, c=cython.int, d=cython.int, size=cython.longlong,
+    width=cython.int, length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int,
+    sequence=cython.longlong, messages=cython.longlong, trailing=cython.longlong,
+)
+cpdef Row single(object buf, Py_ssize_t start, Py_ssize_t end) except *
+
+@cython.locals(
+    pos=cython.Py_ssize_t, transactional=cython.int, acks=cython.int, topics=cython.longlong,
+    topic_size=cython.Py_ssize_t, topic_at=cython.Py_ssize_t, count=cython.longlong, index=cython.longlong,
+    records=cython.longlong, length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int,
+    sequence=cython.longlong, messages=cython.longlong, trailing=cython.longlong,
+)
+cdef Row _plain_single(
+    object buf, Py_ssize_t start, Py_ssize_t end, int version, Py_ssize_t client_size
+) except *
+
+@cython.locals(
+    version=cython.int, acks=cython.int, client_at=cython.Py_ssize_t, client_size=cython.Py_ssize_t,
+    transactional_at=cython.Py_ssize_t, transactional_size=cython.Py_ssize_t, topic_at=cython.Py_ssize_t,
+    topic_size=cython.Py_ssize_t, index=cython.longlong, size=cython.longlong, messages=cython.longlong,
+    producer=cython.longlong, epoch=cython.int, sequence=cython.longlong, trailing=cython.longlong, client_id=bytes,
+    transactional_id=bytes, topic=bytes,
 )
 cpdef tuple request(object buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most)
 
 @cython.locals(
+    pos=cython.Py_ssize_t, size=cython.Py_ssize_t, version=cython.int,
+    client_id=bytes, transactional_id=bytes, header_tags=cython.int, transactional=cython.int, acks=cython.int,
+    topics=cython.longlong, named=cython.Py_ssize_t, names=set, spans=list, numbers=cython.p_longlong,
+    place=cython.Py_ssize_t, topic=bytes, count=cython.longlong, first=cython.Py_ssize_t, last=cython.longlong,
+    ascends=cython.bint, width=cython.int,
+    a=cython.int, b=cython.int, c=cython.int, d=cython.int, more=cython.int, tags=cython.int, index=cython.longlong,
+    length=cython.longlong, magic=cython.int, producer=cython.longlong, epoch=cython.int, sequence=cython.longlong,
+    messages=cython.longlong, trailing=cython.longlong,
+)
+cpdef tuple several(object buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most)
+
+@cython.locals(
     pos=cython.Py_ssize_t, client_id=bytes, transactional=cython.int, acks=cython.int, topics=cython.longlong,
-    several=cython.Py_ssize_t, names=set, spans=list, single=list, numbers=cython.p_longlong, place=cython.Py_ssize_t,
+    named=cython.Py_ssize_t, names=set, spans=list, numbers=cython.p_longlong, place=cython.Py_ssize_t,
     room=cython.longlong, topic=bytes, count=cython.longlong, first=cython.Py_ssize_t, last=cython.longlong,
-    ascends=cython.bint, alone=cython.bint, index=cython.longlong, records=cython.longlong, length=cython.longlong,
+    ascends=cython.bint, index=cython.longlong, records=cython.longlong, length=cython.longlong,
     magic=cython.int, producer=cython.longlong, epoch=cython.int, sequence=cython.longlong, messages=cython.longlong,
     trailing=cython.longlong,
 )
-cdef tuple _plain_request(
+cdef tuple _plain_several(
     object buf, Py_ssize_t start, Py_ssize_t end, int version, Py_ssize_t size, Py_ssize_t most
 )
 

@@ -24,6 +24,8 @@ USERS: Final = {
         ("policies.thresholds.topic_meter", "FleetMeter"),
         ("policies.thresholds.broker_meters", "FleetMeter"),
     ),
+    "gateway.data.ledger": (("gateway.data.world", "Ledger"),),
+    "gateway.data.in_flight": (("gateway.data.session", "InFlight"),),
     "gateway.data.sums": (("gateway.data.accounts", "sums"),),
     "gateway.data.passing": (("gateway.data.requests", "passing"), ("gateway.data.answers", "passing")),
     "gateway.data.shortcut": (("gateway.data.links", "Shortcut"),),

@@ -49,7 +49,8 @@
 #   termination.py        the same where SASL ends here
 #   admin_requests.py     admin requests that control answers
 #   admin_turn.py         one of them
-#   in_flight.py          requests that are owed an answer
+#   in_flight.py          requests that are owed an answer, in order; compiled where it can be
+#   pending.py            the kinds of what they are owed
 #   hold.py               what makes requests wait
 #   steps.py              what becomes of one request, as a value
 #
@@ -59,5 +60,5 @@
 #   client.py             sans-IO: who the client is, and the quotas and the group that this brings
 #   topics.py             sans-IO: names and meters of the topics in its requests
 #   world.py              what all sessions share: the latest snapshots
-#   ledger.py             the interval's counters
+#   ledger.py             the interval's counters; compiled where it can be
 #   latencies.py          sans-IO: how long Produce requests take

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from gateway.data import admin_turn
 from gateway.data.admin_turn import AdminTurn
 from gateway.data.budget import Charge
+from gateway.data.pending import ADMIN, PASS
 from gateway.data.steps import ANSWER, FORWARDED, HOLD, Step
 from protocol import api
 from protocol.framing import REQUEST_HEAD
-from protocol.pending import ADMIN, PASS
 from protocol.wire import MalformedFrame
 
 _OF_OURS = b".per.sec.threshold"  # in each config key of topics and brokers that the gateway keeps
@@ -64,7 +64,7 @@ class AdminRequests:
             self.begin(turn)
         move, frame = self.move(turn, now)
         if move == admin_turn.FORWARD:
-            self._in_flight.entries.append((request.correlation, PASS))
+            self._in_flight.append((request.correlation, PASS))
             return FORWARDED
         return Step(ANSWER, frame) if move == admin_turn.REPLY else Step(HOLD, frame, turn.until)
 
@@ -80,23 +80,23 @@ class AdminRequests:
         Raises:
             MalformedFrame: it can't be answered.
         """
-        entries = self._in_flight.entries
+        in_flight = self._in_flight
         try:
-            move, frame = turn.move(bool(entries), now)
+            move, frame = turn.move(bool(in_flight), now)
         except MalformedFrame:
             self.end()
             raise
         if move in (admin_turn.FORWARD, admin_turn.REPLY):
             self.end()
         elif move == admin_turn.SEND:
-            entries.append((REQUEST_HEAD.unpack_from(frame)[3], ADMIN))
+            in_flight.append((REQUEST_HEAD.unpack_from(frame)[3], ADMIN))
         elif move == admin_turn.ASK:
             self._client.world.questions.ask(self)
         return move, frame
 
     def may_move(self, until: float, now: float) -> bool:
         """Whether the turn, which was to wait until that time, needn't wait any longer."""
-        return self.turn is not None and (now >= until or self.turn.is_ready(bool(self._in_flight.entries)))
+        return self.turn is not None and (now >= until or self.turn.is_ready(bool(self._in_flight)))
 
     @property
     def is_judged(self) -> bool:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.data import fetches
 from gateway.data.ends import UpstreamError
+from gateway.data.pending import ADMIN, CAP, FETCH, LOCAL, NOTHING, PASS, PRODUCE, REWRITE, SASL, STREAMED, Entry
 from protocol import produce_response, rewrite
 from protocol.framing import ANSWER_HEAD
-from protocol.pending import ADMIN, CAP, FETCH, LOCAL, PASS, PRODUCE, REWRITE, SASL, STREAMED, Entry
 from protocol.stream import EndpointHider
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class Answers:
         self._fetches = fetches
         self._admin = admin
         world = gate.world
-        self.counted = (
-            in_flight.entries, gate.client.rows, world.acknowledged, gate.topics.name, gate.accounts.count_some,
-            in_flight.forget, world.ledger.latencies, gate.client.node_id,
+        self.counted = passing.Counted(
+            in_flight, gate.client.rows, world.acknowledged, gate.topics.name, gate.accounts.count_repeats,
+            gate.accounts.count_some, world.ledger.latencies, gate.client.node_id,
         )  # fmt: skip
         self._left = 0  # bytes of the answer in progress that are still to come
         self._walker: EndpointHider | None = None  # walks that answer
@@ -78,8 +78,8 @@ class Answers:
     @property
     def wants_whole(self) -> bool:
         """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
-        entries = self._in_flight.entries
-        return not self._left and bool(entries) and entries[0][1] not in STREAMED
+        kind = self._in_flight.kind
+        return not self._left and kind != NOTHING and kind not in STREAMED
 
     @property
     def is_within(self) -> bool:
@@ -111,16 +111,16 @@ class Answers:
         settle = gate.accounts.settle
         if gate.epoch != gate.world.ledger.epoch:
             gate.renew()
-        entries, out = in_flight.entries, in_flight.out
-        repeats = gate.accounts.count_repeats if gate.accounts.rejected.asks else None
+        out = in_flight.out
+        asks = gate.accounts.rejected.asks
         run = pos
         try:
             while pos < end:
                 if not self._left:
                     start = pos
-                    pos = passing.answers(buf, pos, end, now, repeats, self.counted)
+                    pos = passing.answers(buf, pos, end, now, asks, self.counted)
                     if pos > start:
-                        if entries and entries[0][1] == LOCAL:
+                        if in_flight.kind == LOCAL:
                             self._emit(buf, run, pos)
                             run = pos
                             in_flight.release()
@@ -131,8 +131,8 @@ class Answers:
                     if self._left:
                         break
                     # Only now: a local answer must not come between the parts of this one.
-                    entries.popleft()
-                    if entries and entries[0][1] == LOCAL:
+                    in_flight.drop()
+                    if in_flight.kind == LOCAL:
                         self._emit(buf, run, pos)
                         run = pos
                         in_flight.release()
@@ -142,9 +142,9 @@ class Answers:
                 size, correlation = ANSWER_HEAD.unpack_from(buf, pos)
                 if size < 4:
                     raise UpstreamError(f"an answer with a size of {size} bytes")
-                if not entries or entries[0][0] != correlation:
+                entry = in_flight.first() if in_flight else None
+                if entry is None or entry[0] != correlation:
                     raise UpstreamError(f"an answer with correlation id {correlation} that no request waits for")
-                entry = entries[0]
                 kind = entry[1]
                 if kind in STREAMED:
                     if kind == FETCH and end - pos < min(fetches.HEAD, 4 + size):
@@ -170,8 +170,8 @@ class Answers:
                         gate.world.ledger.latencies.answer(stamp, gate.client.node_id, now)
                 else:
                     frame = self._other_answer(buf, pos, stop, entry)
-                entries.popleft()
-                if frame is not None or (entries and entries[0][1] == LOCAL):
+                in_flight.drop()
+                if frame is not None or in_flight.kind == LOCAL:
                     self._emit(buf, run, pos if frame is not None else stop)
                     run = stop
                     if frame:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.data.ends import IdentityChanged, TooManyConnections, Unauthenticated
+from gateway.data.pending import SASL
 from gateway.data.steps import FORWARDED
 from protocol import api
 from protocol.identity import UNKNOWN, Claim, Sasl, accepted
-from protocol.pending import SASL
 from protocol.wire import MalformedFrame, int16
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Authentication:
         Raises:
             MalformedFrame: see `claim`.
         """
-        self._in_flight.entries.append((request.correlation, SASL, self.claim(request)))
+        self._in_flight.append((request.correlation, SASL, self.claim(request)))
         self._in_flight.is_waiting = True
         return FORWARDED
 

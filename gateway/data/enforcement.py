@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from gateway.data.gate import Gate
 from gateway.data.hold import MAX_MUTE_S, MAX_WAIT_S, Hold
 from gateway.data.lookup import VERSION, Lookup
+from gateway.data.pending import LOOKUP, PRODUCE
 from gateway.data.steps import ANSWER, DROPPED, FORWARD, HOLD, REPLACE, SKIPPED, ProduceRequest, Step
 from policies.usage import DELAYED
 from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID, counts_retries
 from protocol import api, produce_request, produce_response
-from protocol.pending import LOOKUP, PRODUCE
 from protocol.produce_request import gathered
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Enforcement:
             look = self._lookup.look(gate.topics.nameless(request.parts), acks, hold.is_over, now)
             if look is not None:
                 if look.question:
-                    self._in_flight.entries.append((self._lookup.correlation, LOOKUP, VERSION))
+                    self._in_flight.append((self._lookup.correlation, LOOKUP, VERSION))
                 return Step(HOLD, look.question, look.until)
         if accounts.rejected.asks and accounts.awaits(request.parts, version):
             request = _with_checksums(request)
@@ -213,11 +213,14 @@ class Enforcement:
         self._gate.admit(decision, parts, version, now)
         charged = decision if decision.limits else None
         if acks:
-            kept = gathered(parts)
-            self._in_flight.keep(kept)
-            mask = self._gate.world.ledger.latencies.mask
+            flight, mask = self._in_flight, self._gate.world.ledger.latencies.mask
             stamp = None if correlation & mask else (self._hold.arrived or now, now, mask + 1)
-            self._in_flight.entries.append((correlation, PRODUCE, version, kept, rows, throttle_ms, charged, stamp))
+            if len(parts) == 1 and not (rows or throttle_ms):
+                flight.note(correlation, version, *parts[0], charged, stamp)
+            else:
+                kept = gathered(parts)
+                flight.keep(kept)
+                flight.append((correlation, PRODUCE, version, kept, rows, throttle_ms, charged, stamp))
         else:
             self._accounts.send_unacknowledged(parts, version, throttle_ms, charged)
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.data.client import Client
+    from gateway.data.pending import Entry
     from gateway.data.steps import Request
     from policies.quotas.lines import Lines
-    from protocol.pending import Entry
 
 APIS: Final = (api.FETCH, api.SHARE_FETCH)
 HEAD: Final = 13  # bytes of an answer up to behind its throttle time: size, correlation id, no tagged fields, and it

@@ -32,17 +32,18 @@ EOF = -1
 
 
 class Shared:
-    """The buffer that sockets are read into, and the view of its part behind the head room.
+    """The buffer that sockets are read into, and the view of its part behind the head room: `room`, of `size` bytes.
 
     `pipe`: the ends, to read and to write, of a pipe for bytes that nobody looks at; None: they are copied. It is empty
     between two uses.
     """
 
-    __slots__ = ("_room", "buffer", "pipe", "room")
+    __slots__ = ("_room", "buffer", "pipe", "room", "size")
 
     def __init__(self) -> None:
         self.buffer = bytearray(HEAD_ROOM + SHARED_BYTES)
         self.room = self._room = memoryview(self.buffer)[HEAD_ROOM:]
+        self.size = SHARED_BYTES
         self.pipe: tuple[int, int] | None = None
 
     def open_pipe(self) -> None:
@@ -71,7 +72,8 @@ class Shared:
 
     def bound(self, is_short: bool) -> None:
         """While memory is short a link reads no more at once than it can keep where it can't handle it."""
-        self.room = self._room[:HEAD_ROOM] if is_short else self._room
+        self.size = HEAD_ROOM if is_short else SHARED_BYTES
+        self.room = self._room[: self.size]
 
 
 class Inbound:

@@ -4,6 +4,9 @@
 # Owned by the data path and read by it alone: sessions keep a reference to the rows that they touch and add to them
 # without a look-up. `close` ends an interval by starting a new dictionary and raising `epoch`; a session that sees
 # another epoch forgets its rows (and its meters: see `renew`). So rows that are no longer used vanish.
+#
+# This file is compiled where a C compiler is, as each event looks at the epoch: ledger_compiled.pxd says what its
+# variables are in C, setup.py how it is built. It is plain Python all the same.
 
 from __future__ import annotations
 
@@ -32,13 +35,17 @@ _Key = tuple[int, str, str, str, str, str, str, str]
 
 
 class Ledger:
-    """Counts of one worker since the last `close`. `max_names`: of clients, and of topics, in one interval."""
+    """Counts of one worker since the last `close`. `max_names`: of clients, and of topics, in one interval.
 
-    __slots__ = ("_clients", "_rows", "_topics", "counts", "epoch", "latencies", "max_names", "size")
+    `requests`: like `count("requests")`, for those who count many.
+    """
+
+    __slots__ = ("_clients", "_rows", "_topics", "counts", "epoch", "latencies", "max_names", "requests", "size")
 
     def __init__(self, max_names: int = 10_000) -> None:
         self.epoch = 0
         self.size = 0  # bytes, about
+        self.requests = 0
         self.counts: dict[str, int] = {}
         self.latencies = Meter(self.renew)
         self._rows: dict[_Key, Counts] = {}
@@ -98,8 +105,11 @@ class Ledger:
     def close(self) -> tuple[tuple[Row, ...], dict[str, int]]:
         """End the interval: everything counted since the last call, and begin anew."""
         rows = tuple(row for key, counts in self._rows.items() if any(counts) for row in _rows(key, counts))
+        if self.requests:
+            self.count("requests", self.requests)
         counts = self.counts
-        self._rows, self._clients, self._topics, self.counts, self.size = {}, set(), set(), {}, 0
+        self._rows, self._clients, self._topics, self.counts = {}, set(), set(), {}
+        self.size = self.requests = 0
         self.epoch += 1
         return rows, counts
 

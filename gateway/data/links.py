@@ -30,9 +30,10 @@ from protocol.wire import MalformedFrame
 if TYPE_CHECKING:
     from gateway.channel import WorkerSettings
     from gateway.data.budget import Large
+    from gateway.data.passing import Terms
     from gateway.data.reactor import Reactor
     from gateway.data.session import Session
-    from gateway.data.shortcut import Seen, Shortcut, Terms
+    from gateway.data.shortcut import Seen, Shortcut
 else:
     try:
         from gateway.data.shortcut_compiled import Shortcut  # the same, where a compiler was

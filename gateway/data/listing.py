@@ -68,7 +68,7 @@ def describe(link: Link, now: float) -> Connection:
         software=" ".join(client.software) if client.software else "",
         age_s=link.age_s(now),
         idle_s=link.idle_s(now),
-        in_flight=len(session.in_flight.entries),
+        in_flight=len(session.in_flight),
         muted_s=muted_s,
         why=why if muted_s else "",
         id=link.id,

@@ -11,65 +11,105 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.data import sums
+from gateway.data import in_flight, sums
 from protocol import layouts, usual
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable
 
-    from gateway.data.accounts import Charged as Charges
+    from gateway.data.accounts import Charged
+    from gateway.data.in_flight import InFlight, Owed
     from gateway.data.latencies import Meter as Latencies
     from gateway.data.ledger import Counts
     from policies.duplicates import Acknowledged
     from policies.limits.meter import FleetMeter
     from policies.quotas.lines import Lines
     from policies.thresholds.topic_meter import TopicMeter
-    from protocol.pending import Entry
     from protocol.produce_request import Partition, Partitions, Parts
     from protocol.usual import Span
     from protocol.wire import Buffer
 
-    # What requests that pass are noted in: the answers that are owed; the meters of the topics that were looked up, by
-    # name and by id, and that of their broker; InFlight.keep.
-    Charged = tuple[deque[Entry], dict[bytes, TopicMeter], dict[bytes, TopicMeter], FleetMeter, Callable[[Parts], bool]]
-    # What answers are noted in: the answers that are owed; the rows of accepted bytes, by topic; what was acknowledged
-    # before; Topics.name; Accounts.count_some; InFlight.forget; and where those that are measured are, with the
-    # broker's node id.
-    Counted = tuple[
-        deque[Entry], dict[bytes, Counts], Acknowledged, Callable[[bytes, int], bytes],
-        Callable[[Partitions, list[Span], list[int], Charges], None], Callable[[Parts], None], Latencies, int,
-    ]  # fmt: skip
-
 # Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
-_PRODUCE = 3  # protocol.pending.PRODUCE
+_PRODUCE = 3  # gateway.data.pending.PRODUCE
 _TOPIC_IDS = 13  # protocol.api.PRODUCE_TOPIC_IDS
 _MIN_REQUEST = 8  # protocol.framing.MIN_REQUEST
 _MAX_PENDING = 1000  # gateway.data.in_flight.MAX_PENDING
 
 
-def requests(
-    buf: Buffer,
-    pos: int,
-    end: int,
-    now: float,
-    arrived: float,
-    mask: int,
-    client_id: bytes | None,
-    quota: Lines | None,
-    awaits: Callable[[Parts, int], bool] | None,
-    max_bytes: int,
-    most: int,
-    charged: Charged,
-) -> tuple[int, int]:
+class Terms:
+    """On which requests of one connection pass as they are, and where they are noted.
+
+    Attributes:
+        in_flight: the answers that are owed.
+        by_name, by_id: the meters of the topics that were looked up. `total`: that of their broker.
+        awaits: Accounts.awaits.
+        counted: what answers are noted in.
+        mask: see Latencies.
+        client_id, quota: of the connection; a request under another client id does not pass.
+        max_bytes, most: the bytes and the partitions that a request may have.
+    """
+
+    __slots__ = (
+        "awaits", "by_id", "by_name", "client_id", "counted", "in_flight", "mask", "max_bytes", "most", "quota",
+        "total",
+    )  # fmt: skip
+
+    def __init__(
+        self, in_flight: InFlight, by_name: dict[bytes, TopicMeter], by_id: dict[bytes, TopicMeter], total: FleetMeter,
+        awaits: Callable[[Parts, int], bool], counted: Counted,
+    ) -> None:  # fmt: skip
+        self.in_flight = in_flight
+        self.by_name = by_name
+        self.by_id = by_id
+        self.total = total
+        self.awaits = awaits
+        self.counted = counted
+        self.mask = self.max_bytes = self.most = 0
+        self.client_id: bytes | None = None
+        self.quota: Lines | None = None
+
+    def set(self, mask: int, client_id: bytes | None, quota: Lines | None, max_bytes: int, most: int) -> None:
+        """They are these from here on."""
+        self.mask, self.client_id, self.quota, self.max_bytes, self.most = mask, client_id, quota, max_bytes, most
+
+
+class Counted:
+    """What the answers of one connection are noted in.
+
+    Attributes:
+        in_flight: the answers that are owed.
+        rows: those of accepted bytes, by topic. `acknowledged`: what was acknowledged before.
+        name_of: Topics.name. `count_repeats`, `count_some`: of Accounts.
+        latencies, node_id: where those that are measured are noted, and of which broker.
+    """
+
+    __slots__ = (
+        "acknowledged", "count_repeats", "count_some", "in_flight", "latencies", "name_of", "node_id", "rows",
+    )  # fmt: skip
+
+    def __init__(
+        self, in_flight: InFlight, rows: dict[bytes, Counts], acknowledged: Acknowledged,
+        name_of: Callable[[bytes, int], bytes], count_repeats: Callable[[Counts, Partition, bytes], None],
+        count_some: Callable[[Partitions, list[Span], list[int], Charged], None], latencies: Latencies, node_id: int,
+    ) -> None:  # fmt: skip
+        self.in_flight = in_flight
+        self.rows = rows
+        self.acknowledged = acknowledged
+        self.name_of = name_of
+        self.count_repeats = count_repeats
+        self.count_some = count_some
+        self.latencies = latencies
+        self.node_id = node_id
+
+
+def requests(buf: Buffer, pos: int, end: int, now: float, arrived: float, asks: bool, terms: Terms) -> tuple[int, int]:
     """Charge and note the requests from `pos` on that pass as they are; the position of the first other one, and the
     number of these.
 
-    `arrived`: since when they are here. `mask`: see Latencies. `client_id`, `quota`: of the connection; the caller
-    looks at a request under another client id, and at those whose checksums are asked for (`awaits`, see Accounts;
-    None: none is). `max_bytes`, `most`: the bytes and the partitions that a request may have.
+    `arrived`: since when they are here. `asks`: the checksums of some may be needed, see Accounts.awaits; the caller
+    looks at these.
     """
-    entries, by_name, by_id, total, keep = charged
+    flight, client_id, quota = terms.in_flight, terms.client_id, terms.quota
     passed = size = messages = 0
     meter = None  # of `last`, the topic of the last requests: their size and messages are added when another one comes
     last, last_version, room = b"", -1, 0.0
@@ -77,51 +117,79 @@ def requests(
         while end - pos > 12:
             length, key, version, correlation = layouts.request_head(buf, pos)
             stop = pos + 4 + length
-            if key or not _MIN_REQUEST <= length <= max_bytes or stop > end or len(entries) >= _MAX_PENDING:
+            if key or not _MIN_REQUEST <= length <= terms.max_bytes or stop > end or len(flight) >= _MAX_PENDING:
                 break
-            skimmed = usual.request(buf, pos + 4, stop, most)
-            if skimmed is None:
-                break
-            _, acks, named, _, parts = skimmed
-            if not acks or named != client_id:
-                break
-            if awaits is not None and awaits(parts, version):
-                break
-            meters = by_name if version < _TOPIC_IDS else by_id
-            is_full = False
-            if len(parts) == 1:
-                part = parts[0]
-                topic = part[0]
-                if topic != last or version != last_version:
-                    if meter is not None:
-                        _charge(meter, total, size, messages)
-                        size = messages = 0
-                    meter = meters.get(topic)
-                    if meter is None:
-                        break
-                    last, last_version, room = topic, version, meter.free_to - meter.uncounted
-                if size >= room or (quota is not None and not quota.passes(part[2], now)):
-                    break
-                size += part[2]
-                messages += part[3]
-            else:
+            (
+                same, acks, client_at, client_size, _, _, topic_at, topic_size, index, bytes_, records, producer, epoch,
+                sequence, trailing,
+            ) = usual.single(buf, pos + 4, stop)  # fmt: skip
+            if same < 0:  # none, or several
                 if meter is not None:
-                    _charge(meter, total, size, messages)
+                    _charge(meter, terms.total, size, messages)
                     meter, last_version = None, -1
                     size = messages = 0
-                if not _take_all(parts, meters, total, quota, now):
+                if not _take_several(buf, pos + 4, stop, version, correlation, now, arrived, asks, terms):
                     break
-                is_full = keep(parts)
-            stamp = None if correlation & mask else (arrived, now, mask + 1)
-            entries.append((correlation, _PRODUCE, version, parts, None, 0, quota, stamp))
+                passed += 1
+                pos = stop
+                if flight.is_waiting:
+                    break
+                continue
+            if not acks or not layouts.is_name(buf, client_at, client_size, client_id):
+                break
+            if version != last_version or topic_size != len(last) or not layouts.has(buf, topic_at, last):
+                if meter is not None:
+                    _charge(meter, terms.total, size, messages)
+                    size = messages = 0
+                topic = layouts.name(buf, topic_at, topic_size)
+                meter = (terms.by_name if version < _TOPIC_IDS else terms.by_id).get(topic)
+                if meter is None:
+                    break
+                last, last_version, room = topic, version, meter.free_to - meter.uncounted
+            if asks and _awaits(terms, version, last, index, bytes_, records, producer, epoch, sequence, trailing):
+                break
+            if size >= room or (quota is not None and not quota.passes(bytes_, now)):
+                break
+            flight.note(
+                correlation, version, last, index, bytes_, records, producer, epoch, sequence, trailing, quota,
+                None if correlation & terms.mask else (arrived, now, terms.mask + 1),
+            )  # fmt: skip
+            size += bytes_
+            messages += records
             passed += 1
             pos = stop
-            if is_full:
-                break
     finally:
         if meter is not None:
-            _charge(meter, total, size, messages)
+            _charge(meter, terms.total, size, messages)
     return pos, passed
+
+
+def _awaits(
+    terms: Terms, version: int, topic: bytes, index: int, size: int, messages: int, producer: int, epoch: int,
+    sequence: int, trailing: int,
+) -> bool:  # fmt: skip
+    part = (topic, index, size, messages, producer, epoch, sequence, trailing)
+    return terms.awaits([part], version)
+
+
+def _take_several(
+    buf: Buffer, start: int, end: int, version: int, correlation: int, now: float, arrived: float, asks: bool,
+    terms: Terms,
+) -> bool:  # fmt: skip
+    # Charge and note a request that has not just one partition; False: nothing, since it has to be looked at.
+    skimmed = usual.several(buf, start, end, terms.most)
+    if skimmed is None:
+        return False
+    _, acks, named, _, parts = skimmed
+    if not acks or named != terms.client_id or not len(parts) or (asks and terms.awaits(parts, version)):
+        return False
+    meters = terms.by_name if version < _TOPIC_IDS else terms.by_id
+    if not _charge_all(parts, meters, terms.total, terms.quota, now):
+        return False
+    terms.in_flight.keep(parts)
+    stamp = None if correlation & terms.mask else (arrived, now, terms.mask + 1)
+    terms.in_flight.append((correlation, _PRODUCE, version, parts, None, 0, terms.quota, stamp))
+    return True
 
 
 def _charge(meter: TopicMeter, total: FleetMeter, size: int, messages: int) -> None:
@@ -130,11 +198,11 @@ def _charge(meter: TopicMeter, total: FleetMeter, size: int, messages: int) -> N
     total.uncounted += size
 
 
-def _take_all(parts: Any, meters: dict[bytes, TopicMeter], total: FleetMeter, quota: Lines | None, now: float) -> bool:
+def _charge_all(
+    parts: Any, meters: dict[bytes, TopicMeter], total: FleetMeter, quota: Lines | None, now: float
+) -> bool:
     # Charge the meters of a request of several partitions, and its client's quota; False: nothing, since some topic has
     # to be looked at, or the quota asked.
-    if not len(parts):
-        return False
     size = 0
     charges = []
     for topic, bytes_, messages in sums.by_topic(parts):
@@ -152,62 +220,72 @@ def _take_all(parts: Any, meters: dict[bytes, TopicMeter], total: FleetMeter, qu
     return True
 
 
-def answers(
-    buf: Buffer,
-    pos: int,
-    end: int,
-    now: float,
-    repeats: Callable[[Counts, Partition, bytes], None] | None,
-    counted: Counted,
-) -> int:
+def answers(buf: Buffer, pos: int, end: int, now: float, asks: bool, counted: Counted) -> int:
     """Count the answers from `pos` on that need nothing but that; the position of the first other one, or of the one
-    before which the gateway's own answer is due. `repeats`: Accounts.count_repeats, where it has to be asked.
+    before which the gateway's own answer is due. `asks`: Accounts.count_repeats has to be told of each.
     """
-    entries, rows, acknowledged, name_of, _, forget, latencies, node_id = counted
+    flight = counted.in_flight
     counts = None  # of `last`, the topic of the last answers: their sums are added when another one comes
     last = b""
-    all_bytes = all_messages = requests_ = 0
+    size = messages = requests_ = 0
     try:
-        while end - pos > 8 and entries:
+        while end - pos > 8:
+            owed = flight.oldest
+            if owed is None:
+                break
             length, correlation = layouts.answer_start(buf, pos)
             stop = pos + 4 + length
-            entry = entries[0]
-            if stop > end or length < 4 or entry[0] != correlation or entry[1] != _PRODUCE:
+            if stop > end or length < 4 or owed.correlation != correlation or owed.kind != _PRODUCE:
                 break
-            _, _, version, parts, rejected, throttle_ms, charged, stamp = entry
-            if rejected or throttle_ms:
+            if owed.entry is not None:
+                if asks or not _take_all(buf, pos + 4, stop, now, owed, counted):
+                    break
+                flight.drop()
+                pos = stop
+                continue
+            offset = usual.written(buf, pos + 4, stop, owed.version, owed.topic, owed.index)
+            if offset < 0 or owed.trailing:
                 break
-            if len(parts) == 1:
-                topic, index, size, messages, pid, epoch, sequence, trailing = parts[0]
-                offset = usual.written(buf, pos + 4, stop, version, topic, index)
-                if offset < 0 or trailing:
+            name = owed.topic if owed.version < _TOPIC_IDS else counted.name_of(owed.topic, owed.version)
+            if name != last or counts is None:
+                if counts is not None:
+                    _count(counts, size, messages, requests_)
+                    size = messages = requests_ = 0
+                counts, last = counted.rows.get(name), name
+                if counts is None:
                     break
-                name = topic if version < _TOPIC_IDS else name_of(topic, version)
-                if name != last or counts is None:
-                    if counts is not None:
-                        _count(counts, all_bytes, all_messages, requests_)
-                        all_bytes = all_messages = requests_ = 0
-                    counts, last = rows.get(name), name
-                if counts is None or (pid >= 0 and acknowledged.seen(pid, epoch, name, index, sequence, offset)):
-                    break  # one that was seen is seen again where it is looked at
-                all_bytes += size
-                all_messages += messages
-                requests_ += 1
-                if repeats is not None:
-                    repeats(counts, parts[0], name)
-            else:
-                answered = usual.answer(buf, pos + 4, stop, version) if repeats is None else None
-                if answered is None or not _count_all(parts, answered, version, charged, counted):
-                    break
-                forget(parts)
-            if stamp is not None:
-                latencies.answer(stamp, node_id, now)
-            entries.popleft()
+            if owed.producer >= 0 and counted.acknowledged.seen(
+                owed.producer, owed.epoch, name, owed.index, owed.sequence, offset
+            ):
+                break  # one that was seen is seen again where it is looked at
+            size += owed.size
+            messages += owed.messages
+            requests_ += 1
+            if asks:
+                counted.count_repeats(counts, in_flight.partition(owed), name)
+            if owed.stamp is not None:
+                counted.latencies.answer(owed.stamp, counted.node_id, now)
+            flight.drop()
             pos = stop
     finally:
         if counts is not None:
-            _count(counts, all_bytes, all_messages, requests_)
+            _count(counts, size, messages, requests_)
     return pos
+
+
+def _take_all(buf: Buffer, start: int, end: int, now: float, owed: Owed, counted: Counted) -> bool:
+    # Count the answer to a request of several partitions; False: nothing, since it has to be looked at.
+    assert owed.entry is not None
+    _, _, version, parts, rejected, throttle_ms, charged, stamp = owed.entry
+    if rejected or throttle_ms:
+        return False
+    answered = usual.answer(buf, start, end, version)
+    if answered is None or not _count_all(parts, answered, version, charged, counted):
+        return False
+    counted.in_flight.forget(parts)
+    if stamp is not None:
+        counted.latencies.answer(stamp, counted.node_id, now)
+    return True
 
 
 def _count(counts: Counts, size: int, messages: int, requests_: int) -> None:
@@ -216,16 +294,16 @@ def _count(counts: Counts, size: int, messages: int, requests_: int) -> None:
     counts[2] += requests_
 
 
-def _count_all(parts: Any, answered: Any, version: int, charged: Any, counted: Any) -> bool:
+def _count_all(parts: Any, answered: Any, version: int, charged: Any, counted: Counted) -> bool:
     # Count a request of several partitions, all of which were written; False: nothing was counted, as they were not, or
     # as a topic is new here.
-    _, rows, acknowledged, name_of, count_some, *_ = counted
+    rows = counted.rows
     offsets = sums.offsets(parts, answered)
     if offsets is None:
         return False
     topics = parts.topics
     if version >= _TOPIC_IDS:
-        topics = [(name_of(topic, version), first, stop) for topic, first, stop in topics]
+        topics = [(counted.name_of(topic, version), first, stop) for topic, first, stop in topics]
     met = set()
     for topic, _, _ in topics:
         counts = rows.get(topic)
@@ -234,9 +312,9 @@ def _count_all(parts: Any, answered: Any, version: int, charged: Any, counted: A
         if len(topics) > 1:
             met.add(id(counts))
     if len(offsets):
-        again = acknowledged.seen_of(topics, parts.numbers, offsets)
+        again = counted.acknowledged.seen_of(topics, parts.numbers, offsets)
         if again:
-            count_some(parts, topics, again, charged)
+            counted.count_some(parts, topics, again, charged)
             return True
     for place, (_, size, messages) in enumerate(sums.by_topic(parts)):
         _count(rows[topics[place][0]], size, messages, 1)

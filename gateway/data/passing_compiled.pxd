@@ -1,8 +1,9 @@
-# What the names in passing.py are in C, where it is compiled (setup.py). `layouts`, `usual` and `sums` are in C as well
-# then.
+# What the names in passing.py are in C, where it is compiled (setup.py). `layouts`, `usual`, `sums` and `in_flight` are
+# in C as well then.
 
 cimport cython
 
+from gateway.data cimport in_flight_compiled as in_flight
 from gateway.data cimport sums_compiled as sums
 from policies cimport duplicates_compiled as duplicates
 from policies.limits.meter_compiled cimport Meter
@@ -11,34 +12,70 @@ from protocol cimport usual_compiled as usual
 
 cdef int _PRODUCE, _TOPIC_IDS, _MIN_REQUEST, _MAX_PENDING
 
+
+@cython.final
+cdef class Terms:
+    cdef readonly in_flight.InFlight in_flight
+    cdef dict by_name, by_id
+    cdef object awaits, quota
+    cdef Meter total
+    cdef readonly Counted counted
+    cdef long long mask, max_bytes
+    cdef Py_ssize_t most
+    cdef bytes client_id
+
+
+@cython.final
+cdef class Counted:
+    cdef in_flight.InFlight in_flight
+    cdef dict rows
+    cdef duplicates.Acknowledged acknowledged
+    cdef object name_of, count_repeats, count_some, latencies, node_id
+
+
 @cython.locals(
-    by_name=dict, by_id=dict, meters=dict, passed=cython.Py_ssize_t,
-    length=cython.longlong, key=cython.int, version=cython.int, correlation=cython.longlong, stop=cython.Py_ssize_t,
-    skimmed=tuple, acks=cython.int, part=tuple, is_full=cython.bint, size=cython.longlong, messages=cython.longlong,
-    topic=bytes, last=bytes, last_version=cython.int, room=cython.double,
+    flight=in_flight.InFlight, client_id=bytes, passed=cython.Py_ssize_t, size=cython.longlong, messages=cython.longlong,
+    last=bytes, last_version=cython.int, room=cython.double, length=cython.longlong, key=cython.int,
+    version=cython.int, correlation=cython.longlong, stop=cython.Py_ssize_t, same=cython.int, acks=cython.int,
+    client_at=cython.Py_ssize_t, client_size=cython.Py_ssize_t, topic_at=cython.Py_ssize_t,
+    topic_size=cython.Py_ssize_t, index=cython.longlong, bytes_=cython.longlong, records=cython.longlong,
+    producer=cython.longlong, epoch=cython.int, sequence=cython.longlong, trailing=cython.longlong, topic=bytes,
 )
 cpdef (Py_ssize_t, Py_ssize_t) requests(
-    object buf, Py_ssize_t pos, Py_ssize_t end, object now, object arrived, long long mask, object client_id,
-    object quota, object awaits, long long max_bytes, Py_ssize_t most, tuple charged
+    object buf, Py_ssize_t pos, Py_ssize_t end, object now, object arrived, bint asks, Terms terms
 ) except *
+
+cdef bint _awaits(
+    Terms terms, int version, bytes topic, long long index, long long size, long long messages, long long producer,
+    int epoch, long long sequence, long long trailing,
+) except -1
+
+@cython.locals(skimmed=tuple, acks=cython.int)
+cdef bint _take_several(
+    object buf, Py_ssize_t start, Py_ssize_t end, int version, long long correlation, object now, object arrived,
+    bint asks, Terms terms,
+) except -1
 
 cdef int _charge(Meter meter, Meter total, long long size, long long messages) except -1
 
 @cython.locals(size=cython.longlong, charges=list, topic=bytes, bytes_=object, messages=object)
-cdef bint _take_all(object parts, dict meters, object total, object quota, object now) except -1
+cdef bint _charge_all(object parts, dict meters, object total, object quota, object now) except -1
 
 @cython.locals(
-    rows=dict, length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t, entry=tuple,
-    version=cython.int, topic=bytes, offset=cython.longlong, name=bytes, last=bytes, counts=list,
-    acknowledged=duplicates.Acknowledged,
-    all_bytes=cython.longlong, all_messages=cython.longlong, requests_=cython.longlong,
+    flight=in_flight.InFlight, owed=in_flight.Owed, last=bytes, size=cython.longlong, messages=cython.longlong, requests_=cython.longlong,
+    length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t, offset=cython.longlong, name=bytes,
+    counts=list,
 )
-cpdef Py_ssize_t answers(object buf, Py_ssize_t pos, Py_ssize_t end, object now, object repeats, tuple counted) except -1
+cpdef Py_ssize_t answers(
+    object buf, Py_ssize_t pos, Py_ssize_t end, object now, bint asks, Counted counted
+) except -1
+
+@cython.locals(version=cython.int)
+cdef bint _take_all(object buf, Py_ssize_t start, Py_ssize_t end, object now, in_flight.Owed owed, Counted counted) except -1
 
 cdef int _count(list counts, long long size, long long messages, long long requests_) except -1
 
 @cython.locals(
-    rows=dict, acknowledged=duplicates.Acknowledged, topics=list, met=set, topic=bytes, again=list, counts=list,
-    place=cython.Py_ssize_t,
+    rows=dict, topics=list, met=set, topic=bytes, again=list, counts=list, place=cython.Py_ssize_t,
 )
-cdef bint _count_all(object parts, object answered, int version, object charged, tuple counted) except -1
+cdef bint _count_all(object parts, object answered, int version, object charged, Counted counted) except -1

@@ -15,11 +15,11 @@ from gateway.data.admin_requests import concerns_control
 from gateway.data.authentication import MAX_UNAUTHENTICATED
 from gateway.data.ends import Unauthenticated
 from gateway.data.in_flight import MAX_PENDING
+from gateway.data.pending import CAP, FETCH, PASS, REWRITE, STREAM, Entry
 from gateway.data.steps import ANSWER, FORWARD, FORWARDED, HOLD, SKIP, SKIPPED, ProduceRequest, Request, Step
 from protocol import api, produce_request, rewrite
 from protocol.framing import MAX_API_KEY, MIN_REQUEST, REQUEST_HEAD, check_request_head, largest, unspoken
 from protocol.identity import software
-from protocol.pending import CAP, FETCH, PASS, REWRITE, STREAM, Entry
 from protocol.stream import has_endpoints
 from protocol.wire import MalformedFrame
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from gateway.data.gate import Gate
     from gateway.data.hold import Hold
     from gateway.data.in_flight import InFlight
-    from gateway.data.passing import Counted
-    from gateway.data.shortcut import Terms
 else:
     try:
         from gateway.data import passing_compiled as passing  # the same, where a compiler was
@@ -55,7 +53,6 @@ class Requests:
     __slots__ = (
         "_admin",
         "_authentication",
-        "_charged",
         "_client",
         "_demand",
         "_enforcement",
@@ -64,6 +61,7 @@ class Requests:
         "_has_skipped",
         "_hold",
         "_in_flight",
+        "_terms",
         "to_upstream",
     )
 
@@ -76,7 +74,9 @@ class Requests:
         enforcement: Enforcement,
         fetches: Fetches,
         admin: AdminRequests,
+        counted: passing.Counted,
     ) -> None:
+        """`counted`: in which the answers will be noted."""
         self._gate = gate
         self._client = gate.client
         self._in_flight = in_flight
@@ -88,7 +88,9 @@ class Requests:
         self._admin = admin
         self._has_skipped = False  # a request that will never be answered: nothing behind it may be
         topics = gate.topics
-        self._charged = in_flight.entries, topics.by_name, topics.by_id, gate.broker.total, in_flight.keep
+        self._terms = passing.Terms(
+            in_flight, topics.by_name, topics.by_id, gate.broker.total, gate.accounts.awaits, counted
+        )
         self.to_upstream: list[Any] = []
 
     @property
@@ -103,7 +105,7 @@ class Requests:
             MalformedFrame: the connection must be closed. Requests before the broken one are handled, it isn't.
         """
         gate, client, hold, in_flight = self._gate, self._client, self._hold, self._in_flight
-        world, entries = gate.world, in_flight.entries
+        world = gate.world
         if self._demand.wants_sasl and not self._authentication.is_done:
             pos = self.handle_unauthenticated(buf, pos, end, now)
             if not self._authentication.is_done:
@@ -114,20 +116,16 @@ class Requests:
             return pos
         muted = hold.mute_until > now and not hold.draining
         special = self._is_special
-        quota = client.quota
         max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
         fence, rejected = gate.fence, gate.accounts.rejected
-        mask, arrived = world.ledger.latencies.mask, hold.arrived or now
+        arrived = hold.arrived or now
+        self._set_terms()
         run = pos
         handled = 0
         try:
             while end - pos >= 12:
                 if not (special or muted or fence.entries):
-                    awaits = gate.accounts.awaits if rejected.asks else None
-                    pos, passed = passing.requests(
-                        buf, pos, end, now, arrived, mask, client.client_id, quota, awaits, max_bytes, most,
-                        self._charged,
-                    )  # fmt: skip
+                    pos, passed = passing.requests(buf, pos, end, now, arrived, rejected.asks, self._terms)
                     if passed:
                         gate.denied_since = 0.0
                         handled += passed
@@ -139,7 +137,7 @@ class Requests:
                 stop = pos + 4 + size
                 if not MIN_REQUEST <= size <= max_bytes or not 0 <= key <= MAX_API_KEY:
                     check_request_head(buf, pos, end, max_bytes)
-                if stop > end or len(entries) >= MAX_PENDING:
+                if stop > end or len(in_flight) >= MAX_PENDING:
                     break
                 if key == 0:
                     if muted:
@@ -151,7 +149,8 @@ class Requests:
                     if client_id != client.client_id:
                         client.identify(client_id)
                         client.find_lines(now)
-                        special, quota = special or client.limited, client.quota
+                        special = special or client.limited
+                        self._set_terms()
                     request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, list(parts))
                     step = self._enforcement.handle(request, now)
                     if step.delays:  # requests behind a delayed one stay parked and undecided
@@ -161,7 +160,8 @@ class Requests:
                     break
                 else:
                     step = self._handle_other(Request(buf, pos + 4, stop, key, version, correlation), now)
-                    special, quota = special or client.limited, client.quota  # it may have another client id
+                    special = special or client.limited  # it may have another client id
+                    self._set_terms()
                     if step.move != HOLD:
                         world.ledger.count(API_COUNTS[key])
                 if step.move != FORWARD:
@@ -181,13 +181,12 @@ class Requests:
             if pos > run:
                 self.to_upstream.append(memoryview(buf)[run:pos])
             if handled:
-                world.ledger.count("requests", handled)
+                world.ledger.requests += handled
         return pos
 
-    def terms(self, now: float, counted: Counted) -> Terms | None:
+    def terms(self, now: float) -> passing.Terms | None:
         """Those on which requests pass as they are, and answers are counted; None: each has to be looked at."""
-        gate, client, hold = self._gate, self._client, self._hold
-        world = gate.world
+        gate, hold = self._gate, self._hold
         if self._demand.wants_sasl and not self._authentication.is_done:
             return None
         self._renew(now)
@@ -195,10 +194,15 @@ class Requests:
             return None
         if self._in_flight.is_waiting:
             return None
-        settings, accounts = world.settings, gate.accounts
-        return (
-            world.ledger.latencies.mask, client.client_id, client.quota, accounts.awaits, accounts.count_repeats,
-            settings.max_request_bytes, settings.max_partitions_per_request, self._charged, counted, self._in_flight,
+        self._set_terms()
+        return self._terms
+
+    def _set_terms(self) -> None:
+        client, world = self._client, self._gate.world
+        settings = world.settings
+        self._terms.set(
+            world.ledger.latencies.mask, client.client_id, client.quota, settings.max_request_bytes,
+            settings.max_partitions_per_request,
         )  # fmt: skip
 
     def _renew(self, now: float) -> None:
@@ -250,7 +254,7 @@ class Requests:
         finally:
             self._cut(buf, run, pos)
             if handled:
-                world.ledger.count("requests", handled)
+                world.ledger.requests += handled
         return pos
 
     def _cut(self, buf: bytearray, start: int, stop: int) -> None:
@@ -308,7 +312,7 @@ class Requests:
                 return Step(HOLD, until=self._fetches.mute_until)
             if charges:
                 entry = (correlation, FETCH, version, key, charges)
-        self._in_flight.entries.append(entry)
+        self._in_flight.append(entry)
         return FORWARDED
 
     def skip_rest(self) -> None:

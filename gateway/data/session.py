@@ -24,18 +24,23 @@ from gateway.data.enforcement import Enforcement
 from gateway.data.fetches import Fetches
 from gateway.data.gate import Gate
 from gateway.data.hold import Hold
-from gateway.data.in_flight import InFlight
 from gateway.data.lookup import Lookup
+from gateway.data.pending import PRODUCE
 from gateway.data.requests import Requests
 from gateway.data.termination import TerminatedRequests, Termination
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.verdict import STORAGE_PAUSE
-from protocol.pending import PRODUCE
 
 if TYPE_CHECKING:
     from gateway.data.budget import Account
-    from gateway.data.shortcut import Terms
+    from gateway.data.in_flight import InFlight
+    from gateway.data.passing import Terms
     from gateway.data.world import World
+else:
+    try:
+        from gateway.data.in_flight_compiled import InFlight  # the same, where a compiler was
+    except ImportError:
+        from gateway.data.in_flight import InFlight
 
 FETCH_WAIT = "fetch"  # a client quota or a resource group that limits what consumers get
 FENCE_BYTES = 850  # of one entry of a fence, about
@@ -89,8 +94,9 @@ class Session:
         )
         self.authentication: Authentication = authentication
         enforcement = Enforcement(gate, in_flight, hold, lookup)
-        self._requests = Requests(gate, in_flight, hold, authentication, enforcement, fetches, admin)
         self._answers = Answers(gate, in_flight, hold, authentication, lookup, fetches, admin)
+        counted = self._answers.counted
+        self._requests = Requests(gate, in_flight, hold, authentication, enforcement, fetches, admin, counted)
         self.on_client, self.on_upstream = self._requests.handle, self._answers.handle  # no call for each request
         if isinstance(authentication, Termination):
             self.on_client = TerminatedRequests(self._requests, authentication, hold).handle
@@ -101,7 +107,7 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Nothing is owed to the client and nothing is under way."""
-        return not self.in_flight.entries and self.admin.turn is None
+        return not self.in_flight and self.admin.turn is None
 
     @property
     def wants_whole_answer(self) -> bool:
@@ -114,7 +120,7 @@ class Session:
         """
         if isinstance(self.authentication, Termination) or self._answers.is_within:
             return None
-        return self._requests.terms(now, self._answers.counted)
+        return self._requests.terms(now)
 
     @property
     def unseen(self) -> int:
@@ -166,13 +172,13 @@ class Session:
             accounts.retract_unacknowledged()
         if gate.epoch != gate.world.ledger.epoch:
             gate.renew()
-        for entry in in_flight.entries:
+        for entry in in_flight:
             if entry[1] == PRODUCE:
                 _, _, version, parts, _, _, charged, _ = entry
                 in_flight.forget(parts)
                 accounts.count(parts, version, "unanswered")
                 accounts.retract(parts, version, charged)
-        in_flight.entries.clear()
+        in_flight.clear()
         self.fetches.close()
         self.admin.end()
         self.authentication.close()

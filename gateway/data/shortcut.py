@@ -19,27 +19,16 @@ from gateway.data import calls, passing
 from protocol import layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, Protocol
 
     from gateway.data.budget import Large
-    from gateway.data.in_flight import InFlight
     from gateway.data.inbound import Inbound, Shared
-    from gateway.data.ledger import Counts, Ledger
+    from gateway.data.ledger import Ledger
     from gateway.data.outbound import Outbound
-    from gateway.data.passing import Charged, Counted
+    from gateway.data.passing import Terms
     from gateway.data.world import World
-    from policies.quotas.lines import Lines
     from policies.repeats import Rejected
-    from protocol.produce_request import Partition, Parts
     from protocol.wire import Buffer
-
-    # What holds for the requests and answers of a connection that pass as they are (passing.py): which latencies are
-    # measured, whose client id and quota, whom to ask about checksums and repeats, how large a request may be.
-    Terms = tuple[
-        int, bytes | None, Lines | None, Callable[[Parts, int], bool], Callable[[Counts, Partition, bytes], None], int,
-        int, Charged, Counted, InFlight,
-    ]  # fmt: skip
 
     class Handler(Protocol):
         """Who is told of the events of a socket. `link`: whose it is."""
@@ -70,7 +59,7 @@ if TYPE_CHECKING:
 _IN = 0x001  # gateway.data.reactor.IN
 _OUT = 0x004  # gateway.data.reactor.OUT
 _HEAD_ROOM = 32 * 1024  # gateway.data.inbound.HEAD_ROOM
-_LOCAL = 9  # protocol.pending.LOCAL
+_LOCAL = 9  # gateway.data.pending.LOCAL
 
 
 class Seen:
@@ -171,7 +160,7 @@ class Shortcut:
         inbound = self._inbound
         large = inbound.large
         if large is None:
-            buf, start, room = self._buf, _HEAD_ROOM, len(self._shared.room)
+            buf, start, room = self._buf, _HEAD_ROOM, self._shared.size
         else:
             buf, start = large.buffer, inbound.received
             room = large.size - start
@@ -189,15 +178,9 @@ class Shortcut:
                 return
             start = 0
             seen.is_drained = calls.is_empty(self._client_fd)
-        mask, client_id, quota, awaits, _, max_bytes, most, charged, _, in_flight = terms
-        pos, passed = passing.requests(
-            buf, start, end, now, now, mask, client_id, quota, awaits if self._rejected.asks else None, max_bytes, most,
-            charged,
-        )  # fmt: skip
-        if passed:
-            counts = self._ledger.counts
-            counts["requests"] = counts.get("requests", 0) + passed
-        if not in_flight.is_waiting and (pos == end or _is_cut(buf, pos, end)):
+        pos, passed = passing.requests(buf, start, end, now, now, self._rejected.asks, terms)
+        self._ledger.requests += passed
+        if not terms.in_flight.is_waiting and (pos == end or _is_cut(buf, pos, end)):
             sent = calls.send(self._upstream_fd, buf, start, pos) if passed else 0
             if sent == pos - start:
                 if large is not None:
@@ -229,17 +212,16 @@ class Shortcut:
             self._flush(now)
             return
         buf = self._buf
-        size = calls.receive(self._upstream_fd, buf, _HEAD_ROOM, len(self._shared.room))
+        size = calls.receive(self._upstream_fd, buf, _HEAD_ROOM, self._shared.size)
         if size <= 0:
             if size != calls.NOTHING:
                 link.end_upstream(size == calls.EOF, now)
             return
         self.seen.answered_at = now
-        _, _, _, _, repeats, _, _, _, counted, _ = terms
         start, end = _HEAD_ROOM, _HEAD_ROOM + size
-        pos = passing.answers(buf, start, end, now, repeats if self._rejected.asks else None, counted)
-        entries = counted[0]
-        if pos == end and not (entries and entries[0][1] == _LOCAL):
+        pos = passing.answers(buf, start, end, now, self._rejected.asks, terms.counted)
+        oldest = terms.in_flight.oldest
+        if pos == end and (oldest is None or oldest.kind != _LOCAL):
             sent = calls.send(self._client_fd, buf, start, end)
             if sent == size:
                 return
@@ -249,7 +231,7 @@ class Shortcut:
     def _pass_unseen(self, now: float) -> None:
         """More of a large answer."""
         link, shared, seen = self.link, self._shared, self.seen
-        most = min(self.unseen, len(shared.room))
+        most = min(self.unseen, shared.size)
         size, sent = calls.move(self._upstream_fd, self._client_fd, shared.pipe, self._buf, _HEAD_ROOM, most)
         if size <= 0:
             if size != calls.NOTHING:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from gateway.data.budget import Account, Large
     from gateway.data.inbound import Shared
+    from gateway.data.passing import Terms
     from gateway.data.reactor import Reactor
     from gateway.data.securing import Course
     from gateway.data.session import Session
-    from gateway.data.shortcut import Terms
     from gateway.data.sides import Side
     from gateway.data.tls import Tls
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.channel import Broker, Brokers, Groups, OwnSasl, Policy, QuotaChanges, Quotas, Topics, WorkerSettings
 from gateway.data.complaints import NO_FIELDS, Fields, Log
-from gateway.data.ledger import Ledger
 from gateway.plugins import load
 from policies.engine import Engine
 from policies.groups.finder import Finder
@@ -26,8 +25,13 @@ from policies.verdict import reject_code
 if TYPE_CHECKING:
     from gateway.channel import Answer
     from gateway.data.admin_turn import AdminTurn
+    from gateway.data.ledger import Ledger
     from policies.duplicates import Acknowledged
 else:
+    try:
+        from gateway.data.ledger_compiled import Ledger  # the same, where a compiler was
+    except ImportError:
+        from gateway.data.ledger import Ledger
     try:
         from policies.duplicates_compiled import Acknowledged  # the same, where a compiler was
     except ImportError:

@@ -333,5 +333,5 @@ def test_a_topic_id_that_is_asked_for_and_a_turn_do_not_mix_their_answers_up() -
     play.now += 1
     upstream, _ = play.again()
     assert upstream == b""  # nobody knows that topic: refused, behind the answer to the question
-    assert lookup in [entry[0] for entry in play.session.in_flight.entries]
+    assert lookup in [entry[0] for entry in play.session.in_flight]
     assert play.asked == []

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.data import in_flight
-from protocol import api, framing, pending
+from gateway.data import in_flight, passing, pending
+from protocol import api, framing
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 from tests.variants import COMPILED, PURE, module, running
 
@@ -21,7 +21,10 @@ TOPICS: tuple[dict[str, list[int]], ...] = (
     {"clicks": [0]}, {"clicks": [1]}, {"views": [0]}, {"clicks": [0, 2]}, {"clicks": [0], "views": [1, 0]},
     {"clicks": list(range(20))},
 )  # fmt: skip
-CAREFUL = SimpleNamespace(requests=lambda buf, pos, *_: (pos, 0), answers=lambda buf, pos, *_: pos)
+CAREFUL = SimpleNamespace(
+    requests=lambda buf, pos, *_: (pos, 0), answers=lambda buf, pos, *_: pos, Terms=passing.Terms,
+    Counted=passing.Counted,
+)  # fmt: skip
 
 said = st.fixed_dictionaries(
     {
@@ -72,11 +75,11 @@ def told(play: Play, batches: list[list[Any]], step: int) -> list[Any]:
                 asked, *says[correlation] = exchange
                 sent += request(correlation, **asked)
         found.append(play.client(sent, step))
-        owed = [entry for entry in play.session.in_flight.entries if entry[1] != pending.LOCAL]
+        owed = [entry for entry in play.session.in_flight if entry[1] != pending.LOCAL]
         found.append(play.broker(b"".join(broker_says(entry, *says.get(entry[0], ())) for entry in owed), step))
         meters = play.engine.broker(1)
         found.append({name: (each.uncounted, each.messages) for name, each in meters.topics.items()})
-        found.append((meters.total.uncounted, meters.throttled.uncounted, len(play.session.in_flight.entries)))
+        found.append((meters.total.uncounted, meters.throttled.uncounted, len(play.session.in_flight)))
         if len(found) % 8 == 0:  # an interval is over: rows and meters are looked up again
             found.append(play.rows())
     return [*found, play.rows(), play.session.account.used]
@@ -100,18 +103,19 @@ def test_the_same_goes_on_and_is_counted_as_where_each_is_looked_at(
     assert usual == careful
 
 
-def run(passing: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
-    gate, flight = play.session.gate, play.session.in_flight
-    charged = (flight.entries, gate.topics.by_name, gate.topics.by_id, gate.broker.total, flight.keep)
-    buf, client = bytearray(data), play.session.client.client_id
-    found: tuple[int, int] = passing.requests(
-        buf, 0, end, play.now, play.now, 0, client, None, None, 10**6, 10**4, charged
-    )
+def run(form: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
+    session, gate = play.session, play.session.gate
+    terms = form.Terms(
+        session.in_flight, gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.accounts.awaits,
+        session._answers.counted,
+    )  # fmt: skip
+    terms.set(0, session.client.client_id, None, 10**6, 10**4)
+    found: tuple[int, int] = form.requests(bytearray(data), 0, end, play.now, play.now, False, terms)
     return found
 
 
 def test_a_run_ends_before_the_first_that_is_not_whole(variant: str) -> None:
-    passing = module("gateway.data.passing", variant)
+    form = module("gateway.data.passing", variant)
     play = Play().named()
     play.client(request(1))
     play.broker(answer(1))
@@ -120,7 +124,7 @@ def test_a_run_ends_before_the_first_that_is_not_whole(variant: str) -> None:
     one, two = request(3), request(4)
     for end in range(len(one + two) + 1):
         passed = (end >= len(one)) + (end >= len(one + two))
-        assert run(passing, play, one + two, end) == (passed and (len(one) if passed == 1 else len(one + two)), passed)
+        assert run(form, play, one + two, end) == (passed and (len(one) if passed == 1 else len(one + two)), passed)
 
 
 @pytest.mark.parametrize(
@@ -132,22 +136,22 @@ def test_a_run_ends_before_the_first_that_is_not_whole(variant: str) -> None:
     ],
 )  # fmt: skip
 def test_a_run_ends_before_another_kind(variant: str, other: bytes) -> None:
-    passing = module("gateway.data.passing", variant)
+    form = module("gateway.data.passing", variant)
     play = Play().named()
     for correlation in (1, 2):
         play.client(request(correlation))
         play.broker(answer(correlation))
     one = request(3)
     data = one + other + request(5)
-    assert run(passing, play, data, len(data)) == (len(one), 1)
+    assert run(form, play, data, len(data)) == (len(one), 1)
 
 
 def test_its_numbers_are_those_of_their_owners() -> None:
-    passing: Any = module("gateway.data.passing", PURE)
-    assert passing._PRODUCE == pending.PRODUCE
-    assert passing._TOPIC_IDS == api.PRODUCE_TOPIC_IDS
-    assert passing._MIN_REQUEST == framing.MIN_REQUEST
-    assert passing._MAX_PENDING == in_flight.MAX_PENDING
+    numbers: Any = passing
+    assert numbers._PRODUCE == pending.PRODUCE
+    assert numbers._TOPIC_IDS == api.PRODUCE_TOPIC_IDS
+    assert numbers._MIN_REQUEST == framing.MIN_REQUEST
+    assert numbers._MAX_PENDING == in_flight.MAX_PENDING
 
 
 def exchange(play: Play, correlation: int, topics: dict[str, list[int]]) -> bytes:
@@ -168,13 +172,13 @@ def test_the_memory_of_many_partitions_is_given_back_with_their_answer(variant: 
 
 
 def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(variant: str) -> None:
-    passing = module("gateway.data.passing", variant)
+    form = module("gateway.data.passing", variant)
     play = Play().named()
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     said = bytearray(exchange(play, 2, {"clicks": [0, 1]}))
-    counted, asked = play.session._answers.counted, play.session.gate.accounts.count_repeats
-    assert passing.answers(said, 0, len(said), play.now, asked, counted) == 0
-    assert passing.answers(said, 0, len(said), play.now, None, counted) == len(said)
+    counted = play.session._answers.counted
+    assert form.answers(said, 0, len(said), play.now, True, counted) == 0
+    assert form.answers(said, 0, len(said), play.now, False, counted) == len(said)
 
 
 def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> None:
@@ -188,7 +192,7 @@ def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> N
 
     for correlation in (1, 3, 5):
         play.client(pair(correlation))
-        entries = list(play.session.in_flight.entries)
+        entries = list(play.session.in_flight)
         play.broker(b"".join(broker_says_to(entry, alike) for entry in entries))
     meters = play.engine.broker(1).topics
     assert meters[alike].uncounted == 3 * size_of()
@@ -220,7 +224,7 @@ def broker_says_to(entry: pending.Entry, topic: bytes) -> bytes:
 )
 def test_what_a_run_has_brought_counts_within_it(variant: str, run_of: list[list[int]], passed: int) -> None:
     """Two batches have room; whatever finds some passes whole."""
-    passing = module("gateway.data.passing", variant)
+    form = module("gateway.data.passing", variant)
     play = Play().named()
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     play.broker(exchange(play, 2, {"clicks": [0]}))
@@ -228,7 +232,7 @@ def test_what_a_run_has_brought_counts_within_it(variant: str, run_of: list[list
     meter.free_to = meter.uncounted + 2 * size_of()
     data = b"".join(request(10 + place, {"clicks": indexes}) for place, indexes in enumerate(run_of))
     before = meter.uncounted
-    assert run(passing, play, data, len(data))[1] == passed
+    assert run(form, play, data, len(data))[1] == passed
     assert meter.uncounted - before == sum(map(len, run_of[:passed])) * size_of()
 
 

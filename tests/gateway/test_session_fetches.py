@@ -328,7 +328,7 @@ def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() ->
                 assert found is not None
                 found.take([(ORDERS.encode(), size, 1)], False, now)
                 each.session.fetches._mute(found.end(size, now), now)
-                each.session.in_flight.entries.clear()
+                each.session.in_flight.clear()
                 taken[n] += size if now >= began else 0
         now += 0.05
     assert sum(taken) / 40.0 == pytest.approx(rate, rel=0.03)
@@ -357,7 +357,7 @@ def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batch
             assert found is not None
             found.take([(ORDERS.encode(), size, 1)], False, now)
             each.session.fetches._mute(found.end(size, now), now)
-            each.session.in_flight.entries.clear()
+            each.session.in_flight.clear()
             next_at[n] = each.session.fetches.mute_until
             total += size
         now += 0.1
@@ -414,7 +414,7 @@ def test_a_message_limit_bounds_bytes_by_what_messages_were_like() -> None:
 def test_without_a_dispatch_limit_fetches_cost_nothing(limits: dict[str, GroupLimits]) -> None:
     on = play(limits)
     assert on.client(fetch())[0] == fetch()
-    assert on.session.in_flight.entries[0] == (1, 0)
+    assert on.session.in_flight.first() == (1, 0)
     assert on.broker(fetched()) == fetched()
     assert on.session.fetches.dispatch is None
 

@@ -321,7 +321,7 @@ def test_rows_say_the_clients_software_by_its_name() -> None:
     body = b"\0" + b"\x0blibrdkafka" + b"\x062.1.0" + b"\0"
     hello = other_request(9, key=18, version=3, body=body)
     assert play.client(hello)[0] == hello
-    play.session.in_flight.entries.clear()
+    play.session.in_flight.clear()
     produce(play, "clicks")
     assert {row.software for row in play.ledger()} == {"", "librdkafka"}
 

@@ -30,6 +30,7 @@ from gateway.data.budget import Budget
 from gateway.data.ends import UpstreamError
 from gateway.data.gate import Gate
 from gateway.data.ledger import Ledger
+from gateway.data.pending import LOCAL
 from gateway.data.session import Session
 from gateway.data.worker import Worker
 from gateway.data.world import World
@@ -40,7 +41,6 @@ from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
 from protocol import api, produce_request
 from protocol.framing import check_request_head
-from protocol.pending import LOCAL
 from protocol.wire import MalformedFrame
 from tests.gateway.play import account
 from tests.hostile.frames import SASL, batch_bytes, offered, split
@@ -315,8 +315,7 @@ class Play:
         """Show the session these bytes. False: the connection handles nothing further."""
         session, world = connection.session, self.world
         buf = bytearray(data)
-        counts = world.ledger.counts
-        before = counts.get("requests", 0)
+        before = world.ledger.requests
         guarded = self._guarded(connection)
         malformed = None
         began = time.process_time()
@@ -330,7 +329,7 @@ class Play:
         self.cost.add(time.process_time() - began, len(data))
         upstream = b"".join(session.to_upstream)
         session.to_upstream.clear()
-        many = counts.get("requests", 0) - before
+        many = world.ledger.requests - before
         handled = split(data)[:many]
         self._forwarded(connection, handled, upstream)
         for frame in handled:
@@ -417,7 +416,7 @@ class Play:
         if not self._is_guarded(connection):
             return None
         gate, ledger = connection.session.gate, self.world.ledger
-        return gate.broker.total.uncounted, len(gate.topics.by_name), len(gate.topics.by_id), len(ledger._rows)
+        return gate.broker.total.uncounted, len(gate.topics.by_name), len(gate.topics.by_id), ledger.size
 
     def _answered(self, connection: Connection, data: bytes) -> None:
         session = connection.session
@@ -442,7 +441,7 @@ class Play:
         elif connection.is_finishing and session.is_idle:
             self._close(connection, "malformed")
         else:
-            if session.in_flight.entries and session.in_flight.entries[0][1] == LOCAL:
+            if session.in_flight.kind == LOCAL:
                 raise Violation("answers", "one of the gateway's own waits for nothing")
             if session.is_idle and not connection.is_silent and connection.owed:
                 raise Violation("answers", f"nothing is under way, and {len(connection.owed)} answers are owed")

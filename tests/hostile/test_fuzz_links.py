@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from gateway.data.budget import Account, Budget, Large
 from gateway.data.links import Link
+from gateway.data.pending import PRODUCE
 from gateway.data.reactor import IN
 from protocol import api
-from protocol.pending import PRODUCE
 from tests.background import until
 from tests.gateway.play import TOPIC_ID, Play, answer, other_answer, other_request, request, size_of
 from tests.gateway.test_links import Stage, receive_exactly, staged
@@ -444,7 +444,7 @@ async def test_a_rejection_mutes_a_connection_that_was_idle_before() -> None:
         await until(lambda: link.session.in_flight)
         before = trio.current_time()
         link.session.hold.drained_at -= 20
-        link.session.in_flight.entries.clear()
+        link.session.in_flight.clear()
         await client.send_all(request(2))
         await receive_exactly(client, 4)
         assert link.session.hold.mute_until > before
@@ -525,7 +525,7 @@ async def test_an_error_while_a_link_is_closed_does_not_leave_the_reactor() -> N
     async with staged() as stage:
         broken, client, _ = stage.connect()
         _, fine, fine_broker = stage.connect()
-        broken.session.in_flight.entries.append((1, PRODUCE, 13, [(bytes(16), 0, 1, 1, -1, -1, -1, 0)], None, 0))
+        broken.session.in_flight.append((1, PRODUCE, 13, [(bytes(16), 0, 1, 1, -1, -1, -1, 0)], None, 0))
         broken.session.gate.fence = None  # type: ignore[assignment]
         await client.send_all(request(1))
         await until(lambda: broken.closed)

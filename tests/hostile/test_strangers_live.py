@@ -339,7 +339,7 @@ async def test_requests_of_many_partitions_in_flight_are_counted_as_memory_and_e
             nursery.start_soon(client.send_all, 3 * frame)
             await receive_exactly(broker, len(frame))
             await until(lambda: link.session.in_flight.is_waiting)
-            assert len(link.session.in_flight.entries) == 1
+            assert len(link.session.in_flight) == 1
             nursery.cancel_scope.cancel()
 
 

@@ -1,13 +1,12 @@
-# The answers that requests in flight are owed, in the order in which a Kafka client expects them.
+# What requests in flight are owed: the kinds of their entries.
 #
 # A broker answers the requests of one connection strictly in order, and so do we, with answers of our own among the
-# upstream's: a FIFO of entries, not a map by correlation id (a client may reuse one). acks=0 requests are owed nothing
-# and never enter. An entry is a plain tuple, because one is made for every request: correlation id, kind, and what
-# belongs to the kind.
+# upstream's: a FIFO of entries (gateway/data/in_flight.py), not a map by correlation id (a client may reuse one).
+# Requests with acks=0 are owed nothing and never enter. An entry is a tuple: correlation id, kind, and what belongs to
+# the kind.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any, Final
 
 # Kinds, and what their entries hold behind (correlation id, kind). An answer of the first three streams through; others
@@ -24,36 +23,8 @@ SASL: Final = 6  # (claim or None,)  tells whether the broker has accepted the p
 LOOKUP: Final = 7  # (version,)  the gateway asked for topics' names; the client never sees it
 ADMIN: Final = 8  # ()  the gateway asked, for an admin request of the client's that control answers
 LOCAL: Final = 9  # (frame,)  answered by the gateway
+NOTHING: Final = -1  # no entry at all: nothing is owed
 
 STREAMED: Final = (PASS, STREAM, FETCH)
 
 Entry = tuple[Any, ...]
-
-
-class Pending:
-    """FIFO of entries; `entries` is read directly by the hot path.
-
-    `out`: the bytes to be sent to the client, in order.
-    """
-
-    __slots__ = ("entries", "out")
-
-    def __init__(self) -> None:
-        self.entries: deque[Entry] = deque()
-        self.out: list[Any] = []
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def answer(self, frame: bytes) -> None:
-        """Send our own answer: at once if nothing is owed before it, else in its turn."""
-        if self.entries:
-            self.entries.append((-1, LOCAL, frame))
-        else:
-            self.out.append(frame)
-
-    def release(self) -> None:
-        """Let out every local answer at the head: the requests before it have been answered."""
-        entries = self.entries
-        while entries and entries[0][1] == LOCAL:
-            self.out.append(entries.popleft()[2])
