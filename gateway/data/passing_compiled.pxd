@@ -62,8 +62,8 @@ cdef int _charge(Meter meter, Meter total, long long size, long long messages) e
 cdef bint _charge_all(object parts, dict meters, object total, object quota, object now) except -1
 
 @cython.locals(
-    flight=in_flight.InFlight, owed=in_flight.Owed, last=bytes, size=cython.longlong, messages=cython.longlong, requests_=cython.longlong,
-    length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t, offset=cython.longlong, name=bytes,
+    flight=in_flight.InFlight, owed=in_flight.Owed, last=bytes, size=cython.longlong, messages=cython.longlong,
+    requests_=cython.longlong, length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t, offset=cython.longlong, name=bytes,
     counts=list,
 )
 cpdef Py_ssize_t answers(
@@ -71,7 +71,9 @@ cpdef Py_ssize_t answers(
 ) except -1
 
 @cython.locals(version=cython.int)
-cdef bint _take_all(object buf, Py_ssize_t start, Py_ssize_t end, object now, in_flight.Owed owed, Counted counted) except -1
+cdef bint _take_all(
+    object buf, Py_ssize_t start, Py_ssize_t end, object now, in_flight.Owed owed, Counted counted,
+) except -1
 
 cdef int _count(list counts, long long size, long long messages, long long requests_) except -1
 

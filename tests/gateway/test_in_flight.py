@@ -48,6 +48,16 @@ def test_a_local_answer_waits_behind_what_is_owed(flight: Any) -> None:
     assert flight.out == [b"ours", b"ours too"]
 
 
+def test_all_local_answers_behind_one_leave_with_it(flight: Any) -> None:
+    flight.append((1, PASS))
+    flight.answer(b"ours")
+    flight.answer(b"ours too")
+    flight.append((2, PASS))
+    flight.drop()
+    flight.release()
+    assert (flight.out, list(flight)) == ([b"ours", b"ours too"], [(2, PASS)])
+
+
 def test_nothing_is_owed_at_first_and_after_all_was_dropped(flight: Any) -> None:
     for _ in range(2):
         assert (len(flight), flight.kind, list(flight)) == (0, NOTHING, [])

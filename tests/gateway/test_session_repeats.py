@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gateway.channel import Groups, Row
-from gateway.data.ledger import OTHER, Ledger
+from gateway.channel import Groups
 from gateway.data.session import Session
 from policies.groups.lines import GroupLimits
 from policies.repeats import KEPT_S
-from policies.usage import NOTES
 from tests.gateway.play import JAVA, TOPIC_ID, Play, account, answer, other_request, request, size_of
 
 SIZE = size_of()
@@ -324,69 +318,3 @@ def test_rows_say_the_clients_software_by_its_name() -> None:
     play.session.in_flight.clear()
     produce(play, "clicks")
     assert {row.software for row in play.ledger()} == {"", "librdkafka"}
-
-
-def test_names_that_clients_give_are_bounded_together() -> None:
-    ledger = Ledger(max_names=2)
-    for n in range(5):
-        ledger.row(1, "t", "User:a", "app", "accepted", software=f"client-{n}")[0] += 10
-    ledger.row(1, "t", "User:b", "app", "accepted", software="client-0")[0] += 10
-    rows, _ = ledger.close()
-    assert [(row.principal, row.client_id, row.software, row.bytes) for row in rows] == [
-        ("User:a", "app", "client-0", 10),
-        ("User:a", "app", "client-1", 10),
-        (OTHER, OTHER, OTHER, 40),
-    ]
-
-
-def test_a_row_of_nothing_but_bytes_that_may_be_repeats_is_one_row() -> None:
-    ledger = Ledger()
-    row = ledger.row(1, "t", "User:a", "app", "accepted")
-    row[:] = [100, 3, 2, 50, 0, 100, 3]
-    assert ledger.close()[0] == (Row(1, "t", "User:a", "app", "accepted", "", 100, 3, 2, 50),)
-    row = ledger.row(1, "t", "User:a", "app", "accepted", "", "gold", "kgo")
-    row[:] = [100, 3, 2, 50, 20, 70, 2]
-    assert ledger.close()[0] == (
-        Row(1, "t", "User:a", "app", "accepted", "", 30, 1, 2, 50, "gold", "kgo", 20),
-        Row(1, "t", "User:a", "app", "accepted", "", 70, 2, 0, 0, "gold", "kgo"),
-    )
-
-
-# --- against an oracle ------------------------------------------------------------------------------------------------
-
-
-@given(seed=st.integers(0, 2**32))
-def test_finally_dropped_bytes_are_those_rejected_at_their_last_attempt(seed: int) -> None:
-    """Idempotent and other producers, several of them on each of two connections, with limits that come and go."""
-    rng = Random(seed)
-    first = overloaded()
-    plays = [first, second(first)]
-    last: dict[tuple[int, int, int], str] = {}  # producer, partition, batch: the outcome of its last attempt
-    sizes: dict[tuple[int, int, int], int] = {}
-    offered, offset, rows = 0, 0, list[Row]()
-    for correlation in range(rng.randint(1, 40)):
-        play = plays[rng.randrange(2)]
-        if rng.random() < 0.3:
-            limit(play, on=rng.random() < 0.5)
-        batch = (rng.randrange(3), rng.randrange(2), rng.randrange(4))
-        pid, index, number = batch
-        values = (f"{batch}".encode(), b"x" * number)
-        producer = (pid, 0, 2 * number) if pid else PLAIN
-        sizes[batch] = size_of(values)
-        offered += sizes[batch]
-        again(play, b"")
-        upstream, _ = again(play, request(correlation, {"clicks": [index]}, producer=producer, values=values))
-        if upstream:
-            offset += 1
-            code = rng.choice((0, 0, 10))
-            play.broker(answer(correlation, {"clicks": {index: (code, -1 if code else offset)}}))
-        last[batch] = "other" if upstream else "rejected"
-        if rng.random() < 0.2:
-            rows += play.ledger()
-    rows += first.ledger()
-    rows = [row for row in rows if row.outcome not in NOTES]
-    assert sum(row.bytes for row in rows) == offered
-    rejected = sum(row.bytes for row in rows if row.outcome == "rejected")
-    assert None not in {row.repeats for row in rows}
-    repeats = sum(row.repeats or 0 for row in rows)
-    assert rejected - repeats == sum(sizes[batch] for batch, outcome in last.items() if outcome == "rejected")
