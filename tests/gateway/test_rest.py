@@ -6,6 +6,7 @@ import http.client
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -175,13 +176,11 @@ class Server:
         self, method: str, path: str, body: bytes | str | Iterable[bytes] | None = None, headers: dict[str, str] = JSON
     ) -> tuple[int, str, bytes]:
         def ask() -> tuple[int, str, bytes]:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-            connection.request(method, path, body, dict(headers))
-            answer = connection.getresponse()
-            try:
+            with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+                with suppress(BrokenPipeError):  # a body may be refused before all of it has gone
+                    connection.request(method, path, body, dict(headers))
+                answer = connection.getresponse()
                 return answer.status, answer.getheader("content-type", ""), answer.read()
-            finally:
-                connection.close()
 
         return await trio.to_thread.run_sync(ask, limiter=self.asking)
 
