@@ -160,6 +160,14 @@ def exchange(play: Play, correlation: int, topics: dict[str, list[int]]) -> byte
     return answer(correlation, {topic: dict.fromkeys(indexes, (0, 7)) for topic, indexes in topics.items()})
 
 
+def familiar(indexes: list[int]) -> Play:
+    """Whose topic was looked up: requests of these partitions pass by the run."""
+    play = Play().named()
+    for correlation in (1, 2):
+        play.broker(exchange(play, correlation, {"clicks": indexes}))
+    return play
+
+
 def test_the_memory_of_many_partitions_is_given_back_with_their_answer(variant: str) -> None:
     play = Play().named()
     account = play.session.account
@@ -179,6 +187,53 @@ def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(
     counted = play.session._answers.counted
     assert form.answers(said, 0, len(said), play.now, True, counted) == 0
     assert form.answers(said, 0, len(said), play.now, False, counted) == len(said)
+
+
+@pytest.mark.parametrize("indexes", [[0], [0, 1]])
+def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(variant: str, indexes: list[int]) -> None:
+    form = module("gateway.data.passing", variant)
+    play = familiar(indexes)
+    asked: list[Any] = []
+
+    def awaits(parts: Any, version: int) -> bool:
+        asked.append(list(parts))
+        return True
+
+    terms = form.Terms(
+        play.session.in_flight, play.session.gate.topics.by_name, {}, play.session.gate.broker.total,
+        awaits, play.session._answers.counted,
+    )  # fmt: skip
+    terms.set(0, b"app", None, 10**6, 10**4)
+    data = bytearray(request(2, {"clicks": indexes}))
+    assert form.requests(data, 0, len(data), play.now, play.now, True, terms) == (0, 0)
+    assert [[part[1] for part in parts] for parts in asked] == [indexes]
+    assert form.requests(data, 0, len(data), play.now, play.now, False, terms) == (len(data), 1)
+
+
+@pytest.mark.parametrize("names", [["app", "other", "app"], ["other", "app", "app", "other"]])
+def test_a_run_ends_where_the_client_id_is_another_and_goes_on_with_that_one(variant: str, names: list[str]) -> None:
+    """What a connection is owed counts for the client id of its last request."""
+    play = familiar([0])
+    play.ledger()
+    play.client(b"".join(request(correlation, client_id=name) for correlation, name in enumerate(names, 3)))
+    play.broker(b"".join(answer(correlation) for correlation, _ in enumerate(names, 3)))
+    rows = [(row.client_id, row.requests) for row in play.ledger() if row.outcome == "accepted"]
+    assert rows == [(names[-1], len(names))]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_those_that_are_measured_are_noted_with_when_they_came(variant: str, several: bool) -> None:
+    form = module("gateway.data.passing", variant)
+    indexes = [0, 1] if several else [0]
+    play = familiar(indexes)
+    data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
+    session, gate = play.session, play.session.gate
+    terms = form.Terms(
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, session._answers.counted,
+    )  # fmt: skip
+    terms.set(1, b"app", None, 10**6, 10**4)
+    form.requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False, terms)
+    assert [entry[7] for entry in session.in_flight] == [(play.now - 0.5, play.now, 2), None]
 
 
 def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> None:
