@@ -221,6 +221,31 @@ def test_a_run_ends_where_the_client_id_is_another_and_goes_on_with_that_one(var
     assert rows == [(names[-1], len(names))]
 
 
+@pytest.mark.parametrize("indexes", [[0], [0, 1]])
+def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owed(
+    variant: str, indexes: list[int]
+) -> None:
+    form = module("gateway.data.passing", variant)
+    play = familiar(indexes)
+    session, gate = play.session, play.session.gate
+    terms = form.Terms(
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, session._answers.counted,
+    )  # fmt: skip
+    data = bytearray(request(3, {"clicks": indexes}))
+    size = len(data) - 4
+
+    def passed() -> int:
+        return int(form.requests(data, 0, len(data), play.now, play.now, False, terms)[1])
+
+    for max_bytes, most, expected in ((size - 1, 2, 0), (size, 2, 1), (size, 1, 2 - len(indexes))):
+        terms.set(0, b"app", None, max_bytes, most)
+        assert passed() == expected
+    terms.set(0, b"app", None, size, 2)
+    while len(session.in_flight) < in_flight.MAX_PENDING - 1:
+        session.in_flight.append((1, pending.PASS))
+    assert [passed(), passed()] == [1, 0]
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_those_that_are_measured_are_noted_with_when_they_came(variant: str, several: bool) -> None:
     form = module("gateway.data.passing", variant)
