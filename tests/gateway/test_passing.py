@@ -13,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.data import in_flight, passing, pending
+from gateway.data.budget import Account, Budget
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
 from protocol import api, framing
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 from tests.variants import COMPILED, PURE, module, running
@@ -210,13 +213,17 @@ def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(variant: st
     assert form.requests(data, 0, len(data), play.now, play.now, False, terms) == (len(data), 1)
 
 
-@pytest.mark.parametrize("names", [["app", "other", "app"], ["other", "app", "app", "other"]])
-def test_a_run_ends_where_the_client_id_is_another_and_goes_on_with_that_one(variant: str, names: list[str]) -> None:
+@pytest.mark.parametrize("indexes", [[0], [0, 1]])
+@pytest.mark.parametrize("names", [["app", "other", "app"], ["app", "app", "other"], ["other", "app", "app", "other"]])
+def test_a_run_ends_where_the_client_id_is_another_and_goes_on_with_that_one(
+    variant: str, names: list[str], indexes: list[int]
+) -> None:
     """What a connection is owed counts for the client id of its last request."""
-    play = familiar([0])
+    play, topics = familiar(indexes), {"clicks": indexes}
     play.ledger()
-    play.client(b"".join(request(correlation, client_id=name) for correlation, name in enumerate(names, 3)))
-    play.broker(b"".join(answer(correlation) for correlation, _ in enumerate(names, 3)))
+    play.client(b"".join(request(correlation, topics, client_id=name) for correlation, name in enumerate(names, 3)))
+    said = {"clicks": dict.fromkeys(indexes, (0, 0))}
+    play.broker(b"".join(answer(correlation, said) for correlation, _ in enumerate(names, 3)))
     rows = [(row.client_id, row.requests) for row in play.ledger() if row.outcome == "accepted"]
     assert rows == [(names[-1], len(names))]
 
@@ -246,6 +253,20 @@ def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owe
     assert [passed(), passed()] == [1, 0]
 
 
+def test_a_run_ends_where_memory_is_short_for_what_is_owed(variant: str) -> None:
+    form = module("gateway.data.passing", variant)
+    indexes = list(range(in_flight.FEW_PARTITIONS + 1))
+    play = familiar(indexes)
+    gate, data = play.session.gate, bytearray(b"".join(request(each, {"clicks": indexes}) for each in (3, 4)))
+    flight = module("gateway.data.in_flight", variant).InFlight(Account(Budget(1), ""))
+    terms = form.Terms(
+        flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, play.session._answers.counted
+    )
+    terms.set(0, b"app", None, 10**6, 10**4)
+    assert form.requests(data, 0, len(data), play.now, play.now, False, terms) == (len(data) // 2, 1)
+    assert flight.is_waiting
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_those_that_are_measured_are_noted_with_when_they_came(variant: str, several: bool) -> None:
     form = module("gateway.data.passing", variant)
@@ -259,6 +280,40 @@ def test_those_that_are_measured_are_noted_with_when_they_came(variant: str, sev
     terms.set(1, b"app", None, 10**6, 10**4)
     form.requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False, terms)
     assert [entry[7] for entry in session.in_flight] == [(play.now - 0.5, play.now, 2), None]
+
+
+@pytest.mark.parametrize("indexes", [[0], [0, 1]])
+def test_the_quota_that_a_request_was_charged_to_is_noted(variant: str, indexes: list[int]) -> None:
+    """It gets the bytes back that the broker doesn't write."""
+    play = Play().named()
+    store = QuotaStore({Entity(client_id="app"): {QuotaKey.parse("producer_byte_rate"): 1e9}})
+    play.world.quotas.set_store(store, play.now)
+    for correlation in (1, 2):
+        play.broker(exchange(play, correlation, {"clicks": indexes}))
+    play.now += 10.0  # a quota saves nothing before it is used
+    (line,) = play.session.client.lines.produce
+    free = line.bucket.level(play.now)
+    play.client(request(3, {"clicks": indexes}))
+    (entry,) = play.session.in_flight
+    assert entry[6] is play.session.client.quota, "it was looked at"
+    assert line.bucket.level(play.now) != free
+    play.broker(answer(3, {"clicks": dict.fromkeys(indexes, (6, -1))}))
+    assert line.bucket.level(play.now) == free
+
+
+@pytest.mark.parametrize(("rows", "throttle_ms"), [([(b"views", 0, 89, "")], 0), (None, 5)])
+def test_an_answer_that_has_more_to_say_is_looked_at(variant: str, rows: Any, throttle_ms: int) -> None:
+    form = module("gateway.data.passing", variant)
+    play = familiar([0, 1])
+    said = bytearray(exchange(play, 3, {"clicks": [0, 1]}))
+    flight = play.session.in_flight
+    entry = flight.first()
+    flight.clear()
+    flight.append((*entry[:4], rows, throttle_ms, *entry[6:]))
+    assert form.answers(said, 0, len(said), play.now, False, play.session._answers.counted) == 0
+    flight.clear()
+    flight.append(entry)
+    assert form.answers(said, 0, len(said), play.now, False, play.session._answers.counted) == len(said)
 
 
 def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from gateway.channel import Policy, Quotas
+from gateway.data.in_flight import FEW_PARTITIONS
 from gateway.data.inbound import SHARED_BYTES, Shared
 from gateway.data.links import Link
 from gateway.data.passing import Terms
@@ -194,6 +195,32 @@ async def test_other_requests_among_them_keep_their_order(variant: str) -> None:
         frames = request(60) + other_request(61) + request(62)
         await far.pass_request(frames)
         await far.pass_answer(answer(60) + other_answer(61) + answer(62))
+        await far.exchange()
+        assert far.is_open
+
+
+async def test_nothing_more_is_read_where_memory_is_short_for_what_is_owed(variant: str) -> None:
+    async with opened(variant) as far:
+        indexes = list(range(FEW_PARTITIONS + 1))
+        for correlation in (60, 61):
+            if correlation == 61:
+                far.stage.reactor.budget.limit = 1000
+            await far.pass_request(request(correlation, {"clicks": indexes}))
+            assert (far.link.client.mask & IN == 0) == (correlation == 61)
+            await far.pass_answer(answer(correlation, {"clicks": dict.fromkeys(indexes, (0, 0))}))
+        assert far.link.client.mask & IN
+        await far.exchange()
+
+
+async def test_the_gateways_own_answer_comes_right_behind_the_brokers(variant: str) -> None:
+    async with opened(variant) as far:
+        frame = request(60)
+        await far.client.send_all(frame + other_request(61, key=api.API_VERSIONS, version=100))
+        assert await receive_exactly(far.broker, len(frame)) == frame
+        await far.pass_answer(answer(60))
+        size, correlation, code = struct.unpack(">iih", await receive_exactly(far.client, 10))
+        assert (correlation, code) == (61, 35), "it was not told of UNSUPPORTED_VERSION"
+        await receive_exactly(far.client, size - 6)
         await far.exchange()
         assert far.is_open
 
