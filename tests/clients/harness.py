@@ -439,6 +439,11 @@ def judge_reading(consumed: Result, log: Log) -> list[str]:
     return findings
 
 
+def remarks(consumed: Result) -> Result:
+    """What a consumer's driver told beside the records: often why some of them are missing."""
+    return {name: value for name, value in consumed.items() if name != "partitions"}
+
+
 # --- directly at the cluster ------------------------------------------------------------------------------------------
 
 

@@ -46,7 +46,7 @@ def test_the_sent_records_are_the_read_ones(other: Target, client: str, scenario
     aborted = aborted_of(count) if scenario == "transactions" else []
     assert sorted(run.log.numbers()) == sorted(set(range(count)) - set(aborted))
     assert run.consumed is not None
-    assert harness.judge_reading(run.consumed, run.log) == []
+    assert harness.judge_reading(run.consumed, run.log) == [], harness.remarks(run.consumed)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -125,7 +125,7 @@ def test_the_sent_records_are_the_read_ones(
     assert produced["aborted"] == aborted
     assert sorted(run.log.numbers()) == sorted(set(range(count)) - set(aborted))
     if run.consumed is not None:
-        assert harness.judge_reading(run.consumed, run.log) == []
+        assert harness.judge_reading(run.consumed, run.log) == [], harness.remarks(run.consumed)
         assert run.consumed["strangers"] == 0
         # Control records of transactions have offsets too, and a consumer may commit before or behind the last one.
         assert run.committed == run.ends or ("transactions" in scenario and 0 < run.committed <= run.ends)

@@ -124,5 +124,5 @@ def test_a_client_produces_to_every_broker_by_its_name(
     assert harness.judge(produced, log).clean
     assert sorted(log.numbers()) == list(range(COUNT))
     if consumed is not None:
-        assert harness.judge_reading(consumed, log) == []
+        assert harness.judge_reading(consumed, log) == [], harness.remarks(consumed)
     embedded.wait_for("each broker's part to be counted", lambda: listeners.reached(topic) == {"1", "2", "3"})

@@ -167,8 +167,11 @@ class Reading:
         if len(self.distinct) == self.config.count:  # a little longer, to see what comes twice
             self.deadline = min(self.deadline, time.monotonic() + self.config.settle_s)
 
+    def left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
     def done(self) -> bool:
-        return time.monotonic() >= self.deadline
+        return not self.left()
 
     def result(self) -> dict[str, Any]:
         return {

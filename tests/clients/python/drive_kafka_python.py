@@ -114,14 +114,21 @@ def consume(config: Config) -> dict[str, Any]:
         **config.options,
     )
     while not reading.done():
+        # One poll lasts until the first records come. kafka-python (3.0.12) usually joins its group before it knows the
+        # topic's partitions, and again 100 ms later. If a poll times out in the second join, the next may not wait for
+        # it (`need_rejoin` is False as soon as the leader has assigned), and nobody takes up the answer to SyncGroup:
+        # the consumer never has a partition.
+        wait_ms = 100 if reading.distinct else 1000 * reading.left()
         try:
-            polled = consumer.poll(100)
+            polled = consumer.poll(wait_ms)
         except KafkaError as error:
             reading.events.update([type(error).__name__])
             continue
         for where, records in polled.items():
             for record in records:
                 reading.take(where.topic, where.partition, record.value)
+    if not consumer.assignment():
+        reading.events.update(["no partition assigned"])
     result = reading.result()
     consumer.close()
     return result
