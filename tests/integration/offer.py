@@ -49,12 +49,12 @@ def rate_between(happened: Sequence[tuple[float, int]], start: float, end: float
 
 
 class Load:
-    """Runs in a thread from `start` on, for `seconds`."""
+    """Runs in a thread from `start` on, for `seconds`, which may be set to another end meanwhile."""
 
     def __init__(self, port: int, flows: Sequence[Flow], seconds: float) -> None:
         self._port = port
         self._flows = flows
-        self._seconds = seconds
+        self.seconds = seconds
         self._thread = threading.Thread(target=self._run_thread, name="load")
         self.tallies = {flow.topic: Tally() for flow in flows}
         self.error: BaseException | None = None
@@ -81,7 +81,7 @@ class Load:
             for flow in self._flows:
                 for number in range(CONNECTIONS):
                     one = _Connection(self, flow, number, honours=number % 2 == 0)
-                    group.create_task(one.run(self._port, self._seconds))
+                    group.create_task(one.run(self._port))
 
     @property
     def now(self) -> float:
@@ -100,13 +100,13 @@ class _Connection:
         self._is_over = False
         self._frames: dict[int, tuple[bytearray, int]] = {}
 
-    async def run(self, port: int, seconds: float) -> None:
+    async def run(self, port: int) -> None:
         reader, writer = await asyncio.open_connection(embedded.HOST, port)
         answers = asyncio.create_task(self._read(reader))
         try:
             await asyncio.sleep(self._offset)
             step = 0
-            while self._load.now < seconds:
+            while self._load.now < self._load.seconds:
                 due = self._offset + step * STEP_S
                 late = self._load.now - due
                 if late < 0:

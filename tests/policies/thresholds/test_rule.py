@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
@@ -330,6 +331,27 @@ def test_topics_offered_three_times_their_thresholds_are_admitted_at_them_within
     for topic, limit in limits.items():
         admitted = sum(said[topic]) * offered[topic] / 2 / 180
         assert admitted == pytest.approx(limit, rel=0.10), topic
+
+
+@pytest.mark.parametrize("late_s", [0.5, 2.0, 4.5])
+def test_ticks_that_come_late_admit_no_more(late_s: float) -> None:
+    """A worker that gets no CPU ticks late: an open topic stays open for so much longer, and then closed."""
+    limits = {"clicks": 5 * MB, "views": 3 * MB, "logs": 2 * MB}
+    made, chance, step_s = engine(total=10 * MB, **limits), random.Random(7), 0.1
+    begin(made, *limits)
+    admitted = dict.fromkeys(limits, 0)
+    ticks_at = made.due + chance.uniform(0, late_s)
+    for step in range(round(660 / step_s)):
+        now = step * step_s
+        if now >= ticks_at:
+            made.tick(now)
+            ticks_at = made.due + chance.uniform(0, late_s)
+        for topic, limit in limits.items():
+            size = round(3 * limit * step_s)
+            if record(made.broker(1), topic.encode(), size) and now >= 60:
+                admitted[topic] += size
+    for topic, limit in limits.items():
+        assert admitted[topic] / 600 == pytest.approx(limit, rel=0.10), topic
 
 
 @pytest.mark.seed("V1.4")
