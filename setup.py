@@ -15,7 +15,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 MODULES = (
-    "protocol/usual", "protocol/metadata_topics", "policies/duplicates", "policies/limits/meter",
+    "protocol/usual", "protocol/stream", "protocol/metadata_topics", "policies/duplicates", "policies/limits/meter",
     "gateway/data/ledger", "gateway/data/sums", "gateway/data/in_flight", "gateway/data/passing",
     "gateway/data/shortcut", "gateway/data/slices",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Final
 
 MODULES: Final = (
-    "protocol.usual", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
+    "protocol.usual", "protocol.stream", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
     "gateway.data.ledger", "gateway.data.sums", "gateway.data.in_flight", "gateway.data.passing",
     "gateway.data.shortcut", "gateway.data.slices",
 )  # fmt: skip

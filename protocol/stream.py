@@ -13,12 +13,15 @@
 #
 # fetch_response.py, which meters what passes of each topic, walks the same programs with stops at topics and at
 # records.
+#
+# This file is compiled where a C compiler is: stream_compiled.pxd says what its variables are in C, setup.py how it is
+# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
 
 from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from protocol import api
+from protocol import api, layouts
 from protocol.wire import (
     MAX_TAGS,
     UUID_SIZE,
@@ -103,8 +106,8 @@ _SHARE_ACKNOWLEDGE_2: _Layout = (*_HEADER, 4 + 2, _BYTES, 4, _ACKNOWLEDGED, _END
     _WALK,  # records
     _END,
 ) = range(14)
-_INT16: Final = 16
-_INT32: Final = 32
+_INT16 = 16
+_INT32 = 32
 _Program: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -186,10 +189,13 @@ class EndpointHider:
         api_key, version: of the request that is answered; `has_endpoints` says for which this makes sense.
         size: the frame's size as its prefix has it; the prefix itself is never fed.
 
-    `lost` turns true when the bytes don't follow the layout of that answer; they are passed on as they are from there.
+    Attributes:
+        left: bytes of the frame that have not been released.
+        unseen: how many of the next bytes `feed` wouldn't look at: they may pass elsewhere, and `skip` be told of them.
+        lost: the bytes don't follow the layout of that answer; they are passed on as they are from there.
     """
 
-    __slots__ = ("_due", "_left", "_program", "_shift", "_skip", "_stack", "_step", "_value", "lost")
+    __slots__ = ("_due", "_program", "_shift", "_stack", "_step", "_value", "left", "lost", "unseen")
 
     def __init__(self, api_key: int, version: int, size: int) -> None:
         self.lost = False
@@ -197,9 +203,9 @@ class EndpointHider:
         self._step = 0
         self._stack: list[int] = []  # how often each loop that we are in is still to be run
         self._value = self._shift = 0  # a varint that a chunk's end has cut
-        self._skip = 0  # bytes to pass before the next step
         self._due = 0  # bytes of a topic's name, or of records, that are still to come
-        self._left = size  # bytes of the frame that have not been released
+        self.unseen = 0
+        self.left = size
 
     def feed(self, buf: bytearray | memoryview, start: int, end: int) -> int:
         """Walk the next bytes of the answer, changing them in place where they hold a broker's address.
@@ -209,24 +215,19 @@ class EndpointHider:
             chunk has to begin with them. Fewer than HOLD, and none once the whole answer is there.
         """
         size = end - start
-        if self._skip >= size:  # most chunks of a large answer lie within records
+        if self.unseen >= size:  # most chunks of a large answer lie within records
             self.skip(size)
             return 0
         return self._walk(buf, start, end)
 
-    @property
-    def unseen(self) -> int:
-        """How many of the next bytes `feed` wouldn't look at: they may pass elsewhere, and `skip` be told of them."""
-        return self._skip
-
     def skip(self, size: int) -> None:
-        """So many bytes of them have passed."""
-        self._skip -= size
-        self._left -= size
+        """So many of the unseen bytes have passed."""
+        self.unseen -= size
+        self.left -= size
 
     def _walk(self, buf: bytearray | memoryview, start: int, end: int) -> int:
-        frame_end = start + self._left  # where the answer would end if this buffer had all of it
-        pos = start + self._skip
+        frame_end = start + self.left  # where the answer would end if this buffer had all of it
+        pos = start + self.unseen
         program, step, stack = self._program, self._step, self._stack
         value, shift = self._value, self._shift
         held = 0
@@ -255,14 +256,14 @@ class EndpointHider:
                     break
                 step += 1
                 continue
-            if kind == _HIDE_ARRAY and buf[pos] > 1:
+            byte = layouts.byte(buf, pos)
+            if kind == _HIDE_ARRAY and byte > 1:
                 if end < frame_end and end - pos < HOLD:
                     held = end - pos
                 else:
                     followed = _hide_array(buf, pos, end, frame_end)
                     step, pos = len(program) - 1, frame_end
                 break
-            byte = buf[pos]
             pos += 1
             if kind < _INT16:
                 value |= (byte & 0x7F) << shift
@@ -278,7 +279,8 @@ class EndpointHider:
                 shift += 8
                 if shift < (16 if kind < _INT32 else 32):
                     continue
-                number = value + 1 & (1 << shift) - 1  # from here on as if it were a varint: null is 0
+                # From here on as if it were a varint: null is 0.
+                number = value + 1 & (0xFFFF if kind < _INT32 else 0xFFFFFFFF)
                 value = shift = 0
                 kind &= _INT16 - 1
             step += 1
@@ -307,15 +309,15 @@ class EndpointHider:
                     self._announce(self._due)
                     step += not self._due
         self._step, self._value, self._shift = step, value, shift
-        self._skip = max(0, pos - end)
-        self._left = frame_end - end + held
+        self.unseen = max(0, pos - end)
+        self.left = frame_end - end + held
         if not followed or pos > frame_end or (program[step][0] == _END) != (pos == frame_end):
             self._lose()
         return held
 
     def _lose(self) -> None:
         self.lost = True
-        self._program, self._step, self._skip = _NOTHING, 0, self._left
+        self._program, self._step, self.unseen = _NOTHING, 0, self.left
         self._stack.clear()
 
     # For readers that meter: here nothing stops at topics or records.
@@ -332,6 +334,13 @@ class EndpointHider:
     def _measure(self, buf: bytearray | memoryview, pos: int, end: int) -> int:
         """Called with records; likewise."""
         return pos
+
+
+def nothing_to_hide(size: int) -> EndpointHider:
+    """For an answer that has no addresses, or none that a client would go to: all of it is unseen."""
+    hider = EndpointHider(-1, 0, size)
+    hider.unseen = size
+    return hider
 
 
 def _hide_array(buf: bytearray | memoryview, pos: int, end: int, frame_end: int) -> bool:

@@ -18,6 +18,7 @@ PURE, COMPILED = "pure", "compiled"
 # Who has chosen one of them when it was imported, and under which name.
 USERS: Final = {
     "protocol.usual": (("protocol.produce_request", "usual"), ("protocol.produce_response", "usual")),
+    "protocol.stream": (),  # it is passing's, which has the one of its own kind
     "protocol.metadata_topics": (("protocol.rewrite", "metadata_topics"),),
     "policies.duplicates": (("gateway.data.world", "Acknowledged"),),
     "policies.limits.meter": (

@@ -1,17 +1,30 @@
 # The broker's answers on one connection, matched in order with what it is owed: from its bytes to what the client gets.
 # Sans-IO. Untouched answers stay in one run of the caller's buffer; those that the gateway needn't understand stream
-# through in pieces.
+# through in pieces (passing.py), as do those that are metered while they pass.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.data import fetches
 from gateway.data.ends import UpstreamError
-from gateway.data.pending import ADMIN, CAP, FETCH, LOCAL, NOTHING, PASS, PRODUCE, REWRITE, SASL, STREAMED, Entry
+from gateway.data.pending import (
+    ADMIN,
+    CAP,
+    FETCH,
+    LOCAL,
+    NOTHING,
+    PASS,
+    PRODUCE,
+    REWRITE,
+    SASL,
+    STREAM,
+    STREAMED,
+    Entry,
+)
 from protocol import produce_response, rewrite
 from protocol.framing import ANSWER_HEAD
-from protocol.stream import EndpointHider
+from protocol.stream import has_endpoints
 
 if TYPE_CHECKING:
     from gateway.data import passing
@@ -22,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.data.hold import Hold
     from gateway.data.in_flight import InFlight
     from gateway.data.lookup import Lookup
+    from protocol.fetch_response import FetchMeter
 else:
     try:
         from gateway.data import passing_compiled as passing  # the same, where a compiler was
@@ -29,13 +43,10 @@ else:
         from gateway.data import passing
 
 
-# Records before a field, or before the end of an answer, that are looked at all the same: what comes behind them would
-# be a read, and a write, of its own. Fewer than as many before these aren't worth the calls either.
-TAIL_BYTES: Final = 32 * 1024
-
-
 class Answers:
-    """The broker's answers on one connection. `counted`: what usual ones are noted in (passing.py)."""
+    """The broker's answers on one connection. `counted`: what usual ones, and that which streams through, are noted in
+    (passing.py).
+    """
 
     __slots__ = (
         "_admin",
@@ -44,9 +55,8 @@ class Answers:
         "_gate",
         "_hold",
         "_in_flight",
-        "_left",
         "_lookup",
-        "_walker",
+        "_meter",
         "counted",
     )
 
@@ -70,36 +80,20 @@ class Answers:
         world = gate.world
         self.counted = passing.Counted(
             in_flight, gate.client.rows, world.acknowledged, gate.topics.name, gate.accounts.count_repeats,
-            gate.accounts.count_some, world.ledger.latencies, gate.client.node_id,
+            gate.accounts.count_some, world.ledger, gate.client.node_id,
         )  # fmt: skip
-        self._left = 0  # bytes of the answer in progress that are still to come
-        self._walker: EndpointHider | None = None  # walks that answer
+        self._meter: FetchMeter | None = None  # of the answer that streams through, where resource groups are charged
 
     @property
     def wants_whole(self) -> bool:
         """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
         kind = self._in_flight.kind
-        return not self._left and kind != NOTHING and kind not in STREAMED
+        return not self.is_metered and self.counted.walker is None and kind != NOTHING and kind not in STREAMED
 
     @property
-    def is_within(self) -> bool:
-        """An answer streams through, and more of it is to come."""
-        return self._left > 0
-
-    @property
-    def unseen(self) -> int:
-        """At least so many of the next bytes pass as they are, whatever they are: records, nearly always. `skip` has to
-        be told of those that have passed.
-        """
-        walker = self._walker
-        unseen = min(self._left, self._left if walker is None else walker.unseen) - TAIL_BYTES
-        return unseen if unseen >= TAIL_BYTES else 0
-
-    def skip(self, size: int) -> None:
-        """So many bytes of them have passed."""
-        self._left -= size
-        if self._walker is not None:
-            self._walker.skip(size)
+    def is_metered(self) -> bool:
+        """An answer streams through that is metered, and more of it is to come."""
+        return self._meter is not None
 
     def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Handle the broker's bytes in buf[pos:end]; return the position of the first unhandled one.
@@ -107,7 +101,7 @@ class Answers:
         Raises:
             UpstreamError, MalformedFrame: both sides must be closed.
         """
-        gate, in_flight = self._gate, self._in_flight
+        gate, in_flight, counted = self._gate, self._in_flight, self.counted
         settle = gate.accounts.settle
         if gate.epoch != gate.world.ledger.epoch:
             gate.renew()
@@ -116,26 +110,19 @@ class Answers:
         run = pos
         try:
             while pos < end:
-                if not self._left:
-                    start = pos
-                    pos = passing.answers(buf, pos, end, now, asks, self.counted)
-                    if pos > start:
-                        if in_flight.kind == LOCAL:
-                            self._emit(buf, run, pos)
-                            run = pos
-                            in_flight.release()
-                        if pos == end:
-                            break
-                if self._left:
-                    pos = self._stream(buf, pos, end, now)
-                    if self._left:
-                        break
-                    # Only now: a local answer must not come between the parts of this one.
-                    in_flight.drop()
-                    if in_flight.kind == LOCAL:
-                        self._emit(buf, run, pos)
-                        run = pos
-                        in_flight.release()
+                is_metered = self._meter is not None
+                if is_metered:
+                    pos = self._measure(buf, pos, end, now)
+                else:
+                    pos = passing.answers(buf, pos, end, now, asks, counted)
+                if self._meter is not None or counted.walker is not None:
+                    break
+                if in_flight.kind == LOCAL:  # only now: it must not come between the parts of another one
+                    self._emit(buf, run, pos)
+                    run = pos
+                    in_flight.release()
+                    continue
+                if is_metered:
                     continue
                 if end - pos < 8:
                     break
@@ -146,11 +133,10 @@ class Answers:
                 if entry is None or entry[0] != correlation:
                     raise UpstreamError(f"an answer with correlation id {correlation} that no request waits for")
                 kind = entry[1]
-                if kind in STREAMED:
-                    if kind == FETCH and end - pos < min(fetches.HEAD, 4 + size):
+                if kind == FETCH:
+                    if end - pos < min(fetches.HEAD, 4 + size):
                         break
-                    self._walker = None if kind == PASS else self._walk(buf, pos, end, entry, now)
-                    self._left = size
+                    self._begin(buf, pos, end, entry, now)
                     pos += 4
                     continue
                 stop = pos + 4 + size
@@ -187,23 +173,27 @@ class Answers:
         if stop > start:
             self._in_flight.out.append(memoryview(buf)[start:stop])
 
-    def _walk(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> EndpointHider | None:
-        """The object that walks the answer beginning at `pos` while it streams through, if any."""
-        if entry[1] == FETCH:
-            return self._fetches.begin(buf, pos, end, entry, now)
-        return EndpointHider(entry[3], entry[2], ANSWER_HEAD.unpack_from(buf, pos)[0])
+    def _begin(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> None:
+        """An answer that is charged begins at `pos`."""
+        _, _, version, key, _ = entry
+        self._meter = self._fetches.begin(buf, pos, end, entry, now)
+        if self._meter is None:
+            kind = STREAM if has_endpoints(key, version) else PASS
+            self.counted.begin(kind, key, version, ANSWER_HEAD.unpack_from(buf, pos)[0])
 
-    def _stream(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        """Pass on the part that is here of an answer that is not kept whole."""
-        stop = min(end, pos + self._left)
-        walker = self._walker
-        if walker is not None:
-            stop -= walker.feed(buf, pos, stop)
-        self._left -= stop - pos
-        if walker is not None:
-            self._fetches.pass_on(buf, not self._left, now)
-            if not self._left and walker.lost:
+    def _measure(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        """Pass on the part that is here of an answer that is metered."""
+        meter = self._meter
+        assert meter is not None
+        stop = min(end, pos + meter.left)
+        stop -= meter.feed(buf, pos, stop)
+        is_over = not meter.left
+        self._fetches.pass_on(buf, is_over, now)
+        if is_over:
+            if meter.lost:
                 self._gate.world.ledger.count("answers_not_followed")
+            self._meter = None
+            self._in_flight.drop()
         return stop
 
     def _produce_answer(self, buf: bytearray, start: int, stop: int, entry: Entry, endpoints: bool) -> bytes:

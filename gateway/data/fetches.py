@@ -18,7 +18,6 @@ from policies.quotas.lines import NONE
 from protocol import api, fetch_request, produce_request
 from protocol.fetch_response import FetchMeter
 from protocol.framing import ANSWER_HEAD, unspoken
-from protocol.stream import EndpointHider, has_endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -129,10 +128,10 @@ class Fetches:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def begin(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> EndpointHider | None:
+    def begin(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> FetchMeter | None:
         """An answer in buf[pos:end], of which HEAD bytes are here: charge it, and tell its client how long to wait.
 
-        Returns the meter that it has to be fed to while it passes, if any.
+        Returns the meter that it has to be fed to while it passes, where resource groups are charged.
         """
         client = self._client
         _, _, version, key, charges = entry
@@ -154,7 +153,7 @@ class Fetches:
         if not charges & BY_GROUP:
             self._delay(wait, would, now)
             _tell(buf, at, wait)
-            return EndpointHider(key, version, size) if has_endpoints(key, version) else None
+            return None
         is_whole = pos + 4 + size <= end
         by_id = key == api.SHARE_FETCH or version >= api.FETCH_TOPIC_IDS
         meter = FetchMeter(key, version, size)

@@ -97,6 +97,7 @@ class Link:
             reactor.shared,
             self.client.inbound,
             self.upstream.outbound,
+            session.counted,
             client.fileno(),
             upstream.fileno(),
         )
@@ -216,8 +217,8 @@ class Link:
     # --- the shortcut -------------------------------------------------------------------------------------------------
 
     def terms(self, now: float) -> Terms | None:
-        """Those on which the next events may take the shortcut; None: they must not. It is also told which bytes of an
-        answer pass on any terms (`unseen`).
+        """Those on which the next events may take the shortcut; None: they must not. It is also told whether records
+        pass unseen, on any terms.
         """
         client, upstream = self.client, self.upstream
         if not self._is_plain or client.is_stuck or not upstream.is_between:
@@ -231,7 +232,7 @@ class Link:
         shortcut.takes_requests = bool(client.mask & IN) and inbound.is_direct and not self.upstream.is_stuck
         shortcut.seen.is_drained, shortcut.looks_ahead = self._is_drained, inbound.is_large_next
         # A quota on time has to be told how long each event takes; one that is new is, from the next answer on.
-        shortcut.unseen = 0 if self.session.client.lines.request else self.session.unseen
+        shortcut.passes_unseen = not self.session.client.lines.request
 
     def catch_up(self, seen: Seen) -> None:
         """The shortcut tells what it has seen since it was told of the link's state."""
@@ -243,8 +244,6 @@ class Link:
             self.session.hold.drained_at = seen.drained_at
         if seen.answered_at:
             watch.answered_at = seen.answered_at
-        if seen.unseen:
-            self.session.skip(seen.unseen)
 
     def look_ahead(self) -> None:
         """The shortcut is about to read the client behind a request that was larger than a read."""

@@ -1,5 +1,6 @@
-# The usual Produce requests and answers of one connection, by the run: requests whose topics are known here and within
-# their limits, and answers that say that all their partitions are in the log. They decide what the gateway costs.
+# The usual requests and answers of one connection, by the run: Produce requests whose topics are known here and within
+# their limits, and answers that say that all their partitions are in the log; Fetch requests that no limit concerns,
+# and answers that stream through. They decide what the gateway costs.
 #
 # Whatever else there is to a request or an answer, these stop before it, and whoever called looks at it step by step
 # (requests.py, answers.py). So they refuse nothing, know no error and make no answer.
@@ -11,29 +12,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gateway.channel import API_REQUESTS
 from gateway.data import in_flight, sums
-from protocol import layouts, usual
+from protocol import layouts, stream, usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.data.accounts import Charged
     from gateway.data.in_flight import InFlight, Owed
-    from gateway.data.latencies import Meter as Latencies
-    from gateway.data.ledger import Counts
+    from gateway.data.ledger import Counts, Ledger
     from policies.duplicates import Acknowledged
     from policies.limits.meter import FleetMeter
     from policies.quotas.lines import Lines
     from policies.thresholds.topic_meter import TopicMeter
     from protocol.produce_request import Partition, Partitions, Parts
+    from protocol.stream import EndpointHider
     from protocol.usual import Span
     from protocol.wire import Buffer
 
 # Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
+_PASS = 0  # gateway.data.pending.PASS
+_STREAM = 1  # gateway.data.pending.STREAM
 _PRODUCE = 3  # gateway.data.pending.PRODUCE
+_FETCH_KEY = 1  # protocol.api.FETCH
 _TOPIC_IDS = 13  # protocol.api.PRODUCE_TOPIC_IDS
 _MIN_REQUEST = 8  # protocol.framing.MIN_REQUEST
 _MAX_PENDING = 1000  # gateway.data.in_flight.MAX_PENDING
+
+_FETCHES = f"{API_REQUESTS}1"  # the counter of Fetch requests
 
 
 class Terms:
@@ -46,12 +53,14 @@ class Terms:
         counted: what answers are noted in.
         mask: see Latencies.
         client_id, quota: of the connection; a request under another client id does not pass.
-        max_bytes, most: the bytes and the partitions that a request may have.
+        max_bytes, most: the bytes and the partitions that a Produce request may have.
+        fetches: for each version of Fetch what its answer is owed, pending.PASS or STREAM. No other one passes.
+        fetch_bytes: that a Fetch request may have.
     """
 
     __slots__ = (
-        "awaits", "by_id", "by_name", "client_id", "counted", "in_flight", "mask", "max_bytes", "most", "quota",
-        "total",
+        "awaits", "by_id", "by_name", "client_id", "counted", "fetch_bytes", "fetches", "in_flight", "mask",
+        "max_bytes", "most", "quota", "total",
     )  # fmt: skip
 
     def __init__(
@@ -64,13 +73,19 @@ class Terms:
         self.total = total
         self.awaits = awaits
         self.counted = counted
-        self.mask = self.max_bytes = self.most = 0
+        self.mask = self.max_bytes = self.most = self.fetch_bytes = 0
         self.client_id: bytes | None = None
         self.quota: Lines | None = None
+        self.fetches: tuple[int, ...] = ()
 
     def set(self, mask: int, client_id: bytes | None, quota: Lines | None, max_bytes: int, most: int) -> None:
-        """They are these from here on."""
+        """They are these from here on, and no Fetch request passes."""
         self.mask, self.client_id, self.quota, self.max_bytes, self.most = mask, client_id, quota, max_bytes, most
+        self.fetches = ()
+
+    def set_fetches(self, owed: tuple[int, ...], most: int) -> None:
+        """These pass as well."""
+        self.fetches, self.fetch_bytes = owed, most
 
 
 class Counted:
@@ -80,17 +95,18 @@ class Counted:
         in_flight: the answers that are owed.
         rows: those of accepted bytes, by topic. `acknowledged`: what was acknowledged before.
         name_of: Topics.name. `count_repeats`, `count_some`: of Accounts.
-        latencies, node_id: where those that are measured are noted, and of which broker.
+        ledger, node_id: where those that are measured are noted, and of which broker.
+        walker: of the answer that streams through, the first part of which has passed; None: there is none.
     """
 
     __slots__ = (
-        "acknowledged", "count_repeats", "count_some", "in_flight", "latencies", "name_of", "node_id", "rows",
+        "acknowledged", "count_repeats", "count_some", "in_flight", "ledger", "name_of", "node_id", "rows", "walker",
     )  # fmt: skip
 
     def __init__(
         self, in_flight: InFlight, rows: dict[bytes, Counts], acknowledged: Acknowledged,
         name_of: Callable[[bytes, int], bytes], count_repeats: Callable[[Counts, Partition, bytes], None],
-        count_some: Callable[[Partitions, list[Span], list[int], Charged], None], latencies: Latencies, node_id: int,
+        count_some: Callable[[Partitions, list[Span], list[int], Charged], None], ledger: Ledger, node_id: int,
     ) -> None:  # fmt: skip
         self.in_flight = in_flight
         self.rows = rows
@@ -98,8 +114,16 @@ class Counted:
         self.name_of = name_of
         self.count_repeats = count_repeats
         self.count_some = count_some
-        self.latencies = latencies
+        self.ledger = ledger
         self.node_id = node_id
+        self.walker: EndpointHider | None = None
+
+    def begin(self, kind: int, key: int, version: int, size: int) -> None:
+        """An answer of so many bytes begins to stream through. `kind`: pending.PASS or STREAM."""
+        if kind == _STREAM:
+            self.walker = stream.EndpointHider(key, version, size)
+        else:
+            self.walker = stream.nothing_to_hide(size)
 
 
 def requests(buf: Buffer, pos: int, end: int, now: float, arrived: float, asks: bool, terms: Terms) -> tuple[int, int]:
@@ -117,7 +141,13 @@ def requests(buf: Buffer, pos: int, end: int, now: float, arrived: float, asks: 
         while end - pos > 12:
             length, key, version, correlation = layouts.request_head(buf, pos)
             stop = pos + 4 + length
-            if key or not _MIN_REQUEST <= length <= terms.max_bytes or stop > end or len(flight) >= _MAX_PENDING:
+            if key:
+                if key != _FETCH_KEY or stop > end or not _take_fetch(length, version, correlation, terms):
+                    break
+                passed += 1
+                pos = stop
+                continue
+            if not _MIN_REQUEST <= length <= terms.max_bytes or stop > end or len(flight) >= _MAX_PENDING:
                 break
             (
                 same, acks, client_at, client_size, _, _, topic_at, topic_size, index, bytes_, records, producer, epoch,
@@ -162,6 +192,21 @@ def requests(buf: Buffer, pos: int, end: int, now: float, arrived: float, asks: 
         if meter is not None:
             _charge(meter, terms.total, size, messages)
     return pos, passed
+
+
+def _take_fetch(length: int, version: int, correlation: int, terms: Terms) -> bool:
+    # Note a Fetch request of so many bytes; False: nothing, since it has to be looked at.
+    if not _MIN_REQUEST <= length <= terms.fetch_bytes or not 0 <= version < len(terms.fetches):
+        return False
+    if len(terms.in_flight) >= _MAX_PENDING:
+        return False
+    kind = terms.fetches[version]
+    if kind == _PASS:
+        terms.in_flight.append((correlation, _PASS))
+    else:
+        terms.in_flight.append((correlation, _STREAM, version, _FETCH_KEY))
+    terms.counted.ledger.count(_FETCHES)
+    return True
 
 
 def _awaits(
@@ -220,22 +265,35 @@ def _charge_all(
     return True
 
 
-def answers(buf: Buffer, pos: int, end: int, now: float, asks: bool, counted: Counted) -> int:
-    """Count the answers from `pos` on that need nothing but that; the position of the first other one, or of the one
-    before which the gateway's own answer is due. `asks`: Accounts.count_repeats has to be told of each.
+def answers(buf: bytearray, pos: int, end: int, now: float, asks: bool, counted: Counted) -> int:
+    """Count the answers from `pos` on that need nothing but that, and pass what is here of those that stream through;
+    the position of the first other one, of the one before which the gateway's own answer is due, or of bytes that have
+    to come again with more behind them (EndpointHider.feed). `asks`: Accounts.count_repeats has to be told of each.
     """
+    if counted.walker is not None:
+        pos = _pass_on(buf, pos, end, counted)
+        if counted.walker is not None:
+            return pos
     flight = counted.in_flight
     counts = None  # of `last`, the topic of the last answers: their sums are added when another one comes
     last = b""
     size = messages = requests_ = 0
     try:
-        while end - pos > 8:
+        while end - pos >= 8:
             owed = flight.oldest
             if owed is None:
                 break
             length, correlation = layouts.answer_start(buf, pos)
             stop = pos + 4 + length
-            if stop > end or length < 4 or owed.correlation != correlation or owed.kind != _PRODUCE:
+            if length < 4 or owed.correlation != correlation:
+                break
+            if owed.kind == _PASS or owed.kind == _STREAM:
+                _begin(owed, length, counted)
+                pos = _pass_on(buf, pos + 4, end, counted)
+                if counted.walker is not None:
+                    break
+                continue
+            if stop > end or owed.kind != _PRODUCE:
                 break
             if owed.entry is not None:
                 if asks or not _take_all(buf, pos + 4, stop, now, owed, counted):
@@ -264,13 +322,36 @@ def answers(buf: Buffer, pos: int, end: int, now: float, asks: bool, counted: Co
             if asks:
                 counted.count_repeats(counts, in_flight.partition(owed), name)
             if owed.stamp is not None:
-                counted.latencies.answer(owed.stamp, counted.node_id, now)
+                counted.ledger.latencies.answer(owed.stamp, counted.node_id, now)
             flight.drop()
             pos = stop
     finally:
         if counts is not None:
             _count(counts, size, messages, requests_)
     return pos
+
+
+def _begin(owed: Owed, size: int, counted: Counted) -> None:
+    assert owed.entry is not None
+    if owed.kind == _PASS:
+        counted.begin(_PASS, -1, 0, size)
+    else:
+        _, _, version, key = owed.entry
+        counted.begin(_STREAM, key, version, size)
+
+
+def _pass_on(buf: bytearray, pos: int, end: int, counted: Counted) -> int:
+    # Pass what is here of the answer that streams through; behind it nothing does.
+    walker = counted.walker
+    assert walker is not None
+    stop = min(end, pos + walker.left)
+    stop -= walker.feed(buf, pos, stop)
+    if not walker.left:
+        if walker.lost:
+            counted.ledger.count("answers_not_followed")
+        counted.walker = None
+        counted.in_flight.drop()
+    return stop
 
 
 def _take_all(buf: Buffer, start: int, end: int, now: float, owed: Owed, counted: Counted) -> bool:
@@ -284,7 +365,7 @@ def _take_all(buf: Buffer, start: int, end: int, now: float, owed: Owed, counted
         return False
     counted.in_flight.forget(parts)
     if stamp is not None:
-        counted.latencies.answer(stamp, counted.node_id, now)
+        counted.ledger.latencies.answer(stamp, counted.node_id, now)
     return True
 
 

@@ -4,13 +4,16 @@
 cimport cython
 
 from gateway.data cimport in_flight_compiled as in_flight
+from gateway.data cimport ledger_compiled as ledger
 from gateway.data cimport sums_compiled as sums
 from policies cimport duplicates_compiled as duplicates
 from policies.limits.meter_compiled cimport Meter
 from protocol cimport layouts
+from protocol cimport stream_compiled as stream
 from protocol cimport usual_compiled as usual
 
-cdef int _PRODUCE, _TOPIC_IDS, _MIN_REQUEST, _MAX_PENDING
+cdef int _PASS, _STREAM, _PRODUCE, _FETCH_KEY, _TOPIC_IDS, _MIN_REQUEST, _MAX_PENDING
+cdef str _FETCHES
 
 
 @cython.final
@@ -20,17 +23,22 @@ cdef class Terms:
     cdef object awaits, quota
     cdef Meter total
     cdef readonly Counted counted
-    cdef long long mask, max_bytes
+    cdef long long mask, max_bytes, fetch_bytes
     cdef Py_ssize_t most
     cdef bytes client_id
+    cdef tuple fetches
 
 
 @cython.final
 cdef class Counted:
-    cdef in_flight.InFlight in_flight
+    cdef readonly in_flight.InFlight in_flight
     cdef dict rows
     cdef duplicates.Acknowledged acknowledged
-    cdef object name_of, count_repeats, count_some, latencies, node_id
+    cdef object name_of, count_repeats, count_some, node_id
+    cdef ledger.Ledger ledger
+    cdef readonly stream.EndpointHider walker
+
+    cpdef begin(self, int kind, int key, int version, long long size)
 
 
 @cython.locals(
@@ -44,6 +52,8 @@ cdef class Counted:
 cpdef (Py_ssize_t, Py_ssize_t) requests(
     object buf, Py_ssize_t pos, Py_ssize_t end, object now, object arrived, bint asks, Terms terms
 ) except *
+
+cdef bint _take_fetch(long long length, int version, long long correlation, Terms terms) except -1
 
 cdef bint _awaits(
     Terms terms, int version, bytes topic, long long index, long long size, long long messages, long long producer,
@@ -63,12 +73,18 @@ cdef bint _charge_all(object parts, dict meters, object total, object quota, obj
 
 @cython.locals(
     flight=in_flight.InFlight, owed=in_flight.Owed, last=bytes, size=cython.longlong, messages=cython.longlong,
-    requests_=cython.longlong, length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t, offset=cython.longlong, name=bytes,
-    counts=list,
+    requests_=cython.longlong, length=cython.longlong, correlation=cython.longlong, stop=cython.Py_ssize_t,
+    offset=cython.longlong, name=bytes, counts=list,
 )
 cpdef Py_ssize_t answers(
     object buf, Py_ssize_t pos, Py_ssize_t end, object now, bint asks, Counted counted
 ) except -1
+
+@cython.locals(version=cython.int, key=cython.int)
+cdef _begin(in_flight.Owed owed, long long size, Counted counted)
+
+@cython.locals(walker=stream.EndpointHider, stop=cython.Py_ssize_t)
+cdef Py_ssize_t _pass_on(object buf, Py_ssize_t pos, Py_ssize_t end, Counted counted) except -1
 
 @cython.locals(version=cython.int)
 cdef bint _take_all(

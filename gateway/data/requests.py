@@ -39,8 +39,8 @@ else:
         from gateway.data import passing
 
 _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
-
-
+# For each version of Fetch that passes: what its answer is owed.
+_FETCHES_OWED = tuple(STREAM if has_endpoints(api.FETCH, v) else PASS for v in range(api.CAPS[api.FETCH] + 1))
 API_COUNTS = tuple(f"{API_REQUESTS}{key}" for key in range(MAX_API_KEY + 1))
 
 
@@ -195,7 +195,15 @@ class Requests:
         if self._in_flight.is_waiting:
             return None
         self._set_terms()
+        if self._passes_fetches(now):
+            self._terms.set_fetches(_FETCHES_OWED, largest(api.FETCH, self.max_bytes))
         return self._terms
+
+    def _passes_fetches(self, now: float) -> bool:
+        """Whether no limit concerns Fetch requests, nor anything else but that their answers are owed."""
+        world = self._gate.world
+        limited = world.quotas.has_fetch_limits or world.engine.groups.has_dispatch_limits
+        return not (limited or self._has_skipped or self._admin.turn is not None or self._fetches.mute_until > now)
 
     def _set_terms(self) -> None:
         client, world = self._client, self._gate.world

@@ -34,7 +34,7 @@ from policies.verdict import STORAGE_PAUSE
 if TYPE_CHECKING:
     from gateway.data.budget import Account
     from gateway.data.in_flight import InFlight
-    from gateway.data.passing import Terms
+    from gateway.data.passing import Counted, Terms
     from gateway.data.world import World
 else:
     try:
@@ -95,7 +95,7 @@ class Session:
         self.authentication: Authentication = authentication
         enforcement = Enforcement(gate, in_flight, hold, lookup)
         self._answers = Answers(gate, in_flight, hold, authentication, lookup, fetches, admin)
-        counted = self._answers.counted
+        counted = self.counted
         self._requests = Requests(gate, in_flight, hold, authentication, enforcement, fetches, admin, counted)
         self.on_client, self.on_upstream = self._requests.handle, self._answers.handle  # no call for each request
         if isinstance(authentication, Termination):
@@ -110,6 +110,11 @@ class Session:
         return not self.in_flight and self.admin.turn is None
 
     @property
+    def counted(self) -> Counted:
+        """What usual answers, and that which streams through, are noted in (passing.py)."""
+        return self._answers.counted
+
+    @property
     def wants_whole_answer(self) -> bool:
         """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
         return self._answers.wants_whole
@@ -118,20 +123,9 @@ class Session:
         """Those on which requests and answers pass as they are from here on, whatever they are, until anything else has
         been asked of the session or the ledger's epoch or the quotas' version is another; None: they don't.
         """
-        if isinstance(self.authentication, Termination) or self._answers.is_within:
+        if isinstance(self.authentication, Termination) or self._answers.is_metered:
             return None
         return self._requests.terms(now)
-
-    @property
-    def unseen(self) -> int:
-        """At least so many of the broker's next bytes pass as they are, whatever they are. `skip` has to be told of
-        those that have passed.
-        """
-        return self._answers.unseen
-
-    def skip(self, size: int) -> None:
-        """So many bytes of them have passed."""
-        self._answers.skip(size)
 
     def may_go_on(self, now: float) -> bool:
         """Whether the request at the head of the unread input needn't wait any longer."""

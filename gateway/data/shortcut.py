@@ -3,9 +3,9 @@
 # Fetch answer, and the other socket takes them at once.
 #
 # It decides nothing, and keeps nothing but what the link has told it: which terms hold for such requests just now, and
-# how much of an answer passes unseen. The link shuts it whenever it does anything itself, and is asked again before the
-# next event, so what the shortcut knows can't have changed but for what all connections share: whether that is another
-# is looked at each time. Whatever else an event brings is the link's, from the first byte on that the shortcut doesn't
+# whether records pass unseen. The link shuts it whenever it does anything itself, and is asked again before the next
+# event, so what the shortcut knows can't have changed but for what all connections share: whether that is another is
+# looked at each time. Whatever else an event brings is the link's, from the first byte on that the shortcut doesn't
 # understand.
 #
 # This file is compiled where a C compiler is: shortcut_compiled.pxd says what its variables are in C, setup.py how it
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from gateway.data.budget import Large
     from gateway.data.inbound import Inbound, Shared
-    from gateway.data.ledger import Ledger
     from gateway.data.outbound import Outbound
-    from gateway.data.passing import Terms
+    from gateway.data.passing import Counted, Terms
     from gateway.data.world import World
     from policies.repeats import Rejected
     from protocol.wire import Buffer
@@ -60,6 +59,9 @@ _IN = 0x001  # gateway.data.reactor.IN
 _OUT = 0x004  # gateway.data.reactor.OUT
 _HEAD_ROOM = 32 * 1024  # gateway.data.inbound.HEAD_ROOM
 _LOCAL = 9  # gateway.data.pending.LOCAL
+# Records before a field, or before the end of an answer, that are looked at all the same: what comes behind them would
+# be a read, and a write, of its own. Fewer than as many before these aren't worth the calls either.
+_TAIL_BYTES = 32 * 1024
 
 
 class Seen:
@@ -69,15 +71,13 @@ class Seen:
         read_at, answered_at: the time at which the client, and the broker, was last read; 0.0: not since then.
         drained_at: the time at which the client's socket was last seen empty; 0.0: not since then.
         is_drained: the client's socket was empty when it was last read: what comes next has not waited.
-        unseen: so many bytes of an answer have passed unseen.
     """
 
-    __slots__ = ("answered_at", "drained_at", "is_drained", "read_at", "unseen")
+    __slots__ = ("answered_at", "drained_at", "is_drained", "read_at")
 
     def __init__(self) -> None:
         self.read_at = self.drained_at = self.answered_at = 0.0
         self.is_drained = False
-        self.unseen = 0
 
 
 class Shortcut:
@@ -87,54 +87,52 @@ class Shortcut:
         terms: None while it is shut.
         takes_requests: on these terms; otherwise the client's events are the link's, and only answers are taken.
         looks_ahead: the link has to be asked before the client is read.
-        unseen: at least so many of the broker's next bytes pass as they are, on any terms: they lie within an answer.
+        passes_unseen: bytes that nobody would look at, as they lie within an answer, pass as they are, on any terms.
     """
 
     __slots__ = (
-        "_buf", "_client_fd", "_epoch", "_inbound", "_ledger", "_outbound", "_rejected", "_shared", "_upstream_fd",
-        "link", "looks_ahead", "seen", "takes_requests", "terms", "unseen",
+        "_buf", "_client_fd", "_counted", "_epoch", "_inbound", "_outbound", "_rejected", "_shared",
+        "_upstream_fd", "link", "looks_ahead", "passes_unseen", "seen", "takes_requests", "terms",
     )  # fmt: skip
 
     def __init__(
-        self, link: Owner, world: World, shared: Shared, inbound: Inbound, outbound: Outbound, client_fd: int,
-        upstream_fd: int,
+        self, link: Owner, world: World, shared: Shared, inbound: Inbound, outbound: Outbound, counted: Counted,
+        client_fd: int, upstream_fd: int,
     ) -> None:  # fmt: skip
-        """`inbound`: the client's; `outbound`: the broker's."""
+        """`inbound`: the client's; `outbound`: the broker's. `counted`: what its answers are noted in."""
         self.link = link
-        self._ledger: Ledger = world.ledger
         self._rejected: Rejected = world.rejected
         self._shared = shared
         self._buf = shared.buffer
         self._inbound = inbound
         self._outbound = outbound
+        self._counted = counted
         self._client_fd = client_fd
         self._upstream_fd = upstream_fd
         self._epoch = -1
         self.seen = Seen()
         self.terms: Terms | None = None
-        self.takes_requests = self.looks_ahead = False
-        self.unseen = 0
+        self.takes_requests = self.looks_ahead = self.passes_unseen = False
 
     def shut(self) -> None:
         """Until the terms are found again."""
         self.terms = None
-        self.unseen = 0
+        self.passes_unseen = False
         self._tell()
 
     def _tell(self) -> None:
         """Tell the link what it has missed."""
         seen = self.seen
-        if seen.read_at or seen.answered_at or seen.unseen:
+        if seen.read_at or seen.answered_at:
             self.link.catch_up(seen)
             seen.read_at = seen.drained_at = seen.answered_at = 0.0
-            seen.unseen = 0
 
     def _find_terms(self, now: float) -> Terms | None:
         """Those of the next event; None: it is the link's."""
-        if self.terms is None or self._ledger.epoch != self._epoch:
+        if self.terms is None or self._counted.ledger.epoch != self._epoch:
             self.shut()
             self.terms = self.link.terms(now)
-            self._epoch = self._ledger.epoch
+            self._epoch = self._counted.ledger.epoch
         return self.terms
 
     def handle(self, fd: int, events: int, now: float) -> None:
@@ -179,7 +177,7 @@ class Shortcut:
             start = 0
             seen.is_drained = calls.is_empty(self._client_fd)
         pos, passed = passing.requests(buf, start, end, now, now, self._rejected.asks, terms)
-        self._ledger.requests += passed
+        self._counted.ledger.requests += passed
         if not terms.in_flight.is_waiting and (pos == end or _is_cut(buf, pos, end)):
             sent = calls.send(self._upstream_fd, buf, start, pos) if passed else 0
             if sent == pos - start:
@@ -201,9 +199,13 @@ class Shortcut:
     def on_upstream(self, events: int, now: float) -> None:
         """The upstream socket is ready."""
         link = self.link
-        terms = self._find_terms(now) if not self.unseen and events in (_IN, _OUT) else None
-        if self.unseen and events == _IN:  # as the link may have said just now
-            self._pass_unseen(now)
+        terms = None
+        unseen = self._unseen()
+        if not unseen and events in (_IN, _OUT):
+            terms = self._find_terms(now)
+            unseen = self._unseen()  # as the link may have said just now
+        if unseen and events == _IN:
+            self._pass_unseen(unseen, now)
             return
         if terms is None:
             link.on_upstream(events, now)
@@ -228,18 +230,26 @@ class Shortcut:
             start += max(sent, 0)
         link.go_on_with_answers(start, pos, end, now)
 
-    def _pass_unseen(self, now: float) -> None:
+    def _unseen(self) -> int:
+        """At least so many of the broker's next bytes pass as they are, whatever they are: records, nearly always."""
+        walker = self._counted.walker
+        if walker is None or not self.passes_unseen:
+            return 0
+        unseen = walker.unseen - _TAIL_BYTES
+        return unseen if unseen >= _TAIL_BYTES else 0
+
+    def _pass_unseen(self, unseen: int, now: float) -> None:
         """More of a large answer."""
-        link, shared, seen = self.link, self._shared, self.seen
-        most = min(self.unseen, shared.size)
+        link, shared, walker = self.link, self._shared, self._counted.walker
+        assert walker is not None
+        most = min(unseen, shared.size)
         size, sent = calls.move(self._upstream_fd, self._client_fd, shared.pipe, self._buf, _HEAD_ROOM, most)
         if size <= 0:
             if size != calls.NOTHING:
                 link.end_upstream(size == calls.EOF, now)
             return
-        seen.answered_at = now
-        seen.unseen += size
-        self.unseen -= size
+        self.seen.answered_at = now
+        walker.skip(size)
         if sent < size:
             end = _HEAD_ROOM + size
             link.go_on_with_answers(_HEAD_ROOM + sent, end, end, now)

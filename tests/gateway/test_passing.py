@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,22 +12,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.channel import API_REQUESTS
 from gateway.data import in_flight, passing, pending
+from gateway.data.admin_turn import AdminTurn
 from gateway.data.budget import Account, Budget
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol import api, framing
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
+from tests.gateway.test_session_fetches import fetch, fetched
 from tests.variants import COMPILED, PURE, module, running
 
 TOPICS: tuple[dict[str, list[int]], ...] = (
     {"clicks": [0]}, {"clicks": [1]}, {"views": [0]}, {"clicks": [0, 2]}, {"clicks": [0], "views": [1, 0]},
     {"clicks": list(range(20))},
 )  # fmt: skip
-CAREFUL = SimpleNamespace(
-    requests=lambda buf, pos, *_: (pos, 0), answers=lambda buf, pos, *_: pos, Terms=passing.Terms,
-    Counted=passing.Counted,
-)  # fmt: skip
+
+
+def careful(form: ModuleType) -> Any:
+    """Takes nothing but answers that stream through, one by one."""
+
+    def answers(buf: bytearray, pos: int, end: int, now: float, asks: bool, counted: Any) -> int:
+        while counted.walker is not None or counted.in_flight.kind in (pending.PASS, pending.STREAM):
+            if counted.walker is None and end - pos < 8:
+                break
+            left = 4 + framing.SIZE.unpack_from(buf, pos)[0] if counted.walker is None else counted.walker.left
+            pos = form.answers(buf, pos, min(end, pos + left), now, asks, counted)
+            if pos == end:
+                break
+        return pos
+
+    return SimpleNamespace(
+        requests=lambda buf, pos, *_: (pos, 0), answers=answers, Terms=form.Terms, Counted=form.Counted
+    )
+
 
 said = st.fixed_dictionaries(
     {
@@ -42,7 +60,8 @@ said = st.fixed_dictionaries(
 )
 # A request and what the broker says to it: an error code and offset, and whether in another order.
 exchanges = st.one_of(
-    st.tuples(said, st.sampled_from([0, 0, 0, 6]), st.integers(0, 2), st.booleans()), st.just("heartbeat")
+    st.tuples(said, st.sampled_from([0, 0, 0, 6]), st.integers(0, 2), st.booleans()),
+    st.sampled_from(["heartbeat", "fetch"]),
 )
 
 
@@ -57,6 +76,8 @@ def broker_says(entry: pending.Entry, code: int = 0, offset: int = 0, turned: bo
     """To what it was sent of a request: some of its partitions may not have come so far."""
     if entry[1] == pending.PASS:
         return other_answer(entry[0])
+    if entry[1] == pending.STREAM:
+        return fetched(entry[0], entry[2])
     correlation, _, version, parts, *_ = entry
     topics: dict[str, dict[int, tuple[int, int]]] = {}
     for topic, index, *_ in sorted(parts, reverse=turned):
@@ -74,6 +95,8 @@ def told(play: Play, batches: list[list[Any]], step: int) -> list[Any]:
             correlation += 1
             if exchange == "heartbeat":
                 sent += other_request(correlation)
+            elif exchange == "fetch":
+                sent += fetch(correlation, 17)
             else:
                 asked, *says[correlation] = exchange
                 sent += request(correlation, **asked)
@@ -101,9 +124,9 @@ def test_the_same_goes_on_and_is_counted_as_where_each_is_looked_at(
     usual = told(begin(), batches, step)
     with pytest.MonkeyPatch.context() as patch:
         for user in ("requests", "answers"):
-            patch.setattr(f"gateway.data.{user}.passing", CAREFUL)
-        careful = told(begin(), batches, step)
-    assert usual == careful
+            patch.setattr(f"gateway.data.{user}.passing", careful(module("gateway.data.passing", variant)))
+        looked_at = told(begin(), batches, step)
+    assert usual == looked_at
 
 
 def run(form: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
@@ -151,10 +174,123 @@ def test_a_run_ends_before_another_kind(variant: str, other: bytes) -> None:
 
 def test_its_numbers_are_those_of_their_owners() -> None:
     numbers: Any = passing
-    assert numbers._PRODUCE == pending.PRODUCE
+    assert (numbers._PASS, numbers._STREAM, numbers._PRODUCE) == (pending.PASS, pending.STREAM, pending.PRODUCE)
+    assert numbers._FETCH_KEY == api.FETCH
+    assert f"{API_REQUESTS}{api.FETCH}" == numbers._FETCHES
     assert numbers._TOPIC_IDS == api.PRODUCE_TOPIC_IDS
     assert numbers._MIN_REQUEST == framing.MIN_REQUEST
     assert numbers._MAX_PENDING == in_flight.MAX_PENDING
+
+
+def fetching(form: ModuleType, play: Play, most: int = 1000) -> Any:
+    """Terms on which Fetch requests pass: up to version 15 their answers as they are, those of 16 and 17 walked."""
+    session, gate = play.session, play.session.gate
+    terms = form.Terms(session.in_flight, {}, {}, gate.broker.total, gate.accounts.awaits, session.counted)
+    terms.set(0, session.client.client_id, None, 10**6, 10**4)
+    terms.set_fetches((pending.PASS,) * 16 + (pending.STREAM,) * 2, most)
+    return terms
+
+
+def test_fetches_pass_and_are_owed_what_others_are_that_are_looked_at(variant: str) -> None:
+    form, play = module("gateway.data.passing", variant), Play().named()
+    data = bytearray(fetch(1, 4) + fetch(2, 15) + fetch(3, 16) + fetch(4, 17))
+    assert form.requests(data, 0, len(data), play.now, play.now, False, fetching(form, play)) == (len(data), 4)
+    play.ledger()
+    assert play.counts[f"{API_REQUESTS}{api.FETCH}"] == 4
+    looked_at = Play().named()
+    assert looked_at.client(bytes(data))[0] == bytes(data)
+    assert list(play.session.in_flight) == list(looked_at.session.in_flight)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        fetch(4, 18), fetch(4)[:6] + b"\xff\xff" + fetch(4)[8:], fetch(4)[:-1], b"\0\0\0\x07" + fetch(4)[4:],
+        fetch(4, topics=("a" * 1000,)), other_request(4), fetch(4, 1, key=api.SHARE_FETCH),
+    ],
+    ids=["a version that may not", "a negative one", "cut", "too short", "too large", "another API", "ShareFetch"],
+)  # fmt: skip
+def test_a_run_ends_before_a_fetch_that_has_to_be_looked_at(variant: str, other: bytes) -> None:
+    form, play = module("gateway.data.passing", variant), Play().named()
+    one = fetch(3)
+    data = bytearray(one + other)
+    assert form.requests(data, 0, len(data), play.now, play.now, False, fetching(form, play)) == (len(one), 1)
+
+
+def test_a_fetch_as_large_as_one_may_be_passes_and_no_larger_one(variant: str) -> None:
+    form, play, data = module("gateway.data.passing", variant), Play().named(), bytearray(fetch(3))
+    size = len(data) - 4
+    for most, passed in ((size, 1), (size - 1, 0)):
+        terms = fetching(form, play, most)
+        assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == passed
+
+
+def test_no_fetch_passes_where_the_most_are_owed_or_no_one_said_so(variant: str) -> None:
+    form, play, data = module("gateway.data.passing", variant), Play().named(), bytearray(fetch(3))
+    terms, flight = fetching(form, play), play.session.in_flight
+    while len(flight) < in_flight.MAX_PENDING - 1:
+        flight.append((1, pending.PASS))
+    assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == 1
+    assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == 0
+    flight.clear()
+    terms.set(0, b"app", None, 10**6, 10**4)
+    assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == 0
+
+
+def _quota_of_another(play: Play) -> None:
+    store = QuotaStore({Entity(client_id="other"): {QuotaKey.parse("consumer_byte_rate"): 1e9}})
+    play.world.quotas.set_store(store, play.now)
+
+
+def _group_that_limits_consumers(play: Play) -> None:
+    play.engine.groups.has_dispatch_limits = True
+
+
+def _goodbye(play: Play) -> None:
+    play.session.say_goodbye()
+
+
+def _admin_request(play: Play) -> None:
+    play.session.admin.turn = AdminTurn(b"", 1000)
+
+
+def _mute(play: Play) -> None:
+    play.session.fetches.mute_until = play.now + 1.0
+
+
+@pytest.mark.parametrize("change", [_quota_of_another, _group_that_limits_consumers, _goodbye, _admin_request, _mute])
+def test_a_sessions_terms_let_fetches_pass_as_long_as_nothing_concerns_them(
+    variant: str, change: Callable[[Play], None]
+) -> None:
+    form, play, data = module("gateway.data.passing", variant), familiar([0]), bytearray(fetch(3))
+
+    def passed() -> int:
+        terms = play.session.terms(play.now)
+        return int(form.requests(data, 0, len(data), play.now, play.now, False, terms)[1])
+
+    assert passed() == 1
+    change(play)
+    assert passed() == 0
+
+
+def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(variant: str) -> None:
+    form = module("gateway.data.passing", variant)
+    said = fetched(1, 15) + fetched(2, 17) + other_answer(3, b"") + other_answer(4)
+    assert len(other_answer(3, b"")) == 8
+    for cut in range(len(said)):
+        play = Play().named()
+        counted, flight = play.session.counted, play.session.in_flight
+        flight.append((1, pending.PASS))
+        flight.append((2, pending.STREAM, 17, api.FETCH))
+        flight.append((3, pending.PASS))
+        flight.append((-1, pending.LOCAL, b""))
+        buf = bytearray(said)
+        pos = form.answers(buf, 0, cut, play.now, False, counted)
+        assert cut - pos < 8 or cut > len(said) - len(other_answer(4))
+        pos = form.answers(buf, pos, len(buf), play.now, False, counted)
+        assert pos == len(said) - len(other_answer(4))
+        assert counted.walker is None
+        assert [entry[0] for entry in flight] == [-1]
 
 
 def exchange(play: Play, correlation: int, topics: dict[str, list[int]]) -> bytes:
@@ -400,5 +536,5 @@ def test_the_same_is_counted_of_topic_ids(variant: str, seed: int) -> None:
     usual = told_of_ids(seed)
     with pytest.MonkeyPatch.context() as patch:
         for user in ("requests", "answers"):
-            patch.setattr(f"gateway.data.{user}.passing", CAREFUL)
+            patch.setattr(f"gateway.data.{user}.passing", careful(module("gateway.data.passing", variant)))
         assert usual == told_of_ids(seed)

@@ -14,7 +14,7 @@ from policies.groups.finder import Finder
 from policies.groups.lines import GroupLimits, GroupSide
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
-from protocol import api
+from protocol import api, framing
 from protocol.wire import MalformedFrame
 from tests.gateway.play import Play, account, answer, other_answer, other_request, request
 from tests.protocol import kio_messages
@@ -147,6 +147,22 @@ def test_an_answer_is_charged_to_its_group_and_the_next_fetch_waits(version: int
     assert len(on.again()[0]) == len(fetch(2, version))
     assert counts(on)["fetches_delayed"] == 1
     assert on.counts["fetch_delay_ms"] == 3000
+
+
+@pytest.mark.parametrize("step", [0, 1, 100])
+def test_answers_behind_one_that_is_charged_pass_in_their_order(step: int) -> None:
+    on = play()
+    unknown = other_request(3, key=api.API_VERSIONS, version=100)  # the gateway answers it
+    on.client(fetch(1) + other_request(2) + unknown + other_request(4))
+    said = fetched(1), other_answer(2), other_answer(4)
+    passed = on.broker(b"".join(said), step)
+    correlations = []
+    while passed:
+        size, correlation = framing.ANSWER_HEAD.unpack_from(passed)
+        correlations.append(correlation)
+        passed = passed[4 + size :]
+    assert correlations == [1, 2, 3, 4]
+    assert not on.session.in_flight
 
 
 @pytest.mark.parametrize("version", [1, 2])

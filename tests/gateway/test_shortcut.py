@@ -13,9 +13,10 @@ from random import Random
 import pytest
 import trio
 
-from gateway.channel import Policy, Quotas
+from gateway.channel import API_REQUESTS, Policy, Quotas
+from gateway.data import pending
 from gateway.data.in_flight import FEW_PARTITIONS
-from gateway.data.inbound import SHARED_BYTES, Shared
+from gateway.data.inbound import HEAD_ROOM, SHARED_BYTES, Shared
 from gateway.data.links import Link
 from gateway.data.passing import Terms
 from gateway.data.reactor import IN, OUT
@@ -259,6 +260,18 @@ class Consumer(Far):
         self.looked_at += after - pos
         return after
 
+    @property
+    def buffer(self) -> memoryview:
+        """The part of the shared buffer that no read reaches that is not of records, or at their end."""
+        return memoryview(self.stage.reactor.shared.buffer)[HEAD_ROOM + 100_000 :]
+
+    async def pass_pieces(self, frame: bytes, expected: bytes) -> None:
+        """An answer in pieces that the client's socket takes at once."""
+        for start in range(0, len(frame), 50_000):
+            await self.broker.send_all(frame[start : start + 50_000])
+            piece = expected[start : start + 50_000]
+            assert await receive_exactly(self.client, len(piece)) == piece
+
     async def ask(self, version: int = 17) -> int:
         self.told += 1
         await self.pass_request(fetch(self.told, version))
@@ -273,29 +286,43 @@ def fetched(correlation: int, sizes: tuple[int, ...], version: int = 17) -> tupl
     return frame, bytes(hidden)
 
 
-async def test_records_of_a_large_answer_pass_unseen(variant: str, way: str) -> None:
+async def test_of_a_large_answer_the_link_is_told_nothing(variant: str, way: str) -> None:
+    async with opened(variant) as far:
+        consumer, asked = Consumer(far, way), far.asked
+        for version in (12, 17):
+            frame, expected = fetched(await consumer.ask(version), (200_000, 0, 200_000), version)
+            await consumer.pass_pieces(frame, expected)
+            await far.exchange()
+            assert (far.asked, consumer.looked_at) == (asked, 0)
+        assert far.stage.play.rows() == {("clicks", "accepted", ""): (5 * size_of(), 5, 5)}
+        assert far.stage.play.counts["requests"] == 5 + 2
+        assert far.stage.play.counts[f"{API_REQUESTS}{api.FETCH}"] == 2
+
+
+async def test_records_pass_unseen_by_the_pipe_if_there_is_one(variant: str, way: str) -> None:
     async with opened(variant) as far, trio.open_nursery() as nursery:
         consumer = Consumer(far, way)
-        for version in (12, 17):
-            consumer.looked_at = 0
-            frame, expected = fetched(await consumer.ask(version), (3_000_000, 0, 3_000_000), version)
-            nursery.start_soon(far.broker.send_all, frame)
-            assert await receive_exactly(far.client, len(frame)) == expected
-            assert 0 < consumer.looked_at < 1_000_000
-            await far.exchange()
-            assert far.is_open
+        mark = b"\xee" * len(consumer.buffer)
+        frame, expected = fetched(await consumer.ask(), (3_000_000,))
+        for start, stop in ((0, 1000), (1000, len(frame))):
+            consumer.buffer[:] = mark
+            nursery.start_soon(far.broker.send_all, frame[start:stop])
+            assert await receive_exactly(far.client, stop - start) == expected[start:stop]
+        assert (consumer.buffer == mark) == (way == "pipe")
 
 
 async def test_how_much_may_pass_unseen_is_known_after_every_piece(variant: str, way: str) -> None:
     async with opened(variant) as far, trio.open_nursery() as nursery:
-        consumer, shortcut = Consumer(far, way), far.link.shortcut
+        consumer, counted = Consumer(far, way), far.link.session.counted
         frame, expected = fetched(await consumer.ask(), (3_000_000,))
-        for start, stop in ((0, 100_000), (100_000, 150_000), (150_000, 700_000)):
+        for start, stop in ((0, 100_000), (100_000, 150_000), (150_000, 700_000), (700_000, len(frame))):
             nursery.start_soon(far.broker.send_all, frame[start:stop])
             assert await receive_exactly(far.client, stop - start) == expected[start:stop]
-        assert 2_000_000 < shortcut.unseen == far.link.session.unseen - shortcut.seen.unseen
-        shortcut.shut()
-        assert shortcut.unseen == 0 == shortcut.seen.unseen
+            if stop < len(frame):
+                assert counted.walker is not None
+                assert counted.walker.left == len(frame) - stop
+                assert 2_000_000 < counted.walker.unseen < counted.walker.left
+        assert counted.walker is None
 
 
 async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(variant: str, way: str) -> None:
@@ -355,14 +382,13 @@ async def _send_in_vain(stream: trio.SocketStream, data: bytes) -> None:
 
 
 async def test_an_answer_that_cannot_be_followed_passes_unseen_too_and_is_counted(variant: str, way: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
-        consumer = Consumer(far, way)
+    async with opened(variant) as far:
+        consumer, asked = Consumer(far, way), far.asked
         correlation = await consumer.ask()
-        frame = struct.pack(">ii", 2_000_004, correlation) + b"\xff" * 2_000_000
-        nursery.start_soon(far.broker.send_all, frame)
-        assert await receive_exactly(far.client, len(frame)) == frame
-        assert 0 < consumer.looked_at < 1_000_000
+        frame = struct.pack(">ii", 200_004, correlation) + b"\xff" * 200_000
+        await consumer.pass_pieces(frame, frame)
         await far.exchange()
+        assert (far.asked, consumer.looked_at) == (asked, 0)
         far.stage.play.ledger()
         assert far.stage.play.counts["answers_not_followed"] == 1
 
@@ -787,6 +813,20 @@ async def test_a_quota_that_is_set_holds_for_the_next_request(variant: str) -> N
             await far.client.send_all(frame)
         await until(lambda: far.link.parked.held is not None)
         assert not far.is_open
+
+
+async def test_a_quota_of_consumers_that_is_set_holds_for_the_next_fetch(variant: str) -> None:
+    async with opened(variant) as far:
+        await far.pass_request(fetch(90, 17))
+        frame = session_fetches.fetched(90, 17)
+        await far.broker.send_all(frame)
+        await receive_exactly(far.client, len(frame))
+        assert far.is_open
+        key = QuotaKey("consumer_byte_rate", "broker_bps")
+        far.stage.play.world.set_quotas(Quotas(1, {Entity(DEFAULT): {key: 1e9}}), trio.current_time())
+        await far.client.send_all(fetch(91, 17))
+        await until(lambda: bool(far.link.session.in_flight))
+        assert [entry[1] for entry in far.link.session.in_flight] == [pending.FETCH]
 
 
 async def test_a_client_that_takes_another_name_is_counted_under_it(variant: str) -> None:

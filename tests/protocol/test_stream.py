@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import compiled
 from protocol import api
-from protocol.stream import HIDDEN_TAG, HOLD, EndpointHider, has_endpoints
+from protocol.stream import HIDDEN_TAG, HOLD, has_endpoints
+from tests import variants
 from tests.protocol.kio_messages import (
     NO_EXTRA,
     Extra,
@@ -39,6 +41,39 @@ CLASSES = (
     "LeaderIdAndEpoch", "SnapshotId", "NodeEndpoint", "ShareFetchResponse", "ShareFetchableTopicResponse",
     "AcquiredRecords", "ShareAcknowledgeResponse", "ShareAcknowledgeTopicResponse",
 )  # fmt: skip
+
+
+class EndpointHider:
+    """Both forms of one: with every chunk they do the same."""
+
+    def __init__(self, api_key: int, version: int, size: int) -> None:
+        forms = (variants.PURE,) if compiled.form() == "pure Python" else (variants.PURE, variants.COMPILED)
+        modules = [variants.module("protocol.stream", form) for form in forms]
+        self._forms = [module.EndpointHider(api_key, version, size) for module in modules]
+
+    def _same(self, ask: Callable[[Any], Any]) -> Any:
+        first, *others = map(ask, self._forms)
+        assert all(other == first for other in others)
+        return first
+
+    def feed(self, buf: bytearray, start: int, end: int) -> int:
+        chunks = [bytearray(buf) for _ in self._forms]
+        left = iter(chunks)
+        held = self._same(lambda form: form.feed(next(left), start, end))
+        assert all(chunk == chunks[0] for chunk in chunks)
+        buf[:] = chunks[0]
+        return int(held)
+
+    def skip(self, size: int) -> None:
+        self._same(lambda form: form.skip(size))
+
+    @property
+    def unseen(self) -> int:
+        return int(self._same(lambda form: form.unseen))
+
+    @property
+    def lost(self) -> bool:
+        return bool(self._same(lambda form: form.lost))
 
 
 def stream(hider: EndpointHider, content: bytes, cuts: Iterable[int]) -> bytes:
