@@ -4,7 +4,7 @@
 # user without rights on a read-only file system: docs/how-to/containers.md. The audit has an image of its own, with
 # Java and Spark: deploy/spark/Dockerfile.
 
-FROM python:3.11-slim-bookworm AS build
+FROM python:3.11-slim-trixie AS build
 WORKDIR /source
 # For the compiled part of the hot path (setup.py); the image itself has no compiler.
 # hadolint ignore=DL3008
@@ -22,7 +22,7 @@ COPY protocol protocol
 # pip compiles what it installs: a read-only file system keeps no bytecode.
 RUN pip --python /opt/produce-gateway install --no-cache-dir --no-deps .
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11-slim-trixie
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="produce-gateway" \
@@ -30,7 +30,7 @@ LABEL org.opencontainers.image.title="produce-gateway" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.base.name="python:3.11-slim-bookworm"
+      org.opencontainers.image.base.name="python:3.11-slim-trixie"
 RUN groupadd --system --gid 10001 produce-gateway \
  && useradd --system --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/produce-gateway \
         --shell /usr/sbin/nologin produce-gateway \
