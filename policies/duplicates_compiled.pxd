@@ -13,7 +13,9 @@ cdef class Acknowledged:
     cdef long long[::1] _view
 
     @cython.locals(writer=tuple, indexes=dict, at=cython.Py_ssize_t)
-    cpdef bint seen(self, long long pid, int epoch, bytes topic, long long index, long long seq, long long offset) except -1
+    cpdef bint seen(
+        self, long long pid, int epoch, bytes topic, long long index, long long seq, long long offset
+    ) except -1
 
     @cython.locals(
         again=list, records="long long[::1]", topic=bytes, first=cython.Py_ssize_t, stop=cython.Py_ssize_t,

@@ -26,8 +26,8 @@ cdef inline Bytes at(object buf, Py_ssize_t pos, Py_ssize_t size) except NULL:
 
 
 cdef inline (char *, Py_ssize_t) whole(object buf) except *:
-    # A large frame is in mapped memory, which has no other way to it. Whoever calls has the object, and nobody else runs
-    # who could close it or change its size.
+    # A large frame is in mapped memory, which has no other way to it. Whoever calls has the object, and nobody else
+    # runs who could close it or change its size.
     cdef Py_buffer view
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     cdef char *data = <char *>view.buf
@@ -191,8 +191,9 @@ cdef inline bytes name(object buf, Py_ssize_t pos, Py_ssize_t size):
         return b""
     cdef unsigned int place = (size + 31 * data[0] + 37 * data[size // 2] + 41 * data[size - 1]) % NAMES
     cdef PyObject *known = known_names[place]
-    if known != NULL and PyBytes_GET_SIZE(<bytes>known) == size and memcmp(PyBytes_AS_STRING(<bytes>known), data, size) == 0:
-        return <bytes>known
+    if known != NULL and PyBytes_GET_SIZE(<bytes>known) == size:
+        if memcmp(PyBytes_AS_STRING(<bytes>known), data, size) == 0:
+            return <bytes>known
     cdef bytes made = PyBytes_FromStringAndSize(<const char *>data, size)
     Py_INCREF(made)
     known_names[place] = <PyObject *>made
@@ -239,6 +240,8 @@ cdef inline void put_part(
     row[0], row[1], row[2], row[3], row[4], row[5], row[6] = index, size, messages, producer, epoch, sequence, trailing
 
 
-cdef inline void put_result(long long *numbers, Py_ssize_t at, long long index, long long error, long long offset) noexcept:
+cdef inline void put_result(
+    long long *numbers, Py_ssize_t at, long long index, long long error, long long offset
+) noexcept:
     cdef long long *row = numbers + at // 8
     row[0], row[1], row[2] = index, error, offset

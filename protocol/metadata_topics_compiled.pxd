@@ -1,5 +1,5 @@
-# What the names in metadata_topics.py are in C, where it is compiled (setup.py). A view checks each index, and is of any
-# buffer: large answers are in memory maps.
+# What the names in metadata_topics.py are in C, where it is compiled (setup.py). A view checks each index, and is of
+# any buffer: large answers are in memory maps.
 
 cimport cython
 

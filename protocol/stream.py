@@ -337,8 +337,8 @@ class EndpointHider:
 
 
 def nothing_to_hide(size: int) -> EndpointHider:
-    """For an answer that has no addresses, or none that a client would go to: all of it is unseen."""
-    hider = EndpointHider(-1, 0, size)
+    """For an answer in which nothing is to be hidden: all of it is unseen."""
+    hider = EndpointHider(-1, 0, size)  # that is no API: it has no program
     hider.unseen = size
     return hider
 

@@ -15,8 +15,7 @@ cdef class EndpointHider:
     cdef Py_ssize_t _step
     cdef int _shift
     cdef long long _value, _due
-    cdef readonly long long left
-    cdef public long long unseen
+    cdef readonly long long left, unseen
     cdef readonly bint lost
 
     @cython.locals(size=cython.longlong)
@@ -32,6 +31,8 @@ cdef class EndpointHider:
     cdef Py_ssize_t _walk(self, object buf, Py_ssize_t start, Py_ssize_t end) except -1
 
     cdef _lose(self)
+
+    # For FetchMeter, which is always Python.
 
     cdef _announce(self, long long size)
 

@@ -82,18 +82,15 @@ class Answers:
             in_flight, gate.client.rows, world.acknowledged, gate.topics.name, gate.accounts.count_repeats,
             gate.accounts.count_some, world.ledger, gate.client.node_id,
         )  # fmt: skip
-        self._meter: FetchMeter | None = None  # of the answer that streams through, where resource groups are charged
+        # Of the answer that streams through, where resource groups are charged. Its request is the oldest that is owed
+        # one, so passing.answers takes nothing meanwhile.
+        self._meter: FetchMeter | None = None
 
     @property
     def wants_whole(self) -> bool:
         """Whether the answer that comes next is handled whole, not streamed: the link must make room for it."""
         kind = self._in_flight.kind
-        return not self.is_metered and self.counted.walker is None and kind != NOTHING and kind not in STREAMED
-
-    @property
-    def is_metered(self) -> bool:
-        """An answer streams through that is metered, and more of it is to come."""
-        return self._meter is not None
+        return kind != NOTHING and kind not in STREAMED  # one that streams through is owed until its end
 
     def handle(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Handle the broker's bytes in buf[pos:end]; return the position of the first unhandled one.
@@ -174,7 +171,7 @@ class Answers:
             self._in_flight.out.append(memoryview(buf)[start:stop])
 
     def _begin(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> None:
-        """An answer that is charged begins at `pos`."""
+        """Charge the answer that begins at `pos`, and begin to meter it, or to let it stream through."""
         _, _, version, key, _ = entry
         self._meter = self._fetches.begin(buf, pos, end, entry, now)
         if self._meter is None:

@@ -1,5 +1,5 @@
-# What calls.py does, in C. Neither sockets nor the pipe block, so no other thread waits longer than it takes to copy the
-# bytes; the poller does, and lets others run meanwhile.
+# What calls.py does, in C. Neither sockets nor the pipe block, so no other thread waits longer than it takes to copy
+# the bytes; the poller does, and lets others run meanwhile.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (

@@ -165,8 +165,8 @@ class Fetches:
     def pass_on(self, buf: bytearray, is_over: bool, now: float) -> None:
         """More of the answer was fed; when that was its end, the next request waits."""
         passing, dispatch = self._passing, self.dispatch
-        if passing is None or dispatch is None:
-            return
+        assert passing is not None
+        assert dispatch is not None
         meter, by_id, until, would_until, throttle_at = passing
         observes = "group" in self._client.observed
         dispatch.take(meter.taken(), by_id, now, would_wait=observes and now < self._would_wait_until)

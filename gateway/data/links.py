@@ -217,14 +217,15 @@ class Link:
     # --- the shortcut -------------------------------------------------------------------------------------------------
 
     def terms(self, now: float) -> Terms | None:
-        """Those on which the next events may take the shortcut; None: they must not. It is also told whether records
-        pass unseen, on any terms.
+        """Those on which the next events may take the shortcut; None: they must not. The shortcut is also told whether
+        records pass unseen, on any terms.
         """
         client, upstream = self.client, self.upstream
         if not self._is_plain or client.is_stuck or not upstream.is_between:
             return None
+        terms = self.session.terms(now)  # first: it looks up the quotas, which say whether records pass unseen
         self._guide_shortcut()
-        return self.session.terms(now)
+        return terms
 
     def _guide_shortcut(self) -> None:
         client, shortcut = self.client, self.shortcut

@@ -1,6 +1,6 @@
 # The usual requests and answers of one connection, by the run: Produce requests whose topics are known here and within
-# their limits, and answers that say that all their partitions are in the log; Fetch requests that no limit concerns,
-# and answers that stream through. They decide what the gateway costs.
+# their limits, and answers that say that all their partitions are in the log; Fetch requests, where the shortcut takes
+# them and nobody's are limited; and answers that stream through. They decide what the gateway costs.
 #
 # Whatever else there is to a request or an answer, these stop before it, and whoever called looks at it step by step
 # (requests.py, answers.py). So they refuse nothing, know no error and make no answer.
@@ -40,7 +40,7 @@ _TOPIC_IDS = 13  # protocol.api.PRODUCE_TOPIC_IDS
 _MIN_REQUEST = 8  # protocol.framing.MIN_REQUEST
 _MAX_PENDING = 1000  # gateway.data.in_flight.MAX_PENDING
 
-_FETCHES = f"{API_REQUESTS}1"  # the counter of Fetch requests
+_FETCHES = f"{API_REQUESTS}{_FETCH_KEY}"  # the counter of Fetch requests
 
 
 class Terms:
@@ -79,7 +79,7 @@ class Terms:
         self.fetches: tuple[int, ...] = ()
 
     def set(self, mask: int, client_id: bytes | None, quota: Lines | None, max_bytes: int, most: int) -> None:
-        """They are these from here on, and no Fetch request passes."""
+        """They are these from here on. No Fetch request passes: the request before it may hold it up."""
         self.mask, self.client_id, self.quota, self.max_bytes, self.most = mask, client_id, quota, max_bytes, most
         self.fetches = ()
 

@@ -42,8 +42,8 @@ cdef class Counted:
 
 
 @cython.locals(
-    flight=in_flight.InFlight, client_id=bytes, passed=cython.Py_ssize_t, size=cython.longlong, messages=cython.longlong,
-    last=bytes, last_version=cython.int, room=cython.double, length=cython.longlong, key=cython.int,
+    flight=in_flight.InFlight, client_id=bytes, passed=cython.Py_ssize_t, size=cython.longlong,
+    messages=cython.longlong, last=bytes, last_version=cython.int, room=cython.double, length=cython.longlong, key=cython.int,
     version=cython.int, correlation=cython.longlong, stop=cython.Py_ssize_t, same=cython.int, acks=cython.int,
     client_at=cython.Py_ssize_t, client_size=cython.Py_ssize_t, topic_at=cython.Py_ssize_t,
     topic_size=cython.Py_ssize_t, index=cython.longlong, bytes_=cython.longlong, records=cython.longlong,

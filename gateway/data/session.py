@@ -123,7 +123,7 @@ class Session:
         """Those on which requests and answers pass as they are from here on, whatever they are, until anything else has
         been asked of the session or the ledger's epoch or the quotas' version is another; None: they don't.
         """
-        if isinstance(self.authentication, Termination) or self._answers.is_metered:
+        if isinstance(self.authentication, Termination):
             return None
         return self._requests.terms(now)
 

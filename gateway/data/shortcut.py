@@ -1,12 +1,12 @@
-# The shortcut of one link, for nearly all of its events: bytes are there, they are whole Produce requests or answers
-# that pass as they are (passing.py), or more of a request that has a buffer of its own, or more of the records of a
-# Fetch answer, and the other socket takes them at once.
+# The shortcut of one link, for nearly all of its events: bytes are there, they are whole Produce and Fetch requests, or
+# answers, that pass as they are (passing.py), or more of a request that has a buffer of its own, or more of an answer
+# that streams through, and the other socket takes them at once.
 #
 # It decides nothing, and keeps nothing but what the link has told it: which terms hold for such requests just now, and
-# whether records pass unseen. The link shuts it whenever it does anything itself, and is asked again before the next
-# event, so what the shortcut knows can't have changed but for what all connections share: whether that is another is
-# looked at each time. Whatever else an event brings is the link's, from the first byte on that the shortcut doesn't
-# understand.
+# whether records pass unseen. (How many these are, the answer in progress says, wherever it went on last.) The link
+# shuts the shortcut whenever it does anything itself, and is asked again before the next event, so what the shortcut
+# knows can't have changed but for what all connections share: whether that is another is looked at each time. Whatever
+# else an event brings is the link's, from the first byte on that the shortcut doesn't understand.
 #
 # This file is compiled where a C compiler is: shortcut_compiled.pxd says what its variables are in C, setup.py how it
 # is built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
@@ -221,7 +221,7 @@ class Shortcut:
             return
         self.seen.answered_at = now
         start, end = _HEAD_ROOM, _HEAD_ROOM + size
-        pos = passing.answers(buf, start, end, now, self._rejected.asks, terms.counted)
+        pos = passing.answers(buf, start, end, now, self._rejected.asks, self._counted)
         oldest = terms.in_flight.oldest
         if pos == end and (oldest is None or oldest.kind != _LOCAL):
             sent = calls.send(self._client_fd, buf, start, end)

@@ -1,5 +1,5 @@
-# What the names in shortcut.py are in C, where it is compiled (setup.py). `calls`, `passing`, `stream` and `layouts` are
-# in C as well then.
+# What the names in shortcut.py are in C, where it is compiled (setup.py). `calls`, `passing`, `stream` and `layouts`
+# are in C as well then.
 
 cimport cython
 

@@ -19,6 +19,7 @@ from gateway.data.budget import Account, Budget
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol import api, framing
+from protocol.stream import EndpointHider
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 from tests.gateway.test_session_fetches import fetch, fetched
 from tests.variants import COMPILED, PURE, module, running
@@ -133,7 +134,7 @@ def run(form: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
     session, gate = play.session, play.session.gate
     terms = form.Terms(
         session.in_flight, gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.accounts.awaits,
-        session._answers.counted,
+        session.counted,
     )  # fmt: skip
     terms.set(0, session.client.client_id, None, 10**6, 10**4)
     found: tuple[int, int] = form.requests(bytearray(data), 0, end, play.now, play.now, False, terms)
@@ -225,6 +226,15 @@ def test_a_fetch_as_large_as_one_may_be_passes_and_no_larger_one(variant: str) -
         assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == passed
 
 
+def test_a_sessions_terms_let_no_larger_fetch_pass_than_its_api_needs(variant: str) -> None:
+    form, play = module("gateway.data.passing", variant), Play(max_request_bytes=2 * api.LARGEST_OTHER).named()
+    for size, passed in ((api.LARGEST_OTHER, 1), (api.LARGEST_OTHER + 1, 0)):
+        data = bytearray(4 + size)
+        framing.REQUEST_HEAD.pack_into(data, 0, size, api.FETCH, 17, 3)
+        terms = play.session.terms(play.now)
+        assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == passed
+
+
 def test_no_fetch_passes_where_the_most_are_owed_or_no_one_said_so(variant: str) -> None:
     form, play, data = module("gateway.data.passing", variant), Play().named(), bytearray(fetch(3))
     terms, flight = fetching(form, play), play.session.in_flight
@@ -275,7 +285,10 @@ def test_a_sessions_terms_let_fetches_pass_as_long_as_nothing_concerns_them(
 
 def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(variant: str) -> None:
     form = module("gateway.data.passing", variant)
-    said = fetched(1, 15) + fetched(2, 17) + other_answer(3, b"") + other_answer(4)
+    walked = bytearray(fetched(2, 17))
+    said = fetched(1, 15) + bytes(walked) + other_answer(3, b"") + other_answer(4)
+    EndpointHider(api.FETCH, 17, len(walked) - 4).feed(walked, 4, len(walked))
+    expected = fetched(1, 15) + bytes(walked) + other_answer(3, b"")
     assert len(other_answer(3, b"")) == 8
     for cut in range(len(said)):
         play = Play().named()
@@ -288,7 +301,7 @@ def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(va
         pos = form.answers(buf, 0, cut, play.now, False, counted)
         assert cut - pos < 8 or cut > len(said) - len(other_answer(4))
         pos = form.answers(buf, pos, len(buf), play.now, False, counted)
-        assert pos == len(said) - len(other_answer(4))
+        assert buf[:pos] == expected
         assert counted.walker is None
         assert [entry[0] for entry in flight] == [-1]
 
@@ -323,7 +336,7 @@ def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(
     play = Play().named()
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     said = bytearray(exchange(play, 2, {"clicks": [0, 1]}))
-    counted = play.session._answers.counted
+    counted = play.session.counted
     assert form.answers(said, 0, len(said), play.now, True, counted) == 0
     assert form.answers(said, 0, len(said), play.now, False, counted) == len(said)
 
@@ -340,7 +353,7 @@ def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(variant: st
 
     terms = form.Terms(
         play.session.in_flight, play.session.gate.topics.by_name, {}, play.session.gate.broker.total,
-        awaits, play.session._answers.counted,
+        awaits, play.session.counted,
     )  # fmt: skip
     terms.set(0, b"app", None, 10**6, 10**4)
     data = bytearray(request(2, {"clicks": indexes}))
@@ -372,7 +385,7 @@ def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owe
     play = familiar(indexes)
     session, gate = play.session, play.session.gate
     terms = form.Terms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, session._answers.counted,
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, session.counted,
     )  # fmt: skip
     data = bytearray(request(3, {"clicks": indexes}))
     size = len(data) - 4
@@ -395,9 +408,7 @@ def test_a_run_ends_where_memory_is_short_for_what_is_owed(variant: str) -> None
     play = familiar(indexes)
     gate, data = play.session.gate, bytearray(b"".join(request(each, {"clicks": indexes}) for each in (3, 4)))
     flight = module("gateway.data.in_flight", variant).InFlight(Account(Budget(1), ""))
-    terms = form.Terms(
-        flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, play.session._answers.counted
-    )
+    terms = form.Terms(flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, play.session.counted)
     terms.set(0, b"app", None, 10**6, 10**4)
     assert form.requests(data, 0, len(data), play.now, play.now, False, terms) == (len(data) // 2, 1)
     assert flight.is_waiting
@@ -411,7 +422,7 @@ def test_those_that_are_measured_are_noted_with_when_they_came(variant: str, sev
     data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
     session, gate = play.session, play.session.gate
     terms = form.Terms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, session._answers.counted,
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, session.counted,
     )  # fmt: skip
     terms.set(1, b"app", None, 10**6, 10**4)
     form.requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False, terms)
@@ -446,10 +457,10 @@ def test_an_answer_that_has_more_to_say_is_looked_at(variant: str, rows: Any, th
     entry = flight.first()
     flight.clear()
     flight.append((*entry[:4], rows, throttle_ms, *entry[6:]))
-    assert form.answers(said, 0, len(said), play.now, False, play.session._answers.counted) == 0
+    assert form.answers(said, 0, len(said), play.now, False, play.session.counted) == 0
     flight.clear()
     flight.append(entry)
-    assert form.answers(said, 0, len(said), play.now, False, play.session._answers.counted) == len(said)
+    assert form.answers(said, 0, len(said), play.now, False, play.session.counted) == len(said)
 
 
 def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> None:

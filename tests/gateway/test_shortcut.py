@@ -21,7 +21,7 @@ from gateway.data.links import Link
 from gateway.data.passing import Terms
 from gateway.data.reactor import IN, OUT
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from protocol import api
+from protocol import api, rewrite
 from protocol.stream import EndpointHider
 from tests import variants
 from tests.background import until
@@ -278,11 +278,14 @@ class Consumer(Far):
         return self.told
 
 
-def fetched(correlation: int, sizes: tuple[int, ...], version: int = 17) -> tuple[bytes, bytes]:
+def fetched(
+    correlation: int, sizes: tuple[int, ...], version: int = 17, *, key: int = api.FETCH
+) -> tuple[bytes, bytes]:
     """An answer with records of these sizes, as the broker sends it and as the client gets it."""
-    frame = session_fetches.fetched(correlation, version, {session_fetches.ORDERS: [bytes(size) for size in sizes]})
+    topics = {session_fetches.ORDERS: [bytes(size) for size in sizes]}
+    frame = session_fetches.fetched(correlation, version, topics, key=key)
     hidden = bytearray(frame)
-    EndpointHider(api.FETCH, version, len(frame) - 4).feed(hidden, 4, len(frame))
+    EndpointHider(key, version, len(frame) - 4).feed(hidden, 4, len(frame))
     return frame, bytes(hidden)
 
 
@@ -323,6 +326,16 @@ async def test_how_much_may_pass_unseen_is_known_after_every_piece(variant: str,
                 assert counted.walker.left == len(frame) - stop
                 assert 2_000_000 < counted.walker.unseen < counted.walker.left
         assert counted.walker is None
+
+
+async def test_whether_records_pass_unseen_is_asked_anew_when_it_was_shut(variant: str) -> None:
+    async with opened(variant) as far:
+        shortcut = far.link.shortcut
+        assert shortcut.passes_unseen
+        shortcut.shut()
+        assert not shortcut.passes_unseen
+        await far.exchange()
+        assert shortcut.passes_unseen
 
 
 async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(variant: str, way: str) -> None:
@@ -418,6 +431,16 @@ async def test_a_quota_on_time_is_told_of_every_event(variant: str, way: str) ->
         assert consumer.looked_at == len(frame)
 
 
+async def test_records_pass_unseen_again_when_a_quota_on_time_is_lifted(variant: str, way: str) -> None:
+    async with opened(variant) as far:
+        consumer, world = Consumer(far, way), far.stage.play.world
+        limits = {QuotaKey("request_percentage", "percent"): 1e5}
+        for version, entries in enumerate(({Entity(DEFAULT): limits}, {}), 1):
+            world.set_quotas(Quotas(version, entries), trio.current_time())
+            await consumer.pass_pieces(*fetched(await consumer.ask(), (200_000,)))
+            assert far.link.shortcut.passes_unseen == (not entries)
+
+
 async def test_while_memory_is_short_less_passes_unseen_at_once(variant: str, way: str) -> None:
     async with opened(variant) as far, trio.open_nursery() as nursery:
         consumer, shared = Consumer(far, way), far.stage.reactor.shared
@@ -476,30 +499,41 @@ def test_a_pipe_that_may_not_be_large_is_not_used(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("small", [False, True], ids=["large buffers", "small buffers"])
 async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: bool, variant: str, way: str) -> None:
-    """Some of Fetch, some of Produce, some of neither; the pieces and turns of both sides decide their ways."""
+    """Some of Fetch and ShareFetch, some of Produce, some the gateway's own, some of neither; the pieces and turns of
+    both sides decide their ways.
+    """
     random = Random(seed)
     most = 200_000 if small else 2_000_000
     requests, frames, expected = [], [], []
-    for i in range(2000, 2030):
+    sent = b""
+    for i in range(2000, 2040):
         kind = random.random()
         if kind < 0.6:
-            version = random.choice((11, 12, 16, 17, 18))
+            key = random.choice((api.FETCH, api.FETCH, api.FETCH, api.SHARE_FETCH))
+            version = random.choice((11, 12, 16, 17, 18) if key == api.FETCH else (1, 2))
             sizes = tuple(int(most ** random.random()) for _ in range(random.choice((0, 1, 1, 3))))
-            frame, hidden = fetched(i, sizes, version)
-            requests.append(fetch(i, version))
+            frame, hidden = fetched(i, sizes, version, key=key)
+            requests.append(fetch(i, version, key=key))
+        elif kind < 0.65:
+            sent += other_request(i, key=api.API_VERSIONS, version=100)
+            expected.append(rewrite.unsupported_api_versions(i))
+            continue
         elif kind < 0.8:
             frame = hidden = answer(i, {"clicks": {0: (0, i)}})
             requests.append(request(i))
         else:
             frame = hidden = other_answer(i, random.randbytes(int(most ** random.random())))
             requests.append(other_request(i))
+        sent += requests[-1]
         frames.append(frame)
         expected.append(hidden)
     stream = b"".join(frames)
 
     async with opened(variant, small=small) as far:
         consumer = Consumer(far, way)
-        await consumer.pass_request(b"".join(requests))
+        await consumer.client.send_all(sent)
+        forwarded = b"".join(requests)
+        assert await receive_exactly(far.broker, len(forwarded)) == forwarded
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_cut, far.broker, stream, random)
             for frame in expected:
