@@ -26,7 +26,7 @@
 #   broker_tls.py        TLS to brokers, from librdkafka's properties
 #   certificates.py, certificate_names.py   a listener's certificate: its files, and whether it is for the names told
 #   tokens.py, roles.py, hosts.py, listener_names.py, sockets.py, shared_memory.py, cores.py, files.py,
-#   http_client.py, suggest.py, arguments.py, yaml_text.py
+#   http_client.py, tls_reasons.py, suggest.py, arguments.py, yaml_text.py
 #                        one small thing each
 #   compiled.py          whether the hot path's compiled modules run, or the Python that they are made from
 #

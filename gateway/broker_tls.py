@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from gateway.certificates import CertificateError, check_certificates, load_chain
+from gateway.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, NOT_TLS, reason_of
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 KNOWN: Final = frozenset(
@@ -235,7 +236,6 @@ CLOSED_AT_ONCE: Final = (
 CLOSED: Final = "it closed the connection in the middle of the TLS handshake"
 NO_TLS: Final = f"it does not speak TLS ({_PLAINTEXT})"
 SPEAKS_TLS: Final = "it speaks TLS (security.protocol must be SSL or SASL_SSL there)"
-_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 # OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_…).
 _EXPIRED, _NOT_YET, _REVOKED = 10, 9, 23
 _NAME, _ADDRESS = 62, 64
@@ -245,11 +245,13 @@ _UNKNOWN_CA: Final = (2, 18, 19, 20, 21)
 
 def explain(error: ssl.SSLError, host: str, tls: BrokerTls) -> str:
     """Why there is no TLS with the broker at that host: the reason, and what would be right. Of bounded variety."""
-    reason = error.reason or ""
+    reason = reason_of(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_certificate(error, host, tls)
-    if reason in _NOT_TLS:
+    if reason in NOT_TLS:
         return NO_TLS
+    if reason == BROKEN_RECORD:
+        return BROKEN_RECORD_TEXT
     text = reason.lower().replace("_", " ")
     if " alert " in text or reason == "TLSV1_UNRECOGNIZED_NAME":
         return _explain_alert(text.partition(" alert ")[2] or "unrecognized name", tls)

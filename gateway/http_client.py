@@ -12,9 +12,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 import trio
 
+from gateway.tls_reasons import BROKEN_RECORD, NOT_TLS, reason_of
+
 logging.getLogger("httpx").setLevel(logging.WARNING)  # else it logs each request
 
-_PLAIN: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 _WANTED: Final = (
     *("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE"),
     *("SSLV3_ALERT_HANDSHAKE_FAILURE", "SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN"),
@@ -122,10 +123,10 @@ def _deepest(error: BaseException) -> BaseException:
 
 
 def _tls_error(error: ssl.SSLError) -> TlsError:
-    reason = getattr(error, "reason", "")
+    reason = reason_of(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"its certificate can't be verified: {error.verify_message}", "untrusted")
-    if reason in _PLAIN:
+    if reason in (*NOT_TLS, BROKEN_RECORD):  # in the handshake; records that are broken behind it are rare
         return TlsError("there is no TLS", "plain")
     if reason in _WANTED:
         return TlsError("it wants a client certificate, or another one", "wanted")

@@ -16,6 +16,7 @@ import trio
 from gateway.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS
 from gateway.data import calls
 from gateway.server_names import UNKNOWN, ServerNames, UnknownName
+from gateway.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, reason_of
 from protocol.describe import looks_like
 from protocol.framing import check_request_head
 from protocol.wire import MalformedFrame
@@ -476,7 +477,9 @@ def _name(data: bytes) -> str:
 
 def explain_client(error: ssl.SSLError) -> str:
     """A client's fault, in words that an operator of Kafka understands, and of bounded variety."""
-    reason = error.reason or ""
+    reason = reason_of(error)
+    if reason == BROKEN_RECORD:
+        return BROKEN_RECORD_TEXT
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
