@@ -16,6 +16,7 @@ from gateway.channel import API_REQUESTS
 from gateway.data import in_flight, passing, pending
 from gateway.data.admin_turn import AdminTurn
 from gateway.data.budget import Account, Budget
+from gateway.data.ends import UpstreamError
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol import api, framing
@@ -304,6 +305,18 @@ def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(va
         assert buf[:pos] == expected
         assert counted.walker is None
         assert [entry[0] for entry in flight] == [-1]
+
+
+@pytest.mark.parametrize("size", [-(2**31), -1, 0, 3])
+@pytest.mark.parametrize("owed", [(1, pending.PASS), (1, pending.STREAM, 17, api.FETCH)])
+def test_an_answer_too_short_for_its_correlation_id_is_not_passed(variant: str, owed: Any, size: int) -> None:
+    form, play = module("gateway.data.passing", variant), Play().named()
+    play.session.in_flight.append(owed)
+    buf = bytearray(framing.ANSWER_HEAD.pack(size, 1) + bytes(8))
+    assert form.answers(buf, 0, len(buf), play.now, False, play.session.counted) == 0
+    assert play.session.counted.walker is None
+    with pytest.raises(UpstreamError, match=f"a size of {size} bytes"):
+        play.broker(bytes(buf))
 
 
 def exchange(play: Play, correlation: int, topics: dict[str, list[int]]) -> bytes:
