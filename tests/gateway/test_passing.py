@@ -307,6 +307,24 @@ def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(va
         assert [entry[0] for entry in flight] == [-1]
 
 
+def test_half_a_list_of_addresses_comes_again_with_the_rest_behind_it(variant: str) -> None:
+    form, said = module("gateway.data.passing", variant), fetched(1, 2, key=api.SHARE_FETCH)
+    expected = bytearray(said)
+    EndpointHider(api.SHARE_FETCH, 2, len(said) - 4).feed(expected, 4, len(said))
+    held = 0
+    for cut in range(8, len(said)):
+        play, buf = Play().named(), bytearray(said)
+        counted, flight = play.session.counted, play.session.in_flight
+        flight.append((1, pending.STREAM, 2, api.SHARE_FETCH))
+        pos = form.answers(buf, 0, cut, play.now, False, counted)
+        held += pos < cut
+        assert form.answers(buf, pos, len(buf), play.now, False, counted) == len(said)
+        assert buf == expected
+        assert counted.walker is None
+        assert not flight
+    assert held
+
+
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 3])
 @pytest.mark.parametrize("owed", [(1, pending.PASS), (1, pending.STREAM, 17, api.FETCH)])
 def test_an_answer_too_short_for_its_correlation_id_is_not_passed(variant: str, owed: Any, size: int) -> None:
