@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-# What comes in place of a handshake is something else.
+# Those of a peer that does not speak TLS at all.
 NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 BROKEN_RECORD: Final = "RECORD_LAYER_FAILURE"
 BROKEN_RECORD_TEXT: Final = "what it sends is no TLS, or was changed on the way"

@@ -129,7 +129,7 @@ class Answers:
                 entry = in_flight.first() if in_flight else None
                 if entry is None or entry[0] != correlation:
                     raise UpstreamError(f"an answer with correlation id {correlation} that no request waits for")
-                kind = entry[1]
+                kind = entry[1]  # neither PASS nor STREAM: the run has taken those
                 if kind == FETCH:
                     if end - pos < min(fetches.HEAD, 4 + size):
                         break
