@@ -16,6 +16,12 @@ from gateway.data.tls import Bench
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
 
+# The kernel takes no more while it has so many bytes that the broker has no room for yet (Linux, macOS). trio's streams
+# set 16 KiB: of a large request it would then take little more than the broker's window at once, and the client would
+# wait for a turn of epoll's for each rest. This is a whole request of a client with its defaults (max.request.size).
+# Without a bound it would be net.ipv4.tcp_wmem, 4 MiB of each broker connection that stands still.
+UNSENT_BYTES = 2**20
+
 
 class Dialled(NamedTuple):
     """`node_id`: -1 where no broker is known yet. `secured`: None where the broker speaks no TLS."""
@@ -75,6 +81,8 @@ class Dialling:
         with trio.move_on_after(timeout_s) as scope:
             try:
                 stream = await trio.open_tcp_stream(host, port)
+                if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
                 if header:
                     await stream.send_all(header)
                 sock = socket.socket(fileno=stream.socket.detach())

@@ -201,7 +201,7 @@ class Shortcut:
         link = self.link
         terms = None
         unseen = self._unseen()
-        if not unseen and events in (_IN, _OUT):
+        if not unseen and events in (_IN, _OUT, _IN | _OUT):
             terms = self._find_terms(now)
             unseen = self._unseen()  # as the link may have said just now
         if unseen and events == _IN:
@@ -210,8 +210,8 @@ class Shortcut:
         if terms is None:
             link.on_upstream(events, now)
             return
-        if events == _OUT:
-            self._flush(now)
+        if events != _IN:
+            self._flush(now)  # of answers that are there as well, epoll tells again
             return
         buf = self._buf
         size = calls.receive(self._upstream_fd, buf, _HEAD_ROOM, self._shared.size)

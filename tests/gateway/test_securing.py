@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ import trio
 from gateway.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS, BrokerTls, make_broker_context
 from gateway.certificates import LOOK_S, CertificateError
 from gateway.channel import Broker, Brokers, Log
-from gateway.data.dialling import Dialled, Dialling
+from gateway.data.dialling import UNSENT_BYTES, Dialled, Dialling
 from gateway.data.tls import Bench
 from gateway.data.uplink import Uplink
 from tests.certificates import Authority, openssl
@@ -167,6 +168,17 @@ async def test_a_certificate_for_another_name(authority: Authority, trusting: Br
         dialled = await gateway.dial()
         assert dialled is not None
         dialled.sock.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="no such option on this platform")
+async def test_the_kernel_takes_a_whole_request_for_a_broker_at_once(server: Files, trusting: BrokerTls) -> None:
+    """trio's streams have it take 16 KiB more than the broker has room for."""
+    for tls in (None, trusting):
+        async with broker(speaking(server_context(server)), tls) as gateway:
+            dialled = await gateway.dial()
+            assert dialled is not None
+            with dialled.sock as sock:
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
 
 
 async def test_a_revoked_certificate(authority: Authority, server: Files, trusting: BrokerTls, tmp_path: Path) -> None:

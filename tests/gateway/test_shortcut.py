@@ -635,6 +635,27 @@ async def test_of_a_large_request_what_a_broker_does_not_take_at_once_arrives_la
         assert far.stage.play.counts["requests"] == 5
 
 
+async def test_a_broker_takes_more_and_answers_at_once(variant: str) -> None:
+    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+        await far.pass_request(request(50))
+        frame, upstream = large(51), far.link.upstream
+        nursery.start_soon(far.client.send_all, frame)
+        await until(lambda: upstream.outbound.pieces)
+        asked, taken = far.asked, b""
+        own = socket.socket(fileno=os.dup(far.broker.socket.fileno()))
+        own.setblocking(False)
+        with own, suppress(BlockingIOError):
+            # Nothing else runs between these, so the next event is both.
+            own.send(reply := answer(50, {"clicks": {0: (0, 50)}}))
+            while True:
+                taken += own.recv(2**20)
+        assert taken
+        taken += await receive_exactly(far.broker, len(frame) - len(taken))
+        assert taken == frame
+        assert await receive_exactly(far.client, len(reply)) == reply
+        assert far.asked == asked, "the link was asked"
+
+
 async def test_a_client_of_large_requests_is_seen_to_have_none_waiting(variant: str) -> None:
     """Else, after a while, a limit would refuse its requests at once instead of delaying them."""
     async with opened(variant) as far:
