@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+from contextlib import suppress
 from typing import NamedTuple
 
 import trio
@@ -81,7 +82,7 @@ class Dialling:
         with trio.move_on_after(timeout_s) as scope:
             try:
                 stream = await trio.open_tcp_stream(host, port)
-                if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                with suppress(AttributeError, OSError):  # not every system has it
                     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
                 if header:
                     await stream.send_all(header)
