@@ -13,9 +13,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gateway.embedded import Cluster, EmbeddedError
@@ -43,7 +44,6 @@ from tests.bench.targets import (
     MANY_GROUPS,
     ROOT,
     Target,
-    bare_loop,
     cache_dir,
     direct,
     gateway,
@@ -52,6 +52,7 @@ from tests.bench.targets import (
     kroxylicious,
     make_keystore,
     null_broker,
+    relay_loop,
     tls_address,
 )
 
@@ -60,12 +61,19 @@ SCALED = ("gateway-2", "gateway-2-groups", "gateway-tls", "gateway-tls-2")
 VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
 EVERYTHING_ON = "gateway-everything"  # measured with small requests and with those of many partitions
 SECURED = ("gateway-tls-both", "kafka-proxy-tls-both")  # TLS with clients and with the broker
-TARGETS = ("direct", "gateway", *VARIANTS, EVERYTHING_ON, *SCALED, "bare-loop", "kafka-proxy", "kroxylicious", *SECURED)
+# Relays that change no answer: a real broker has a listener for each, which advertises its addresses. By the first of
+# its ports, which follow `ports`, and of the brokers' for it.
+BARE, SPLICE = "bare-loop", "splice-loop"
+RELAYS = {BARE: (36, 136), SPLICE: (33, 139)}
+TARGETS = (
+    "direct", "gateway", *VARIANTS, EVERYTHING_ON, *SCALED, *RELAYS, "kafka-proxy", "kroxylicious", *SECURED,
+)  # fmt: skip
 JAVA_RUNS: tuple[JavaScenario | ConsumerScenario, ...] = (*JAVA_SCENARIOS, *CONSUMER_SCENARIOS)
 JAVA = tuple(scenario.name for scenario in JAVA_RUNS)
 FEATURED = (features.SCENARIO.name, features.FLEET_SCENARIO.name)
 ROUNDS, JAVA_ROUNDS, QUICK_SHARE = 5, 3, 0.25
 PROFILE_FACTOR = 5  # of requests: a sampler on the kernel's tick gets some 250 samples a second
+NO_RELAYS: Mapping[str, Any] = MappingProxyType({})
 PORTS = 28_000  # below the range from which Linux gives ports to outgoing connections
 
 Sample = dict[str, Any]
@@ -194,6 +202,8 @@ def takes_part(target: str, scenario: Scenario) -> bool:
         return scenario.limited or scenario.partitions > 1
     if target in SECURED:
         return any(other.endswith(BOTH) for other in scenario.bars)
+    if target == SPLICE:
+        return False  # it is for what real clients can reach at best
     return scenario.scaled or target not in SCALED
 
 
@@ -204,12 +214,15 @@ def run_java(
     names = [name for name in names if name not in (*VARIANTS, EVERYTHING_ON, *SCALED, *SECURED)]
     asked = [scenario for scenario in JAVA_RUNS if scenario.name in wanted]
     for brokers in sorted({scenario.brokers for scenario in asked}):
-        ports = free_ports(ports, 140)
+        ports = free_ports(ports, 142)
         with ExitStack() as stack:
-            relayed = [(f"{HOST}:{ports + 36 + place}", f"{HOST}:{ports + 136 + place}") for place in range(brokers)]
+            relayed = {
+                name: [(f"{HOST}:{ports + at + place}", f"{HOST}:{ports + own + place}") for place in range(brokers)]
+                for name, (at, own) in RELAYS.items()
+            }
             cluster = real_cluster(stack, ports + 130, brokers, relayed)
-            behind = ",".join(own for _, own in relayed)
-            targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir, behind_loop=behind)
+            behind = {name: ",".join(own for _, own in pairs) for name, pairs in relayed.items()}
+            targets = start(stack, names, cluster.bootstrap_servers, ports, run_dir, behind=behind)
             for scenario in asked:
                 if scenario.brokers == brokers:
                     records = int(scenario.records * share)
@@ -246,17 +259,25 @@ def run_consumer(
     return {"name": scenario.name, "title": scenario.title, "per": "record", "units": records, "rounds": done}
 
 
-def real_cluster(stack: ExitStack, port: int, brokers: int = 1, relayed: Sequence[tuple[str, str]] = ()) -> Cluster:
-    """Until the stack is left. `relayed`: for a relay that changes no answer, an address to advertise and an address to
-    listen on, one pair for each broker: it gets one more listener.
+def real_cluster(
+    stack: ExitStack, port: int, brokers: int = 1, relayed: Mapping[str, Sequence[tuple[str, str]]] = NO_RELAYS
+) -> Cluster:
+    """Until the stack is left. `relayed`: for each relay that changes no answer, an address to advertise and an address
+    to listen on, one pair for each broker: it gets one more listener.
     """
     own: dict[int, dict[str, str]] = {}
-    for place, (advertised, listener) in enumerate(relayed):
+    names = [name.upper() for name in relayed]
+    for place, pairs in enumerate(zip(*relayed.values(), strict=True)):
         plain = f"PLAINTEXT://{HOST}:{port + place}"
+        extra = [(f"{name}://{at}", f"{name}://{own}") for name, (at, own) in zip(names, pairs, strict=True)]
         own[place + 1] = {
-            "listeners": f"{plain},CONTROLLER://{HOST}:{port + brokers + place},RELAYED://{listener}",
-            "advertised.listeners": f"{plain},RELAYED://{advertised}",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,RELAYED:PLAINTEXT",
+            "listeners": ",".join(
+                [plain, f"CONTROLLER://{HOST}:{port + brokers + place}", *(listener for _, listener in extra)]
+            ),
+            "advertised.listeners": ",".join([plain, *(advertised for advertised, _ in extra)]),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:PLAINTEXT" for name in ("CONTROLLER", "PLAINTEXT", *names)
+            ),
         }
     try:
         cluster = Cluster(brokers, BROKER_CONFIG, per_broker_overrides=own, port=port).open()
@@ -312,10 +333,10 @@ def start(
     ports: int,
     run_dir: Path,
     ca: Path | None = None,
-    behind_loop: str = "",
+    behind: Mapping[str, str] = NO_RELAYS,
 ) -> list[Target]:
-    """Takes ports `ports` + 10 to `ports` + 129, in the order in which they take turns. `behind_loop`: the upstream of
-    the bare loop, where it is another.
+    """Takes ports `ports` + 10 to `ports` + 129, in the order in which they take turns. `behind`: the upstream of
+    a relay by its name, where it is another.
     """
     run_dir = Path(tempfile.mkdtemp(dir=run_dir))
     secure_upstream = tls_address(upstream)
@@ -323,6 +344,10 @@ def start(
     def idle(name: str, port: int, workers: int = 1, *, secure: bool = False) -> Target:
         more = {"workers": workers}
         return stack.enter_context(gateway(name, upstream, port, IDLE_THRESHOLDS, run_dir, more=more, secure=secure))
+
+    def relay(name: str) -> Target:
+        port, _ = RELAYS[name]
+        return stack.enter_context(relay_loop(name, behind.get(name, upstream), ports + port, run_dir))
 
     begin = {
         "direct": lambda: direct(upstream),
@@ -344,7 +369,8 @@ def start(
         ),
         "gateway-tls": lambda: idle("gateway-tls", ports + 60, secure=True),
         "gateway-tls-2": lambda: idle("gateway-tls-2", ports + 70, workers=2, secure=True),
-        "bare-loop": lambda: stack.enter_context(bare_loop(behind_loop or upstream, ports + 36, run_dir)),
+        BARE: lambda: relay(BARE),
+        SPLICE: lambda: relay(SPLICE),
         "kroxylicious": lambda: stack.enter_context(kroxylicious(upstream, ports + 110, run_dir)),
         "kafka-proxy": lambda: stack.enter_context(kafka_proxy(upstream, ports + 30, run_dir)),
         "gateway-tls-both": lambda: stack.enter_context(

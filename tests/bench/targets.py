@@ -188,14 +188,16 @@ def is_installed(target: str) -> bool:
 
 
 @contextmanager
-def bare_loop(upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
-    """Each broker's address has a listener, from `port` on. It changes no answer: brokers must advertise these."""
-    log, brokers = run_dir / "bare-loop.log", upstream.split(",")
+def relay_loop(name: str, upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
+    """bare-loop or splice-loop. Each broker's address has a listener, from `port` on. It changes no answer: brokers
+    must advertise these.
+    """
+    log, brokers = run_dir / f"{name}.log", upstream.split(",")
     addresses = [f"{HOST}:{port + place}" for place in range(len(brokers))]
     routes = [each for route in zip(addresses, brokers, strict=True) for each in route]
-    with running([sys.executable, "-m", "tests.bench.bare_loop", *routes], log, cwd=ROOT) as process:
+    with running([sys.executable, "-m", f"tests.bench.{name.replace('-', '_')}", *routes], log, cwd=ROOT) as process:
         wait_for_port(process, port, log)
-        yield Target("bare-loop", ",".join(addresses), addresses[0], process.pid)
+        yield Target(name, ",".join(addresses), addresses[0], process.pid)
 
 
 @contextmanager
