@@ -61,8 +61,8 @@ SCALED = ("gateway-2", "gateway-2-groups", "gateway-tls", "gateway-tls-2")
 VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
 EVERYTHING_ON = "gateway-everything"  # measured with small requests and with those of many partitions
 SECURED = ("gateway-tls-both", "kafka-proxy-tls-both")  # TLS with clients and with the broker
-# Relays that change no answer: a real broker has a listener for each, which advertises its addresses. By the first of
-# its ports, which follow `ports`, and of the brokers' for it.
+# Relays that change no answer: a real broker has a listener for each, which advertises the relay's addresses. Each with
+# its first port and the first of the brokers' listeners for it, counted from the run's first port.
 BARE, SPLICE = "bare-loop", "splice-loop"
 RELAYS = {BARE: (36, 136), SPLICE: (33, 139)}
 TARGETS = (

@@ -26,7 +26,7 @@ class SplicingRelay(Relay[int]):
         super().__init__(routes)
         self._pipes: dict[int, tuple[int, int]] = {}  # by the number of whom its bytes are for: its ends
 
-    def run(self) -> None:
+    def run(self) -> None:  # the other loop's again: what both might call would be a part of what they measure
         listening, poll, sides = self._listeners, self._epoll.poll, self._sides
         while True:
             for fd, mask in poll(-1, MAX_EVENTS):
