@@ -2,10 +2,10 @@
 #
 # All sockets sit in one private epoll, whose descriptor one trio task awaits; a ready socket is handled by a plain
 # call. No task, no buffer and no lock per connection. While there is traffic the task stays in the epoll for a slice of
-# some milliseconds before it lets trio's other tasks run: a trip through trio costs 10 µs, and many times that where
-# other programs use the core meanwhile. Tasks that can't wait that long say so (`heed`, `give_way`, `hurried`).
-# When nothing comes, it waits in trio. A caller from elsewhere (a timer, a dialler, the channel) ends with `settle`.
-# Rules that keep this right, with their reasons, are in docs/non-obvious.md.
+# time before it lets trio's other tasks run: a trip through trio costs 10 µs, and many times that where other programs
+# use the core meanwhile. A slice ends at the next of trio's deadlines, and tasks that can't wait for other reasons say
+# so (`heed`, `give_way`, `hurried`). When nothing comes, it waits in trio. A caller from elsewhere (a timer, a dialler,
+# the channel) ends with `settle`. Rules that keep this right, with their reasons, are in docs/non-obvious.md.
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ else:
     except ImportError:
         from gateway.data.slices import Slice
 
-SLICE_S = 0.01  # how long trio's other tasks wait at most while there is traffic …
-BRIEF_S = 0.002  # … and while one of them needs several turns, or a timer is due
+SLICE_S = 0.05  # how long trio's other tasks wait at most while there is traffic …
+BRIEF_S = 0.002  # … and while one of them needs several turns, or is due
 
 # epoll's numbers (Linux), used for every poller.
 IN = 0x001
@@ -252,6 +252,8 @@ class Reactor(Generic[H]):
         seconds = BRIEF_S if self.hurried() else SLICE_S
         now = trio.current_time()
         self._slice.begin(now, BRIEF_S, seconds, self._timers)
+        if seconds > BRIEF_S:
+            self._slice.shorten(now + trio.lowlevel.current_statistics().seconds_to_next_deadline)
         self._slice.run(
             self._handlers, now, (self._ready, self._closing, self.latencies.answered), self.settle, self._fail
         )

@@ -145,6 +145,15 @@ async def test_a_timer_that_a_link_sets_within_the_slice_ends_it(monkeypatch: py
         nursery.cancel_scope.cancel()
 
 
+async def test_a_deadline_of_one_of_trio_s_tasks_ends_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with busy(monkeypatch) as (reactor, echo), trio.open_nursery() as nursery:
+        nursery.start_soon(reactor.run)
+        for _ in range(3):
+            await trio.sleep(0.05)
+        assert echo.events
+        nursery.cancel_scope.cancel()
+
+
 async def test_many_timers_share_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reactors, "BRIEF_S", 0.1)
     async with busy(monkeypatch) as (reactor, _), trio.open_nursery() as nursery:
