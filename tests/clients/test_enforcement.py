@@ -181,7 +181,8 @@ def appended(direct: str, start_ms: float, end_ms: float) -> Counter[str]:
 
 def test_two_producers_get_all_of_a_shared_limit_and_each_its_part(runs: Callable[..., dict[str, float]]) -> None:
     shares = runs("shared")
-    assert sum(shares.values()) == pytest.approx(QUOTA, rel=0.05), shares
+    # A machine that stands still for three seconds costs two of them: a second's worth is saved.
+    assert 0.8 * QUOTA < sum(shares.values()) < 1.05 * QUOTA, shares
     assert min(shares.values()) >= 0.3 * sum(shares.values()), shares
 
 
@@ -254,9 +255,9 @@ def compact(text: str) -> bytes:
 def test_mixed_requests_are_acknowledged_in_part_at_once(runs: Callable[..., dict[str, Any]]) -> None:
     seen = runs("mixed")
     assert seen["codes"] == {"limited": 89, "free": 0, "later": 0}
-    assert seen["at_once"] < 1.0 < seen["throttle_s"]
-    assert seen["throttle_s"] <= seen["waited"] + 0.05
-    assert seen["waited"] < seen["throttle_s"] + 2.0
+    assert seen["throttle_s"] > 1.0
+    assert seen["at_once"] < seen["throttle_s"] <= seen["waited"] + 0.05
+    assert seen["waited"] < 2 * seen["throttle_s"]
     java = seen["java"]
     assert java["errors"] == {}, java["first_error"]
     assert harness.judge(java, seen["log"]).clean

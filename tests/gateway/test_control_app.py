@@ -84,7 +84,7 @@ class Gateway:
         return self
 
     def put(self, path: str, value: dict[str, int]) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=DEADLINE_S)
         with contextlib.closing(connection):
             connection.request("PUT", path, json.dumps(value), {"Content-Type": "application/json"})
             return connection.getresponse().status

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from gateway import embedded
+
 SECRETS = [f"canary-{name}-0123456789" for name in ("upstream", "admin", "guess", "client")]
 UPSTREAM, ADMIN, GUESS, CLIENT = SECRETS
 CONFIG = """
@@ -36,14 +38,6 @@ log: {{format: json, levels: {{gateway.cluster: debug}}}}
 """
 
 
-def free_ports(n: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
-
-
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -56,7 +50,8 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 class Served:
     def __init__(self, folder: Path) -> None:
-        self.port, self.admin_port = free_ports(2)
+        self.admin_port = embedded.free_port(2)
+        self.port = self.admin_port + 1
         file, self.log = folder / "gw.yaml", folder / "log"
         names = {"upstream": UPSTREAM, "admin": ADMIN, "spool": folder / "spool"}
         file.write_text(CONFIG.format(port=self.port, admin_port=self.admin_port, **names))
@@ -74,7 +69,7 @@ class Served:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}{path}", headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code

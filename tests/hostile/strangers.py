@@ -180,7 +180,7 @@ async def silent(visitor: Visitor) -> None:
     """Connections that never say a byte."""
     while True:
         socks = await visitor.crowd(100, b"")
-        await asyncio.sleep(4)
+        await asyncio.sleep(8)  # the gateway ends them after `first_byte_timeout`, a busy one somewhat later
         for sock in socks:
             sock.close()
 

@@ -3,7 +3,8 @@
 # stay as they are. Consumers of `events` are in groups that the broker assigns (KIP-848), those of `jobs` in a share
 # group (KIP-932).
 #
-# Rates are taken where records arrive, over a window that begins after some seconds of settling.
+# Rates are taken where records arrive, over a window that begins after some seconds of settling. It ends as soon as one
+# of the clients does, so it is the shorter the later the last one begins.
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from tests.integration.gateways import Gateway, create_topic, log_bytes
 pytestmark = pytest.mark.timeout(300)
 
 SETTLE_S, WINDOW_S = 5.0, 25.0
+LEAST_S = 10.0  # of a window, on a machine that starts JVMs slowly
 SLOW = 0.1  # of a rate may be lost where consumers share the machine with other tests; nothing may be gained
+LOST_S = 2.0  # may be lost of a window where the machine stands still for three: a limit saves one second's worth
 RUN_S = SETTLE_S + WINDOW_S + 10.0  # clients start one after the other, and share as it comes
 BYTES_RATE, MSGS_RATE, BIG_RATE, JOBS_RATE = 2_500_000, 3000, 2_000_000, 500_000
 SIZE, SMALL, BIG = 5000, 400, 1_000_000  # of records
@@ -89,6 +92,7 @@ class Consumed(NamedTuple):
 class Outcome(NamedTuple):
     consumed: dict[str, Consumed]  # by topic
     start: float
+    window: float
     overhead: dict[str, float]  # bytes in the log by bytes of records
     free_s: float
     delayed: float
@@ -155,7 +159,7 @@ def consume(cluster: Cluster, gateway: Gateway, topic: str, until: float) -> Con
             elif message is not None:
                 count += 1
                 arrivals.add(now, count)
-            if now > asked + 3 and topic != CLICKS:  # librdkafka describes groups of the older kind alone
+            if count and now > asked + 3 and topic != CLICKS:  # librdkafka describes groups of the older kind alone
                 asked = now
                 states |= {found.result(30).state for found in admin.describe_consumer_groups([group]).values()}
         revoked = changes["revoked"]  # before it leaves by itself
@@ -206,6 +210,18 @@ def share(gateway: Gateway, until: float) -> tuple[Consumed, dict[str, float]]:
     return Consumed(arrivals, list(result["events"]), 1, 0, set()), result["metrics"]
 
 
+def window_of(start: float, *arrivals: Arrivals) -> float:
+    """Its length in seconds: all of them have to be still there."""
+    window = min(WINDOW_S, *(each.times[-1] - start for each in arrivals))
+    assert window >= LEAST_S, f"the clients began too far apart: {window:.1f} s are left to look at"
+    return window
+
+
+def bounds(limit: float, window: float) -> tuple[float, float]:
+    """Of a rate, over so many seconds. The limit's savings of one second may come at once at the beginning."""
+    return (1 - SLOW - LOST_S / window) * limit, (1.01 + 1 / window) * limit
+
+
 @pytest.fixture(scope="module")
 def outcome() -> Iterator[Outcome]:
     """All consumers at once."""
@@ -226,6 +242,7 @@ def outcome() -> Iterator[Outcome]:
             for topic, each in java.items():
                 consumed[topic], metrics[topic] = each.result()
             start = max(each.arrivals.times[0] for each in consumed.values()) + SETTLE_S
+            window = window_of(start, *(each.arrivals for each in consumed.values()))
             consumed[JOBS], metrics[JOBS] = shared.result()
             begun = time.monotonic()
             assert len(consume(cluster, gateway, FREE, begun + 60).arrivals.times) == RECORDS[FREE][0]
@@ -233,6 +250,7 @@ def outcome() -> Iterator[Outcome]:
             yield Outcome(
                 consumed,
                 start,
+                window,
                 {topic: log_bytes(cluster, topic) / (count * size) for topic, (count, size) in RECORDS.items()},
                 free_s,
                 gateway.metric("fetches_delayed_total"),
@@ -243,7 +261,7 @@ def outcome() -> Iterator[Outcome]:
 
 def rates(outcome: Outcome, *topics: str) -> list[float]:
     """Records per second of each topic in the window."""
-    return [outcome.consumed[topic].arrivals.rate(outcome.start, outcome.start + WINDOW_S) for topic in topics]
+    return [outcome.consumed[topic].arrivals.rate(outcome.start, outcome.start + outcome.window) for topic in topics]
 
 
 @pytest.mark.seed("82.2")
@@ -254,7 +272,8 @@ def test_topics_of_a_group_are_read_at_its_bytes_together(outcome: Outcome) -> N
         for topic, rate in zip((ORDERS, INVOICES), rates(outcome, ORDERS, INVOICES), strict=True)
     ]
     print(f"\n{[round(rate / 1e6, 3) for rate in by_topic]} MB/s, {sum(by_topic) / 1e6:.3f} of {BYTES_RATE / 1e6}")
-    assert (1 - SLOW) * BYTES_RATE < sum(by_topic) < 1.05 * BYTES_RATE
+    least, most = bounds(BYTES_RATE, outcome.window)
+    assert least < sum(by_topic) < most
     assert min(by_topic) > 0.1 * BYTES_RATE
 
 
@@ -262,23 +281,26 @@ def test_topics_of_a_group_are_read_at_its_bytes_together(outcome: Outcome) -> N
 def test_topics_of_a_group_are_read_at_its_messages_together(outcome: Outcome) -> None:
     by_topic = rates(outcome, CLICKS, VIEWS)
     print(f"\n{[round(rate) for rate in by_topic]} messages/s, together {sum(by_topic):.0f} of {MSGS_RATE}")
-    assert (1 - SLOW) * MSGS_RATE < sum(by_topic) < 1.05 * MSGS_RATE
+    least, most = bounds(MSGS_RATE, outcome.window)
+    assert least < sum(by_topic) < most
     assert min(by_topic) > 0.1 * MSGS_RATE
 
 
 def test_records_of_a_megabyte_are_read_at_their_groups_rate(outcome: Outcome) -> None:
     (rate,) = rates(outcome, IMAGES)
     print(f"\n{rate * BIG / 1e6:.3f} MB/s of {BIG_RATE / 1e6}")
-    assert rate * BIG == pytest.approx(BIG_RATE, rel=0.05)
+    least, most = bounds(BIG_RATE, outcome.window)
+    assert least < rate * BIG < most
 
 
 def test_a_share_group_is_delivered_records_within_its_groups_rate(outcome: Outcome) -> None:
     arrivals = outcome.consumed[JOBS].arrivals
     start = arrivals.times[0] + SETTLE_S  # the first share group waits for the topic of its states
-    rate = arrivals.rate(start, start + WINDOW_S - 5) * SIZE * outcome.overhead[JOBS]
+    window = window_of(start, arrivals)
+    rate = arrivals.rate(start, start + window) * SIZE * outcome.overhead[JOBS]
     print(f"\n{rate / 1e6:.3f} MB/s of {JOBS_RATE / 1e6}")
     # It fetches only while it is polled and has nothing left: alone it leaves a fifth of the limit unused (measured).
-    assert 0.5 * JOBS_RATE < rate < 1.05 * JOBS_RATE
+    assert 0.5 * JOBS_RATE < rate < bounds(JOBS_RATE, window)[1]
     assert outcome.consumed[JOBS].errors == []
 
 

@@ -377,6 +377,6 @@ def test_servers_that_dont_answer_leave_time_for_one_that_does(kafka: Cluster) -
     with contextlib.ExitStack() as open_ones:
         silent = [open_ones.enter_context(socket.create_server((embedded.HOST, free_port()))) for _ in range(3)]
         servers = [f"{embedded.HOST}:{each.getsockname()[1]}" for each in silent]
-        quotas = QuotaClient(",".join([*servers, kafka.bootstrap_servers]), timeout_s=4.0)
+        quotas = QuotaClient(",".join([*servers, kafka.bootstrap_servers]), timeout_s=12.0)
         for _ in range(2):  # they are asked in random order
             assert quotas.describe([Component("user", Match.EXACT, "kq-nobody")]) == ()

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(300)
 
 TOOL = "kafka.admin.ConfigCommand"
 BASE_TOTAL, BASE_TOPIC = 50_000_000, 1_000_000
-DEADLINE_S = 20.0  # two seconds is what is promised, and printed; this is for a machine that is busy
+DEADLINE_S = 60.0  # two seconds is what is promised, and printed; this is for a machine that is busy
 PRODUCERS_PER_S = 200
 
 
@@ -149,6 +149,13 @@ def test_a_change_through_one_gateway_binds_at_the_other_and_no_connection_notic
                 producer.wait_for(100)
             kept = fleet.clients_sockets()
         fleet.configs(1, *entity, "--alter", "--delete-config", "producer_byte_rate")
+        port, frame = one.broker_port(fleet.leader()), play.request(1, {fleet.topic: [0]}, client_id=client)
+
+        def is_free() -> bool:
+            with Wire(port) as wire:
+                return not any(wire.produce(frame)[0] for _ in range(3))
+
+        wait_for("the one to have heard", is_free, DEADLINE_S)
         with Probe(fleet, 0, client) as lifted:
             for producer in (first, second):
                 producer.wait_for(100)

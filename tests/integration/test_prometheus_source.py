@@ -163,7 +163,8 @@ def test_kubelets_with_strimzis_volume_claims(run: Any) -> None:
     kubelet.volumes.append(({"namespace": "other", "persistentvolumeclaim": names[0]}, 1, 100))
     wait_for_failure(source, "broker 0 is both kafka/my-cluster-kafka-0 and other/my-cluster-kafka-0: narrow")
     narrow = [f'{name}{{namespace="kafka",persistentvolumeclaim=~"data-(.-)?my-cluster-.*"}}' for name in KUBELET]
-    assert len(Prometheus(prometheus.url, narrow[0], narrow[1], expected_brokers=[0, 1]).observe().volumes) == 4
+    narrowed = Prometheus(prometheus.url, narrow[0], narrow[1], expected_brokers=[0, 1])
+    wait_for_volumes(narrowed, *(Volume(int(name[-1]), name, 100, 30) for name in names))
 
 
 def test_the_age_of_samples_is_prometheus_own(run: Any) -> None:

@@ -115,9 +115,11 @@ producer_byte_rate:broker_bps=2000000 {user=user-two, client-id=my-client}
         "",
     )
     rates = play(cluster, gateway)
-    assert rates["user-one"] == pytest.approx(2 / 3 * TOTAL_OUT, rel=0.15)
-    assert rates["user-two"] == pytest.approx(1 / 3 * TOTAL_OUT, rel=0.15)
-    assert rates["user-three writes"] == pytest.approx(500_000, rel=0.15)
+    # A machine that stands still costs all of them up to a fifth of the window, and none its part of the whole.
+    wanted = {"user-one": 2 / 3 * TOTAL_OUT, "user-two": 1 / 3 * TOTAL_OUT, "user-three writes": 500_000}
+    for name, want in wanted.items():
+        assert 0.75 * want < rates[name] < 1.15 * want, (name, rates)
+    assert 1.7 < rates["user-one"] / rates["user-two"] < 2.3, rates
 
     run.alter(*default, "--add=producer_byte_rate:shares=100", "--delete=producer_byte_rate:broker_bps")
     assert run("--list", *default) == (
@@ -162,16 +164,21 @@ def play(cluster: Cluster, gateway: Gateway) -> dict[str, float]:
                 producer.poll(0.05)
         producer.purge()
 
+    def look() -> dict[str, tuple[float, int]]:
+        """Bytes until now, each with its own time: brokers take a while to tell the size of a log."""
+        seen = {user: (time.monotonic(), size) for user, size in got.items()}
+        size = log_bytes(cluster, written)
+        return {**seen, "user-three writes": (time.monotonic(), size)}
+
     threads = [threading.Thread(target=read, args=(user,)) for user in got] + [threading.Thread(target=write)]
     for thread in threads:
         thread.start()
     try:
         time.sleep(SETTLE_S)
-        before, size, start = dict(got), log_bytes(cluster, written), time.monotonic()
+        first = look()
         time.sleep(WINDOW_S)
-        elapsed = time.monotonic() - start
-        rates = {user: (got[user] - before[user]) / elapsed for user in got}
-        return {**rates, "user-three writes": (log_bytes(cluster, written) - size) / elapsed}
+        last = look()
+        return {name: (last[name][1] - size) / (last[name][0] - at) for name, (at, size) in first.items()}
     finally:
         over.set()
         for thread in threads:

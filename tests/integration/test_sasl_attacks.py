@@ -28,7 +28,7 @@ from tests.integration.wire import Wire
 from tests.protocol import test_identity as frames
 
 LIFETIME_MS = 3000
-LOAD_S = 12
+LOAD_S = 24
 RATE = 400  # records a second of each client
 USERS = {"gateway": "gateway-secret", "mallory": "mallory-secret", "replicator": "replicator-secret"}
 USERS |= {"java": "java-secret", "librdkafka": "librdkafka-secret"}
@@ -187,7 +187,7 @@ def test_clients_authenticate_again_under_load_and_keep_their_principals(stage: 
     ended = stage.ended() - before
     assert ended.keys() <= {"client", "upstream"}
     # The broker ends a session that is not renewed in time. A client renews it as late as 150 ms before, so a machine
-    # that stands still for so long may cost one. Whoever never renewed any would lose three.
+    # that stands still for so long may cost some: one of each connection. Whoever never renewed any would lose seven.
     assert ended["upstream"] < LOAD_S * 1000 // LIFETIME_MS - 1
     for name, result in results.items():
         assert (result["acknowledged"], result["failed"], result["errors"]) == (count, [], {})
@@ -209,13 +209,24 @@ def test_a_session_that_is_not_renewed_is_ended_by_the_broker(stage: Stage) -> N
 
 
 def test_a_session_that_is_renewed_is_not(stage: Stage) -> None:
-    with stage.wire() as wire:
-        until = time.monotonic() + 2 * LIFETIME_MS / 1000
-        while time.monotonic() < until:
-            begun = time.monotonic()
-            sign_in(wire)
-            while time.monotonic() < begun + 0.5 * LIFETIME_MS / 1000:
-                assert wire.produce(produce("renewed"))[1] == {("clicks", 0): (0, None)}
+    for _ in range(5):
+        before = stage.ended()
+        begun = time.monotonic()
+        try:
+            with stage.wire() as wire:
+                until = time.monotonic() + 2 * LIFETIME_MS / 1000
+                while time.monotonic() < until:
+                    begun = time.monotonic()
+                    sign_in(wire)
+                    while time.monotonic() < begun + 0.5 * LIFETIME_MS / 1000:
+                        assert wire.produce(produce("renewed"))[1] == {("clicks", 0): (0, None)}
+            break
+        except ConnectionError:
+            # Once more only where this test was late: then the broker has to end the session.
+            assert time.monotonic() - begun > 0.9 * LIFETIME_MS / 1000, "it ended though it was renewed"
+            wait_for("the end of the connection", lambda counted=before: stage.ended() != counted)  # type: ignore[misc]
+    else:
+        pytest.fail("this test was always too late to renew it")
     wait_for("the usage log", lambda: stage.principals("renewed").keys() == {"User:mallory"})
 
 

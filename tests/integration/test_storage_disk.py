@@ -10,8 +10,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from gateway.embedded import Cluster, wait_for
 from policies import usage
 from tests.background import Background
 from tests.clients import harness
-from tests.integration.disks import SmallDisk, Watch
+from tests.integration.disks import LOOK_EVERY_S, SmallDisk, Watch
 from tests.integration.gateways import Gateway, Sum, create_topic, read_topic
 from tests.integration.steady import Steady, assert_in_log_once_and_in_order
 
@@ -196,10 +198,11 @@ def rejected(gateway: Gateway, topic: str) -> float:
     return gateway.metric("produce_bytes_total", topic=topic, outcome="rejected", reason="storage-pause")
 
 
-def seconds_between(watch: Watch, above: float, below: float) -> float:
-    """How long the disk took from so much free to so much free, the first time."""
-    start = next(at for at, free in watch.seen if free <= above)
-    return next(at for at, free in watch.seen if free <= below) - start
+def seconds_between(watch: Watch, above: float, below: float, gap_s: float = math.inf) -> float:
+    """How long the disk took from so much free to so much free, the first time; at most `gap_s` between two looks."""
+    start, end = (next(at for at, free in watch.seen if free <= level) for level in (above, below))
+    times = [at for at, _ in watch.seen if start <= at <= end]
+    return sum(min(later - at, gap_s) for at, later in pairwise(times))
 
 
 @pytest.mark.seed("DISK.4")
@@ -236,12 +239,17 @@ def test_producers_slow_down_pause_and_go_on_before_a_disk_is_full() -> None:
 
         # Slower and slower, from when the gateway has looked at the disk: half of the way down, and most of the rest.
         # Over all of it at a third of TOTAL. Its first half alone takes a second or two, and what was on its way while
-        # the machine stood still comes at once: that half may look faster than TOTAL.
+        # the machine stood still comes at once: that half may look faster than TOTAL. Nor may it look slow because the
+        # machine stood still, which shows as a gap between two looks.
         seen, half, nearly = SOFT - TOTAL * INTERVAL_S, (SOFT + HARD) / 2, HARD + (SOFT - HARD) / 10
         wait_for("most of THROTTLE", lambda: watch.lowest <= nearly, SEEN_S)
         whole, first, second = (
-            (above - below) / seconds_between(watch, above, below)
-            for above, below in ((seen, nearly), (seen, half), (half, nearly))
+            (above - below) / seconds_between(watch, above, below, gap_s)
+            for above, below, gap_s in (
+                (seen, nearly, math.inf),
+                (seen, half, 2 * LOOK_EVERY_S),
+                (half, nearly, math.inf),
+            )
         )
         assert whole < TOTAL / 2, whole
         assert first > second, (first, second)

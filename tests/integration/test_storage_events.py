@@ -199,7 +199,7 @@ def snapshots(topic: str, max_age_s: float = MAX_AGE_S, fail_safe: str = "PAUSE"
 
 
 def shown(gateway: Gateway) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=10) as answer:
+    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 
