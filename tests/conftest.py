@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gateway.data import reactor
 from gateway.embedded import Cluster, ports
 
 settings.register_profile("small", max_examples=15, derandomize=True, deadline=None, database=None)
@@ -88,6 +89,9 @@ def pytest_configure(config: pytest.Config) -> None:
         ports.FREE_PORTS = range(first, first + size)
     if worker or not getattr(config.option, "numprocesses", None):  # else others collect
         gc.disable()  # nothing of what is imported and collected is garbage; to look for it takes half of the time
+    # Where a test plays a reactor's clients and brokers in the same trio, each of their steps waits for a slice's end.
+    # In processes of their own they never do.
+    reactor.SLICE_S = reactor.BRIEF_S
     config.stash[_SHARED] = ExitStack()
     # kafka-python 3.0 reads its schemas with importlib.resources.read_text, which Python 3.11 and 3.12 deprecate.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")

@@ -241,8 +241,7 @@ class Reactor(Generic[H]):
             while True:
                 await trio.lowlevel.wait_readable(poller.fileno())
                 self._run_slice()
-                if not self._slice.end:
-                    await trio.lowlevel.checkpoint()  # else trio may run this task before the one that it gave way to
+                await trio.lowlevel.checkpoint()  # else trio may run this task before those that it made way for
         finally:
             trio.lowlevel.notify_closing(poller.fileno())
             poller.close()

@@ -149,7 +149,7 @@ async def test_a_deadline_of_one_of_trio_s_tasks_ends_the_slice(monkeypatch: pyt
     async with busy(monkeypatch) as (reactor, echo), trio.open_nursery() as nursery:
         nursery.start_soon(reactor.run)
         for _ in range(3):
-            await trio.sleep(0.05)
+            await trio.sleep(0.2)
         assert echo.events
         nursery.cancel_scope.cancel()
 
