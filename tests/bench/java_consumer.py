@@ -15,6 +15,8 @@ from tests.bench.targets import Target
 
 RATE = "fetch.nMsg.sec"
 
+STORE_S = 600.0  # three brokers that share two cores store a few thousand small batches a second
+
 
 @dataclass(frozen=True)
 class ConsumerScenario:
@@ -45,6 +47,7 @@ def store_records(cluster: Cluster, scenario: ConsumerScenario, records: int) ->
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
         *("--throughput", "-1", "--bootstrap-server", cluster.bootstrap_servers),
+        timeout_s=STORE_S,
     )
 
 
