@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from policies.engine import INTERNAL_TOPICS, Engine
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_meters import BrokerMeters, Others
+from tests.effort import lines_run
 from tests.policies.asking import fill, record, rejecting
 
 MB = 1_000_000
@@ -336,12 +335,7 @@ TestMachine = Machine.TestCase
 def test_a_tick_of_ten_thousand_topics_is_short() -> None:
     made = rejecting(total=10 * MB)
     fill(made, **{f"t{i}": 5000 for i in range(10_000)})
-    times = []
-    for _ in range(5):
-        started = time.process_time()
-        made.tick(made.due)
-        times.append(time.process_time() - started)
-    assert min(times) < 0.05  # 3 ms here; generous for a busy machine
+    assert lines_run(made.tick, made.due) < 10_000 * 60  # 31 each, as all are over
 
 
 # --- totals of single brokers -----------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +13,7 @@ from policies.thresholds.broker_meters import BrokerMeters
 from policies.thresholds.pacing import PACE_S, Pacer
 from policies.thresholds.topic_meter import TopicMeter
 from policies.verdict import Verdict
+from tests.effort import lines_run
 from tests.policies.asking import Request, decide, record, rejection
 from tests.policies.pacing_play import Connection, Loop
 
@@ -628,17 +627,13 @@ def test_pacing_ten_thousand_topics_is_short() -> None:
     broker = made.broker(1)
     meters = [broker.add_topic(b"t%d" % i) for i in range(10_000)]
     made.pace(0.0)
-    times: dict[int, list[float]] = {0: [], 1000: []}
     for step in range(1, 9):
-        for active, took in times.items():
+        for active in (0, 1000):
             for meter in meters[:active]:
                 meter.uncounted += 100
             broker.total.uncounted += 100 * MB
-            started = time.process_time()
-            made.pace(step * PACE_S)
-            took.append(time.process_time() - started)
-    assert min(times[0]) < 0.005  # 0.1 ms here; generous for a busy machine
-    assert min(times[1000]) < 0.02  # 0.7 ms here
+            # A comparison for each, and an update (in the first pass, a bucket too) for those that had traffic.
+            assert lines_run(made.pace, step * PACE_S) < 25_000 + 80 * active
 
 
 def test_while_the_total_has_credit_ten_thousand_topics_cost_nothing() -> None:
@@ -646,12 +641,8 @@ def test_while_the_total_has_credit_ten_thousand_topics_cost_nothing() -> None:
     broker = made.broker(1)
     meters = [broker.add_topic(b"t%d" % i) for i in range(10_000)]
     made.pace(0.0)
-    times = []
     for step in range(20, 40):
         for meter in meters:
             meter.uncounted += 100
         broker.total.uncounted += MB
-        started = time.process_time()
-        made.pace(step * PACE_S)
-        times.append(time.process_time() - started)
-    assert min(times) < 0.0005  # 2 µs here
+        assert lines_run(made.pace, step * PACE_S) < 150
