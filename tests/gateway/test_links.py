@@ -54,6 +54,15 @@ class Stage:
         self.streams += (c_far, u_far)
         return link, c_far, u_far
 
+    def mute(self, link: Link) -> None:
+        """Until `end_mute`: a time of its own might be over before the link sees what it is to hold."""
+        link.session.hold.mute_until = trio.current_time() + 3600
+
+    def end_mute(self, link: Link) -> None:
+        hold = link.session.hold
+        hold.mute_until = hold.until = trio.current_time()
+        self.reactor.call_at(hold.until, link)
+
 
 def _tcp_pair(small: bool) -> tuple[socket.socket, trio.SocketStream]:
     listener = socket.create_server(("127.0.0.1", 0))
@@ -176,7 +185,7 @@ async def test_what_was_read_on_behind_a_pause_is_not_taken_for_a_head() -> None
         assert await receive_exactly(broker, len(request(1))) == request(1)
         await broker.send_all(answer(1))
         assert await receive_exactly(client, len(answer(1))) == answer(1)
-        link.session.hold.mute_until = trio.current_time() + 0.3
+        stage.mute(link)
         first = request(2, values=(bytes(SHARED_BYTES + 50_000),))
         heads = struct.pack(">ihhi", SHARED_BYTES + 1_000_000, 0, 9, 7) * 40_000
         second = request(3, values=(heads,))
@@ -187,6 +196,7 @@ async def test_what_was_read_on_behind_a_pause_is_not_taken_for_a_head() -> None
         inbound = link.client.inbound
         assert inbound.is_large_next
         await client.send_all(second[:cut])
+        stage.end_mute(link)
         assert await receive_exactly(broker, len(first)) == first
         await until(lambda: inbound.large is not None and inbound.partial == cut)
         async with trio.open_nursery() as nursery:
@@ -393,7 +403,7 @@ async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:
         frame = await receive_exactly(client, 4)
         rest = await receive_exactly(client, struct.unpack(">i", frame)[0])
         assert decode_answer(frame + rest)[2]["clicks", 0][0] == 89
-        link.session.hold.mute_until = trio.current_time() + 0.3
+        link.session.hold.mute_until = trio.current_time() + 2.0
         await client.send_all(request(2, {"free": [0]}))
         await until(lambda: link.parked.held is not None)
         assert link.is_muted
@@ -405,9 +415,12 @@ async def test_a_wait_for_a_limit_is_measured_and_is_no_part_of_the_broker_s_rou
     play = Play()
     async with staged(play) as stage:
         link, client, broker = stage.connect()
-        hold = link.session.hold
-        hold.mute_until, hold.why = trio.current_time() + 0.6, "topic-threshold"
+        stage.mute(link)
+        link.session.hold.why = "topic-threshold"
         await client.send_all(request(1))
+        await until(lambda: link.parked.held is not None)
+        await trio.sleep(0.6)
+        stage.end_mute(link)
         await receive_exactly(broker, len(request(1)))
         await broker.send_all(answer(1))
         await receive_exactly(client, len(answer(1)))
@@ -461,9 +474,11 @@ async def test_a_queue_that_never_empties_does_not_age_young_requests() -> None:
 async def test_a_client_that_closes_during_a_mute_has_its_parked_requests_discarded_and_acks_0_forwarded() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
-        link.session.hold.mute_until = trio.current_time() + 0.2
+        stage.mute(link)
         await client.send_all(request(1) + request(2, acks=0))
         await client.aclose()
+        await until(lambda: link.parked.held is not None)
+        stage.end_mute(link)
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         rows = stage.play.rows()
         assert rows["clicks", "discarded", ""] == (size_of(), 1, 1)
@@ -475,7 +490,7 @@ async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_for
     async with staged() as stage:
         link, client, broker = stage.connect()
         frames = 60 * request(1, values=(bytes(50_000),))
-        link.session.hold.mute_until = trio.current_time() + 0.3
+        stage.mute(link)
         far = socket.socket(fileno=client.socket.detach())
         far.setblocking(True)
 
@@ -485,6 +500,9 @@ async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_for
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, send_and_close)
+            await until(lambda: link.parked.held is not None)
+            await trio.sleep(0.3)  # the window fills
+            stage.end_mute(link)
             assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
         assert stage.play.rows()["clicks", "discarded", ""][2] == 60
         assert link.session.hold.client_gone

@@ -786,13 +786,15 @@ async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for
     async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
         if why == "a mute":
             far.link.shortcut.shut()
-            far.link.session.hold.mute_until = trio.current_time() + 0.05
+            far.stage.mute(far.link)
             frame = request(50)
         else:
             frame = large(50)
         nursery.start_soon(far.client.send_all, frame)
         await until(lambda: far.link.parked.held is not None or far.link.upstream.outbound.pieces)
         held_at = trio.current_time()
+        if why == "a mute":
+            far.stage.end_mute(far.link)
         assert await receive_exactly(far.broker, len(frame)) == frame
         await far.pass_answer(answer(50))
         far.told = 50

@@ -224,7 +224,7 @@ async def test_a_broker_that_does_not_read_stops_the_client(secure: Any) -> None
 async def test_a_muted_link_parks_what_was_decrypted_and_goes_on_by_itself(secure: Any) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        link.session.hold.mute_until = trio.current_time() + 0.2
+        link.session.hold.mute_until = trio.current_time() + 2.0
         frames = b"".join(request(i) for i in range(1, 200))
         await client.send(frames)
         await until(lambda: link.parked.held is not None)
@@ -236,10 +236,11 @@ async def test_a_muted_link_parks_what_was_decrypted_and_goes_on_by_itself(secur
 async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for_waiting(secure: Any) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        link.session.hold.mute_until = trio.current_time() + 0.05
+        stage.mute(link)
         await client.send(request(1))
         await until(lambda: link.parked.held is not None)
         held_at = trio.current_time()
+        stage.end_mute(link)
         assert await receive_exactly(broker, len(request(1))) == request(1)
         await client.send(request(2))
         assert await receive_exactly(broker, len(request(2))) == request(2)
@@ -481,9 +482,11 @@ async def test_a_malformed_frame_is_named_as_without_tls(secure: Any) -> None:
 async def test_a_client_that_leaves_during_a_mute_has_its_requests_discarded(secure: Any, notify: bool) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        link.session.hold.mute_until = trio.current_time() + 0.2
+        stage.mute(link)
         await client.send(request(1) + request(2, acks=0))
         await (client.say_end() if notify else client.stream.aclose())
+        await until(lambda: link.parked.held is not None)
+        stage.end_mute(link)
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
         assert link.session.hold.client_gone
