@@ -8,7 +8,7 @@
 #   for some ticks more. So the meters have to say that it was enough. If it wasn't, they get what they lack in one more
 #   tick, and the minute begins after that.
 # - At three times the threshold one tick admits 8 % of three minutes' allowance, but 25 % of one minute's, and whether
-#   a tick falls inside or outside of the window is chance. So ±20 % here, and ±10 % in the long run.
+#   a tick falls inside or outside of the window is chance. So a tick more and 10 % here, and ±10 % in the long run.
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.integration.steady import Steady, assert_in_log_once_and_in_order
 from tests.integration.wire import Wire
 
 WARM_TICKS = 2
-MOST_TICKS = 12  # where it is disturbed
+MOST_TICKS = 24  # where it is disturbed: half a tick's load too much is gone after 15
 # Where meters may be after it, by where they should be. A tick at the full offer adds more than what may be missing, so
 # the minute is no different. Rates that swing about a threshold are as far beyond it every now and then.
 LEAST, MOST = 0.95, 1.1
@@ -82,19 +82,23 @@ class WarmUp:
         meters = {"": before}
         self._plan(meters, WARM_TICKS, 0.0)
         load.start()
+        at = 0.0
         for tick in range(1, MOST_TICKS + 1):
-            time.sleep(max(0.0, self._until - load.now))
             before = _next_rate(gateway, before)
+            # A tick that was seen late was when it was due. By when it was seen, a plan would reach into the tick
+            # after it, which has one of its own: too much, which meters take a minute to forget.
+            at = min(load.now, at + TICK_S)
+            at += (load.now - at) // TICK_S * TICK_S  # some weren't seen at all
             meters = _topic_rates(gateway) | {"": before}
             if tick >= WARM_TICKS and self._is_warm(meters):
                 load.seconds = load.now + MEASURE_S
                 self.ended = load.seconds - MEASURE_S
                 return
-            self._plan(meters, max(1, WARM_TICKS - tick), load.now)
+            self._plan(meters, max(1, WARM_TICKS - tick), at)
         raise AssertionError(f"{MOST_TICKS} ticks of warm-up were disturbed, rates are {meters}")
 
-    def _plan(self, meters: dict[str, float], ticks: int, now: float) -> None:
-        """Until the next tick, what brings meters to their targets in so many ticks."""
+    def _plan(self, meters: dict[str, float], ticks: int, at: float) -> None:
+        """From a tick at that time until the next one, what brings meters to their targets in so many ticks."""
         left = (1 - ALPHA) ** ticks
         lacking = {
             # A meter of a topic has no rate before its first five seconds, and then that of these.
@@ -103,7 +107,7 @@ class WarmUp:
         }
         total = lacking.pop("")
         self._rates = lacking | {WARM_TOPIC: max(0.0, total - sum(lacking.values()))}
-        self._until = now + TICK_S
+        self._until = at + TICK_S
 
     def _is_warm(self, meters: dict[str, float]) -> bool:
         targets = self._situation.targets.items()
@@ -193,7 +197,7 @@ def _wait_for_a_tick(gateway: Gateway) -> float:
 def _next_rate(gateway: Gateway, before: float) -> float:
     """Another one than that, at the latest after the next tick."""
     while (rate := _rate(gateway)) == before:
-        time.sleep(0.02)
+        time.sleep(0.05)
     return rate
 
 
@@ -238,8 +242,10 @@ def _outcome(
 @pytest.mark.seed("V1.4")
 def test_each_topic_of_a_full_broker_is_held_at_its_threshold(outcomes: dict[str, Outcome]) -> None:
     situation, outcome = SITUATIONS["all-over"], outcomes["all-over"]
-    got = {topic: round(outcome.admitted(topic) / limit, 3) for topic, limit in situation.thresholds.items()}
-    assert all(abs(ratio - 1) <= TOLERANCE for ratio in got.values()), got
+    for topic, limit in situation.thresholds.items():
+        tick = situation.offers[topic] * TICK_S
+        got = outcome.admitted(topic) * MEASURE_S
+        assert (1 - TOLERANCE) * limit * MEASURE_S <= got <= 1.1 * limit * MEASURE_S + tick, topic
     assert all(outcome.rejected(topic) for topic in situation.thresholds)
     # Nobody named a client: the code that every client retries.
     assert all(outcome.tallies[topic].codes == {0, 19} for topic in situation.thresholds)
