@@ -4,12 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -182,13 +184,16 @@ func franzAdmin(c *config) map[string]any {
 		result["partitions"] = len(topics[topic].Partitions)
 		return topics.Has(topic) && len(topics[topic].Partitions) == int(c.Partitions)
 	})
-	configs, err := admin.DescribeTopicConfigs(ctx, topic)
-	check(err)
-	for _, entry := range configs[0].Configs {
-		if entry.Key == "retention.ms" {
-			result["retention_ms"] = entry.MaybeValue()
+	eventually(ctx, func() bool {
+		configs, err := admin.DescribeTopicConfigs(ctx, topic)
+		check(err)
+		for _, entry := range configs[0].Configs {
+			if entry.Key == "retention.ms" {
+				result["retention_ms"] = entry.MaybeValue()
+			}
 		}
-	}
+		return !errors.Is(configs[0].Err, kerr.UnknownTopicOrPartition)
+	})
 	request := kmsg.NewPtrDescribeClusterRequest()
 	cluster, err := request.RequestWith(ctx, client)
 	check(err)
@@ -207,7 +212,8 @@ func franzAdmin(c *config) map[string]any {
 	return result
 }
 
-// eventually asks until it is so: a broker hears of new and deleted topics a moment after the controller has answered.
+// eventually asks until it is so: a broker hears of new and deleted topics a moment after the controller has answered,
+// and the broker that is asked next may hear of them later than the one that listed them.
 func eventually(ctx context.Context, so func() bool) bool {
 	for range 100 {
 		if so() {

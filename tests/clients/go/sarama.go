@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net"
@@ -222,7 +223,11 @@ func saramaAdmin(c *config) map[string]any {
 		result["partitions"] = topics[topic].NumPartitions
 		return topics[topic].NumPartitions == c.Partitions
 	})
-	entries, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: topic})
+	var entries []sarama.ConfigEntry
+	eventually(ctx, func() bool {
+		entries, err = admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: topic})
+		return !errors.Is(err, sarama.ErrUnknownTopicOrPartition)
+	})
 	check(err)
 	for _, entry := range entries {
 		if entry.Name == "retention.ms" {

@@ -35,6 +35,7 @@ import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.AuthorizationException;
 import org.apache.kafka.common.errors.OutOfOrderSequenceException;
 import org.apache.kafka.common.errors.ProducerFencedException;
+import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.common.utils.AppInfoParser;
@@ -446,10 +447,19 @@ public final class Driver {
             NewTopic created = new NewTopic(topic, partitions, replicas).configs(Map.of("retention.ms", "3600123"));
             client.createTopics(Set.of(created)).all().get(10, TimeUnit.SECONDS);
             result.put("listed", eventually(() -> client.listTopics().names().get(10, TimeUnit.SECONDS).contains(topic)));
-            result.put("partitions", described(client, topic).partitions().size());
             ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
-            result.put("retention_ms", client.describeConfigs(Set.of(resource)).all().get(10, TimeUnit.SECONDS)
-                .get(resource).get("retention.ms").value());
+            eventually(() -> { // another broker than the one that listed the topic may not know it yet
+                try {
+                    result.put("partitions", described(client, topic).partitions().size());
+                    result.put("retention_ms", client.describeConfigs(Set.of(resource)).all().get(10, TimeUnit.SECONDS)
+                        .get(resource).get("retention.ms").value());
+                } catch (ExecutionException error) {
+                    if (!(error.getCause() instanceof UnknownTopicOrPartitionException)) {
+                        throw error;
+                    }
+                }
+                return result.containsKey("retention_ms");
+            });
             var cluster = client.describeCluster();
             result.put("cluster_id", cluster.clusterId().get(10, TimeUnit.SECONDS));
             result.put("controller", cluster.controller().get(10, TimeUnit.SECONDS).id());

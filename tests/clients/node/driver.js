@@ -225,9 +225,17 @@ async function admin(config) {
     }],
   })
   const listed = await eventually(async () => (await client.listTopics()).includes(topic))
-  const metadata = await client.fetchTopicMetadata({ topics: [topic] })
   const resources = [{ type: ConfigResourceTypes.TOPIC, name: topic, configNames: ['retention.ms'] }]
-  const configs = await client.describeConfigs({ resources, includeSynonyms: false })
+  let metadata, configs
+  await eventually(async () => { // another broker than the one that listed the topic may not know it yet
+    try {
+      metadata = await client.fetchTopicMetadata({ topics: [topic] })
+      configs = await client.describeConfigs({ resources, includeSynonyms: false })
+    } catch (error) {
+      if (error.type !== 'UNKNOWN_TOPIC_OR_PARTITION') throw error
+    }
+    return configs !== undefined
+  })
   const cluster = await client.describeCluster()
   await client.deleteTopics({ topics: [topic] })
   const deleted = await eventually(async () => !(await client.listTopics()).includes(topic))

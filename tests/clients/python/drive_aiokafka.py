@@ -146,9 +146,14 @@ async def admin(config: Config) -> dict[str, Any]:
         return False
 
     seen = await listed(True)
-    described = await client.describe_topics([topic])
-    configs = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-    entries = {entry[0]: entry[1] for resource in configs[0].resources for entry in resource[4]}
+    entries: dict[str, Any] = {}
+    for _ in range(100):  # another broker than the one that listed the topic may not know it yet
+        described = await client.describe_topics([topic])
+        configs = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        entries.update((entry[0], entry[1]) for resource in configs[0].resources for entry in resource[4])
+        if entries and described[0]["partitions"]:
+            break
+        await asyncio.sleep(0.1)
     cluster = await client.describe_cluster()
     await client.delete_topics([topic])
     return {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import Any
 
 import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from tests.clients.python.common import Config, Ledger, Reading, eventually, main
 
@@ -144,14 +145,23 @@ def admin(config: Config) -> dict[str, Any]:
     }
     client.create_topics({topic: options})
     listed = eventually(lambda: topic in client.list_topics())
-    described = client.describe_topics([topic])
-    configs = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    described: dict[str, Any] = {}
+    configs: dict[str, Any] = {}
+
+    def known() -> bool:
+        """Another broker than the one that listed the topic may not know it yet."""
+        with suppress(UnknownTopicOrPartitionError):
+            described.update(client.describe_topics([topic])[0])
+            configs.update(client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)]))
+        return bool(described.get("partitions")) and "retention.ms" in configs.get("topic", {}).get(topic, {})
+
+    eventually(known)
     cluster = client.describe_cluster()
     node_id = "broker_id" if "broker_id" in cluster["brokers"][0] else "node_id"  # DescribeCluster's name, Metadata's
     client.delete_topics([topic])
     return {
         "listed": listed,
-        "partitions": len(described[0]["partitions"]),
+        "partitions": len(described["partitions"]),
         "retention_ms": configs["topic"][topic]["retention.ms"]["value"],
         "cluster_id": cluster["cluster_id"],
         "controller": cluster["controller_id"],
