@@ -19,7 +19,7 @@ def lines_run(call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> i
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal count
-        count += 1
+        count += event == "line"
         return trace
 
     before = sys.gettrace()

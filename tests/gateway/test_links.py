@@ -58,9 +58,9 @@ class Stage:
         """Until `end_mute`: a time of its own might be over before the link sees what it is to hold."""
         link.session.hold.mute_until = trio.current_time() + 3600
 
-    def end_mute(self, link: Link) -> None:
+    def end_mute(self, link: Link, in_s: float = 0.0) -> None:
         hold = link.session.hold
-        hold.mute_until = hold.until = trio.current_time()
+        hold.mute_until = hold.until = trio.current_time() + in_s
         self.reactor.call_at(hold.until, link)
 
 
@@ -419,8 +419,7 @@ async def test_a_wait_for_a_limit_is_measured_and_is_no_part_of_the_broker_s_rou
         link.session.hold.why = "topic-threshold"
         await client.send_all(request(1))
         await until(lambda: link.parked.held is not None)
-        await trio.sleep(0.6)
-        stage.end_mute(link)
+        stage.end_mute(link, in_s=0.6)
         await receive_exactly(broker, len(request(1)))
         await broker.send_all(answer(1))
         await receive_exactly(client, len(answer(1)))
@@ -501,8 +500,7 @@ async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_for
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, send_and_close)
             await until(lambda: link.parked.held is not None)
-            await trio.sleep(0.3)  # the window fills
-            stage.end_mute(link)
+            stage.end_mute(link, in_s=0.3)  # the window fills meanwhile
             assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
         assert stage.play.rows()["clicks", "discarded", ""][2] == 60
         assert link.session.hold.client_gone
