@@ -30,6 +30,7 @@ from tests.leftovers import no_descriptors_left
 NOISE_BYTES = 2**30  # other tests and other programs write to the same file system meanwhile
 API_VERSIONS, DESCRIBE_LOG_DIRS, DESCRIBE_CLUSTER = 18, 35, 60
 ALL = frozenset({1, 2, 3})
+PARTITIONS = 4  # of each topic on a broker with two log dirs
 
 
 def observe(servers: str, timeout_s: float = 30.0, **properties: Any) -> Observation:
@@ -306,21 +307,27 @@ def test_an_older_describe_cluster_or_none_is_enough(highest: dict[int, int]) ->
 @contextlib.contextmanager
 def jbod(folder: Path, second: Path) -> Iterator[Cluster]:
     own = {"log.dirs": f"{folder / 'first'},{second}", "metadata.log.dir": str(folder / "first")}
-    with Cluster(1, {**own, "num.partitions": "4"}) as cluster:
+    with Cluster(1, {**own, "num.partitions": str(PARTITIONS)}) as cluster:
         yield cluster
 
 
 def create(cluster: Cluster, topic: str) -> None:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    client.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
+    client.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
 
 
 def assert_in_both(cluster: Cluster, log_dirs: list[str]) -> None:
-    """The broker tells that its only topic is in both, and its files say the same."""
+    """The broker tells that its only topic is in both, and its files say the same: of all of the topic's partitions, as
+    the broker makes a log dir anew for one that it is still at."""
     with contextlib.closing(LogDirs({}, cluster.bootstrap_servers, 30.0)) as source:
         expected = {(1, log_dir): {"spread"} for log_dir in log_dirs}
         wait_for("the partitions", lambda: source.place({1}) == expected)
-    assert all(any(path.name.startswith("spread-") for path in Path(log_dir).iterdir()) for log_dir in log_dirs)
+
+    def files() -> list[Path]:  # the last that the broker writes for a new partition: the id of its topic
+        return [file for log_dir in log_dirs for file in Path(log_dir).glob("spread-*/partition.metadata")]
+
+    wait_for("their files", lambda: len(files()) == PARTITIONS)
+    assert {str(file.parent.parent) for file in files()} == set(log_dirs)
 
 
 def remove(folder: Path) -> None:
@@ -333,6 +340,18 @@ def remove(folder: Path) -> None:
     wait_for("the folder's end", is_gone)
 
 
+def replace_by_a_file(folder: Path) -> None:
+    """Nothing can be made there any more, and a broker that has made the folder anew meanwhile loses that one too."""
+
+    def is_replaced() -> bool:
+        remove(folder)
+        with contextlib.suppress(IsADirectoryError):
+            folder.write_text("no folder")
+        return folder.is_file()
+
+    wait_for("the file", is_replaced)
+
+
 def test_a_log_dir_that_vanished_first_fails_the_view_and_is_offline_once_the_broker_knows(tmp_path: Path) -> None:
     second = tmp_path / "second"
     with jbod(tmp_path, second) as cluster:
@@ -343,7 +362,7 @@ def test_a_log_dir_that_vanished_first_fails_the_view_and_is_offline_once_the_br
         remove(second)
         said = problem(servers)  # "": the broker has just written there, and noticed
         assert not said or said.startswith(f"broker 1: log dir {second}: error ")
-        second.write_text("no folder")
+        replace_by_a_file(second)
         create(cluster, "anything")  # some of its partitions belong there
         wait_for("the broker's notice", lambda: noticed(servers))
         seen = observe(servers)
@@ -389,7 +408,7 @@ def produce_until(servers: str, topic: str, done: Callable[[], bool]) -> None:
     settings = {"bootstrap.servers": servers, "log_level": 0, "message.timeout.ms": 5000, "linger.ms": 5}
     producer = Producer(settings)
     for _ in range(400):  # 400 MB at most, 64 MB can't hold that
-        for partition in range(4):
+        for partition in range(PARTITIONS):
             for _ in range(4):
                 producer.produce(topic, os.urandom(65_536), partition=partition)
         producer.flush(10)
