@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ def no_descriptors_left(test: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         def alone() -> None:
+            gc.collect()  # what earlier tests left must be closed here, and not in the copy
             if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_FILES) != 0:
                 raise OSError(ctypes.get_errno(), "unshare")
             before = _descriptors()

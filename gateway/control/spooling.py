@@ -73,7 +73,6 @@ class Spooling:
         next_prune = trio.current_time()
         shown = self._metrics.usage_log
         while True:
-            shown.queued_intervals.set(self._usage_log.queued)
             if self._spool is not None:
                 shown.spool_bytes.set(self._spool.total_bytes)
                 shown.backlog_bytes.set(self._spool.backlog_bytes if self._publisher is not None else 0)

@@ -358,6 +358,7 @@ class UsageLog:
     def _enqueue(self, item: Interval | bytes, confirm: Callable[[], None]) -> None:
         self._queue.append((item, confirm))
         self._rows += _count_rows(item)
+        self._metrics.usage_log.queued_intervals.set(len(self._queue))
         if self._idle.is_set():
             self._idle = trio.Event()
         self._wake.set()
@@ -384,6 +385,7 @@ class UsageLog:
             self._queue.popleft()
             self._rows -= _count_rows(item)
             confirm()
+        self._metrics.usage_log.queued_intervals.set(len(self._queue))
         self.written.set()
         self.written = trio.Event()
 

@@ -338,6 +338,12 @@ class Cluster:
             # One request per mechanism: the broker takes a user only once in each.
             for future in client.alter_user_scram_credentials(changes).values():
                 future.result(30)
+        # The controller has answered; each broker lets them in once it has heard of the last.
+        name, secret = list(self._users.items())[-1]
+        who = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": name, "sasl.password": secret, "log_level": 0}
+        for server in self.sasl_bootstrap_servers.split(","):
+            known = admin.AdminClient({"bootstrap.servers": server, "security.protocol": "SASL_PLAINTEXT", **who})
+            known.list_topics(timeout=30)
 
 
 def _tail(broker: BrokerProcess) -> str:

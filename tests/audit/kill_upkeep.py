@@ -114,9 +114,9 @@ def run(
     outcome = Outcome(0, 0, [])
     copies = held(spark, folder)[1]
     horizon = (START // DAY_MS + 2) * DAY_MS
-    keep_ms = store.now_ms() // DAY_MS * DAY_MS - horizon
+    keep_ms = store.now_ms() - horizon - DAY_MS // 2  # days go as wholes: this holds for twelve hours from now
     compact = ["compact", str(folder), "--grace", "0s"]
-    expire = ["expire", str(folder), "--keep", f"{keep_ms // DAY_MS}d", "--grace", "0s"]
+    expire = ["expire", str(folder), "--keep", f"{keep_ms // 1000}s", "--grace", "0s"]
     for number in range(kills):
         compacting = number < -(-kills // 2)
         if compacting and number:  # the one before may have been killed when it was through

@@ -150,7 +150,8 @@ def test_ctrl_c_is_an_interrupt_whatever_putting_away_raises(capsys: pytest.Capt
 
 def test_ctrl_c_is_one_line(tmp_path: Path) -> None:
     lines = [line for seq in range(2000) for line in interval(seq)]
-    (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
+    # So many that it is still at it when it is interrupted, whoever is held up between.
+    (tmp_path / "usage-00000001-aa.jsonl").write_text(("\n".join(lines) + "\n") * 50)
     command = [sys.executable, "-m", "gateway.audit", "--spool", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

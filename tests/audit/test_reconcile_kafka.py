@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from gateway.audit.batch import job, transforms
@@ -141,7 +141,9 @@ def test_transaction_markers_are_told_from_uncounted_records(
             producer.produce(topic, b"value" * 20, partition=partition)
         assert producer.flush(60) == 0
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    # A marker is in the file before readers may have it.
     wait_for("the markers", lambda: sum(batch.control for batch in log_batches(kafka, topic)) == 5)
+    wait_for("their readers", lambda: end_offsets(kafka, topic) == 10)  # 5 records, 5 markers
     held = _held(kafka, topic)
     _settled(kafka, gateway, topic, Sum(held.bytes - 5 * 78, held.messages - 5))
     found = _verdicts(spark, kafka, None, _look(spark, kafka, topic), topic)[topic]
@@ -165,7 +167,8 @@ def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_no
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     next(iter(admin.delete_records([TopicPartition(cut, 0, 10)]).values())).result(30)
     admin.delete_topics([again])[again].result(30)
-    wait_for("the topic to be made again", lambda: _made(kafka, again))
+    wait_for("the topic to go", lambda: again not in admin.list_topics(timeout=30).topics)
+    create_topic(kafka, again, 2)
     _send(kafka.bootstrap_servers, again, 4)
 
     found = _verdicts(spark, kafka, None, _look(spark, kafka, *topics), *topics)
@@ -178,16 +181,6 @@ def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_no
     found = _verdicts(spark, kafka, first, _look(spark, kafka, *topics), *topics)
     assert found[again].verdict == (DIFFERS if not any(found[again].counted.in_flight) else UNKNOWN)
     assert found[again].reasons[0].startswith("the topic was deleted and made again")
-
-
-def _made(kafka: Cluster, topic: str) -> bool:
-    try:
-        create_topic(kafka, topic, 2)
-    except KafkaException as error:
-        if "exists" not in str(error):
-            raise
-        return False
-    return True
 
 
 def test_the_command_says_the_same(

@@ -214,9 +214,9 @@ class Scene:
         produced = {run: load.result() for run, load in self.producers.items()}
         self.loads["consumer"].stop()
         consumed = self.loads["consumer"].result()
-        shown = self._settled_metrics()
+        shown, then = self._settled_metrics()
         self.gateway.stop()
-        return self._judge(produced, consumed, shown)
+        return self._judge(produced, consumed, shown, then)
 
     def _await_limits(self) -> None:
         """Until something was rejected by the threshold, and delayed by the quota and by the group."""
@@ -318,11 +318,13 @@ class Scene:
 
     # --- after --------------------------------------------------------------------------------------------------------
 
-    def _settled_metrics(self) -> dict[str, Amount]:
-        """/metrics, once it and the topic have what the spool has, or don't come to that."""
+    def _settled_metrics(self) -> tuple[dict[str, Amount], Books]:
+        """/metrics and the spool of the same moment: once they agree, or when they don't come to that."""
         shown: dict[str, Amount] = {}
+        books = Books()
 
         def settled() -> bool:
+            nonlocal books
             counted = self.gateway.counted()
             books = checker.read_books(self._spooled())
             shown.clear()
@@ -338,13 +340,13 @@ class Scene:
 
         with contextlib.suppress(embedded.EmbeddedError):
             wait_for("", settled, SETTLE_S, every_s=0.5)
-        return shown
+        return shown, books
 
     def _spooled(self) -> list[bytes]:
         files = sorted(self.gateway.spool.glob("usage-*.jsonl"))
         return [line for path in files for line in path.read_bytes().split(b"\n")[:-1]]
 
-    def _judge(self, produced: dict[str, Any], consumed: Any, shown: dict[str, Amount]) -> Row:
+    def _judge(self, produced: dict[str, Any], consumed: Any, shown: dict[str, Amount], then: Books) -> Row:
         fault, row = self.fault, Row(self.fault.name, note=self.note)
         spool = self._spooled()
         books = checker.read_books(spool)
@@ -396,7 +398,7 @@ class Scene:
             )
             row.sums.append(sums)
             row.faults += sums.faults
-            row.faults += checker.compare_metrics(topic, shown[topic], books, self.control_since_ms)
+            row.faults += checker.compare_metrics(topic, shown[topic], then, self.control_since_ms)
         row.faults += checker.compare_reading(consumed["partitions"], there)
         if row.lost or row.twice or row.reordered:
             row.faults.append(f"{row.lost} lost, {row.twice} twice, {row.reordered} out of order")

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
+import struct
 import threading
 import urllib.error
 import urllib.request
@@ -70,15 +73,17 @@ class Balancer(Background):
             ]
             await trio.sleep(LOOK_S)
 
+    async def _dial(self, place: int) -> trio.SocketStream:
+        """A gateway that is ready: where a look is late, the client waits for the next."""
+        while True:
+            if ready := self._ready:
+                with contextlib.suppress(OSError):
+                    return await trio.open_tcp_stream(embedded.HOST, ready[next(self._turn) % len(ready)] + place)
+            await trio.sleep(LOOK_S)
+
     async def _relay(self, client: trio.SocketStream, place: int) -> None:
-        ready = self._ready
         async with client:
-            if not ready:
-                return
-            try:
-                gateway = await trio.open_tcp_stream(embedded.HOST, ready[next(self._turn) % len(ready)] + place)
-            except OSError:
-                return
+            gateway = await self._dial(place)
             async with gateway, trio.open_nursery() as nursery:
                 nursery.start_soon(_pump, client, gateway, nursery.cancel_scope)
                 nursery.start_soon(_pump, gateway, client, nursery.cancel_scope)
@@ -90,12 +95,14 @@ async def _pump(source: trio.SocketStream, target: trio.SocketStream, both: trio
             await target.send_all(data)
         await target.send_eof()
     except (trio.BrokenResourceError, trio.ClosedResourceError):
+        for stream in (source, target):  # a reset comes out as one: clients tell it from an end
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         both.cancel()
 
 
 def _is_ready(admin: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{admin}/readyz", timeout=1) as answer:
+        with urllib.request.urlopen(f"{admin}/readyz", timeout=10) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

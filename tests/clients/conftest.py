@@ -47,7 +47,8 @@ def missing(reason: str) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(group_stack: ExitStack) -> embedded.Cluster:
-    three = group_stack.enter_context(embedded.Cluster(brokers=3))
+    # Kafka's own patience with a broker: no leader moves because the machine stood still.
+    three = group_stack.enter_context(embedded.Cluster(brokers=3, overrides={"broker.session.timeout.ms": "9000"}))
     _warm_up(three.bootstrap_servers)
     return three
 

@@ -302,10 +302,15 @@ def rejected_requests(gateway: Gateway, topic: str, delivered: int) -> int:
 
 def counted(gateway: Gateway, name: str, topic: str, outcome: str = "") -> float:
     """The sum of a counter over a topic's series with that outcome, or all."""
+    return counted_in(gateway.metrics(), name, topic, outcome)
+
+
+def counted_in(text: str, name: str, topic: str, outcome: str = "") -> float:
+    """The same of what /metrics said at one moment."""
     chosen = f'outcome="{outcome}"' if outcome else "outcome="
     labels = rf'(?=[^}}]*{chosen})(?=[^}}]*topic="{re.escape(topic)}")'
     pattern = rf"^produce_gateway_{name}_total{{{labels}[^}}]*}} (\S+)$"
-    return sum(map(float, re.findall(pattern, gateway.metrics(), re.MULTILINE)))
+    return sum(map(float, re.findall(pattern, text, re.MULTILINE)))
 
 
 def save(outcomes: list[Outcome], path: Path) -> None:

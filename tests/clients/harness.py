@@ -352,6 +352,8 @@ def read_back(
         metadata = consumer.list_topics(timeout=timeout_s).topics
         places = [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in metadata[t].partitions]
         open_places = {(place.topic, place.partition) for place in places}
+        if isolation == "read_committed":
+            _await_markers(bootstrap, consumer, places)
         consumer.assign(places)
         deadline = time.monotonic() + timeout_s
         prefix = f"{client}:{run}:".encode()
@@ -368,6 +370,23 @@ def read_back(
     finally:
         consumer.close()
     return log
+
+
+def _await_markers(bootstrap: str, stable: Consumer, places: Sequence[TopicPartition]) -> None:
+    """Return when readers of what is committed may have all of it: a commit is answered before its markers are written.
+
+    After 30 s at the latest: a client may have left a transaction open.
+    """
+    everything = {"group.id": "end-offsets", "isolation.level": "read_uncommitted", "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **everything})
+    deadline = time.monotonic() + 30
+    try:
+        for place in places:
+            end = _end_offset(consumer, place)
+            while _end_offset(stable, place) < end and time.monotonic() < deadline:
+                time.sleep(0.05)
+    finally:
+        consumer.close()
 
 
 def _note(log: Log, where: tuple[str, int], value: bytes, prefix: bytes, record_bytes: int) -> None:
@@ -456,7 +475,7 @@ def create_topics(
     broker: int | None = None,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    """Create topics and return when metadata has them with all leaders, and these know that they lead.
+    """Create topics and return when each broker's metadata has them with all leaders, and these know that they lead.
 
     `broker`: where all partitions shall be; None leaves that to Kafka.
     """
@@ -469,16 +488,19 @@ def create_topics(
     for future in admin.create_topics(new).values():
         future.result(30)
 
-    def led() -> bool:
-        topics = admin.list_topics(timeout=10).topics
-        return all(
-            name in topics
-            and len(topics[name].partitions) == partitions
-            and all(place.leader >= 0 for place in topics[name].partitions.values())
-            for name in names
-        )
+    for server in bootstrap.split(","):  # whichever of them a client asks first
+        asked = AdminClient({"bootstrap.servers": server, "log_level": 0})
 
-    embedded.wait_for(f"topics {', '.join(names)}", led)
+        def led(asked: AdminClient = asked) -> bool:
+            topics = asked.list_topics(timeout=10).topics
+            return all(
+                name in topics
+                and len(topics[name].partitions) == partitions
+                and all(place.leader >= 0 for place in topics[name].partitions.values())
+                for name in names
+            )
+
+        embedded.wait_for(f"topics {', '.join(names)} at {server}", led)
     # A leader is named before it takes records (it answers error 6 for a moment); it tells offsets only then as well.
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "end-offsets", "log_level": 0})
     try:

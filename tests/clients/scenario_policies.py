@@ -78,7 +78,7 @@ def _storm(since: float, partition: int, chance: random.Random) -> Verdict | Non
 
 
 def _mixed(since: float, partition: int, chance: random.Random) -> Verdict | None:
-    return reject(3000, "test-limit") if since < MIXED_S else None
+    return reject(5000, "test-limit") if since < MIXED_S else None
 
 
 def _until(end: float, since: float, throttle_ms: float) -> Verdict | None:

@@ -24,7 +24,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from gateway import embedded
 from tests.clients import enforcement, harness, matrix_report
 from tests.clients.conftest import FULL, Matrix
-from tests.clients.enforcement import BRIEF, Cell, Outcome, cells, counted, findings
+from tests.clients.enforcement import BRIEF, Cell, Outcome, cells, counted_in, findings
 from tests.clients.gateways import Gateway
 from tests.clients.harness import Driver, Result
 from tests.clients.scenario_policies import MIXED_S
@@ -146,8 +146,9 @@ def two_producers(gateway: Gateway, direct: str) -> dict[str, float]:
         embedded.wait_for("both producers to be under way", lambda: under_way(gateway), 60, every_s=0.2)
         began = time.time() + WARM_UP_S
         time.sleep(WARM_UP_S + MEASURED_S + 1)  # the measured time itself
-    messages = counted(gateway, "produce_messages", SHARED, "accepted")
-    overhead = counted(gateway, "produce_bytes", SHARED, "accepted") / messages
+    text = gateway.metrics()
+    messages = counted_in(text, "produce_messages", SHARED, "accepted")
+    overhead = counted_in(text, "produce_bytes", SHARED, "accepted") / messages
     found = appended(direct, began * 1000, (began + MEASURED_S) * 1000)
     return {client: found[client] * overhead / MEASURED_S for client in PRODUCERS}
 

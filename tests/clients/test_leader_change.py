@@ -22,7 +22,7 @@ from tests.clients import harness
 from tests.clients.conftest import Target, missing
 from tests.clients.gateways import Gateway
 from tests.clients.harness import Driver
-from tests.clients.processes import Watch, connections_to, sockets_of
+from tests.clients.processes import Watch
 
 pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -34,8 +34,8 @@ RATE = 40.0
 # and whatever another partition got while its answer was lost is written again (librdkafka #4953, with or without a
 # gateway). The others stay in their epoch.
 OPTIONS: dict[str, dict[str, Any]] = {"librdkafka": {"max.in.flight": 1}}
-# Records must be under way during both moves, which take 20 s on an idle machine; a slow one has a second, longer run.
-SECONDS = (45, 150)
+# Records must be under way during both moves, which take 25 s on an idle machine; a slow one has a second, longer run.
+SECONDS = (55, 150)
 
 
 @pytest.fixture
@@ -70,9 +70,11 @@ def leaders(bootstrap: str, topics: list[str]) -> dict[tuple[str, int], tuple[in
     return {(name, p.id): (p.leader, len(p.isrs)) for name in topics for p in found[name].partitions.values()}
 
 
-def give_back(bootstrap: str, topics: list[str]) -> None:
-    """Every partition to the first of its replicas, as a broker that was away expects it."""
-    places = [TopicPartition(name, partition) for name in topics for partition in range(PARTITIONS)]
+def give_back(bootstrap: str, topics: list[str] | None = None) -> None:
+    """Each partition of these topics, or of all, to the first of its replicas, as a broker that was away expects it."""
+    places = None
+    if topics is not None:
+        places = [TopicPartition(name, partition) for name in topics for partition in range(PARTITIONS)]
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.elect_leaders(ElectionType.PREFERRED, places).result(30)
 
@@ -104,6 +106,7 @@ def test_after_a_leader_change_only_the_gateway_is_connected_to_the_brokers(
             move_leaders_away_and_back(cluster, names)
             in_time = all(driver.running for driver in drivers.values())
             results = {key: driver.result() for key, driver in drivers.items()}
+            give_back(direct)  # Kafka does so minutes later, in the middle of another test
             if in_time:
                 break
         assert in_time, "the records ran out before the leaders came back"
@@ -130,9 +133,18 @@ def move_leaders_away_and_back(cluster: embedded.Cluster, names: list[str]) -> N
     def sent() -> int:
         return min(harness.end_offsets(direct, name, PARTITIONS) for name in names)
 
+    def led_as(before: dict[tuple[str, int], tuple[int, int]]) -> bool:
+        give_back(direct, names)
+        now = leaders(direct, names)
+        return all(now[place][0] == leader for place, (leader, _) in before.items())
+
+    def led_by_all() -> bool:
+        give_back(direct, names)
+        return {leader for leader, _ in leaders(direct, names).values()} == set(cluster.brokers)
+
     wait_for("every producer's first records", lambda: sent() > 3 * RATE, 60, every_s=0.5)
+    wait_for("each broker to lead", led_by_all, 60, every_s=0.5)
     before = leaders(direct, names)
-    assert {leader for leader, _ in before.values()} == set(cluster.brokers)
     cluster.kill(KILLED)
     survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.running)
     wait_for("new leaders", lambda: all(n != KILLED for n, _ in leaders(survivors, names).values()), 30, every_s=0.5)
@@ -140,13 +152,7 @@ def move_leaders_away_and_back(cluster: embedded.Cluster, names: list[str]) -> N
     wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
     cluster.start(KILLED)
     wait_for("node 2 to catch up", lambda: all(isr == 3 for _, isr in leaders(direct, names).values()), 60, every_s=0.5)
-    give_back(direct, names)
-    wait_for("the old leaders", lambda: led_as(before, direct, names), 30, every_s=0.5)
-
-
-def led_as(before: dict[tuple[str, int], tuple[int, int]], bootstrap: str, names: list[str]) -> bool:
-    now = leaders(bootstrap, names)
-    return all(now[place][0] == leader for place, (leader, _) in before.items())
+    wait_for("the old leaders", lambda: led_as(before), 30, every_s=0.5)
 
 
 def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(
@@ -155,13 +161,7 @@ def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(
     topic = f"direct-{uuid.uuid4().hex[:6]}"
     harness.create_topics(cluster.bootstrap_servers, [topic], 1)
     with Watch(broker_ports(cluster), lambda: broker_pids(cluster) | {os.getpid()}) as watch:
-        driver = Driver("librdkafka", "produce", cluster.bootstrap_servers, topics=[topic], count=50, rate=50.0)
+        driver = Driver("librdkafka", "produce", cluster.bootstrap_servers, topics=[topic], count=600, rate=10.0)
         drivers["librdkafka", "produce"] = driver
-        wait_for("the client's connection", lambda: bool(_dialled(driver.pid, broker_ports(cluster))), 20)
-        driver.result()
+        wait_for("the client to be seen", lambda: driver.pid in watch.strangers, 50)
     assert "drive_librdkafka" in watch.strangers[driver.pid]
-
-
-def _dialled(pid: int, ports: set[int]) -> list[int]:
-    own = set(sockets_of(pid))
-    return [connection.remote_port for connection in connections_to(ports) if connection.inode in own]

@@ -91,7 +91,7 @@ async def tell_reload(link: supervisor.ParentLink) -> None:
         await link.reload.wait()
         tell("control", "reload")
         if MOOD == "adopt":
-            link.adopt(supervisor.Adopt(b'{"new": 1}', supervisor.Origin(("gw.yaml",), 5), 0.0, 3.0))
+            link.adopt(supervisor.Adopt(b'{"new": 1}', supervisor.Origin(("gw.yaml",), 5), 0.0, 30.0))
             # Messages are read in their order: with this answer the parent has that one.
             (await link.listen("again", "127.0.0.1", int(os.environ["FAMILY_BOOT"]) + 2)).close()
             tell("control", "adopted")

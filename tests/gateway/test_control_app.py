@@ -203,8 +203,7 @@ def test_a_broker_whose_port_is_taken_is_withheld_and_told(serve: Callable[..., 
 
 
 def test_an_upstream_that_is_not_there_is_one_line_until_it_comes(serve: Callable[..., Any]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     gateway = serve(f"127.0.0.1:{port}", "internal_topics: none")
     gateway.wait_for_log("the cluster at .* does not answer .*refused.*")
     status, body = gateway.get("/readyz")
@@ -257,12 +256,18 @@ def test_a_control_that_is_killed_leaves_worker_and_connections_alone(
     gateway = serve(at(broker), "internal_topics: none").ready()
     control = gateway.wait_for("control", lambda: gateway.child("gateway.control"))
     worker = gateway.wait_for("worker", lambda: gateway.child("gateway.data"))
-    with socket.create_connection(("127.0.0.1", gateway.port + 2), timeout=20) as old:
+    address = ("127.0.0.1", gateway.port + 2)
+    with socket.create_connection(address, timeout=20) as old, old.makefile("rb") as said:
+
+        def answered() -> Any:
+            (size,) = struct.unpack(">i", said.read(4))
+            return struct.unpack_from(">i", said.read(size))[0]
+
         old.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
-        assert old.recv(8)[4:8] == struct.pack(">i", 1)
+        assert answered() == 1
         os.kill(control, signal.SIGKILL)
         old.sendall(struct.pack(">ihhih", 10, 18, 0, 2, -1))
-        assert struct.pack(">i", 2) in old.recv(100) + old.recv(100)
+        assert answered() == 2
         assert ask_api_versions(gateway.port + 2) == (7, 0)  # it waits for the next control
     gateway.ready()
     assert gateway.child("gateway.data") == worker
@@ -315,8 +320,9 @@ def test_a_control_that_comes_back_to_an_unusable_spool_goes_on_without_and_lose
     os.kill(gateway.wait_for("control", lambda: gateway.child("gateway.control")), signal.SIGKILL)
     gateway.wait_for_log("going on without it", count=2)
     producer.produce()
-    gateway.spool.unlink()
-    aside.rename(gateway.spool)
+    link = aside.with_name("link")
+    link.symlink_to(aside)
+    link.replace(gateway.spool)  # at once: control makes a folder where there is none
     gateway.wait_for_log("usage_log.spool_dir can be used again")
     gateway.wait_for_log("policies: can be read and written again")
     gateway.wait_for("nothing lacking", lambda: json.loads(gateway.get("/readyz")[1] or "{}").get("lacking") == [])
@@ -436,6 +442,13 @@ def test_client_quotas_of_producers_are_limits_that_a_soft_limit_can_lower(
     assert gateway.end() == 0
 
 
+def put(path: Path, text: str) -> None:
+    """Whole or not at all: the source may read at any time."""
+    fresh = path.with_name("fresh")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
 @pytest.mark.seed("DISK.9")
 def test_thresholds_of_a_source_replace_those_of_the_file(
     serve: Callable[..., Any], broker: NullBroker, plugins: Path
@@ -447,9 +460,9 @@ def test_thresholds_of_a_source_replace_those_of_the_file(
     )
     gateway = serve(at(broker), f"internal_topics: none\n{thresholds}").ready()
     gateway.wait_for("limit", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == 5000)
-    (plugins / "quotas").write_text('{"total": 1000, "topics": {"clicks": 2000}}')
+    put(plugins / "quotas", '{"total": 1000, "topics": {"clicks": 2000}}')
     gateway.wait_for_log("thresholds.source: .* of topic clicks .* exceeds total.* the last thresholds stay")
-    (plugins / "quotas").write_text('{"total": null, "topics": {}}')
+    put(plugins / "quotas", '{"total": null, "topics": {}}')
     gateway.wait_for("none", lambda: gateway.metric("broker_threshold_bytes_per_second", broker="1") == float("inf"))
     assert gateway.log.count("the last thresholds stay") == 1
     assert gateway.end() == 0
@@ -585,7 +598,8 @@ def test_produced_bytes_are_in_metrics_spool_and_topic_alike(serve: Any, kafka: 
     size = gateway.metric("produce_bytes_total", **labels)
     assert size > 1_000_000
     assert gateway.metric("client_bytes_total", principal="User:ANONYMOUS", client_id="app", outcome="accepted") == size
-    gateway.wait_for("published", lambda: gateway.metric("usage_log_backlog_bytes") == 0)
+    # The topic is there then: making it may take longer than what is left to the last records at the end.
+    gateway.wait_for("published", lambda: (gateway.metric("usage_log_records_published_total") or 0) >= 1)
     assert gateway.end() == 0
 
     records = gateway.records()
@@ -615,7 +629,7 @@ def test_the_connections_that_are_there_are_told(serve: Callable[..., Any], brok
     def look(query: str = "") -> Any:
         return json.loads(gateway.get(f"/v1/connections{query}")[1])
 
-    assert look() == {"total": 0, "matched": 0, "missing": 0, "connections": []}
+    gateway.wait_for("none", lambda: look() == {"total": 0, "matched": 0, "missing": 0, "connections": []})
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port + 2), timeout=20))
@@ -625,7 +639,8 @@ def test_the_connections_that_are_there_are_told(serve: Callable[..., Any], brok
             assert (each["broker"], each["principal"], each["client_id"]) == (1, "User:ANONYMOUS", "app")
             assert each["peer"].startswith("127.0.0.1:")
         assert len({each["peer"] for each in found["connections"]}) == 3
-        assert look("?client_id=other") == {"total": 3, "matched": 0, "missing": 0, "connections": []}
+        others = {"total": 3, "matched": 0, "missing": 0, "connections": []}
+        gateway.wait_for("no other", lambda: look("?client_id=other") == others)
         gateway.wait_for("counted", lambda: json.loads(gateway.get("/v1/status")[1])["connections"] == 3)
     status = json.loads(gateway.get("/v1/status")[1])
     assert (status["ready"], status["workers"]) == (True, {"configured": 2, "connected": 2})

@@ -394,8 +394,12 @@ def test_a_running_gateway_follows_its_file(gateway: Gateway) -> None:
     gateway.config.write_text(text + TOTAL % "5MB")
     gateway.wait_for("by the file", lambda: (found := total()) and found["value"] == 5e6)
     gateway.wait_for_log("configuration: .*none -> 5,?000,?000.*by file via reload")
-    changes = json.loads(gateway.get("/v1/policies/history")[1])["changes"]
-    assert [(each["who"], each["door"], each["new"]) for each in changes] == [("file", "reload", 5e6)]
+
+    def past() -> Any:
+        changes = json.loads(gateway.get("/v1/policies/history")[1])["changes"]
+        return [(each["who"], each["door"], each["new"]) for each in changes]
+
+    gateway.wait_for("history", lambda: past() == [("file", "reload", 5e6)])
 
     gateway.config.write_text(text + TOTAL % "6MB" + "mode: obsrve\n")
     status, said = post_reload(gateway)

@@ -574,7 +574,8 @@ async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(con
     assert (await receive(fresh, Policy))[0] == known
 
 
-async def test_all_workers_are_asked_for_their_connections(control: Control) -> None:
+async def test_all_workers_are_asked_for_their_connections(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.control.inquiries.ANSWER_S", 60.0)
     ends = [await control.join(number, f"boot-{number}") for number in range(2)]
     found: list[Found] = []
 

@@ -30,7 +30,8 @@ class Workers:
             self.inquiries.take(FoundConnections(question.token, 10, 5, rows))
 
 
-async def test_answers_become_one() -> None:
+async def test_answers_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.control.inquiries.ANSWER_S", 60.0)
     workers = Workers(2, 2)
     found = await workers.inquiries.ask(FindConnections(limit=4, client_id="c"))
     assert (found.total, found.matched, found.missing) == (20, 10, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
 import subprocess
 from pathlib import Path
@@ -115,6 +116,7 @@ def test_certificate_and_key_as_text_reach_no_disk(pki: Path, monkeypatch: pytes
     locked = (pki / "locked.pem").read_text()
     with pytest.raises(InvalidProperties, match=r"^ssl\.key\.password: is needed, because the key in it is encrypted$"):
         access_of(given | {"ssl.key.pem": locked})
+    gc.collect()  # earlier tests' sockets, which may else be closed at any moment
     before = set(Path("/proc/self/fd").iterdir())
     assert tls(given | {"ssl.key.pem": locked, "ssl.key.password": "secret"}).cert_store_stats()["x509_ca"] >= 0
     assert len(set(Path("/proc/self/fd").iterdir())) == len(before)

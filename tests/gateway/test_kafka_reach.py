@@ -24,6 +24,11 @@ from tests.gateway.test_tls_upstream import server_context
 TIMEOUT_S = 20.0
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.kafka.reach.OTHER_S", TIMEOUT_S)
+
+
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("ca"))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from trio.testing import wait_all_tasks_blocked
 
 from gateway.control.policies.quota_source import QuotaFeed
 from policies.storage import ObservationFailed, QuotaValues
@@ -24,6 +23,7 @@ class Source:
     def __init__(self, said: Any) -> None:
         self.said = said
         self.asked = 0
+        self.is_under_way: Callable[[], bool] = lambda: False  # until the feed has what the thread said
 
     def close(self) -> None:
         pass
@@ -51,7 +51,9 @@ async def start(nursery: trio.Nursery, source: Source) -> list[Any]:
     async def take(total: float | None, topics: dict[str, float]) -> None:
         taken.append((total, topics))
 
-    nursery.start_soon(QuotaFeed(source, 60.0, take).run)
+    feed = QuotaFeed(source, 60.0, take)
+    source.is_under_way = lambda: bool(feed._asked._thread.borrowed_tokens)
+    nursery.start_soon(feed.run)
     return taken
 
 
@@ -76,8 +78,7 @@ async def test_a_mistake_of_a_source_is_one_line_and_the_last_thresholds_stay(
         source.said = said
         for count in (2, 3):
             mock_clock.jump(60)
-            await until(lambda count=count: source.asked == count)
-            await wait_all_tasks_blocked(0.01)
+            await until(lambda count=count: source.asked == count and not source.is_under_way())
         source.said = QuotaValues(7.0, {})
         mock_clock.jump(60)
         await until(lambda: len(taken) == 2)
@@ -103,7 +104,7 @@ async def test_a_source_that_hangs_is_given_up_and_not_asked_again_until_it_is_b
             assert source.asked == 1
             source.said, gate = QuotaValues(7.0, {}), source.said
             gate.set()
-            await wait_all_tasks_blocked(0.05)
+            await until(lambda: not source.is_under_way())
             mock_clock.jump(60)
             await until(lambda: taken == [(7.0, {})])
             nursery.cancel_scope.cancel()

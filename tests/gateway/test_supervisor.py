@@ -234,7 +234,7 @@ def test_a_configuration_that_was_adopted_is_that_of_later_controls_and_of_the_e
     assert (second["settings"], second["files"], second["was_up"]) == ('{"new": 1}', ["gw.yaml"], True)
     family.process.send_signal(signal.SIGTERM)
     assert family.end()[0] == 0
-    assert family.wait_for("control", "stop")["timeout"] == pytest.approx(2.7)
+    assert family.wait_for("control", "stop")["timeout"] == pytest.approx(27)
 
 
 def test_between_not_ready_and_closed_connections_are_still_accepted(start: Any) -> None:

@@ -152,12 +152,13 @@ async def opened(
 ) -> AsyncIterator[Yard]:
     """A yard with these limits, and a worker's settings."""
     listeners = {DEFAULT_LISTENER: ListenerSettings(tls)}
+    patient = {"connect_timeout_s": DEADLINE_S, **settings}
     spool = Spool(folder, 2**24, 3600, published_only=True)
     try:
         async with trio.open_nursery() as nursery:
             yard = Yard(spool, nursery, Admission(most, per_address))
             with trio.fail_after(DEADLINE_S):
-                await yard.open(WorkerSettings(PROTOCOL, "gw", listeners=listeners, **settings), workers, proxies)
+                await yard.open(WorkerSettings(PROTOCOL, "gw", listeners=listeners, **patient), workers, proxies)
                 yield yard
             yard.end()
             nursery.cancel_scope.cancel()

@@ -65,6 +65,15 @@ class SmallDisk:
             os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
         return path
 
+    def fill(self, name: str = "other-data") -> Path:
+        """All that is free, whatever a broker takes meanwhile."""
+        path = self.path / name
+        path.touch()
+        while size := self.free:
+            with contextlib.suppress(OSError):
+                self.occupy(size, name)
+        return path
+
 
 class Watch(Background):
     """Looks at a disk five times a second while its `with` lasts.

@@ -187,7 +187,11 @@ class Gateway(gateways.Gateway):
         return [record for record in records if record["gateway"].endswith(f"-{self.port}")]
 
     def wait_published(self, kafka: Cluster, *, complete: bool = True) -> list[Record]:
-        """The usage topic's records once it has all that the spool has; `complete`: no number may be missing."""
+        """The usage topic's records once it has all that /metrics and the spool have; `complete`: no number may be
+        missing.
+        """
+        if self.process.poll() is None:  # /metrics has an interval before the spool has it
+            wait_for("the spool", lambda: self.metric("usage_log_queued_intervals") == 0, SETTLE_S)
         wanted = {usage.identity(record) for record in self.spooled()}
         found: list[Record] = []
 

@@ -149,14 +149,7 @@ def assert_sums(
     accepted = Sum(logged - markers * MARKER_BYTES + recompressed, ended - markers)
     assert accepted.messages == acknowledged
     gateway.settle(topic, accepted, "accepted")
-    found: Outcomes = {}
-
-    def is_published() -> bool:  # /metrics knows an interval a moment before it is in the spool
-        nonlocal found
-        found = sums(gateway.wait_published(kafka))
-        return total(found.get(topic, {}), "accepted").messages >= acknowledged
-
-    wait_for("the usage topic to have all of it", is_published)
+    found = sums(gateway.wait_published(kafka))
     assert total(found[topic], "accepted") == accepted
     assert gateway.counted()[topic].items() >= found[topic].items()
     return found
@@ -265,7 +258,7 @@ def test_a_batch_too_large_for_the_topic_is_errored(kafka: Cluster, client: str)
         assert (acknowledged, failed) == (len(small), len(large))
 
         # The last of them may be errors, and a worker tells of both kinds when its second is over.
-        wait_for("the errors", lambda: gateway.counted_of(topic, "errored").messages >= len(large))
+        wait_for("the errors", lambda: total(sums(gateway.spooled()).get(topic, {}), "errored").messages >= len(large))
         found = assert_sums(gateway, kafka, topic, acknowledged)
         assert found[topic].keys() == {("accepted", ""), ("errored", "MESSAGE_TOO_LARGE")}
         errored = total(found[topic], "errored")
@@ -404,14 +397,14 @@ def test_acks_0_and_a_close_is_appended(gateway: Gateway, kafka: Cluster, topic:
 
 def test_a_reset_leaves_bounds_and_no_bytes_without_an_outcome(gateway: Gateway, kafka: Cluster, topic: str) -> None:
     """The outcome of the last requests can't be known: growth is between accepted, and accepted and unanswered."""
-    size, each = play.size_of(), 50
+    size, each, before = play.size_of(), 50, gateway.metric("disconnects_total")
     for _ in range(10):
         with Wire(gateway.broker_port(1)) as wire:
             wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             wire.send(b"".join(play.request(number, {topic: [0]}) for number in range(each)))
             wire.receive()
     # A reset throws away what the gateway had not read yet; each connection had its first answer.
-    wait_for("no connection", lambda: gateway.metric("connections") == 0)
+    wait_for("all ends", lambda: gateway.metric("disconnects_total") >= before + 10)
     rest: list[Sum] = []
 
     def quiet() -> bool:

@@ -252,6 +252,7 @@ def test_the_rest_of_a_change_is_taken_and_merged(wire: Wire, version: int) -> N
     wait_until(wire, max_message_bytes="5000")
     undo = change(("max.message.bytes", c.DELETE, None))
     assert ask(wire, c.INCREMENTAL_ALTER_CONFIGS, version, undo).responses[0].error_code == 0
+    wait_until(wire, max_message_bytes=None)
 
 
 @pytest.mark.parametrize("version", CHANGES)

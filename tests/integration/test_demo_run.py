@@ -53,7 +53,7 @@ def broken(cluster: Cluster, topic: str) -> list[str]:
 
 def produce(cluster: Cluster, topic: str, **options: str) -> None:
     """RECORDS of 1,000 bytes to each of two partitions, in one batch each."""
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 300, "log_level": 0}
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 30_000, "log_level": 0}
     producer = Producer(settings | options)
     if options:
         producer.init_transactions(30)

@@ -226,7 +226,8 @@ def bounds(limit: float, window: float) -> tuple[float, float]:
 def outcome() -> Iterator[Outcome]:
     """All consumers at once."""
     settings = {"internal_topics": "none", "resource_groups": {"groups": GROUPS, "tenants": TENANTS}}
-    with Cluster(2, {"message.max.bytes": str(2 * BIG)}) as cluster:
+    # Kafka's own patience with a broker: nobody is killed here.
+    with Cluster(2, {"message.max.bytes": str(2 * BIG), "broker.session.timeout.ms": "9000"}) as cluster:
         for topic in RECORDS:
             create_topic(cluster, topic, 2)
         with ThreadPoolExecutor(3) as pool:
@@ -327,5 +328,5 @@ def test_a_java_consumer_is_told_how_long_it_has_to_wait(outcome: Outcome) -> No
 def test_a_topic_outside_every_group_is_read_at_once(outcome: Outcome) -> None:
     count, size = RECORDS[FREE]
     print(f"\n{count * size / outcome.free_s / 1e6:.1f} MB/s")
-    assert count * size / outcome.free_s > 2 * BYTES_RATE
+    assert count * size / outcome.free_s > 1.2 * BYTES_RATE  # with the limit's savings it would be 1.1
     assert outcome.not_followed == 0

@@ -229,10 +229,10 @@ def test_leaders_move_when_one_of_three_is_killed(kafka3: Cluster) -> None:
     wait_for("leaders", lambda: leaders() == {1, 2, 3})
     kafka3.kill(3)
     try:
-        wait_for("new leaders", lambda: leaders() == {1, 2})
+        wait_for("new leaders", lambda: leaders() == {1, 2}, 90)
     finally:
         kafka3.start(3)
-    assert embedded.seen_brokers(kafka3.broker(1).port) == 3
+    wait_for("broker 1 to see it", lambda: embedded.seen_brokers(kafka3.broker(1).port) == 3)
 
 
 def test_users_are_asked_for_their_password_by_plain_and_scram() -> None:

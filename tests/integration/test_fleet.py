@@ -9,7 +9,8 @@ import signal
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
@@ -150,8 +151,7 @@ def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: 
     with two_gateways(kafka, "fleetgold") as (gateways, topics), ExitStack() as stack:
         first, second = gateways
         for gateway in gateways:
-            wait_for("the other one", lambda g=gateway: g.metric("fleet_members") == 4)  # type: ignore[misc]
-            assert gateway.metric("fleet_share_state", state="shared") == 1
+            wait_for("the other one", partial(meets_all, gateway))
         offers = [stack.enter_context(Offer(gateway, topics)) for gateway in (first, second) for _ in range(2)]
         served(offers)
         time.sleep(SETTLE_S)
@@ -159,8 +159,8 @@ def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: 
         got = at_limit(offers, LIMIT)
         assert min(got) > 0.6 * LIMIT / 4, f"somebody starves: {got}"
         assert is_near(first.metric("group_limit_bytes_per_second", group="gold", direction="publish"), LIMIT, 0)
-        parts = [g.metric("group_part_bytes_per_second", group="gold", direction="publish") for g in gateways]
-        assert is_near(sum(parts), LIMIT), parts
+        # One may have had all for a moment, while the other's control had no core.
+        wait_for("parts that make up the limit", lambda: is_near(sum(map(part, gateways)), LIMIT))
 
         put_limit(first, LIMIT // 2)
         os.kill(first.worker(0), signal.SIGKILL)
@@ -194,10 +194,19 @@ def test_a_groups_limit_holds_over_gateways_and_workers_that_come_and_go(kafka: 
         assert first.metric("fleet_members") == 2
 
 
+def meets_all(gateway: Gateway) -> bool:
+    return gateway.metric("fleet_members") == 4 and gateway.metric("fleet_share_state", state="shared") == 1
+
+
+def part(gateway: Gateway) -> float:
+    return gateway.metric("group_part_bytes_per_second", group="gold", direction="publish")
+
+
 def kill_all(gateway: Gateway) -> None:
     """As if its machine were gone."""
     family = gateway.pids()
     for pid in family:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # ended with its parent
+            os.kill(pid, signal.SIGKILL)
     wait_for("the end", lambda: not any((processes.PROC / str(pid) / "exe").exists() for pid in family))
     gateway.forget()

@@ -195,7 +195,7 @@ def test_kafka_configs_sets_describes_and_deletes_client_quotas(kafka: Cluster, 
         gateway,
         *(*both, "--alter", "--delete-config", "producer_byte_rate,request_percentage,controller_mutation_rate"),
     )
-    assert quotas_of(wire, "door") == {}
+    wait_for("the broker to have heard as well", lambda: quotas_of(wire, "door") == {})
 
 
 # --- librdkafka -------------------------------------------------------------------------------------------------------

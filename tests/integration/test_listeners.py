@@ -126,11 +126,13 @@ def test_java_reaches_every_broker_by_its_name(
 def test_at_the_other_listener_brokers_have_ports(kafka3: Cluster, gateway: TwoListeners) -> None:
     topic = create_topic(kafka3, "sni-internal", 3)
     plain: dict[str, Any] = {"bootstrap.servers": gateway.internal, "log_level": 2}
-    told = AdminClient(plain).list_topics(timeout=30).brokers
-    port = int(gateway.internal.rpartition(":")[2])
-    assert {node_id: f"{broker.host}:{broker.port}" for node_id, broker in told.items()} == {
-        node_id: f"{embedded.HOST}:{port + 1 + node_id}" for node_id in (1, 2, 3)
-    }
+    admin, port = AdminClient(plain), int(gateway.internal.rpartition(":")[2])
+    places = {node_id: f"{embedded.HOST}:{port + 1 + node_id}" for node_id in (1, 2, 3)}
+
+    def told() -> dict[int, str]:
+        return {each.id: f"{each.host}:{each.port}" for each in admin.list_topics(timeout=30).brokers.values()}
+
+    wait_for("all brokers", lambda: told() == places)
     producer = Producer(plain)
     for _ in range(COUNT):
         producer.produce(topic, b"x")
@@ -177,6 +179,10 @@ def test_a_client_that_begins_with_an_address_is_told_in_the_log(gateway: TwoLis
         "ssl.ca.location": str(authority.certificate),
         "log_level": 2,
     }
-    with pytest.raises(KafkaException):
-        AdminClient(by_address).list_topics(timeout=3)
-    wait_for("it to be counted", lambda: gateway.refused("no_server_name") > before)
+
+    def is_counted() -> bool:
+        with pytest.raises(KafkaException):
+            AdminClient(by_address).list_topics(timeout=3)
+        return gateway.refused("no_server_name") > before
+
+    wait_for("it to be counted", is_counted)

@@ -27,7 +27,10 @@ COUNT, SIZE = 200, 5000
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    selector = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+    selector = {
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        "broker.session.timeout.ms": "9000",  # nobody is killed here, and the leader must stay where it is
+    }
     own = {node: {"broker.rack": rack} for node, rack in RACKS.items()}
     with Cluster(2, selector, per_broker_overrides=own) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})

@@ -200,7 +200,9 @@ def rejected(gateway: Gateway, topic: str) -> float:
 
 def seconds_between(watch: Watch, above: float, below: float, gap_s: float = math.inf) -> float:
     """How long the disk took from so much free to so much free, the first time; at most `gap_s` between two looks."""
-    start, end = (next(at for at, free in watch.seen if free <= level) for level in (above, below))
+    first = next(number for number, (_, free) in enumerate(watch.seen) if free <= above)
+    start = watch.seen[max(0, first - 1)][0]  # the look before: one look may have missed all of it
+    end = next(at for at, free in watch.seen if free <= below)
     times = [at for at, _ in watch.seen if start <= at <= end]
     return sum(min(later - at, gap_s) for at, later in pairwise(times))
 

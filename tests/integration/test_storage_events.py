@@ -386,7 +386,7 @@ def test_a_log_dir_fails(site: Site) -> None:
     with site.gateway(LOG_DIRS) as gateway:
         reach(gateway, "OPEN", "valid")
         before = gateway.metric("storage_active_log_dirs")
-        ballast = site.disk.occupy(site.disk.free)
+        ballast = site.disk.fill()
         try:
             producer = Producer({"bootstrap.servers": site.kafka.bootstrap_servers, "log_level": 2})
             for partition in range(4):
@@ -437,10 +437,11 @@ TIGHT: Final[dict[str, Any]] = {
 def test_a_new_control_counts_no_fallback_before_it_has_heard_what_its_workers_hold(site: Site) -> None:
     """The worker is stopped meanwhile, so that this is no race."""
     with site.gateway(TIGHT) as gateway:
-        before = reach(gateway, "THROTTLE", "valid")["factor"]
-        killed, worker = gateway.child("gateway.control"), gateway.child("gateway.data")
+        reach(gateway, "THROTTLE", "valid")
         for door in site.doors.values():
             door.shut()
+        before = reach(gateway, "THROTTLE", "kept")["factor"]
+        killed, worker = gateway.child("gateway.control"), gateway.child("gateway.data")
         os.kill(worker, signal.SIGSTOP)
         try:
             os.kill(killed, signal.SIGKILL)

@@ -24,6 +24,7 @@ MB = 1_000_000
 DISK = 64 * MB
 HARD = 20 * MB
 SEEN_S = 120.0
+PATIENT_S = 60
 CLUSTER_TOOL = "org.apache.kafka.tools.ClusterTool"
 # Two controllers are left when the third is killed. On a busy machine they would take each other for dead after Kafka's
 # 2 s, again and again, and each new leader of theirs gives all brokers a new session: the one that left never does.
@@ -49,7 +50,7 @@ def settings(name: str, scope: str) -> dict[str, Any]:
 
 
 def shown(gateway: Gateway) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=10) as answer:
+    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 
@@ -81,12 +82,12 @@ def agree(gateways: tuple[Gateway, Gateway], state: str, topics: list[str], gone
         raise AssertionError(f"{error}: {shown(one)}\n{shown(two)}\n{one.log()[-2000:]}") from None
 
 
-def refused(gateway: Gateway, topic: str) -> KafkaError | None:
-    """Of a record that may be tried for a few seconds."""
+def refused(gateway: Gateway, topic: str, tried_s: int = 3) -> KafkaError | None:
+    """Of a record that may be tried for so long."""
     said: list[KafkaError | None] = []
-    producer = Producer({"bootstrap.servers": gateway.bootstrap, "message.timeout.ms": 3000, "log_level": 2})
+    producer = Producer({"bootstrap.servers": gateway.bootstrap, "message.timeout.ms": tried_s * 1000, "log_level": 2})
     producer.produce(topic, b"one", on_delivery=lambda error, _: said.append(error))
-    producer.flush(30)
+    producer.flush(tried_s + 30)
     assert len(said) == 1
     return said[0]
 
@@ -126,7 +127,7 @@ def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() ->
         agree(both, "PAUSE", ["follows"], [])
         kafka.kill(3)
         agree(both, "PAUSE", ["follows"], [3])
-        assert refused(one, "elsewhere") is None
+        assert refused(one, "elsewhere", PATIENT_S) is None
         assert refused(one, "follows") is not None
         assert one.metric("storage_remembered_brokers") == two.metric("storage_remembered_brokers") == 1
 
@@ -141,7 +142,7 @@ def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() ->
         agree(both, "PAUSE", ["follows"], [])
         ballast.unlink()
         agree(both, "OPEN", [], [])
-        assert refused(one, "follows") is refused(two, "follows") is None
+        assert refused(one, "follows", PATIENT_S) is refused(two, "follows", PATIENT_S) is None
 
         # Again, and this time it does not come back.
         disk.occupy(disk.free - HARD // 2)
@@ -154,11 +155,11 @@ def test_a_broker_is_killed_while_it_is_full_and_comes_back_and_is_replaced() ->
         finally:
             admin.close()
         wait_for("no replica there", lambda: held(shown(one)) == [], SEEN_S)
-        assert refused(one, "follows") is None
+        assert refused(one, "follows", PATIENT_S) is None
         try:
             kafka.run_java(CLUSTER_TOOL, "unregister", "--bootstrap-server", kafka.bootstrap_servers, "--id", "3")
         except EmbeddedError as error:  # the tool asks again where an answer is lost
             if "Broker ID 3 is not currently registered" not in str(error):
                 raise
         agree(both, "OPEN", [], [])
-        assert refused(two, "follows") is None
+        assert refused(two, "follows", PATIENT_S) is None

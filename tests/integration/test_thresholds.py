@@ -177,14 +177,18 @@ def outcomes(kafka: Cluster) -> Iterator[dict[str, Outcome]]:
         create_topic(kafka, STEADY_TOPIC)
         pool = stack.enter_context(ThreadPoolExecutor())
         steady = pool.submit(_produce_steadily, limited)
-        warm = [pool.submit(warm_ups[name].run, gateways[name], load) for name, load in loads.items()]
-        for each in warm:
-            each.result()
-        found = {name: (load.join(), _topic_rates(gateways[name])) for name, load in loads.items()}
+        ends = {name: pool.submit(_offer, warm_ups[name], gateways[name], load) for name, load in loads.items()}
+        found = {name: end.result() for name, end in ends.items()}
         assert steady.result() > 0
         found["steady"], gateways["steady"] = ({STEADY_TOPIC: Tally()}, {}), limited
         began = {name: warm_up.ended for name, warm_up in warm_ups.items()} | {"steady": 0.0}
         yield {name: _outcome(kafka, gateways[name], *found[name], began[name]) for name in gateways}
+
+
+def _offer(warm_up: WarmUp, gateway: Gateway, load: Load) -> tuple[dict[str, Tally], dict[str, float]]:
+    """All of it; what producers were told, and the meters at its end, before they forget."""
+    warm_up.run(gateway, load)
+    return load.join(), _topic_rates(gateway)
 
 
 def _wait_for_a_tick(gateway: Gateway) -> float:
@@ -228,7 +232,10 @@ def _outcome(
     def settled() -> bool:
         counted = gateway.counted()
         found.update({topic: (total(counted[topic], "accepted").bytes, log_bytes(kafka, topic)) for topic in topics})
-        return all(accepted == logged for accepted, logged in found.values())
+        rejected = {topic: sum(size for _, size in tallies[topic].rejected) for topic in topics}
+        return all(accepted == logged for accepted, logged in found.values()) and all(
+            total(counted[topic], "rejected").bytes >= rejected[topic] for topic in topics
+        )
 
     try:
         wait_for("/metrics and the log to agree", settled, 60, every_s=0.5)

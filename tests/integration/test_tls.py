@@ -145,9 +145,13 @@ def test_a_client_with_no_certificate_or_a_strangers_or_no_tls_is_turned_away_an
     plain: dict[str, Any] = {"bootstrap.servers": strict.bootstrap, "log_level": 2}
     for properties in (librdkafka(strict, authority), librdkafka(strict, authority, stranger), plain):
         before = strict.metric("tls_handshakes_failed_total")
-        with pytest.raises(KafkaException):
-            AdminClient(properties | {"socket.timeout.ms": 5000}).list_topics(timeout=3)
-        wait_for("it to be counted", lambda: strict.metric("tls_handshakes_failed_total") > before)
+
+        def is_counted(properties: dict[str, Any] = properties, before: float = before) -> bool:
+            with pytest.raises(KafkaException):
+                AdminClient(properties | {"socket.timeout.ms": 5000}).list_topics(timeout=3)
+            return strict.metric("tls_handshakes_failed_total") > before
+
+        wait_for("it to be counted", is_counted)
     said = strict.log()
     assert "no TLS handshake: the client sent no certificate, and ssl.client.auth is required" in said
     assert "no TLS handshake: the client's certificate is not accepted: " in said

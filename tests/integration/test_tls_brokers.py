@@ -75,7 +75,9 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
 
 
 def upstream(servers: str, properties: dict[str, str], **more: Any) -> dict[str, Any]:
-    return {"upstream": {"bootstrap_servers": servers, **properties}, "internal_topics": "none", **more}
+    # 3 s by default, TLS included: a machine that stands still may take as long.
+    reached = {"bootstrap_servers": servers, "connect_timeout": "30s", **properties}
+    return {"upstream": reached, "internal_topics": "none", **more}
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,7 @@ def test_what_the_gateways_own_clients_lack_is_said(secure: Secure) -> None:
 
 async def test_kafka_takes_up_the_sessions_that_it_gave(secure: Secure) -> None:
     # Each of its network threads takes up its own alone; there are two here, which have connections in turn.
-    play = Play(upstream_tls=broker_tls_of(secure.trusting))
+    play = Play(upstream_tls=broker_tls_of(secure.trusting), connect_timeout_s=30.0)
     host, _, port = secure.sasl_ssl.rpartition(":")
     play.world.cluster.set_brokers(Brokers((), (Broker(1, host, int(port)),)))
     dialling = Dialling(play.world, Uplink(), Bench())

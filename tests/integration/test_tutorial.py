@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import cli
 from gateway.commands import kafka_quotas
-from gateway.embedded import Cluster
+from gateway.embedded import Cluster, wait_for
 from tests.integration.gateways import Gateway
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text("utf-8")
@@ -64,9 +64,13 @@ def test_a_newcomer_sees_a_client_held_its_reason_and_the_limit_raised(
             [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
-        held = asked(capsys, command("produce-gateway clients"), gateway.admin)["clients"]
-        (client,) = (each for each in held if each["client_id"] == "tutorial")
-        assert "quota" in client["held"]["reason"]
+
+        def held() -> list[Any]:
+            clients = asked(capsys, command("produce-gateway clients"), gateway.admin)["clients"]
+            return [each for each in clients if each["client_id"] == "tutorial" and each["held"]]
+
+        wait_for("it to be held", lambda: len(held()) == 1)
+        assert "quota" in held()[0]["held"]["reason"]
         asked(capsys, command("produce-gateway connections"), gateway.admin)
         words = [topic if word == "clicks" else word for word in command("produce-gateway explain")]
         first = next(rule for rule in asked(capsys, words, gateway.admin)["rules"] if rule["first"])

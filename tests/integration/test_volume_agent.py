@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import embedded
 from gateway.embedded import Cluster, wait_for
-from gateway.kafka.internal_topic import TopicError
+from gateway.kafka.internal_topic import Present, TopicError
 from gateway.storage.snapshot import encode
 from gateway.storage.snapshots import SnapshotReader, volume_topic
 from policies.storage import Snapshot, Volume, VolumeLimit
@@ -35,6 +35,8 @@ from tests.integration.gateways import create_topic, end_offsets, read_topic
 ROOT = Path(__file__).parents[2]
 PREFIX = "produce_gateway_volume_agent_"
 WAIT_S = 60.0
+# A snapshot is given as long as an interval, a second here; a machine that stands still may take longer.
+PATIENT = ("--kafka", "message.timeout.ms=5000", "--kafka", "topic.metadata.propagation.max.ms=10000")
 
 
 class Agent:
@@ -172,7 +174,7 @@ def config_of(kafka: Cluster, topic: str) -> dict[str, str]:
 @pytest.mark.seed("035.13")
 def test_it_publishes_at_start_and_periodically(kafka: Cluster, topic: str, tmp_path: Path) -> None:
     flags = ("--soft", "MinFreePercentage:20", "--hard", "MinFreeBytes:1GB")
-    with Agent(kafka.bootstrap_servers, topic, tmp_path, *flags) as agent:
+    with Agent(kafka.bootstrap_servers, topic, tmp_path, *flags, *PATIENT) as agent:
         shown = agent.wait_published(3)
         agent.wait("the connection", lambda found: found["connected"] == 1)
         with Reading(kafka.bootstrap_servers, topic) as reading:
@@ -222,7 +224,7 @@ def test_a_reader_after_compaction_begins_with_the_last_snapshot(kafka: Cluster,
 
 @pytest.mark.seed("035.16")
 def test_a_broker_that_restarts_is_counted_shown_and_waited_for(topic: str, tmp_path: Path) -> None:
-    with Cluster(1) as kafka, Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
+    with Cluster(1) as kafka, Agent(kafka.bootstrap_servers, topic, tmp_path, *PATIENT) as agent:
         agent.wait_published(1)
         agent.wait("the connection", lambda found: found["connected"] == 1)
         with Reading(kafka.bootstrap_servers, topic) as reading:
@@ -269,8 +271,17 @@ def test_a_deleted_topic_is_made_again_and_read_from_its_beginning(
         Reading(kafka.bootstrap_servers, topic) as reading,
     ):
         reading.until("two snapshots", lambda: len(reading.of(1)) >= 2)
+        looking = volume_topic({"bootstrap.servers": kafka.bootstrap_servers}, topic)
+        old = looking.look()
+        assert isinstance(old, Present)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2})
         admin.delete_topics([topic])[topic].result(30)
+
+        def is_another() -> bool:
+            found = looking.look()
+            return isinstance(found, Present) and found.topic_id != old.topic_id
+
+        wait_for("another topic of that name", is_another, WAIT_S)
         gone_at = time.time()
         reading.until("snapshots in the new one", lambda: any(each.at > gone_at for each in reading.of(1) if each))
         agent.wait_published(3)

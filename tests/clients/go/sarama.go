@@ -19,6 +19,7 @@ import (
 
 func saramaBase(c *config) *sarama.Config {
 	s := sarama.NewConfig()
+	s.Admin.Timeout = 30 * time.Second
 	sarama.Logger = log.New(os.Stderr, "[sarama] ", log.LstdFlags)
 	if c.ClientID != "" {
 		s.ClientID = c.ClientID

@@ -129,8 +129,14 @@ def admin(config: Config) -> dict[str, Any]:
         listed = client.list_topics(timeout=config.timeout_s).topics
         return len(listed[topic].partitions) if topic in listed else 0
 
-    listed = eventually(lambda: partitions() == config.partitions)
-    seen = partitions()
+    seen = 0
+
+    def known() -> bool:
+        nonlocal seen
+        seen = partitions()
+        return seen == config.partitions
+
+    listed = eventually(known)
     configs: dict[str, Any] = {}
 
     def described() -> bool:
