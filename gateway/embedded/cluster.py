@@ -20,6 +20,7 @@ from gateway.embedded.jars import HEAP_MB, fetch, java_command
 from gateway.embedded.node_files import (
     ALONE_DEFAULTS,
     BROKER_DEFAULTS,
+    MECHANISMS,
     METADATA_LOG,
     format_once,
     new_uuid,
@@ -338,12 +339,21 @@ class Cluster:
             # One request per mechanism: the broker takes a user only once in each.
             for future in client.alter_user_scram_credentials(changes).values():
                 future.result(30)
-        # The controller has answered; each broker lets them in once it has heard of the last.
+        for broker in self.brokers.values():
+            self._await_scram_users(broker)
+
+    def _await_scram_users(self, broker: BrokerProcess) -> None:
+        """The controller has answered; a broker lets them in once it has heard of the last."""
+        if "SCRAM-SHA-512" not in self._properties(broker)[MECHANISMS]:
+            return
+        admin: Any = importlib.import_module("confluent_kafka.admin")
         name, secret = list(self._users.items())[-1]
         who = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": name, "sasl.password": secret, "log_level": 0}
-        for server in self.sasl_bootstrap_servers.split(","):
-            known = admin.AdminClient({"bootstrap.servers": server, "security.protocol": "SASL_PLAINTEXT", **who})
-            known.list_topics(timeout=30)
+        where = {"bootstrap.servers": f"{HOST}:{broker.sasl_port}", "security.protocol": "SASL_PLAINTEXT"}
+        try:
+            admin.AdminClient(where | who).list_topics(timeout=START_TIMEOUT_S)
+        except admin.KafkaException as error:
+            raise EmbeddedError(f"broker {broker.node_id} does not let user {name} in: {error}") from error
 
 
 def _tail(broker: BrokerProcess) -> str:

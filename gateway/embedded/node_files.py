@@ -37,6 +37,7 @@ BROKER_DEFAULTS = {
 # Where there is no other broker, nobody can take over: one that a busy machine keeps waiting for three seconds would
 # only refuse its clients for a while.
 ALONE_DEFAULTS = {"broker.session.timeout.ms": "9000"}
+MECHANISMS = "listener.name.sasl_plaintext.sasl.enabled.mechanisms"
 
 
 def new_uuid() -> str:
@@ -95,7 +96,7 @@ def sasl_properties(users: Mapping[str, str]) -> dict[str, str]:
     accounts = " ".join(f"user_{name}={json.dumps(password)}" for name, password in users.items())
     prefix = "listener.name.sasl_plaintext"
     return {
-        f"{prefix}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        MECHANISMS: "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         f"{prefix}.plain.sasl.jaas.config": f"{security}.plain.PlainLoginModule required {accounts};",
         f"{prefix}.scram-sha-256.sasl.jaas.config": f"{security}.scram.ScramLoginModule required;",
         f"{prefix}.scram-sha-512.sasl.jaas.config": f"{security}.scram.ScramLoginModule required;",

@@ -375,7 +375,7 @@ def read_back(
 def _await_markers(bootstrap: str, stable: Consumer, places: Sequence[TopicPartition]) -> None:
     """Return when readers of what is committed may have all of it: a commit is answered before its markers are written.
 
-    After 30 s at the latest: a client may have left a transaction open.
+    It waits 30 s for markers at most: a client may have left a transaction open.
     """
     everything = {"group.id": "end-offsets", "isolation.level": "read_uncommitted", "log_level": 0}
     consumer = Consumer({"bootstrap.servers": bootstrap, **everything})

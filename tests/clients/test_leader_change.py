@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from gateway import embedded
 from gateway.embedded import wait_for
@@ -64,10 +64,9 @@ def broker_pids(cluster: embedded.Cluster) -> set[int]:
     return {broker.pid for broker in cluster.brokers.values() if broker.running}
 
 
-def leaders(bootstrap: str, topics: list[str]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Each partition's leader and the number of its replicas in sync."""
+def partitions(bootstrap: str, topics: list[str]) -> list[PartitionMetadata]:
     found = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=10).topics
-    return {(name, p.id): (p.leader, len(p.isrs)) for name in topics for p in found[name].partitions.values()}
+    return [partition for name in topics for partition in found[name].partitions.values()]
 
 
 def give_back(bootstrap: str, topics: list[str] | None = None) -> None:
@@ -133,26 +132,25 @@ def move_leaders_away_and_back(cluster: embedded.Cluster, names: list[str]) -> N
     def sent() -> int:
         return min(harness.end_offsets(direct, name, PARTITIONS) for name in names)
 
-    def led_as(before: dict[tuple[str, int], tuple[int, int]]) -> bool:
+    def led_by_the_first() -> bool:
         give_back(direct, names)
-        now = leaders(direct, names)
-        return all(now[place][0] == leader for place, (leader, _) in before.items())
-
-    def led_by_all() -> bool:
-        give_back(direct, names)
-        return {leader for leader, _ in leaders(direct, names).values()} == set(cluster.brokers)
+        found = partitions(direct, names)
+        assert {each.replicas[0] for each in found} == set(cluster.brokers)
+        return all(each.leader == each.replicas[0] for each in found)
 
     wait_for("every producer's first records", lambda: sent() > 3 * RATE, 60, every_s=0.5)
-    wait_for("each broker to lead", led_by_all, 60, every_s=0.5)
-    before = leaders(direct, names)
+    wait_for("each broker to lead", led_by_the_first, 60, every_s=0.5)
     cluster.kill(KILLED)
-    survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.running)
-    wait_for("new leaders", lambda: all(n != KILLED for n, _ in leaders(survivors, names).values()), 30, every_s=0.5)
-    reached = sent()
-    wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
-    cluster.start(KILLED)
-    wait_for("node 2 to catch up", lambda: all(isr == 3 for _, isr in leaders(direct, names).values()), 60, every_s=0.5)
-    wait_for("the old leaders", lambda: led_as(before), 30, every_s=0.5)
+    try:
+        survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.running)
+        others = [node for node in cluster.brokers if node != KILLED]
+        wait_for("new leaders", lambda: all(p.leader in others for p in partitions(survivors, names)), 60, every_s=0.5)
+        reached = sent()
+        wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
+    finally:
+        cluster.start(KILLED)
+    wait_for("node 2 to catch up", lambda: all(len(p.isrs) == 3 for p in partitions(direct, names)), 60, every_s=0.5)
+    wait_for("the old leaders", led_by_the_first, 60, every_s=0.5)
 
 
 def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import tempfile
@@ -70,8 +71,11 @@ class SmallDisk:
         path = self.path / name
         path.touch()
         while size := self.free:
-            with contextlib.suppress(OSError):
+            try:
                 self.occupy(size, name)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
         return path
 
 

@@ -397,14 +397,20 @@ def test_acks_0_and_a_close_is_appended(gateway: Gateway, kafka: Cluster, topic:
 
 def test_a_reset_leaves_bounds_and_no_bytes_without_an_outcome(gateway: Gateway, kafka: Cluster, topic: str) -> None:
     """The outcome of the last requests can't be known: growth is between accepted, and accepted and unanswered."""
-    size, each, before = play.size_of(), 50, gateway.metric("disconnects_total")
+    size, each = play.size_of(), 50
+
+    def all_ended() -> bool:
+        return gateway.metric("disconnects_total") == gateway.metric("connections_accepted_total")
+
+    wait_for("ends of earlier tests", all_ended)
+    before = gateway.metric("disconnects_total")
     for _ in range(10):
         with Wire(gateway.broker_port(1)) as wire:
             wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             wire.send(b"".join(play.request(number, {topic: [0]}) for number in range(each)))
             wire.receive()
     # A reset throws away what the gateway had not read yet; each connection had its first answer.
-    wait_for("all ends", lambda: gateway.metric("disconnects_total") >= before + 10)
+    wait_for("all ends", lambda: gateway.metric("disconnects_total") >= before + 10 and all_ended())
     rest: list[Sum] = []
 
     def quiet() -> bool:

@@ -167,9 +167,11 @@ def test_one_bootstrap_server_of_several_is_enough(kafka3: Cluster) -> None:
 
 @no_descriptors_left
 def test_a_source_is_asked_again_and_again(kafka3: Cluster) -> None:
+    await_all(kafka3)
     source = LogDirs({}, kafka3.bootstrap_servers)
     for _ in range(20):
-        source.observe()
+        found = source.observe().brokers
+        assert found and found <= ALL  # noqa: PT018 - a busy machine may have one fenced for a moment
     wait_for("all brokers", lambda: source.observe().brokers == ALL)
 
 

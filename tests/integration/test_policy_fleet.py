@@ -101,6 +101,7 @@ class Probe(Background):
     def __init__(self, fleet: Fleet, at: int, client_id: str) -> None:
         super().__init__()
         self._fleet, self._at = fleet, at
+        self._leader = fleet.leader()
         self._wires = [self._dial()]
         self._frame = play.request(1, {fleet.topic: [0]}, client_id=client_id)
         self.bound_at = 0.0
@@ -118,14 +119,16 @@ class Probe(Background):
             wire.sock.close()
 
     def _dial(self) -> Wire:
-        return Wire(self._fleet.gateways[self._at].broker_port(self._fleet.leader()))
+        return Wire(self._fleet.gateways[self._at].broker_port(self._leader))
 
     def _run(self) -> None:
         while not self._stop.wait(0.01) and not self.bound_at:
             throttle_ms, rows = self._wires[-1].produce(self._frame)
             codes = {code for code, _ in rows.values()}
             if codes == {NOT_LEADER_OR_FOLLOWER}:  # of a broker that a busy machine has kept waiting
-                self._wires.append(self._dial())
+                if (leader := self._fleet.leader()) != self._leader:
+                    self._leader = leader
+                    self._wires.append(self._dial())
                 continue
             assert codes == {0}
             self.asked += 1
@@ -159,11 +162,11 @@ def test_a_change_through_one_gateway_binds_at_the_other_and_no_connection_notic
                 producer.wait_for(100)
             kept = fleet.clients_sockets()
         fleet.configs(1, *entity, "--alter", "--delete-config", "producer_byte_rate")
-        port, frame = one.broker_port(fleet.leader()), play.request(1, {fleet.topic: [0]}, client_id=client)
+        frame = play.request(1, {fleet.topic: [0]}, client_id=client)
 
         def is_free() -> bool:
-            with Wire(port) as wire:
-                return not any(wire.produce(frame)[0] for _ in range(3))
+            with Wire(one.broker_port(fleet.leader())) as wire:
+                return [wire.produce(frame) for _ in range(3)] == 3 * [(0, {(fleet.topic, 0): (0, None)})]
 
         wait_for("the one to have heard", is_free, DEADLINE_S)
         with Probe(fleet, 0, client) as lifted:
