@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from gateway.channel import Answer, Identity
 
 ASK_S = 10.0  # for control to answer; clients give a request up after 30 s
+# The same for requests that are too large to be refused: control needs seconds for thousands of entries, and once it is
+# late nothing is left but to close the connection.
+ASK_LARGE_S = 25.0
 BROKER_S = 60.0  # between two looks at a broker that doesn't answer: the client gives up, not the gateway
 MAX_REFUSED_BYTES = 16 * 1024  # of a request that is read here, to be refused: 300 quotas, 4 ms
 MAX_ANSWER_BYTES = 64 * 2**20
@@ -93,7 +96,7 @@ class AdminTurn:
         if self.state == TOLD:
             return self._obey(now)
         if self.state == ANSWERED or (self.state == EARLIER and not owes):
-            self.state, self.until = ASKED, now + ASK_S
+            self.state, self.until = ASKED, now + self._ask_s
             return ASK, b""
         if self.state == ASKED and now >= self.until:
             return REPLY, self._refuse()
@@ -130,6 +133,10 @@ class AdminTurn:
             raise Unanswerable(f"{len(answer)} bytes as the answer to {_named(self.request)}")
         self.answer, self.state = answer, ANSWERED
 
+    @property
+    def _ask_s(self) -> float:
+        return ASK_S if len(self.request) <= MAX_REFUSED_BYTES else ASK_LARGE_S
+
     def _refuse(self) -> bytes:
         """Refuse the request: control is away, or has no time. It may still do the last thing that it was asked: the
         client must look.
@@ -138,7 +145,7 @@ class AdminTurn:
         if not size:
             raise Unanswerable(f"the broker could not be told within {ASK_S:.0f} s who the client is")
         if size > MAX_REFUSED_BYTES:
-            raise Unanswerable(f"no answer to {_named(self.request)} of {size} bytes within {ASK_S:.0f} s")
+            raise Unanswerable(f"no answer to {_named(self.request)} of {size} bytes within {ASK_LARGE_S:.0f} s")
         text = f"the gateway's control process did not answer within {ASK_S:.0f} s"
         if _key(self.request) in _CHANGES:  # without a memo it was never asked to do anything
             text += ": describe what you changed, it may have been done" if self.memo else ": nothing was changed"

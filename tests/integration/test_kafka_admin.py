@@ -54,6 +54,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
         "internal_topics": "none",
         "policies_store": {"file": str(folder / "policies.jsonl")},
         "thresholds": {TOTAL_KEY: TOTAL, "topics": {"filed": {TOPIC_KEY: 1000}}},
+        "limits": {"first_byte_timeout": "5m"},  # a connection here may wait for several runs of Kafka's tools
         **more,
     }
 
