@@ -256,7 +256,7 @@ def test_a_large_request_that_control_does_not_answer_closes_its_connection() ->
     play.now += admin_turn.ASK_LARGE_S - 0.001  # thousands of entries take control seconds
     assert play.go_on() == (b"", b"")
     play.now += 0.001
-    with pytest.raises(MalformedFrame, match="no answer to IncrementalAlterConfigs of .* within 25 s"):
+    with pytest.raises(MalformedFrame, match=r"no answer to IncrementalAlterConfigs of .* within 25 s"):
         play.go_on()
     assert play.session.admin.turn is None
     assert play.world.questions.open == {}
