@@ -320,6 +320,7 @@ async def test_intervals_wait_while_the_disk_takes_none(
         while log.has_room:
             log.put(interval(seq, rows=20), partial(confirmed.append, seq))
             seq += 1
+            assert sample(metrics, "usage_log_queued_intervals") == seq  # at once: readers go by it
         assert seq == module.MAX_QUEUED
         await trio.testing.wait_all_tasks_blocked()
         await until(lambda: (sample(metrics, "usage_log_spool_errors_total") or 0) >= 2, 0.5)
@@ -330,6 +331,7 @@ async def test_intervals_wait_while_the_disk_takes_none(
         spool._max_bytes = 64 * MiB  # and the operator made room for the rest
         await until(lambda: not log.queued, 0.5)
         assert confirmed == list(range(module.MAX_QUEUED))
+        assert sample(metrics, "usage_log_queued_intervals") == 0
         assert log.has_room
         assert log.problem == ""
         assert "can be written again" in caplog.text
