@@ -27,7 +27,7 @@ Line = dict[str, Any]
 
 _MAYBE = frozenset({"NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"})
 _BASE = 61  # bytes of a batch before its first record (KIP-98)
-_ANSWER_MS = 5000  # batches count when they are answered, up to so long after they were appended
+_ANSWER_MS = 2000  # batches count when they are answered, up to so long after they were appended
 
 
 class Amount(NamedTuple):

@@ -63,9 +63,9 @@ class Stage:
         hold.mute_until = hold.until = trio.current_time() + in_s
         self.reactor.call_at(hold.until, link)
 
-    def wakes(self, link: Link, by: float) -> bool:
-        """Whether it has a timer of its own that ends by then."""
-        return any(one is link and when <= by for when, _, one in self.reactor._timers)
+    def wakes(self, link: Link, at: float) -> bool:
+        """Whether it has a timer of its own for that time."""
+        return any(one is link and when == at for when, _, one in self.reactor._timers)
 
 
 def _tcp_pair(small: bool) -> tuple[socket.socket, trio.SocketStream]:

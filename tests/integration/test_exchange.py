@@ -28,7 +28,7 @@ from tests.integration.gateways import LogBatch, log_batches
 
 WAIT_S = 60.0  # until what must come has come, however busy the machine is
 CYCLE_S = 0.5
-PATIENT_S = 1.5  # a cycle where nobody may be taken for dead, however busy the machine is
+PATIENT_S = 2.5  # a cycle where nobody may be taken for dead, however busy the machine is
 LATENCY_S = 0.3
 GOLD = group_key("gold", "publish", "bytes")
 TOTAL = total_key(1)
@@ -135,7 +135,8 @@ def settings_of(kafka: Cluster, topic: str) -> dict[str, str]:
 
 
 @pytest.mark.seed("82.12")
-async def test_two_gateways_hear_each_other(kafka: Cluster, topic: str) -> None:
+async def test_two_gateways_hear_each_other(kafka: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.fleet.writer.LATE_S", WAIT_S)  # a report that is late would be thrown away
     a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
     async with running(a, b):
         await a.ready(1)
@@ -148,9 +149,10 @@ async def test_two_gateways_hear_each_other(kafka: Cluster, topic: str) -> None:
         await b.until("an end of it", lambda: b.knows(GOLD) == [])
     assert a.exchange.peers.gateways.keys() <= {heard.peer for _, heard in a.heard}
     assert a.dropped == {}
-    assert a.exchange.writer.sent - a.exchange.writer.failed >= 4  # one that is late is thrown away
+    assert a.exchange.writer.sent >= 4
     assert a.exchange.received >= 4
     assert a.exchange.received_bytes > 20 * a.exchange.received
+    assert a.exchange.writer.failed == 0
 
 
 async def test_the_way_over_the_topic_takes_less_than_three_tenths_of_a_second(kafka: Cluster, topic: str) -> None:
@@ -286,7 +288,7 @@ async def test_a_topic_that_is_deleted_is_made_anew(
         await b.until("a rate of 200", lambda: b.knows(GOLD) == [200.0])
         await a.ready(1)
         await b.ready(1)
-        assert a.states[-1]
+        assert a.states in ([True], [True, False, True])
         assert a.problem == ""
     assert (a.gone, b.gone) == ([], [])  # nobody was taken for dead
     assert "Traceback" not in caplog.text
@@ -322,8 +324,8 @@ async def test_a_cluster_that_goes_away_and_comes_back(topic: str, caplog: pytes
                 await late.until("usages", lambda: late.knows(GOLD) == [10.0, 300.0])
                 assert a.exchange.writer.sent - sent < 60
                 assert (a.gone, b.gone) == ([], [])
-                assert (False in a.states, a.states[-1], a.problem) == (True, True, "")
-                assert late.states[-1]
+                assert (a.states, a.problem) == ([True, False, True], "")
+                assert late.states == [True]
     warnings = [record.getMessage() for record in caplog.records if record.name == "gateway.fleet"]
     assert len(warnings) < 20, warnings  # some about each of three, over many seconds
 

@@ -200,9 +200,10 @@ def rejected(gateway: Gateway, topic: str) -> float:
 
 def seconds_between(watch: Watch, above: float, below: float, gap_s: float = math.inf) -> float:
     """How long the disk took from so much free to so much free, the first time; at most `gap_s` between two looks."""
-    first = next(number for number, (_, free) in enumerate(watch.seen) if free <= above)
-    start = watch.seen[max(0, first - 1)][0]  # the look before: one look may have missed all of it
-    end = next(at for at, free in watch.seen if free <= below)
+    first, last = (next(n for n, (_, free) in enumerate(watch.seen) if free <= level) for level in (above, below))
+    if first == last:  # all of it between two looks
+        first -= 1
+    start, end = watch.seen[first][0], watch.seen[last][0]
     times = [at for at, _ in watch.seen if start <= at <= end]
     return sum(min(later - at, gap_s) for at, later in pairwise(times))
 
