@@ -12,8 +12,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 ARGS ?=
 DURATION ?= 3600
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 # Processes that share the tests: they wait half of their time, so one more than there are cores, and three at least.
-JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 2 ? 3 : cores > 5 ? 6 : cores + 1)))
+JOBS ?= $(shell echo $$(($(CORES) < 2 ? 3 : $(CORES) > 5 ? 6 : $(CORES) + 1)))
 
 # Tests start hundreds of our processes: whatever the environment says, they find modules compiled. They do so when one
 # is needed first, in all processes at once; pip would compile all of PySpark's, one after the other.
@@ -36,13 +37,14 @@ $(READY): pyproject.toml constraints.txt
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or newer with venv on PATH: install one (Debian, Ubuntu: python3 python3-venv), or set PYTHON." >&2; exit 1; }
 	@$(PYTHON) -m gateway.embedded java >/dev/null
 	$(call step,virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
-	$(call step,packages (500 MB of them PySpark),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)dev]')
+	$(call step,packages (500 MB of them PySpark),PURE_PYTHON=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)dev]')
 	$(call step,Apache Kafka,$(BIN)/python -m gateway.embedded fetch >/dev/null)
 	@touch $@
 
-# The hot path in C, beside its sources: setup.py says so where it can't be, and Python runs instead.
+# The hot path in C, beside its sources: setup.py says so where it can't be, and Python runs instead. Here and not when
+# pip installs the project, which would compile one module after the other.
 $(NATIVE): $(READY) setup.py protocol/layouts.pxd gateway/data/calls.pxd $(TYPED) $(TYPED:_compiled.pxd=.py)
-	@$(BIN)/python setup.py build_ext --inplace --force >$(VENV)/native.log 2>&1
+	$(call step,hot path,$(BIN)/python setup.py build_ext --inplace --force --parallel $(CORES) >$(VENV)/native.log 2>&1)
 	@$(BIN)/python -m gateway version
 	@touch $@
 

@@ -38,7 +38,9 @@ PERF_TEST: Final = "ProducerPerformance"
 
 @dataclass(frozen=True)
 class Plan:
-    """One process's load: stages of (seconds, bytes/s over all brokers) to one topic."""
+    """One process's load: stages of (seconds, bytes/s over all brokers) to one topic. A last stage of infinite length
+    is over when the process is told so.
+    """
 
     topic: str
     client: str  # "librdkafka", "kafka-python" or PERF_TEST, which has one stage of a fixed number of records
@@ -53,7 +55,7 @@ class Plan:
 
     @property
     def records(self) -> int:
-        """The number of records in all stages."""
+        """The number of records in all stages, none of them without end."""
         return round(sum(seconds * rate for seconds, rate in self.stages) / self.record_bytes)
 
 
@@ -77,16 +79,22 @@ class Producing:
         self.plan = plan
         self.counts = Counts()
         self.log = folder / f"{plan.client_id}.log"
-        command = _perf_command(plan, bootstrap_servers, self.log)
-        if plan.client != PERF_TEST:
+        if plan.client == PERF_TEST:
+            command = _perf_command(plan, bootstrap_servers, self.log)
+        else:
             order = {"plan": asdict(plan), "bootstrap_servers": bootstrap_servers}
             command = [sys.executable, "-m", "gateway.demo.load", json.dumps(order)]
         with self.log.open("ab") as log:
             self._process = embedded.spawn(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def end(self) -> None:
+        """Have it offer no more: the end of its input tells it. (ProducerPerformance ends by itself.)"""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def wait(self, timeout_s: float) -> int:
         """The process's exit status, once it has told everything; it is killed when it takes longer."""
@@ -192,12 +200,13 @@ class _Flow:
     plan: Plan
     send: Callable[[bytes, int], None] = lambda _value, _partition: None
     counts: Counts = field(default_factory=Counts)
+    told: threading.Event = field(default_factory=threading.Event)  # to end
     reported: float = 0.0
 
     def run(self, idle: Callable[[float], object]) -> None:
         """Offer the plan's records; `idle` waits for so many seconds and lets the client's callbacks run."""
         pace = Pace(self.plan.stages, self.plan.record_bytes, time.monotonic())
-        while (records := pace.due(now := time.monotonic())) is not None:
+        while not self.told.is_set() and (records := pace.due(now := time.monotonic())) is not None:
             self.offer(records)
             self.report(now)
             idle(_STEP_S)
@@ -275,10 +284,18 @@ _CLIENTS: Final[dict[str, Callable[[_Flow, str], None]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Produce as the JSON in the only argument says; a line of counts per second, the last one at the end."""
+    """Produce as the JSON in the only argument says, until stdin ends; a line of counts per second, the last one at the
+    end.
+    """
     order: dict[str, Any] = json.loads(arguments[0])
     plan = Plan(**order["plan"])
     flow = _Flow(plan)
+
+    def listen() -> None:
+        sys.stdin.buffer.read()
+        flow.told.set()
+
+    threading.Thread(target=listen, daemon=True).start()
     _CLIENTS[plan.client](flow, order["bootstrap_servers"])
     flow.report(float("inf"))
     return 0

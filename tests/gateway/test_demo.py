@@ -45,7 +45,43 @@ def test_each_kind_of_client_takes_part_and_ends_with_the_load(seconds: float) -
     plans = demo.plans(seconds)
     assert {plan.client for plan in plans} == {"librdkafka", "kafka-python", PERF_TEST}
     assert len({plan.client_id for plan in plans}) == len(plans)
-    assert all(plan.starts_s + sum(at for at, _ in plan.stages) <= seconds + 1 for plan in plans)
+    jobs = [plan for plan in plans if plan.client == PERF_TEST]
+    assert all(plan.starts_s + plan.stages[0][0] <= seconds + 1 for plan in jobs)
+    assert all(math.isinf(plan.stages[-1][0]) for plan in plans if plan not in jobs)
+
+
+def rejected(*topics: str) -> Count:
+    count: Count = {topic: Outcomes() for topic in demo.TOPICS}
+    for topic in topics:
+        count[topic].add("rejected", "topic-threshold", 1, 1, 0)
+    return count
+
+
+def ends(load: demo.Load, counts: dict[int, Count]) -> int | None:
+    """The second in which producers are told to end; `counts` has what the gateway has counted from a second on."""
+    count = rejected()
+    told = []
+    for now in range(1_000):
+        count = counts.get(now, count)
+        if load.look(now, count):
+            told.append(now)
+    assert len(told) <= 1
+    return told[0] if told else None
+
+
+def test_the_load_ends_on_time_where_limits_were_at_work() -> None:
+    assert {"clicks", "logs"} == demo.TOO_MUCH
+    assert ends(demo.Load(60), {20: rejected("clicks", "logs")}) == 60
+    assert ends(demo.Load(60), {20: rejected("clicks"), 50: rejected("clicks", "logs")}) == 60
+
+
+def test_the_load_of_a_busy_machine_goes_on_until_limits_were_at_work_for_a_while() -> None:
+    assert ends(demo.Load(60), {51: rejected("clicks", "logs")}) == 61
+    assert ends(demo.Load(60), {20: rejected("clicks"), 100: rejected("clicks", "logs")}) == 110
+
+
+def test_the_load_does_not_go_on_for_ever() -> None:
+    assert ends(demo.Load(60), {20: rejected("logs")}) == 240
 
 
 def test_the_gateway_accepts_the_demos_configuration(tmp_path: object) -> None:
@@ -111,6 +147,19 @@ def test_a_flow_whose_client_is_stuck_holds_one_second_of_its_rate_and_skips_the
     flow = _Flow(Plan("t", "librdkafka", ((1.0, 1_000.0), (1.0, 5_000.0)), record_bytes=1_000))
     flow.offer(8)
     assert flow.counts == Counts(sent=5, skipped=3)
+
+
+def test_a_flow_without_end_ends_when_it_is_told() -> None:
+    flow = _Flow(Plan("t", "librdkafka", ((math.inf, 1e6),), record_bytes=1_000))
+    offered: list[float] = []
+
+    def idle(seconds: float) -> None:
+        offered.append(seconds)
+        if len(offered) == 3:
+            flow.told.set()
+
+    flow.run(idle)
+    assert len(offered) == 3
 
 
 def test_a_flow_reports_each_second(capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,18 +353,34 @@ def test_the_text_shows_every_witness_and_the_verdict() -> None:
     assert lines["clicks"] == ["500", "400", "3,000", "2,000", "1,500", "500", "380"]
     assert lines["total"] == ["1,000", "900", "3,000", "2,160", "1,500", "500", "380"]
     assert "  holds: it is so" in text
+    assert "Nothing was rejected" not in text
     text = demo.final_text(result(end_offsets=16))
     assert "NOT reconciled:" in text
     assert "  messages: end_offsets has +1 against clients" in text
 
 
+def test_the_text_says_so_where_nothing_was_rejected() -> None:
+    meters = demo_sums.Meters({}, {})
+    rows = demo.make_rows(rejected(), meters, dict.fromkeys(demo.TOPICS, 0))
+    assert "Nothing was rejected" in demo.final_text(demo.Result(rows, meters.total(), sums_of(), [], {}))
+
+
 def test_progress_has_a_table_for_terminals_and_a_line_for_files() -> None:
     meters = demo_sums.Meters({"1": (900_000.0, 1e6)}, {("1", "clicks"): (400_000.0, 5e5)})
-    table = demo.live_table(12, 60, expected(), meters)
+    load = demo.Load(60)
+    table = demo.live_table(12, load, expected(), meters)
     assert [line.split() for line in table.splitlines()][3] == ["clicks", "0.50", "0.40", "0.00", "0.00"]
-    line = demo.live_line(12, 60, expected(), meters)
+    line = demo.live_line(12, load, expected(), meters)
     assert "per broker 0.90 of 1.00 MB/s (clicks 0.40, logs -)" in line
     assert "\n" not in line
+
+
+def test_progress_tells_what_the_load_waits_for() -> None:
+    load, meters = demo.Load(15), demo_sums.Meters({}, {})
+    assert load.look(14, rejected("clicks", "logs")) is False
+    assert " 16 s: busy machine, producers go on until" in demo.live_line(16, load, expected(), meters)
+    assert load.look(24, rejected("clicks", "logs")) is True
+    assert " 25 s: producers offer no more" in demo.live_line(25, load, expected(), meters)
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "3"], ["--fast"], ["--seconds", "x"]])
