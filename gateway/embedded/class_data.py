@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.embedded.cluster import Cluster
 from gateway.embedded.jars import class_data, fetch
 
-DUMP_TIMEOUT_S = 120.0
+DUMP_TIMEOUT_S = 240.0
 
 
 def make() -> Path | None:

@@ -30,7 +30,7 @@ from gateway.embedded.node_files import (
 from gateway.embedded.ports import HOST, free_port
 from gateway.embedded.processes import guard, reap, spawn
 
-START_TIMEOUT_S = 90.0  # 2 s when the machine is idle; a machine that also compiles and runs Spark needs its time
+START_TIMEOUT_S = 240.0  # 2 s when the machine is idle; a machine that also compiles and runs Spark needs its time
 
 
 class BrokerProcess:
@@ -221,7 +221,7 @@ class Cluster:
         self._children.append(process)
         return process
 
-    def run_java(self, main_class: str, *args: str, timeout_s: float = 120.0, stdin: str | None = None) -> str:
+    def run_java(self, main_class: str, *args: str, timeout_s: float = 240.0, stdin: str | None = None) -> str:
         """Run one of Kafka's tools to its end and return its standard output.
 
         Raises:

@@ -79,7 +79,7 @@ def usage_log(intervals: int) -> list[str]:
 def fill(bootstrap_servers: str, topic: str, lines: Sequence[str], chance: random.Random) -> tuple[int, int]:
     """The log into four partitions, three quarters of it into one; gives how many copies and how much rubbish."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(120)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     copies = rubbish = 0
     for line in lines:
@@ -92,7 +92,7 @@ def fill(bootstrap_servers: str, topic: str, lines: Sequence[str], chance: rando
             producer.produce(topic, line[: len(line) // 2], partition=chance.randrange(4))
             rubbish += 1
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
     return copies, rubbish
 
 

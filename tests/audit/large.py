@@ -105,7 +105,7 @@ def main() -> int:
     began = time.monotonic()
     if options.topic:
         admin = AdminClient({"bootstrap.servers": options.bootstrap_servers})
-        admin.create_topics([NewTopic(options.topic, options.partitions, 1)])[options.topic].result(30)
+        admin.create_topics([NewTopic(options.topic, options.partitions, 1)])[options.topic].result(120)
     share = options.workers // options.processes
     bounds = [*range(0, share * options.processes, share), options.workers]
     parts = list(itertools.pairwise(bounds))

@@ -49,16 +49,16 @@ def topic(kafka: Cluster) -> Iterator[str]:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     created = admin.create_topics([NewTopic(TOPIC, 3, 1), NewTopic(f"{TOPIC}-empty", 1, 1)])
     for made in created.values():
-        made.result(30)
+        made.result(120)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     sent: list[str | None] = [*LINES, *LINES[::5], "rubbish", None]
     random.Random(5).shuffle(sent)
     for i, line in enumerate(sent):
         producer.produce(TOPIC, line, partition=i % 3)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     yield kafka.bootstrap_servers
     for deleted in admin.delete_topics([TOPIC, f"{TOPIC}-empty"]).values():
-        deleted.result(30)
+        deleted.result(120)
 
 
 @pytest.fixture
@@ -107,13 +107,13 @@ def test_topic_and_spool_and_both_together_give_the_same_exact_sums(
 def test_records_that_arrive_after_the_start_are_not_read(spark: SparkSession, kafka: Cluster) -> None:
     name = f"{TOPIC}-late"  # of its own: other tests know what is in the shared one
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(name, interval(0)[0])
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     source = job.read_topic(spark, kafka.bootstrap_servers, name)
     producer.produce(name, interval(0, boot="late")[0])
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     assert source.raw.count() == source.records == 1
     assert job.read_topic(spark, kafka.bootstrap_servers, name).raw.count() == 2
 
@@ -122,14 +122,14 @@ def test_records_that_arrive_after_the_start_are_not_read(spark: SparkSession, k
 def test_records_that_go_while_it_reads_are_an_error_and_no_smaller_sum(spark: SparkSession, kafka: Cluster) -> None:
     name = f"{TOPIC}-short"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for seq in range(3):
         producer.produce(name, interval(seq)[0])
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     source = job.read_topic(spark, kafka.bootstrap_servers, name)
     deleted = admin.delete_records([TopicPartition(name, 0, 2)])
-    next(iter(deleted.values())).result(30)
+    next(iter(deleted.values())).result(120)
     with pytest.raises(AuditError, match=r"^records that were there at the start are gone [^\n]*$"):
         job.run(spark, [source], Question())
     assert job.read_topic(spark, kafka.bootstrap_servers, name).records == 1

@@ -80,11 +80,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     }  # fmt: skip
     with Cluster(1, own, port=port, users={USER: PASSWORD}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(120)
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
         for seq in range(6):
             producer.produce(TOPIC, interval(seq)[0], partition=seq % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         yield Secured(f"{embedded.HOST}:{port + 3}", folder)
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.audit import kill_upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.timeout(600)
 def test_killed_at_a_random_moment_the_tables_say_the_truth(spark: SparkSession, tmp_path: Path) -> None:
     """More of them: python -m tests.audit.kill_upkeep (docs/spark.md)."""
     outcome = kill_upkeep.run(spark, tmp_path / "tables", kills=1, intervals=40, commits=4)

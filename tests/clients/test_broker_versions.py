@@ -15,7 +15,7 @@ from tests.clients.conftest import Target, missing
 from tests.clients.gateways import Gateway
 from tests.clients.test_matrix import PARTITIONS, aborted_of, administer, drive
 
-pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 
 BROKERS = ("3.9.1", "4.0.1", harness.NEWEST)  # beside the embedded one, with which all other tests run
 CLIENTS = (f"java-{harness.NEWEST}", "java-2.1.1", "java-3.9.1", "librdkafka", "franz-go", "kafka-python")

@@ -17,7 +17,7 @@ from tests.clients.conftest import Target, missing
 from tests.clients.harness import Driver
 from tests.clients.processes import connections_to, sockets_of
 
-pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 
 PARTITIONS = 6
 COUNT = 300
@@ -41,7 +41,7 @@ def topic(target: Target) -> str:
 
 def types(bootstrap: str) -> dict[str, ConsumerGroupType]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    listed = admin.list_consumer_groups().result(20)
+    listed = admin.list_consumer_groups().result(120)
     assert listed.errors == []
     return {group.group_id: group.type for group in listed.valid}
 

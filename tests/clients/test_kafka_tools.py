@@ -12,7 +12,7 @@ from gateway import embedded
 from tests.clients import harness
 from tests.clients.conftest import Target
 
-pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 
 COUNT = 20_000
 PARTITIONS = 3

@@ -14,7 +14,7 @@ from tests.clients import harness
 from tests.clients.conftest import FULL, TARGETS, Matrix, Target
 from tests.clients.harness import CLIENTS, Log, Result
 
-pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 
 PARTITIONS = 6  # two for each broker
 COUNT = 3000 if FULL else 300

@@ -20,7 +20,7 @@ from tests.clients.conftest import FULL, missing
 from tests.clients.gateways import Gateway
 from tests.clients.harness import Driver, Result
 
-pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 
 CLIENTS = ("java", "librdkafka", "franz-go")
 PARTITIONS = 4

@@ -19,7 +19,7 @@ from tests.clients.gateways import Gateway
 from tests.clients.harness import CLIENTS, Log, Result
 from tests.integration import named_clients
 
-pytestmark = [pytest.mark.clients, pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 
 BOOTSTRAP = "kafka.test"
 NAMES = (BOOTSTRAP, *(f"broker-{node_id}.kafka.test" for node_id in (1, 2, 3)))

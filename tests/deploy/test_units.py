@@ -50,7 +50,7 @@ def runnable(path: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_understands_it(path: Path, tmp_path: Path) -> None:
     command = ["systemd-analyze", "verify", "--man=no", str(runnable(path, tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     own = [line for line in done.stderr.splitlines() if path.name in line]
     assert (done.returncode, own) == (0, [])
 
@@ -60,14 +60,14 @@ def test_systemd_would_see_a_key_that_there_is_not(tmp_path: Path) -> None:
     path = runnable(UNITS[0], tmp_path)
     path.write_text(path.read_text().replace("[Service]", "[Service]\nProtectSystems=strict"))
     command = ["systemd-analyze", "verify", "--man=no", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert "ProtectSystems" in done.stderr
 
 
 @with_systemd
 def test_the_gateway_is_exposed_to_little() -> None:
     command = ["systemd-analyze", "security", "--offline=true", str(FOLDER / "produce-gateway.service")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     found = re.search(r"exposure level for [\w.-]+: (\d+\.\d+)", done.stdout)
     assert found is not None, done.stderr
     assert float(found[1]) <= MOST_EXPOSED

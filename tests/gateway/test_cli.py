@@ -36,7 +36,7 @@ def run(*args: Any) -> Any:
 
 def run_process(*args: Any) -> Any:
     command = [sys.executable, "-m", "gateway", *args]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture
@@ -352,7 +352,7 @@ def test_serve_refuses_what_check_refuses(write: Any) -> None:
 
 def test_check_reads_standard_input_and_answers_in_json() -> None:
     command = [sys.executable, "-m", "gateway", "check", "--json", "-"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, input=WRONG_ALL_OVER)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, input=WRONG_ALL_OVER)
     said = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (1, "")
     assert said == {
@@ -362,11 +362,11 @@ def test_check_reads_standard_input_and_answers_in_json() -> None:
         "warnings": [],
         "effect": [],
     }
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, input=GOOD)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, input=GOOD)
     said = json.loads(done.stdout)
     assert (done.returncode, said["ok"], said["errors"], said["warnings"]) == (0, True, [], [])
     assert "bootstrap  127.0.0.1:32101, listening on 127.0.0.1" in said["effect"]
-    raw = subprocess.run([*command[:-2], "-"], check=False, capture_output=True, timeout=60, input=b"\xff")
+    raw = subprocess.run([*command[:-2], "-"], check=False, capture_output=True, timeout=240, input=b"\xff")
     assert (raw.returncode, raw.stderr) == (1, b"standard input: not UTF-8 text: invalid start byte at byte 0\n")
 
 
@@ -383,7 +383,7 @@ def test_strict_makes_warnings_errors(write: Any) -> None:
 def test_the_demo_looks_for_what_it_needs_before_it_begins() -> None:
     hide = "import sys; sys.modules |= {'pyspark': None, 'matplotlib': None}"
     code = f"{hide}; from gateway.cli import main; sys.exit(main(['demo']))"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=240)
     wanted = "the demo needs PySpark, Matplotlib: pip install 'produce-gateway[audit]'\n"
     assert (done.returncode, done.stderr) == (1, wanted)
 

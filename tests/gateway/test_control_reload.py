@@ -421,12 +421,12 @@ def test_a_running_gateway_follows_its_file(gateway: Gateway) -> None:
     gateway.wait_for("told again", lambda: config_of(gateway)["pending"] in ([], ["workers"]))
     assert post_reload(gateway)[1]["last"]["outcome"] == "unchanged"
     command = [sys.executable, "-m", "gateway", "reload", "--url", f"http://127.0.0.1:{gateway.admin}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{gateway.config}: unchanged\ntakes a restart: workers\n"
     good = gateway.config.read_text()
     gateway.config.write_text(good + "mode: obsrve\n")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"{gateway.config}:" in done.stderr
     assert "mode: should be 'enforce' or 'observe', not 'obsrve'" in done.stderr

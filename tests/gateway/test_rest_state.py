@@ -310,7 +310,7 @@ def test_each_command_has_examples_that_its_own_parser_takes() -> None:
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gateway", *args]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
 
 
 def test_a_misspelt_command_is_told_the_right_one() -> None:

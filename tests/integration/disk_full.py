@@ -166,7 +166,7 @@ class Looks(Background):
 
 
 def storage(gateway: Gateway) -> Any:
-    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=30) as answer:
+    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=60) as answer:
         return json.load(answer)
 
 
@@ -176,7 +176,7 @@ def keep(gateway: Gateway, topics: list[str], size: int) -> None:
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entry) for topic in topics]
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap, "log_level": 2})
     for future in admin.incremental_alter_configs(resources).values():
-        future.result(30)
+        future.result(120)
 
 
 class Phase(NamedTuple):

@@ -61,7 +61,7 @@ def quota_probe(ours: Iterable[q.Alteration]) -> q.AlterClientQuotasRequest:
 @pytest.fixture(scope="module")
 def port(kafka: Cluster) -> int:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(120)
     wait_writable(kafka, TOPIC)
     return kafka.broker(1).port
 
@@ -410,7 +410,7 @@ def denied() -> Iterator[Wire]:
     }
     with Cluster(1, overrides, users={"mallory": "secret"}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(120)
         wait_writable(cluster, TOPIC)
         allowed = AclBinding(
             ResourceType.TOPIC,
@@ -421,7 +421,7 @@ def denied() -> Iterator[Wire]:
             AclOperation.DESCRIBE,
             AclPermissionType.ALLOW,
         )
-        admin.create_acls([allowed])[allowed].result(30)
+        admin.create_acls([allowed])[allowed].result(120)
         port = int(cluster.sasl_bootstrap_servers.rpartition(":")[2])
         with Wire(port) as wire:
             for key, version, fields in (

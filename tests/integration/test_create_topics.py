@@ -21,8 +21,6 @@ from tests.integration.gateways import Gateway
 from tests.integration.wire import Wire
 from tests.protocol import kio_messages as kio
 
-pytestmark = pytest.mark.timeout(300)
-
 JAVA = str(Path(__file__).with_name("CreateTopic.java"))
 TOTAL = 1_000_000
 
@@ -49,7 +47,7 @@ def fresh() -> str:
 
 def exists(kafka: Cluster, topic: str) -> bool:
     """Whether the cluster has it, whatever the gateway says."""
-    return topic in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=30).topics
+    return topic in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=120).topics
 
 
 def wait_made(kafka: Cluster, *topics: str) -> None:
@@ -59,13 +57,13 @@ def wait_made(kafka: Cluster, *topics: str) -> None:
 
 def threshold(admin: AdminClient, topic: str) -> str | None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = admin.describe_configs([resource])[resource].result(30)
+    found = admin.describe_configs([resource])[resource].result(120)
     return found[TOPIC_KEY].value if TOPIC_KEY in found else None
 
 
 def create(admin: AdminClient, topic: str, value: str, partitions: int = 1, *, check: bool = False) -> None:
     new = NewTopic(topic, partitions, 1, config={TOPIC_KEY: value, "retention.ms": "3600000"})
-    admin.create_topics([new], validate_only=check)[topic].result(30)
+    admin.create_topics([new], validate_only=check)[topic].result(120)
 
 
 @pytest.mark.seed("V1.6", "V1.7")
@@ -169,7 +167,7 @@ def test_a_brokers_answer_to_a_request_that_is_only_to_be_validated(kafka: Clust
     """The answer that the gateway's probe goes by."""
     there, name = fresh(), fresh()
     direct = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    direct.create_topics([NewTopic(there, 1, 1)])[there].result(30)
+    direct.create_topics([NewTopic(there, 1, 1)])[there].result(120)
     asked = (
         t.CreatableTopic(there, 1, 1, (), ()),
         t.CreatableTopic(name, 1, 1, (), (t.TopicConfig("nonsense", "1"),)),

@@ -56,18 +56,17 @@ def produce(cluster: Cluster, topic: str, **options: str) -> None:
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 30_000, "log_level": 0}
     producer = Producer(settings | options)
     if options:
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         producer.begin_transaction()
     for i in range(2 * RECORDS):
         producer.produce(topic, bytes(1_000), partition=i % 2)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     if options:
-        producer.commit_transaction(30)
+        producer.commit_transaction(120)
 
 
 @pytest.mark.spark
 @pytest.mark.clients
-@pytest.mark.timeout(900)
 def test_the_demo_rejects_reconciles_and_prints_json_only(tmp_path: Path) -> None:
     page = tmp_path / "demo" / "report.html"
     command = [sys.executable, "-m", "gateway", "demo", "--json", "--seconds", "30", "--report", str(page)]

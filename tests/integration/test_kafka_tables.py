@@ -26,8 +26,6 @@ from tests.protocol.produce_cases import framed
 
 PROGRAM = Path(__file__).with_name("KafkaTables.java")
 
-pytestmark = pytest.mark.timeout(300)  # the first time it is downloaded
-
 REBOOTSTRAP_REQUIRED = api.ERROR_CODES["REBOOTSTRAP_REQUIRED"]
 INVALID_REQUEST = api.ERROR_CODES["INVALID_REQUEST"]
 

@@ -16,7 +16,7 @@ from gateway.embedded import Cluster, wait_for
 from tests.integration.fleet_load import Load, Task
 from tests.integration.gateways import Gateway
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka]
 
 TOPICS = 500
 LIMIT = 3_000_000.0  # of the noisy tenant, bytes a second
@@ -34,10 +34,10 @@ def tenants(kafka: Cluster) -> Iterator[tuple[list[str], list[str]]]:
     quiet = [f"quiet{mark}.orders.{number}" for number in range(4)]
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     for future in admin.create_topics([NewTopic(name, 1, 1) for name in (*noisy, *quiet)]).values():
-        future.result(60)
+        future.result(120)
     yield noisy, quiet
     for future in admin.delete_topics([*noisy, *quiet]).values():
-        future.result(60)
+        future.result(120)
 
 
 @pytest.mark.seed("82.1")

@@ -32,7 +32,7 @@ from policies.policy_values import Change, Op, PolicyError, PolicyKey
 from tests.background import Background
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 60.0
+WAIT_S = 120.0
 MB = 10**6
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL = PolicyKey.of_broker()
@@ -298,11 +298,11 @@ def test_half_a_change_of_a_dead_writer_is_never_seen_and_the_next_change_ends_i
     with Gateway(servers, topic) as one:
         one.ready().put(Op(CLICKS, 5))
         dead = Producer({"bootstrap.servers": servers, "transactional.id": topic, "log_level": 0})
-        dead.init_transactions(30)
+        dead.init_transactions(120)
         dead.begin_transaction()
         (half, _) = encode([Change(VIEWS, 3.0, None, 3.0)], Head(2, "", 0, ALICE, 2))
         dead.produce(topic, half.value, half.key, partition=0)
-        dead.flush(30)  # on the broker, not committed
+        dead.flush(120)  # on the broker, not committed
         with Gateway(servers, topic) as two:
             two.ready()
             assert two.topics == {"clicks": 5}
@@ -323,10 +323,10 @@ def test_the_topic_is_made_compacted_with_one_partition(servers: str, topic: str
         one.ready()
     admin = admin_of(servers)
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    config = {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(30).items()}
+    config = {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(120).items()}
     assert config["cleanup.policy"] == "compact"
     assert config["delete.retention.ms"] == "604800000"
-    assert len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 1
+    assert len(admin.list_topics(topic, timeout=120).topics[topic].partitions) == 1
 
 
 def test_compaction_keeps_all_that_holds(kafka: Cluster, topic: str) -> None:
@@ -336,7 +336,7 @@ def test_compaction_keeps_all_that_holds(kafka: Cluster, topic: str) -> None:
         "delete.retention.ms": "0", "max.compaction.lag.ms": "100", "segment.bytes": str(2**20),
     }  # fmt: skip
     admin = admin_of(servers)
-    admin.create_topics([NewTopic(topic, 1, 1, config=eager)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1, config=eager)])[topic].result(120)
     with Gateway(servers, topic, {TOTAL: 10.0}) as one:
         one.ready().put(Op(TOTAL, 100), Op(VIEWS, 1))
         one.put(Op(CLICKS, 50))  # more than the base's total: without the record before it this looks wrong
@@ -372,7 +372,7 @@ def test_a_deleted_topic_leaves_what_is_known_and_refuses_changes_until_it_is_ma
         ready(one, two)
         one.put(Op(CLICKS, 5), Op(VIEWS, 6))
         two.until("the change", lambda policies: len(policies.changes) == 2)
-        admin.delete_topics([topic])[topic].result(30)
+        admin.delete_topics([topic])[topic].result(120)
         for gateway in (one, two):
             gateway.until("the loss", lambda _: "was deleted" in gateway.store.problem)
             assert gateway.topics == {"clicks": 5, "views": 6}
@@ -406,7 +406,7 @@ def test_a_topic_made_again_with_other_policies_in_it_is_believed(servers: str, 
     try:
         polled(lambda: one.loaded)
         one.write(setting(Op(CLICKS, 5)), ALICE)
-        admin.delete_topics([topic])[topic].result(30)
+        admin.delete_topics([topic])[topic].result(120)
         polled(lambda: "was deleted" in one.problem)
         with Gateway(servers, topic) as two:
             two.ready().put(Op(VIEWS, 6))
@@ -424,7 +424,7 @@ def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog:
         producer.produce(topic, b'{"v":9,"value":7}', b'["topic","clicks","bytes.in.per.sec.threshold"]', partition=0)
         (by_hand, _) = encode([Change(VIEWS, 3.0, None, 3.0)], Head(0, "", 0, ALICE, 0))
         producer.produce(topic, by_hand.value, by_hand.key, partition=0)  # in an emergency: no head, but ours
-        producer.flush(30)
+        producer.flush(120)
         one.until("what is one", lambda policies: "views" in policies.topics())
         assert one.topics == {"clicks": 5, "views": 3}
         assert one.store.invalid == 2
@@ -436,8 +436,8 @@ def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog:
 
 def test_a_topic_that_forgets_is_warned_about(servers: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     admin = admin_of(servers)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
-    embedded.wait_for("the broker to learn of it", lambda: topic in admin.list_topics(timeout=10).topics)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
+    embedded.wait_for("the broker to learn of it", lambda: topic in admin.list_topics(timeout=120).topics)
     with Gateway(servers, topic) as one:
         one.ready()
     assert f"topic {topic} has cleanup.policy=delete, so policies in it are forgotten: " in caplog.text

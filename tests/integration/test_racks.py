@@ -17,8 +17,6 @@ from gateway import embedded
 from gateway.embedded import Cluster, wait_for
 from tests.integration.gateways import Gateway
 
-pytestmark = pytest.mark.timeout(120)
-
 RACKS = {1: "rack-a", 2: "rack-b"}
 LEADER = 1
 TOPIC = "near.and.far"
@@ -34,10 +32,10 @@ def cluster() -> Iterator[Cluster]:
     own = {node: {"broker.rack": rack} for node, rack in RACKS.items()}
     with Cluster(2, selector, per_broker_overrides=own) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        admin.create_topics([NewTopic(TOPIC, 1, replica_assignment=[[LEADER, 2]])])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1, replica_assignment=[[LEADER, 2]])])[TOPIC].result(120)
 
         def led() -> bool:
-            topic = admin.list_topics(timeout=10).topics.get(TOPIC)
+            topic = admin.list_topics(timeout=120).topics.get(TOPIC)
             return topic is not None and bool(topic.partitions) and topic.partitions[0].leader == LEADER
 
         wait_for("the leader", led)
@@ -53,7 +51,7 @@ def gateway(cluster: Cluster) -> Iterator[Gateway]:
         producer = Producer({"bootstrap.servers": gateway.bootstrap, "log_level": 0})
         for _ in range(COUNT):
             producer.produce(TOPIC, b"x" * SIZE, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         yield gateway
 
 
@@ -85,7 +83,7 @@ def read(gateway: Gateway, rack: str) -> dict[str, Any]:
         )
 
     try:
-        wait_for("all records", done, 40, every_s=0)
+        wait_for("all records", done, 120, every_s=0)
     finally:
         consumer.close()
     assert count == COUNT
@@ -98,7 +96,7 @@ def brokers(statistics: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 def test_the_gateways_brokers_have_their_racks(gateway: Gateway) -> None:
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap, "log_level": 0})
-    nodes = admin.describe_cluster(request_timeout=10).result(20).nodes
+    nodes = admin.describe_cluster(request_timeout=60).result(120).nodes
     assert {node.id: (node.rack, node.port) for node in nodes} == {
         node: (rack, gateway.broker_port(node)) for node, rack in RACKS.items()
     }

@@ -256,7 +256,7 @@ def test_while_the_usage_topic_is_away_the_spool_grows(kafka3: Cluster) -> None:
     usage_topic, topic = "usage-on-3", "produced-on-1"
     new = [NewTopic(usage_topic, 1, replica_assignment=[[3]]), NewTopic(topic, 1, replica_assignment=[[1]])]
     for future in admin.create_topics(new).values():
-        future.result(30)
+        future.result(120)
     settings = {"usage_log": {"topic": usage_topic}}
     with (
         Gateway(kafka3.bootstrap_servers, settings, node_ids=3) as gateway,
@@ -281,7 +281,7 @@ def test_a_deleted_usage_topic_is_made_again(own: Cluster, topic: str) -> None:
         wait_for("the usage topic", lambda: gateway.metric("usage_log_records_published_total") > 0)
         admin = AdminClient({"bootstrap.servers": own.bootstrap_servers})
         first = describe_topic(admin, USAGE_TOPIC, RECOVERY_S).topic_id
-        admin.delete_topics([USAGE_TOPIC])[USAGE_TOPIC].result(30)
+        admin.delete_topics([USAGE_TOPIC])[USAGE_TOPIC].result(120)
 
         def in_another() -> bool:
             """Metadata may still have the deleted one; and a stop waits for only so long for records to get there."""

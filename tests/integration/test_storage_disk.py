@@ -67,7 +67,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
     "kafka-python": {"batch_size": 131072, "linger_ms": 5},
 }
 DEADLINE_S = 200.0  # of a producer
-SEEN_S = 90.0  # until something that must come has come, on a machine that is busy with other things
+SEEN_S = 120.0  # until something that must come has come, on a machine that is busy with other things
 
 
 def topic_of(client: str) -> str:
@@ -159,7 +159,7 @@ def offsets(kafka: Cluster, topics: Sequence[str]) -> dict[tuple[str, int], tupl
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "offsets"})
     try:
         places = [TopicPartition(topic, index) for topic in topics for index in range(PARTITIONS)]
-        return {(place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=30) for place in places}
+        return {(place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=120) for place in places}
     finally:
         consumer.close()
 
@@ -169,7 +169,7 @@ def delete_all(gateway: Gateway, ends: dict[tuple[str, int], int]) -> None:
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap, "log_level": 2})
     places = [TopicPartition(topic, index, end) for (topic, index), end in ends.items()]
     for future in admin.delete_records(places).values():
-        future.result(30)
+        future.result(120)
 
 
 def fill(bootstrap: str, topic: str, disk: SmallDisk, until_free: float) -> None:
@@ -178,14 +178,14 @@ def fill(bootstrap: str, topic: str, disk: SmallDisk, until_free: float) -> None
     producer = Producer(settings)
     while disk.free > until_free:
         producer.produce(topic, bytes(500_000))
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
 
 def produce_one(gateway: Gateway, topic: str, client_id: str) -> None:
     told: list[object] = []
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "client.id": client_id, "enable.idempotence": True})
     producer.produce(topic, b"one", on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     assert told == [None]
 
 
@@ -331,7 +331,7 @@ UNEVEN = {
 def create_at(kafka: Cluster, topic: str, brokers: list[int]) -> None:
     """One partition, led by the first of these brokers and replicated to the others."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 2})
-    admin.create_topics([NewTopic(topic, 1, replica_assignment=[brokers])])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[brokers])])[topic].result(120)
 
 
 @pytest.mark.seed("DISK.1")

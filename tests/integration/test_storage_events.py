@@ -35,7 +35,7 @@ from tests.integration.test_log_dirs import DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS,
 
 MB = 1_000_000
 DISK = 40 * MB
-SEEN_S = 60.0  # until something that must come has come
+SEEN_S = 120.0  # until something that must come has come
 _names = itertools.count(1)
 
 INTERVAL_S = 0.5
@@ -190,7 +190,7 @@ def publish(site: Site, topic: str, broker_id: int, ahead_s: float = 0.0, free: 
     }
     producer = Producer({"bootstrap.servers": site.kafka.bootstrap_servers})
     producer.produce(topic, json.dumps(value).encode(), str(broker_id).encode())
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def snapshots(topic: str, max_age_s: float = MAX_AGE_S, fail_safe: str = "PAUSE") -> dict[str, Any]:
@@ -381,7 +381,7 @@ def test_a_log_dir_fails(site: Site) -> None:
     small = site.kafka.broker(2).log_dirs[1]
     topic = f"jbod-{next(_names)}"
     admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers, "log_level": 2})
-    admin.create_topics([NewTopic(topic, 4, replica_assignment=[[2]] * 4)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 4, replica_assignment=[[2]] * 4)])[topic].result(120)
     wait_for("a partition on the small disk", lambda: any(small.glob(f"{topic}-*")), SEEN_S)
     with site.gateway(LOG_DIRS) as gateway:
         reach(gateway, "OPEN", "valid")
@@ -461,7 +461,7 @@ def test_a_new_control_counts_no_fallback_before_it_has_heard_what_its_workers_h
 def test_the_control_process_is_killed(site: Site) -> None:
     topic = f"steady-{next(_names)}"
     admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers, "log_level": 2})
-    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1]])])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1]])])[topic].result(120)
     with site.gateway(TIGHT) as gateway, Steady(gateway.bootstrap, topic, per_s=300, size=2500) as steady:
         told = reach(gateway, "THROTTLE", "valid")["factor"]
         for door in site.doors.values():

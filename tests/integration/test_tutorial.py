@@ -43,7 +43,6 @@ def asked(capsys: pytest.CaptureFixture[str], words: list[str], url: str) -> dic
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
 def test_a_newcomer_sees_a_client_held_its_reason_and_the_limit_raised(
     kafka: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,7 +52,7 @@ def test_a_newcomer_sees_a_client_held_its_reason_and_the_limit_raised(
     assert address in PAGE.partition("## 2")[2]
     topic = f"clicks-{tmp_path.name}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(120)
     own = {"policies_store": {"topic": f"__policies_{tmp_path.name}"}}  # tests share a cluster
     with Gateway(kafka.bootstrap_servers, {**settings, **own}) as gateway:
         script = block("python", "Producer(").replace(f"127.0.0.1:{port}", gateway.bootstrap)

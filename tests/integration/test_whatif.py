@@ -30,7 +30,6 @@ TOLERANCE = 0.02
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.timeout(900),
     pytest.mark.filterwarnings(r"ignore:unclosed.*socket\.socket:ResourceWarning"),  # PySpark's
 ]
 

@@ -16,7 +16,6 @@ from gateway.embedded import Cluster
 from tests.release import installed
 from tests.release.installed import ROOT, Installed
 
-pytestmark = pytest.mark.timeout(900)  # the first test compiles
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
 
