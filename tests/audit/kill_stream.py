@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BY = ("topic", "client_id", "outcome")
-_START_TIMEOUT_S = 180.0
+_START_TIMEOUT_S = 600.0
 
 
 @dataclass
@@ -131,7 +131,7 @@ def run(
             lost += 1
         print(f"kill {number + 1} of {kills}", file=sys.stderr, flush=True)
     if spark is None:
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=1200)
     else:
         _stream(spark, out, Plan(bootstrap_servers, topic, {}, str(checkpoint)))
     expected = {key: sums[0] for key, sums in truth(lines, BY).items()}
@@ -166,7 +166,7 @@ def _totals(out: Path, plain: bool = False) -> str:
     what = ["tests.audit.kill_stream", "--sum"] if plain else ["gateway.audit", "--tables"]
     command = [sys.executable, "-m", what[0], what[1], str(out)]
     command += [] if plain else ["--by", ",".join(BY), "--format", "json", "--quiet"]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=900).stdout
 
 
 def _run_and_kill(command: Sequence[str], chance: random.Random) -> bool:

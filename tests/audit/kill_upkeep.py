@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DAY_MS: Final = 86_400_000
 DAYS: Final = 4
-_START_TIMEOUT_S: Final = 180.0
+_START_TIMEOUT_S: Final = 600.0
 Sums = dict[tuple[str, int], int]  # offered bytes by client and start of the interval
 
 

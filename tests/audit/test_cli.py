@@ -20,7 +20,7 @@ NOW = START + 86_400_000
 
 def _command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gateway.audit", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ | env)
 
 
 def _checked(*args: str) -> tuple[tuple[str, ...], int | None, cli.Reading]:

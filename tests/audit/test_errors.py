@@ -100,7 +100,7 @@ def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
     (tmp_path / "usage-00000001-aa.jsonl").write_text(interval(0)[0] + "\n")
     command = [sys.executable, "-m", "gateway.audit", "--spool", str(tmp_path), "--quiet"]
     environment = os.environ | {"JAVA_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"{java} is Java 11" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -113,6 +113,6 @@ def test_a_memory_that_java_refuses_is_named(tmp_path: Path, memory: str, why: s
     (tmp_path / "usage-00000001-aa.jsonl").write_text(interval(0)[0] + "\n")
     options = ["--spool", str(tmp_path), "--quiet", "--conf", f"spark.driver.memory={memory}"]
     command = [sys.executable, "-m", "gateway.audit", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"produce-gateway audit: Spark did not start: {why}\n"

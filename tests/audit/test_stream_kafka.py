@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gateway.embedded import Cluster
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]  # minutes of Spark's work on a quiet machine
 
 
 def _make(kafka: Cluster, topic: str) -> AdminClient:

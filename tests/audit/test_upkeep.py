@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.audit import kill_upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(1800)  # minutes of Spark's work on a quiet machine
 
 
 def test_killed_at_a_random_moment_the_tables_say_the_truth(spark: SparkSession, tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ class Printed:
 def tool(cluster: Cluster, name: str, *args: str) -> Printed:
     process = cluster.java(f"{TOOLS}.{name}", *args, "--print-metrics")
     try:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     finally:
         embedded.reap(process)
     assert process.returncode == 0, out + err

@@ -113,7 +113,7 @@ def test_java_reaches_every_broker_by_its_name(
         *("--command-config", str(config)),
         env={**os.environ, "JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={hosts}"},
     )
-    out, err = java.communicate(timeout=120)
+    out, err = java.communicate(timeout=300)
     assert "3000 records sent" in out, err[-3000:]
     assert end_offsets(kafka3, topic) == 3000
 
