@@ -17,7 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway import embedded
 
-DEADLINE_S: Final = 120.0  # for a machine that is busy with something else
+DEADLINE_S: Final = 60.0  # for a machine that is busy with something else
 SomeServer = TypeVar("SomeServer", bound=HTTPServer)
 
 

@@ -80,7 +80,7 @@ def reap(process: subprocess.Popen[Any], terminate_s: float | None = None) -> in
     return status
 
 
-def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = 120.0, every_s: float = 0.05) -> None:
+def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = 30.0, every_s: float = 0.05) -> None:
     """Return once `condition` holds.
 
     Raises:

@@ -92,7 +92,7 @@ def fill(bootstrap_servers: str, topic: str, lines: Sequence[str], chance: rando
             producer.produce(topic, line[: len(line) // 2], partition=chance.randrange(4))
             rubbish += 1
         producer.poll(0)
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
     return copies, rubbish
 
 

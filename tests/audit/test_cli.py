@@ -160,6 +160,6 @@ def test_ctrl_c_is_one_line(tmp_path: Path) -> None:
             said.append(line)
             if line.endswith("reading and decoding\n"):
                 process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 130, said
+        assert process.wait(60) == 130, said
     assert said[-1] == "produce-gateway audit: interrupted\n"
     assert all(line.startswith("audit ") for line in said[:-1]), said

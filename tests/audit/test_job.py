@@ -55,7 +55,7 @@ def topic(kafka: Cluster) -> Iterator[str]:
     random.Random(5).shuffle(sent)
     for i, line in enumerate(sent):
         producer.produce(TOPIC, line, partition=i % 3)
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
     yield kafka.bootstrap_servers
     for deleted in admin.delete_topics([TOPIC, f"{TOPIC}-empty"]).values():
         deleted.result(120)
@@ -110,10 +110,10 @@ def test_records_that_arrive_after_the_start_are_not_read(spark: SparkSession, k
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(name, interval(0)[0])
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
     source = job.read_topic(spark, kafka.bootstrap_servers, name)
     producer.produce(name, interval(0, boot="late")[0])
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
     assert source.raw.count() == source.records == 1
     assert job.read_topic(spark, kafka.bootstrap_servers, name).raw.count() == 2
 
@@ -126,7 +126,7 @@ def test_records_that_go_while_it_reads_are_an_error_and_no_smaller_sum(spark: S
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for seq in range(3):
         producer.produce(name, interval(seq)[0])
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
     source = job.read_topic(spark, kafka.bootstrap_servers, name)
     deleted = admin.delete_records([TopicPartition(name, 0, 2)])
     next(iter(deleted.values())).result(120)

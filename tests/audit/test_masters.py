@@ -111,7 +111,7 @@ def _filled(kafka: Cluster, topic: str) -> str:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number, line in enumerate(_lines(400)):
         producer.produce(topic, line, partition=number % 4)
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
     return topic
 
 

@@ -52,7 +52,7 @@ def _send(bootstrap: str, topic: str, count: int, partitions: int = 2, **options
     for number in range(count):
         producer.produce(topic, b"x" * (number * 37 % 900), partition=number % partitions)
         producer.poll(0)
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
 
 
 def _settled(kafka: Cluster, gateway: Gateway, topic: str, want: Sum) -> None:
@@ -134,13 +134,13 @@ def test_transaction_markers_are_told_from_uncounted_records(
 ) -> None:
     topic = _topic(kafka)
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "log_level": 2, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(120)
+    producer.init_transactions(30)
     for partitions, commit in (((0, 1), True), ((1,), False), ((0, 1), True)):
         producer.begin_transaction()
         for partition in partitions:
             producer.produce(topic, b"value" * 20, partition=partition)
-        assert producer.flush(120) == 0
-        producer.commit_transaction(120) if commit else producer.abort_transaction(30)
+        assert producer.flush(60) == 0
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
     # A marker is in the file before readers may have it.
     wait_for("the markers", lambda: sum(batch.control for batch in log_batches(kafka, topic)) == 5)
     wait_for("their readers", lambda: end_offsets(kafka, topic) == 10)  # 5 records, 5 markers
@@ -167,7 +167,7 @@ def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_no
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     next(iter(admin.delete_records([TopicPartition(cut, 0, 10)]).values())).result(120)
     admin.delete_topics([again])[again].result(120)
-    wait_for("the topic to go", lambda: again not in admin.list_topics(timeout=120).topics)
+    wait_for("the topic to go", lambda: again not in admin.list_topics(timeout=30).topics)
     create_topic(kafka, again, 2)
     _send(kafka.bootstrap_servers, again, 4)
 

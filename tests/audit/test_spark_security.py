@@ -84,7 +84,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
         for seq in range(6):
             producer.produce(TOPIC, interval(seq)[0], partition=seq % 2)
-        assert producer.flush(120) == 0
+        assert producer.flush(30) == 0
         yield Secured(f"{embedded.HOST}:{port + 3}", folder)
 
 

@@ -40,7 +40,7 @@ def _send(kafka: Cluster, topic: str, lines: list[str]) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for line in lines:
         producer.produce(topic, line)
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
 
 
 def _lines(seqs: range) -> list[str]:
@@ -115,7 +115,7 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
 def _make_again(kafka: Cluster, admin: AdminClient, topic: str) -> None:
     """Return when producers and readers meet the new one: the controller says that it is made before brokers know."""
     admin.delete_topics([topic])[topic].result(120)
-    wait_for("the topic to go", lambda: topic not in admin.list_topics(timeout=120).topics)
+    wait_for("the topic to go", lambda: topic not in admin.list_topics(timeout=30).topics)
     create_topic(kafka, topic)
 
 

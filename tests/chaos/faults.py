@@ -68,7 +68,7 @@ def kill_control(scene: Scene, times: int) -> None:
     for _ in range(times):
         os.kill(scene.gateway.child("gateway.control"), signal.SIGKILL)
         scene.progress(SOME)
-        wait_for("another control", lambda: scene.gateway.child("gateway.control") > 0 and scene.gateway.ready(), 120)
+        wait_for("another control", lambda: scene.gateway.child("gateway.control") > 0 and scene.gateway.ready(), 60)
         scene.control_since_ms = round(time.time() * 1000)
 
 
@@ -134,7 +134,7 @@ def delete_topics(scene: Scene) -> None:
             future.result(120)
         scene.progress(SOME)
         usage = scene.internal[0]
-        wait_for("the usage topic", lambda: usage in admin.list_topics(timeout=120).topics, RECOVERY_S)
+        wait_for("the usage topic", lambda: usage in admin.list_topics(timeout=10).topics, RECOVERY_S)
         before = scene.gateway.metric("usage_log_records_published_total")
         wait_for(
             "records in it", lambda: scene.gateway.metric("usage_log_records_published_total") > before + 4, RECOVERY_S
@@ -268,14 +268,14 @@ def wait_in_sync(scene: Scene) -> None:
     admin = AdminClient({"bootstrap.servers": scene.kafka.bootstrap_servers, "log_level": 0})
 
     def in_sync() -> bool:
-        found = admin.list_topics(timeout=120).topics
+        found = admin.list_topics(timeout=10).topics
         return all(len(part.isrs) == BROKERS for t in scene.topics.values() for part in found[t].partitions.values())
 
     wait_for("replicas to catch up", in_sync, RECOVERY_S, every_s=0.3)
 
 
 def led_as(admin: AdminClient, topics: list[str], orders: dict[int, list[int]]) -> bool:
-    found = admin.list_topics(timeout=120).topics
+    found = admin.list_topics(timeout=10).topics
     return all(found[t].partitions[n].leader == order[0] for t in topics for n, order in orders.items())
 
 

@@ -407,7 +407,7 @@ class Scene:
     def _log_dirs(self, topic: str) -> Sequence[Path]:
         """Each partition's folder at its leader."""
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
-        found = admin.list_topics(topic, timeout=120).topics[topic].partitions
+        found = admin.list_topics(topic, timeout=30).topics[topic].partitions
         return [self.kafka.broker(each.leader).log_dir / f"{topic}-{number}" for number, each in found.items()]
 
 

@@ -12,7 +12,7 @@ from tests.chaos.scene import BROKERS, Chaos, Fault, Scene, play
 
 PACE = 0.5  # of the load of `make chaos`
 
-pytestmark = [pytest.mark.kafka]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")

@@ -77,4 +77,4 @@ class Toxiproxy:
     def _ask(self, method: str, path: str, body: Any = None) -> None:
         data = None if body is None else json.dumps(body).encode()
         url = f"http://{embedded.HOST}:{self._port}{path}"
-        urllib.request.urlopen(urllib.request.Request(url, data, method=method), timeout=60).close()
+        urllib.request.urlopen(urllib.request.Request(url, data, method=method), timeout=30).close()

@@ -45,7 +45,7 @@ class Balancer(Background):
 
     def __enter__(self) -> Balancer:
         super().__enter__()
-        assert self._listening.wait(120)
+        assert self._listening.wait(30)
         return self
 
     def _run(self) -> None:
@@ -102,7 +102,7 @@ async def _pump(source: trio.SocketStream, target: trio.SocketStream, both: trio
 
 def _is_ready(admin: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{admin}/readyz", timeout=60) as answer:
+        with urllib.request.urlopen(f"{admin}/readyz", timeout=10) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

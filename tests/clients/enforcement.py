@@ -25,7 +25,7 @@ POLICY = "tests.clients.scenario_policies:make"
 SETTINGS: dict[str, Any] = {"policies": [POLICY]}
 BROKERS = 3
 REPORTED_S = 1.5  # workers report each second
-SETTLE_S = 120.0
+SETTLE_S = 30.0
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Gateway:
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.admin}/readyz", timeout=60) as answer:
+            with urllib.request.urlopen(f"{self.admin}/readyz", timeout=5) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False

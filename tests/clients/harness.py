@@ -241,7 +241,7 @@ class Driver:
         mode: str,
         bootstrap: str,
         *,
-        timeout_s: float = 120.0,
+        timeout_s: float = 60.0,
         prefix: Sequence[str] = (),
         **config: Any,
     ) -> None:
@@ -334,7 +334,7 @@ def read_back(
     *,
     record_bytes: int = 0,
     isolation: str = "read_committed",
-    timeout_s: float = 120.0,
+    timeout_s: float = 60.0,
 ) -> Log:
     """Read whole topics directly from the broker, from their start to the end that they have now."""
     log = Log()
@@ -379,7 +379,7 @@ def _await_markers(bootstrap: str, stable: Consumer, places: Sequence[TopicParti
     """
     everything = {"group.id": "end-offsets", "isolation.level": "read_uncommitted", "log_level": 0}
     consumer = Consumer({"bootstrap.servers": bootstrap, **everything})
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 30
     try:
         for place in places:
             end = _end_offset(consumer, place)
@@ -492,7 +492,7 @@ def create_topics(
         asked = AdminClient({"bootstrap.servers": server, "log_level": 0})
 
         def led(asked: AdminClient = asked) -> bool:
-            topics = asked.list_topics(timeout=120).topics
+            topics = asked.list_topics(timeout=10).topics
             return all(
                 name in topics
                 and len(topics[name].partitions) == partitions
@@ -516,7 +516,7 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         places = [TopicPartition(topic, partition) for partition in range(partitions)]
-        return sum(max(0, place.offset) for place in consumer.committed(places, timeout=120))
+        return sum(max(0, place.offset) for place in consumer.committed(places, timeout=30))
     finally:
         consumer.close()
 
@@ -531,7 +531,7 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
         consumer.close()
 
 
-def await_end(bootstrap: str, topic: str, partitions: int, count: int, timeout_s: float = 120.0) -> None:
+def await_end(bootstrap: str, topic: str, partitions: int, count: int, timeout_s: float = 15.0) -> None:
     """Return when `count` records are there, at the latest after `timeout_s`: with acks=0 nobody is told when."""
     deadline = time.monotonic() + timeout_s
     while end_offsets(bootstrap, topic, partitions) < count and time.monotonic() < deadline:
@@ -539,10 +539,10 @@ def await_end(bootstrap: str, topic: str, partitions: int, count: int, timeout_s
 
 
 def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 30
     while True:
         try:
-            return int(consumer.get_watermark_offsets(place, timeout=120)[1])
+            return int(consumer.get_watermark_offsets(place, timeout=10)[1])
         except KafkaException:  # its `retriable` is told for transactions only
             if time.monotonic() > deadline:
                 raise

@@ -143,7 +143,7 @@ def two_producers(gateway: Gateway, direct: str) -> dict[str, float]:
                     client_id=client, timeout_s=120, **config,
                 )  # fmt: skip
                 stack.callback(driver.stop)
-        embedded.wait_for("both producers to be under way", lambda: under_way(gateway), 120, every_s=0.2)
+        embedded.wait_for("both producers to be under way", lambda: under_way(gateway), 60, every_s=0.2)
         began = time.time() + WARM_UP_S
         time.sleep(WARM_UP_S + MEASURED_S + 1)  # the measured time itself
     text = gateway.metrics()
@@ -165,7 +165,7 @@ def appended(direct: str, start_ms: float, end_ms: float) -> Counter[str]:
     try:
         consumer.assign([TopicPartition(SHARED, partition, OFFSET_BEGINNING) for partition in range(4)])
         open_places = set(range(4))
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 60
         while open_places:
             assert time.monotonic() < deadline
             for message in consumer.consume(1000, 0.1):

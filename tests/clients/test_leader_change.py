@@ -65,7 +65,7 @@ def broker_pids(cluster: embedded.Cluster) -> set[int]:
 
 
 def partitions(bootstrap: str, topics: list[str]) -> list[PartitionMetadata]:
-    found = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=120).topics
+    found = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=10).topics
     return [partition for name in topics for partition in found[name].partitions.values()]
 
 
@@ -138,19 +138,19 @@ def move_leaders_away_and_back(cluster: embedded.Cluster, names: list[str]) -> N
         assert {each.replicas[0] for each in found} == set(cluster.brokers)
         return all(each.leader == each.replicas[0] for each in found)
 
-    wait_for("every producer's first records", lambda: sent() > 3 * RATE, 120, every_s=0.5)
-    wait_for("each broker to lead", led_by_the_first, 120, every_s=0.5)
+    wait_for("every producer's first records", lambda: sent() > 3 * RATE, 60, every_s=0.5)
+    wait_for("each broker to lead", led_by_the_first, 60, every_s=0.5)
     cluster.kill(KILLED)
     try:
         survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.running)
         others = [node for node in cluster.brokers if node != KILLED]
-        wait_for("new leaders", lambda: all(p.leader in others for p in partitions(survivors, names)), 120, every_s=0.5)
+        wait_for("new leaders", lambda: all(p.leader in others for p in partitions(survivors, names)), 60, every_s=0.5)
         reached = sent()
-        wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 120)
+        wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60)
     finally:
         cluster.start(KILLED)
-    wait_for("node 2 to catch up", lambda: all(len(p.isrs) == 3 for p in partitions(direct, names)), 120, every_s=0.5)
-    wait_for("the old leaders", led_by_the_first, 120, every_s=0.5)
+    wait_for("node 2 to catch up", lambda: all(len(p.isrs) == 3 for p in partitions(direct, names)), 60, every_s=0.5)
+    wait_for("the old leaders", led_by_the_first, 60, every_s=0.5)
 
 
 def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(
@@ -161,5 +161,5 @@ def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(
     with Watch(broker_ports(cluster), lambda: broker_pids(cluster) | {os.getpid()}) as watch:
         driver = Driver("librdkafka", "produce", cluster.bootstrap_servers, topics=[topic], count=600, rate=10.0)
         drivers["librdkafka", "produce"] = driver
-        wait_for("the client to be seen", lambda: driver.pid in watch.strangers, 120)
+        wait_for("the client to be seen", lambda: driver.pid in watch.strangers, 50)
     assert "drive_librdkafka" in watch.strangers[driver.pid]

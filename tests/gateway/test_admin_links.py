@@ -276,7 +276,7 @@ async def test_a_worker_goes_by_all_orders_from_one_moment_on() -> None:
 
 
 async def test_a_connection_is_in_a_hurry_from_the_moment_when_it_is_handed_over() -> None:
-    with trio.fail_after(120):
+    with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             staff = Staff(nursery)
             connections = staff.worker.configured.connections
@@ -295,7 +295,7 @@ async def test_a_connection_is_in_a_hurry_from_the_moment_when_it_is_handed_over
 
 
 async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
-    with trio.fail_after(120):
+    with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             staff = Staff(nursery)
             world, reactor = staff.worker.configured.world, staff.worker.configured.connections.reactor

@@ -76,7 +76,7 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str, headers:
 
 
 async def apart(work: Callable[[], Any]) -> Any:
-    with trio.fail_after(120):
+    with trio.fail_after(60):
         return await trio.to_thread.run_sync(work)
 
 
@@ -163,7 +163,7 @@ async def test_a_certificate_of_a_foreign_authority_ends_the_handshake(
             ask(connection, "GET", "/v1/status")
 
     await apart(work)
-    with trio.fail_after(120):
+    with trio.fail_after(60):
         while not port.counted:  # noqa: ASYNC110  the client knew first
             await trio.sleep(0.01)
     assert port.counted == ["tls"]

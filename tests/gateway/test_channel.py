@@ -152,7 +152,7 @@ async def test_every_message_arrives_as_it_was_sent(ends: Ends) -> None:
             control.post(down)
         for up in UP:
             worker.post(up)
-        with trio.fail_after(120):
+        with trio.fail_after(10):
             assert [await worker.receive() for _ in DOWN] == [(message, -1) for message in DOWN]
             assert [await control.receive() for _ in UP] == [(message, -1) for message in UP]
         nursery.cancel_scope.cancel()
@@ -163,7 +163,7 @@ async def test_bytes_may_come_one_by_one_or_all_at_once(raw: Raw) -> None:
     sock, worker = raw
     stream = b"".join(encoded(message) for message in DOWN)
     sock.sendall(stream)
-    with trio.fail_after(120):
+    with trio.fail_after(10):
         assert [(await worker.receive())[0] for _ in DOWN] == DOWN
     async with trio.open_nursery() as nursery:
 
@@ -173,7 +173,7 @@ async def test_bytes_may_come_one_by_one_or_all_at_once(raw: Raw) -> None:
                 sock.sendall(stream[i : i + 1])
                 await trio.testing.wait_all_tasks_blocked()
 
-        with trio.fail_after(120):
+        with trio.fail_after(20):
             assert [(await worker.receive())[0] for _ in DOWN] == DOWN
 
 
@@ -188,7 +188,7 @@ async def test_a_message_larger_than_the_socket_buffers_passes_and_others_wait_b
         control.post(large)
         control.post(Spooled(1))
         assert control.backlog == 2
-        with trio.fail_after(120):
+        with trio.fail_after(20):
             assert (await worker.receive())[0] == large
             assert (await worker.receive())[0] == Spooled(1)
             await control.flushed()
@@ -204,7 +204,7 @@ async def test_each_descriptor_comes_with_its_own_message(ends: Ends) -> None:
         control.post(Spooled(i))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
-        with trio.fail_after(120):
+        with trio.fail_after(10):
             for i in range(40):
                 message, fd = await worker.receive()
                 assert message == Accepted(i, "peer")
@@ -220,14 +220,14 @@ async def test_out_of_descriptors_loses_that_one_and_never_mixes_up_the_others(e
         control.post(Accepted(i, "peer"), marked_pipe(b"%d" % i))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
-        with trio.fail_after(120):
+        with trio.fail_after(10):
             await control.flushed()
         nursery.cancel_scope.cancel()
     _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     gc.collect()  # else a lower number may come free
     highest = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
     os.close(highest)
-    with trio.fail_after(120):
+    with trio.fail_after(10):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
             assert await worker.receive() == (Accepted(0, "peer"), -1)
@@ -245,7 +245,7 @@ async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends: Ends) 
     control.post(Accepted(1, "p"), sent)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
-        with trio.fail_after(120):
+        with trio.fail_after(10):
             await control.flushed()
         nursery.cancel_scope.cancel()
     with pytest.raises(OSError):
@@ -254,7 +254,7 @@ async def test_a_posted_descriptor_is_closed_once_sent_and_at_close(ends: Ends) 
     control.close()
     with pytest.raises(OSError):
         os.fstat(kept)
-    with trio.fail_after(120):
+    with trio.fail_after(10):
         assert read_mark((await worker.receive())[1]) == b"s"
 
 
@@ -287,7 +287,7 @@ async def test_descriptors_that_are_received_and_never_taken_are_closed(raw: Raw
 async def test_a_message_that_the_other_end_may_not_send_ends_the_channel(raw: Raw, garbage: bytes) -> None:
     sock, worker = raw
     sock.sendall(garbage)
-    with trio.fail_after(120), pytest.raises(ChannelClosed):
+    with trio.fail_after(10), pytest.raises(ChannelClosed):
         await worker.receive()
 
 
@@ -297,11 +297,11 @@ async def test_the_end_of_the_other_process_ends_reading_and_writing(ends: Ends)
     worker.post(Log("info", "last words"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.run)
-        with trio.fail_after(120):
+        with trio.fail_after(10):
             await worker.flushed()
         nursery.cancel_scope.cancel()
     worker.close()
-    with trio.fail_after(120):
+    with trio.fail_after(10):
         assert (await control.receive())[0] == Log("info", "last words")
         with pytest.raises(ChannelClosed):
             await control.receive()
@@ -321,7 +321,7 @@ async def test_closing_wakes_all_tasks_that_wait(ends: Ends) -> None:
         except ChannelClosed:
             ended.append("receive")
 
-    with trio.fail_after(120):
+    with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()

@@ -27,7 +27,7 @@ from tests.gateway.null_broker import NullBroker
 from tests.gateway.play import request as produce_request
 from tests.gateway.test_supervisor import is_alive
 
-DEADLINE_S = 120.0
+DEADLINE_S = 60.0
 Found = TypeVar("Found")
 
 
@@ -572,7 +572,7 @@ def test_a_volume_topic_without_writers_is_made_protected_and_pauses(serve: Any,
 
     gateway = serve(kafka.bootstrap_servers, "storage: {source: snapshots, check_interval: 1s}").ready()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    gateway.wait_for("topic", lambda: "__produce_gateway_volumes" in admin.list_topics(timeout=120).topics)
+    gateway.wait_for("topic", lambda: "__produce_gateway_volumes" in admin.list_topics(timeout=20).topics)
     gateway.wait_for_log("PAUSE .fail-safe., every produce limit x 0: broker .* has no snapshot of its volumes")
     status = json.loads(gateway.get("/v1/storage")[1])
     assert [broker["unknown"] for broker in status["brokers"]] == ["missing"]
@@ -591,8 +591,8 @@ def test_produced_bytes_are_in_metrics_spool_and_topic_alike(serve: Any, kafka: 
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{gateway.port}", "client.id": "app"})
     for i in range(1000):
         producer.produce("app-a", b"x" * 1000, key=str(i).encode())
-    assert producer.flush(120) == 0
-    node_id = str(next(iter(admin.list_topics(timeout=120).brokers)))
+    assert producer.flush(60) == 0
+    node_id = str(next(iter(admin.list_topics(timeout=20).brokers)))
     labels = {"broker": node_id, "topic": "app-a", "outcome": "accepted", "reason": ""}
     gateway.wait_for("metrics", lambda: gateway.metric("produce_messages_total", **labels) == 1000)
     size = gateway.metric("produce_bytes_total", **labels)
@@ -607,7 +607,7 @@ def test_produced_bytes_are_in_metrics_spool_and_topic_alike(serve: Any, kafka: 
     boot = records[-1]["boot"]
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x"})
     topic = "__produce_gateway_usage"
-    partitions = consumer.list_topics(topic, timeout=120).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     published: list[dict[str, Any]] = []
     deadline = time.monotonic() + DEADLINE_S

@@ -427,10 +427,10 @@ def test_topic_ids_are_the_brokers_own(kafka: embedded.Cluster) -> None:
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic("ids-a", num_partitions=1, replication_factor=1)])["ids-a"].result(timeout=30)
-    embedded.wait_for("the broker to learn of ids-a", lambda: "ids-a" in admin.list_topics(timeout=120).topics)
+    embedded.wait_for("the broker to learn of ids-a", lambda: "ids-a" in admin.list_topics(timeout=10).topics)
     source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, replicas=True)
     # Without ids where the broker takes longer to describe topics than a refresh waits for it.
-    embedded.wait_for("its id", lambda: "ids-a" in source._ask().ids.values(), 120)
+    embedded.wait_for("its id", lambda: "ids-a" in source._ask().ids.values(), 60)
     view = source._ask()
     assert "ids-a" in view.replicas[1]
     (topic_id,) = [topic_id for topic_id, name in view.ids.items() if name == "ids-a"]
@@ -446,13 +446,13 @@ def test_our_own_topics_keep_every_id_that_they_ever_had_and_are_led_by_no_broke
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     new = NewTopic("ids-own", num_partitions=1, replication_factor=1)
     admin.create_topics([new])["ids-own"].result(timeout=30)
-    embedded.wait_for("the broker to learn of ids-own", lambda: "ids-own" in admin.list_topics(timeout=120).topics)
+    embedded.wait_for("the broker to learn of ids-own", lambda: "ids-own" in admin.list_topics(timeout=10).topics)
     source = AdminSource({"bootstrap.servers": kafka.bootstrap_servers}, ["ids-own"], topic_ids=False)
-    embedded.wait_for("its id", lambda: bool(source._ask().ids), 120)
+    embedded.wait_for("its id", lambda: bool(source._ask().ids), 60)
     (first,) = source._ask().ids
     admin.delete_topics(["ids-own"])["ids-own"].result(timeout=30)
-    deadline = time.monotonic() + 120
-    while "ids-own" in admin.list_topics(timeout=120).topics:
+    deadline = time.monotonic() + 60
+    while "ids-own" in admin.list_topics(timeout=10).topics:
         assert time.monotonic() < deadline
     admin.create_topics([new])["ids-own"].result(timeout=30)
     while len(ids := (view := source._ask()).ids) < 2:

@@ -30,7 +30,7 @@ from tests.integration.oidc import Issuer
 
 RECORD = make_record("sha256", "pencil", b"salt and pepper", 4096)
 TEXT = record_text(RECORD)
-DEADLINE_S = 120.0
+DEADLINE_S = 30.0
 
 
 def written(tmp_path: Path, text: str) -> Path:

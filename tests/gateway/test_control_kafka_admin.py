@@ -216,7 +216,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.service.run)
         await stage.service.loaded.wait()
-        with trio.fail_after(120):
+        with trio.fail_after(30):
             yield stage
         nursery.cancel_scope.cancel()
 

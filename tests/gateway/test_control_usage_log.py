@@ -249,7 +249,7 @@ async def test_an_interval_is_confirmed_only_when_it_is_on_disk(tmp_path: Path) 
             assert log.put(interval(seq), partial(lambda n: confirmed.append((n, len(on_disk(tmp_path)))), seq))
         assert confirmed == []
         nursery.start_soon(log.run)
-        with trio.fail_after(120):
+        with trio.fail_after(20):
             await log.drained()
         assert confirmed == [(0, 3), (1, 3), (2, 3)]
         assert sample(metrics, "usage_log_records_written_total") == 3
@@ -274,7 +274,7 @@ async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
-        with trio.fail_after(120):
+        with trio.fail_after(20):
             await log.drained()
             monkeypatch.setattr(spool, "append", refuse)
             for seq in range(2):
@@ -299,7 +299,7 @@ async def test_an_interval_that_comes_again_is_confirmed_and_not_written_twice(t
         assert not log.put(interval(0), lambda: confirmed.append(0))
         assert log.put(interval(1), lambda: confirmed.append(1))
         assert not log.put(interval(1), lambda: confirmed.append(1))
-        with trio.fail_after(120):
+        with trio.fail_after(20):
             await log.drained()
         assert confirmed == [0, 1, 1]
         assert [record["seq"] for record in on_disk(tmp_path)] == [0, 1]
@@ -408,7 +408,7 @@ async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(t
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.run)
         assert log.put_lost_before(0, "new") == ["old"]
-        with trio.fail_after(120):
+        with trio.fail_after(20):
             await log.drained()
         assert log.put_lost_before(0, "new") == []
         nursery.cancel_scope.cancel()
@@ -424,10 +424,10 @@ def read_topic(servers: str, topic: str, count: int) -> tuple[list[tuple[bytes, 
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "x", "enable.auto.commit": False})
-    partitions = consumer.list_topics(topic, timeout=120).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     found: list[tuple[bytes, bytes]] = []
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:

@@ -130,7 +130,7 @@ class Control:
 async def control(tmp_path: Path) -> AsyncIterator[Control]:
     async with trio.open_nursery() as nursery:
         control = Control(tmp_path, nursery)
-        with trio.fail_after(120):
+        with trio.fail_after(60):
             yield control
         nursery.cancel_scope.cancel()
     control.spool.close()
@@ -585,7 +585,7 @@ async def test_all_workers_are_asked_for_their_connections(control: Control, mon
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
         for number, end in enumerate(ends):
-            with trio.fail_after(120):
+            with trio.fail_after(20):
                 while not isinstance(question := (await end.receive())[0], FindConnections):
                     pass
             end.post(FoundConnections(question.token, 1, 1, (shown(f"10.0.0.{number}:1"),)))

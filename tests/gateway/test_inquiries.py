@@ -49,7 +49,7 @@ async def test_a_worker_that_does_not_answer_is_missing(autojump_clock: trio.tes
 
 
 async def test_without_workers_there_is_nothing_to_wait_for() -> None:
-    with trio.fail_after(120):
+    with trio.fail_after(20):
         assert await Workers(0, 0).inquiries.ask(FindConnections()) == Found()
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from gateway.kafka.internal_topic import Absent, Found, InternalTopic, Present, Spec, Troubles, Unreachable
 
-WAIT_S = 120.0
+WAIT_S = 30.0
 HERE = Present("id", frozenset({0}))
 
 

@@ -29,7 +29,7 @@ from tests import variants
 from tests.background import until
 from tests.gateway.play import Play, answer, decode_answer, other_answer, other_request, request, size_of
 
-DEADLINE_S = 120
+DEADLINE_S = 20
 
 
 class Stage:

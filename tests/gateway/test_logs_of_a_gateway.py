@@ -105,7 +105,7 @@ def test_every_line_of_every_process_is_one_event_and_none_shows_a_secret(served
     os.kill(worker, signal.SIGKILL)
     until(lambda: served.has("worker 0 ended (SIGKILL)"))
     served.process.terminate()
-    assert served.process.wait(120) == 0
+    assert served.process.wait(60) == 0
     events = served.events
     assert {"gateway.supervisor", "gateway.cluster"} <= {event["logger"] for event in events}
     assert all(event.keys() >= {"timestamp", "level", "logger", "event"} for event in events)

@@ -25,7 +25,7 @@ from tests.gateway.test_tls_upstream import server_context
 
 Files = tuple[Path, Path]
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
-DEADLINE_S = 120.0
+DEADLINE_S = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from gateway import supervisor
 from gateway.embedded import free_port
 
 FAMILY = Path(__file__).with_name("family.py")
-DEADLINE_S = 120.0
+DEADLINE_S = 60.0
 
 
 class Family:

@@ -49,7 +49,7 @@ from tests.protocol import produce_cases as cases
 
 GOOD, BAD = 2, 1  # brokers
 SLACK = 16 * 2**20  # what was read already has to stay somewhere
-DEADLINE_S = 120.0  # milliseconds on a machine that does nothing else
+DEADLINE_S = 30.0  # milliseconds on a machine that does nothing else
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError, OSError)
 
 

@@ -152,7 +152,7 @@ def _drive_old(bootstrap: str, topic: str) -> None:
         try:
             producer = kafka.KafkaProducer(**common, enable_idempotence=False)
             for i in range(3):
-                producer.send(topic, b"%d" % i).get(120)
+                producer.send(topic, b"%d" % i).get(10)
             producer.close(3)
             options = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 1500}
             consumer = kafka.KafkaConsumer(topic, group_id=f"old-{version}", **options, **common)

@@ -166,7 +166,7 @@ class Looks(Background):
 
 
 def storage(gateway: Gateway) -> Any:
-    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=60) as answer:
+    with urllib.request.urlopen(f"{gateway.admin}/v1/storage", timeout=30) as answer:
         return json.load(answer)
 
 

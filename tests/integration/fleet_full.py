@@ -139,7 +139,7 @@ class Fleet:
             {"content-type": "application/json"},
             method="PUT",
         )
-        urllib.request.urlopen(request, timeout=60).close()
+        urllib.request.urlopen(request, timeout=30).close()
 
     def look(
         self, event: str, limit: int, window_s: float, after_s: float = CYCLES_S, *, is_steady: bool = True
@@ -155,7 +155,7 @@ class Fleet:
             for load, before in zip(self.loads, acknowledged, strict=True)
             if load.process.poll() is None
         ]
-        wait_for("the usage logs to come so far", lambda: self._spooled_until() >= end, 120)
+        wait_for("the usage logs to come so far", lambda: self._spooled_until() >= end, 60)
         time.sleep(CONNECT_S)  # one that is busy was so far; intervals of the others end within the next second
         seconds = self.seconds(start, end)
         return Window(event, limit, sum(seconds) / len(seconds), seconds, producers, is_steady)
@@ -206,7 +206,7 @@ def play(fleet: Fleet, window_s: float) -> Iterator[Window]:
     os.kill(control, signal.SIGKILL)
     # Both sides have changed in full after two cycles; what is known of the second before is a sum over that second.
     yield fleet.look("a control process is killed …", LIMIT, BACK_S, after_s=CYCLES_S + 1.0, is_steady=False)
-    wait_for("all to be back", lambda: second.metric("fleet_members") == first.metric("fleet_members") == 4, 120)
+    wait_for("all to be back", lambda: second.metric("fleet_members") == first.metric("fleet_members") == 4, 60)
     yield fleet.look("… and is back", LIMIT, window_s)
     second.murder()
     second.is_dead = True

@@ -23,7 +23,7 @@ RECORD = 5_000
 STEP_S = 0.02
 QUEUE_S = 1.5  # seconds of its offer that wait in the client: more would only come late
 TELL_S = 0.25
-FLUSH_S = 120.0
+FLUSH_S = 60.0
 
 
 @dataclass(frozen=True)

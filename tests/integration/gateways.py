@@ -26,8 +26,8 @@ from policies import usage
 from tests.clients import gateways, processes
 
 USAGE_TOPIC = "__produce_gateway_usage"
-STOP_S = 120.0  # drain_timeout is 20 s, and a machine may be busy
-SETTLE_S = 120.0  # an interval is one second, and the machine may be busy with something else
+STOP_S = 40.0  # drain_timeout is 20 s, and a machine may be busy
+SETTLE_S = 30.0  # an interval is one second, and the machine may be busy with something else
 Record = dict[str, Any]
 
 
@@ -163,7 +163,7 @@ class Gateway(gateways.Gateway):
     def problems(self) -> str:
         """What /readyz says, or that nobody answers."""
         try:
-            with urllib.request.urlopen(f"{self.admin}/readyz", timeout=60) as answer:
+            with urllib.request.urlopen(f"{self.admin}/readyz", timeout=5) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             with error:
@@ -365,9 +365,9 @@ def end_offsets(kafka: Cluster, topic: str) -> int:
 def _offsets(kafka: Cluster, topic: str) -> dict[int, tuple[int, int]]:
     consumer = _consumer(kafka)
     try:
-        known = consumer.list_topics(topic, timeout=120).topics[topic]
+        known = consumer.list_topics(topic, timeout=30).topics[topic]
         return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
             for partition in known.partitions
         }
     finally:
@@ -393,7 +393,7 @@ def read_topic(kafka: Cluster, topic: str, bootstrap: str = "", **options: Any) 
     """Every value in the topic, partition by partition in order; `bootstrap`: read through that address."""
     consumer = _consumer(kafka, bootstrap, **options)
     try:
-        partitions = consumer.list_topics(topic, timeout=120).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         found: dict[int, list[bytes]] = {partition: [] for partition in partitions}
         consumer.assign([TopicPartition(topic, partition, 0) for partition in found])
         left = set(found)

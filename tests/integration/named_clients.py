@@ -51,7 +51,7 @@ def _librdkafka(bootstrap: str, ca: str, topic: str, count: int) -> int:
     producer = Producer({**common, "enable.idempotence": True})
     for i in range(count):
         producer.produce(topic, b"%d" % i, on_delivery=lambda error, _: lost.extend((error,) if error else ()))
-    if producer.flush(120) or lost:
+    if producer.flush(60) or lost:
         raise SystemExit(f"not delivered: {lost[:3]}")
     consumer = Consumer({**common, "group.id": f"{topic}-librdkafka", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
@@ -67,12 +67,12 @@ def _kafka_python(bootstrap: str, ca: str, topic: str, count: int) -> int:
     common: Any = {"bootstrap_servers": bootstrap, "security_protocol": "SSL", "ssl_cafile": ca}
     producer = KafkaProducer(**common)
     sent = [producer.send(topic, b"%d" % i) for i in range(count)]
-    producer.flush(120)
+    producer.flush(60)
     for future in sent:
         future.get(10)
     producer.close()
     consumer = KafkaConsumer(
-        topic, auto_offset_reset="earliest", group_id=f"{topic}-python", consumer_timeout_ms=120_000, **common
+        topic, auto_offset_reset="earliest", group_id=f"{topic}-python", consumer_timeout_ms=30_000, **common
     )
     try:
         return sum(1 for _ in zip(range(count), consumer, strict=False))

@@ -19,7 +19,7 @@ from tests.gateway import play
 
 STEP_S = 0.1
 LATE_S = 0.5  # a machine that is busy may make up for so much, which is no answer of a gate's
-LAST_ANSWER_S = 120.0
+LAST_ANSWER_S = 30.0
 MAX_IN_FLIGHT = 5  # as clients have it
 CONNECTIONS = 2  # per topic: one honours throttle_time_ms
 OVERHEAD = len(play.request(topics={"": [0]})) - len(b"payload")

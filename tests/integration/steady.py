@@ -11,7 +11,7 @@ from gateway.embedded import Cluster, wait_for
 from tests.background import Background
 from tests.integration.gateways import read_topic
 
-RECOVERY_S = 120.0
+RECOVERY_S = 60.0
 
 
 def _value(number: int, size: int) -> bytes:

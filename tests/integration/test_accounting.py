@@ -75,7 +75,7 @@ def librdkafka(**options: Any) -> Callable[[str, str, Values], int]:
         for partition, value in _turn_by_turn(values):
             producer.produce(topic, value, partition=partition)
             producer.poll(0)
-        assert producer.flush(120) == 0
+        assert producer.flush(60) == 0
         assert not counts.failed, counts.failed[:3]
         return counts.acknowledged
 
@@ -107,7 +107,7 @@ def kafka_python(**options: Any) -> Callable[[str, str, Values], int]:
         producer = KafkaProducer(bootstrap_servers=bootstrap, **options)
         try:
             sent = [producer.send(topic, value, partition=partition) for partition, value in _turn_by_turn(values)]
-            producer.flush(120)
+            producer.flush(60)
             return sum(future.succeeded() for future in sent)
         finally:
             producer.close(timeout=10)
@@ -175,14 +175,14 @@ def test_transactions_differ_by_their_markers_alone(gateway: Gateway, kafka: Clu
     """78 bytes and one offset for each transaction in each partition that it wrote to; aborted ones as well."""
     values = some_values(40)
     producer, counts = _rdkafka_producer(gateway.bootstrap, transactional_id=f"tx-{topic}")
-    producer.init_transactions(120)
+    producer.init_transactions(30)
     markers = 0
     for partitions, commit in [([0, 1, 2], True), ([1], True), ([0, 2], False), ([2], True)]:
         producer.begin_transaction()
         for partition, value in _turn_by_turn({p: values[p] for p in partitions}):
             producer.produce(topic, value, partition=partition)
-        assert producer.flush(120) == 0
-        producer.commit_transaction(120) if commit else producer.abort_transaction(30)
+        assert producer.flush(60) == 0
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
         markers += len(partitions)
     assert counts.acknowledged == 7 * 40
 
@@ -203,7 +203,7 @@ def test_transactions_of_kafka_python(gateway: Gateway, kafka: Cluster, topic: s
         for commit in (True, False, True):
             producer.begin_transaction()
             sent += [producer.send(topic, value, partition=p) for p, value in _turn_by_turn(values)]
-            producer.flush(120)
+            producer.flush(60)
             producer.commit_transaction() if commit else producer.abort_transaction()
     finally:
         producer.close(timeout=10)
@@ -243,7 +243,7 @@ def test_a_batch_too_large_for_the_topic_is_errored(kafka: Cluster, client: str)
             producer, counts = _rdkafka_producer(gateway.bootstrap, batch_size=10_000, linger_ms=5)
             for partition, value in _turn_by_turn({0: small, 1: large}):
                 producer.produce(topic, value, partition=partition)
-            assert producer.flush(120) == 0
+            assert producer.flush(60) == 0
             assert set(counts.failed) == {"MSG_SIZE_TOO_LARGE"}
             acknowledged, failed = counts.acknowledged, len(counts.failed)
         else:
@@ -251,7 +251,7 @@ def test_a_batch_too_large_for_the_topic_is_errored(kafka: Cluster, client: str)
             options = {"batch_size": 10_000, "linger_ms": 5, "enable_idempotence": False}
             sender = KafkaProducer(bootstrap_servers=gateway.bootstrap, **options)
             sent = [sender.send(topic, value, partition=p) for p, value in _turn_by_turn({0: small, 1: large})]
-            sender.flush(120)
+            sender.flush(60)
             sender.close(timeout=10)
             acknowledged = sum(future.succeeded() for future in sent)
             failed = sum(future.failed() for future in sent)
@@ -278,7 +278,7 @@ def test_acks_0_is_unacknowledged(gateway: Gateway, kafka: Cluster, topic: str) 
     producer, counts = _rdkafka_producer(gateway.bootstrap, acks="0")
     for partition, value in _turn_by_turn(values):
         producer.produce(topic, value, partition=partition)
-    assert producer.flush(120) == 0  # which says only that it is in the socket: the producer must live until it is read
+    assert producer.flush(60) == 0  # which says only that it is in the socket: the producer must live until it is read
     count = counts.acknowledged
 
     wait_for("the broker to have it", lambda: end_offsets(kafka, topic) == count)
@@ -438,7 +438,7 @@ def test_the_sums_still_agree_when_all_is_over(gateway: Gateway, kafka: Cluster,
                 wait_for("some acknowledgements", lambda: bool(producer.poll(0.01)) or counts.acknowledged > 500)
                 ending.stop()
         producer.purge()
-        producer.flush(120)
+        producer.flush(30)
         # librdkafka doesn't know of batches in flight when its broker goes; none may have been left unanswered.
         found = sums(ending.wait_published(kafka))[topic]
         assert found[("accepted", "")].bytes == log_bytes(kafka, topic)

@@ -138,7 +138,7 @@ def produced(properties: dict[str, Any], count: int = 5) -> list[KafkaError | No
     producer = Producer({**properties, "message.timeout.ms": 20_000})
     for number in range(count):
         producer.produce("clicks", b"%d" % number, on_delivery=lambda error, _: results.append(error))
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
     return results
 
 
@@ -162,7 +162,7 @@ def test_kafka_python(stage: Stage, mechanism: str) -> None:
         sasl_plain_password=ALLOWED["alice"],
     )
     try:
-        producer.send("clicks", b"1").get(120)
+        producer.send("clicks", b"1").get(20)
     finally:
         producer.close()
     stage.expect(client_id, "User:alice", 1)
@@ -195,12 +195,12 @@ def test_the_gateway_s_tokens_are_the_brokers_user(stage: Stage, name: str) -> N
     """A file's and one of its own, on a connection on which the gateway authenticates again every four seconds."""
     own = librdkafka(stage, name, sasl_mechanism="PLAIN", sasl_username=name, sasl_password=ALLOWED[name])
     told: list[KafkaError] = []  # of connections that the gateway or its broker closed, too
-    producer = Producer({**own, "message.timeout.ms": 120_000, "error_cb": told.append})
+    producer = Producer({**own, "message.timeout.ms": 20_000, "error_cb": told.append})
     errors: list[KafkaError | None] = []
     until = time.monotonic() + 1.5 * LIFETIME_MS / 1000
     while time.monotonic() < until:
         producer.produce("clicks", b"x", on_delivery=lambda error, _: errors.append(error))
-        assert producer.flush(120) == 0
+        assert producer.flush(20) == 0
         time.sleep(0.1)
     assert errors == [None] * len(errors)
     assert [error.str() for error in told] == []
@@ -241,7 +241,7 @@ def test_at_another_listener_sasl_passes_through(stage: Stage) -> None:
 def test_acls_are_those_of_the_user_that_the_gateway_maps_to(stage: Stage) -> None:
     def may_see(name: str) -> bool:
         own = librdkafka(stage, name, sasl_mechanism="PLAIN", sasl_username=name, sasl_password=ALLOWED[name])
-        error = AdminClient(own).list_topics("clicks", timeout=120).topics["clicks"].error
+        error = AdminClient(own).list_topics("clicks", timeout=20).topics["clicks"].error
         assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
         return error is None
 
@@ -291,7 +291,7 @@ def test_a_token_of_the_issuer_is_taken_and_nothing_is_lost_when_it_is_renewed(s
     sent = 0
     while time.monotonic() < until:
         producer.produce("clicks", b"x", on_delivery=lambda error, _: errors.append(error))
-        producer.flush(120)
+        producer.flush(20)
         sent += 1
         time.sleep(0.05)
     assert errors == [None] * sent
@@ -332,7 +332,7 @@ def test_java_s_oidc(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_key_that_is_new_is_fetched(stage: Stage) -> None:
     stage.issuer.renew()
-    wait_for("the new key", lambda: produced(bearer(stage, "renewed"), 1) == [None], 120)
+    wait_for("the new key", lambda: produced(bearer(stage, "renewed"), 1) == [None], 40)
     stage.expect("renewed", "User:olivia", 1)
 
 

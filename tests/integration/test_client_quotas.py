@@ -199,7 +199,7 @@ class Watch:
             while not is_over:
                 is_over = self._stop.wait(0.1)  # one more look then, or the last one may be seconds old
                 for index, curve in enumerate(self.curves):
-                    end = consumer.get_watermark_offsets(TopicPartition(self._topic, index), timeout=120)[1]
+                    end = consumer.get_watermark_offsets(TopicPartition(self._topic, index), timeout=30)[1]
                     curve.add(time.monotonic(), end * self._size)
         finally:
             consumer.close()
@@ -248,7 +248,7 @@ class Flood(Background):
             except BufferError:
                 self._producer.poll(0.02)
             self._producer.poll(0)
-        left = self._producer.flush(120)
+        left = self._producer.flush(60)
         if left:
             self.errors.append(f"{left} records were never acknowledged")
         self.ended = time.monotonic()
@@ -334,7 +334,7 @@ def consume(cluster: Cluster, gateway: Gateway, topic: str, group_id: str) -> Gr
 
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     consumer.subscribe([topic], on_assign=count("assigned"), on_revoke=count("revoked"), on_lost=count("revoked"))
-    size, asked, deadline = 0, 0.0, time.monotonic() + 120
+    size, asked, deadline = 0, 0.0, time.monotonic() + 60
     try:
         while size < CONSUMED * 10_000:
             assert time.monotonic() < deadline, f"{size} bytes in 60 s: {errors}"
@@ -362,7 +362,7 @@ def fill(cluster: Cluster, topic: str) -> None:
     for _ in range(CONSUMED):
         producer.produce(topic, b"x" * 10_000, partition=0)
         producer.poll(0)
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.fixture(scope="module")

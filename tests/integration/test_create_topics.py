@@ -47,7 +47,7 @@ def fresh() -> str:
 
 def exists(kafka: Cluster, topic: str) -> bool:
     """Whether the cluster has it, whatever the gateway says."""
-    return topic in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=120).topics
+    return topic in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=30).topics
 
 
 def wait_made(kafka: Cluster, *topics: str) -> None:

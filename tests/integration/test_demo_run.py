@@ -56,13 +56,13 @@ def produce(cluster: Cluster, topic: str, **options: str) -> None:
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 30_000, "log_level": 0}
     producer = Producer(settings | options)
     if options:
-        producer.init_transactions(120)
+        producer.init_transactions(30)
         producer.begin_transaction()
     for i in range(2 * RECORDS):
         producer.produce(topic, bytes(1_000), partition=i % 2)
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
     if options:
-        producer.commit_transaction(120)
+        producer.commit_transaction(30)
 
 
 @pytest.mark.spark

@@ -12,10 +12,10 @@ from gateway.embedded import Cluster, wait_for
 from gateway.kafka.describe import describe_topic
 from tests.integration.gateways import create_topic
 
-pytestmark = [pytest.mark.kafka]
+pytestmark = pytest.mark.kafka
 
 CLIENTS = 6  # each has its own idea of who the controller is
-BACK_S = 120.0
+BACK_S = 60.0
 
 
 def test_the_death_of_a_broker_stops_no_client_from_describing_topics(kafka3: Cluster) -> None:

@@ -118,7 +118,7 @@ def fill(cluster: Cluster, topic: str) -> None:
             except BufferError:
                 producer.poll(0.05)
         producer.poll(0)
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
 
 
 def consume(cluster: Cluster, gateway: Gateway, topic: str, until: float) -> Consumed:

@@ -224,12 +224,12 @@ def test_leaders_move_when_one_of_three_is_killed(kafka3: Cluster) -> None:
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka3.broker(1).port}", "log_level": 0})
 
     def leaders() -> set[int]:
-        return {p.leader for p in client.list_topics("moving", timeout=120).topics["moving"].partitions.values()}
+        return {p.leader for p in client.list_topics("moving", timeout=10).topics["moving"].partitions.values()}
 
     wait_for("leaders", lambda: leaders() == {1, 2, 3})
     kafka3.kill(3)
     try:
-        wait_for("new leaders", lambda: leaders() == {1, 2}, 120)
+        wait_for("new leaders", lambda: leaders() == {1, 2}, 90)
     finally:
         kafka3.start(3)
     wait_for("broker 1 to see it", lambda: embedded.seen_brokers(kafka3.broker(1).port) == 3)
@@ -254,7 +254,7 @@ def test_users_are_asked_for_their_password_by_plain_and_scram() -> None:
 def delivered(producer: Producer, topic: str) -> bool:
     accepted: list[bool] = []
     producer.produce(topic, b"x", on_delivery=lambda error, _: accepted.append(error is None))
-    producer.flush(120)
+    producer.flush(20)
     return accepted == [True]
 
 

@@ -26,7 +26,7 @@ from policies.fleet.shares import IDLE, Use
 from tests.gateway.fleet_play import Reporter
 from tests.integration.gateways import LogBatch, log_batches
 
-WAIT_S = 120.0  # until what must come has come, however busy the machine is
+WAIT_S = 60.0  # until what must come has come, however busy the machine is
 CYCLE_S = 0.5
 PATIENT_S = 2.5  # a cycle where nobody may be taken for dead, however busy the machine is
 LATENCY_S = 0.3

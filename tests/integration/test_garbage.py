@@ -233,7 +233,7 @@ def test_garbage_from_upstream_closes_that_pair(gateway: Gateway) -> None:
             thread = threading.Thread(target=serve)
             thread.start()
             try:
-                wait_for("the bootstrap listener", lambda: strange.listens(strange.port), 120)
+                wait_for("the bootstrap listener", lambda: strange.listens(strange.port), 30)
                 with Wire(strange.port) as wire:
                     wire.send(play.other_request(1))
                     assert wire.ends()

@@ -76,7 +76,7 @@ def test_bytes_are_those_of_the_certificates_principal(
     producer = Producer(properties(gateway, authority, name))
     for _ in range(COUNT):
         producer.produce(topic, b"x" * 1000)
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
     assert end_offsets(kafka, topic) == COUNT
     gateway.settle(topic, Sum(log_bytes(kafka, topic), COUNT), "accepted")
     wait_for("the metric", lambda: gateway.metric("client_bytes_total", principal=principal, outcome="accepted") > 0)
@@ -90,7 +90,7 @@ def test_a_quota_of_the_certificates_principal_holds(kafka: Cluster, gateway: Ga
     for name in ("producer-8", "producer-7"):
         producer = Producer(properties(gateway, authority, name))
         producer.produce(topic, b"x")
-        assert producer.flush(120) == 0
+        assert producer.flush(60) == 0
     wait_for("the quota", lambda: gateway.metric("client_quota_limit", user="producer-7@example") == 100_000)
     assert gateway.metric("client_quota_limit", user="producer-8@example") == 0
 
@@ -146,4 +146,4 @@ def test_clients_behind_a_proxy_are_limited_each(gateway: Gateway, authority: Au
 
 
 def test_clients_that_come_without_a_proxy_are_served_as_well(gateway: Gateway, authority: Authority) -> None:
-    assert AdminClient(properties(gateway, authority, "producer-3")).list_topics(timeout=120).brokers
+    assert AdminClient(properties(gateway, authority, "producer-3")).list_topics(timeout=30).brokers

@@ -459,7 +459,7 @@ def test_control_that_is_started_again_answers_what_its_predecessor_was_asked(ka
             if codes != [api.REQUEST_TIMED_OUT]:  # right where the new control took longer than ASK_S to start
                 break
             wait_for("another control", lambda gone=control: gateway.child("gateway.control") not in (0, gone))  # type: ignore[misc]
-            wait_for("readiness", gateway.ready, 120)
+            wait_for("readiness", gateway.ready, 60)
         assert codes == [0]
         assert threshold(wire, topic) == "5000"
     with Gateway(kafka.bootstrap_servers, settings(tmp_path)) as gateway, Wire(gateway.broker_port(1)) as wire:

@@ -130,13 +130,13 @@ def test_at_the_other_listener_brokers_have_ports(kafka3: Cluster, gateway: TwoL
     places = {node_id: f"{embedded.HOST}:{port + 1 + node_id}" for node_id in (1, 2, 3)}
 
     def told() -> dict[int, str]:
-        return {each.id: f"{each.host}:{each.port}" for each in admin.list_topics(timeout=120).brokers.values()}
+        return {each.id: f"{each.host}:{each.port}" for each in admin.list_topics(timeout=30).brokers.values()}
 
     wait_for("all brokers", lambda: told() == places)
     producer = Producer(plain)
     for _ in range(COUNT):
         producer.produce(topic, b"x")
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
     assert end_offsets(kafka3, topic) == COUNT
     assert gateway.metric("listener_connections_total", listener="internal") > 0
 

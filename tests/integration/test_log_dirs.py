@@ -205,7 +205,7 @@ def test_a_broker_that_goes_between_the_two_questions(how: str, kafka3: Cluster)
         assert "ECONNREFUSED" in said
 
         # Once it is fenced it is not active any more, though DescribeCluster goes on naming it (KIP-1073).
-        wait_for("fencing", lambda: active_brokers({}, first(kafka3), 30.0) == {1, 2}, 120)
+        wait_for("fencing", lambda: active_brokers({}, first(kafka3), 30.0) == {1, 2}, 90)
         seen = observe(first(kafka3))
         assert seen.brokers == {1, 2}
         assert {volume.broker_id for volume in seen.volumes} == {1, 2}

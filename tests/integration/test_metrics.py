@@ -26,7 +26,7 @@ def test_latencies_requests_and_waits_of_a_real_producer_are_counted(kafka: Clus
         for _ in range(SENT):
             producer.produce("metrics-latency", bytes(10_000))
             producer.poll(0.02)
-        assert producer.flush(120) == 0
+        assert producer.flush(60) == 0
         value = gateway.metric
         wait_for("all requests", lambda: value("produce_messages_total", outcome="accepted") == SENT)
         sent = value("requests_total", api="Produce")

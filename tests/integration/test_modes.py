@@ -19,7 +19,7 @@ LIMIT = "total.bytes.in.per.sec.threshold"
 SMALL = 2_000  # bytes a second: the first tick of any load is over it
 BETWEEN_LOOKS_S = 0.5
 PER_S = 500  # records
-DEADLINE_S = 120.0  # until a policy must have shown itself
+DEADLINE_S = 60.0  # until a policy must have shown itself
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def produce_until(gateway: Gateway, topic: str, seen: Callable[[], bool], **opti
                 producer.produce(topic, bytes(1000), on_delivery=told)
                 sent += 1
             producer.poll(0.01)
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
     assert failed == []
     assert acknowledged == sent
     return sent

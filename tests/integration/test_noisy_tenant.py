@@ -16,7 +16,7 @@ from gateway.embedded import Cluster, wait_for
 from tests.integration.fleet_load import Load, Task
 from tests.integration.gateways import Gateway
 
-pytestmark = [pytest.mark.kafka]
+pytestmark = pytest.mark.kafka
 
 TOPICS = 500
 LIMIT = 3_000_000.0  # of the noisy tenant, bytes a second

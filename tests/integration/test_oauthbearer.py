@@ -59,7 +59,7 @@ def test_the_user_of_an_accepted_token_is_under_its_quota(tmp_path: Path) -> Non
                     "clicks", bytes(5000), on_delivery=lambda error, _: lost.extend((error,) if error else ())
                 )
                 sent += 1
-                assert producer.flush(120) == 0
+                assert producer.flush(30) == 0
 
             def counted(outcome: str) -> float:
                 labels = {"principal": "User:olivia", "client_id": "rdkafka", "outcome": outcome}

@@ -19,7 +19,7 @@ from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
 from tests.integration.gateways import Gateway
 
 MB = 1_000_000
-DEADLINE_S = 120.0
+DEADLINE_S = 60.0
 EXCESS = "broker_overcommitted_bytes_per_second"
 
 
@@ -37,7 +37,7 @@ def create(kafka: Cluster, **brokers: list[int]) -> None:
         created.result(timeout=60)
 
     def are_led() -> bool:
-        topics = admin.list_topics(timeout=120).topics
+        topics = admin.list_topics(timeout=10).topics
         return all(name in topics and all(p.leader > 0 for p in topics[name].partitions.values()) for name in brokers)
 
     wait_for("leaders", are_led, DEADLINE_S)

@@ -32,7 +32,7 @@ from policies.policy_values import Change, Op, PolicyError, PolicyKey
 from tests.background import Background
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 120.0
+WAIT_S = 60.0
 MB = 10**6
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
 TOTAL = PolicyKey.of_broker()
@@ -298,11 +298,11 @@ def test_half_a_change_of_a_dead_writer_is_never_seen_and_the_next_change_ends_i
     with Gateway(servers, topic) as one:
         one.ready().put(Op(CLICKS, 5))
         dead = Producer({"bootstrap.servers": servers, "transactional.id": topic, "log_level": 0})
-        dead.init_transactions(120)
+        dead.init_transactions(30)
         dead.begin_transaction()
         (half, _) = encode([Change(VIEWS, 3.0, None, 3.0)], Head(2, "", 0, ALICE, 2))
         dead.produce(topic, half.value, half.key, partition=0)
-        dead.flush(120)  # on the broker, not committed
+        dead.flush(30)  # on the broker, not committed
         with Gateway(servers, topic) as two:
             two.ready()
             assert two.topics == {"clicks": 5}
@@ -326,7 +326,7 @@ def test_the_topic_is_made_compacted_with_one_partition(servers: str, topic: str
     config = {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(120).items()}
     assert config["cleanup.policy"] == "compact"
     assert config["delete.retention.ms"] == "604800000"
-    assert len(admin.list_topics(topic, timeout=120).topics[topic].partitions) == 1
+    assert len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 1
 
 
 def test_compaction_keeps_all_that_holds(kafka: Cluster, topic: str) -> None:
@@ -424,7 +424,7 @@ def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog:
         producer.produce(topic, b'{"v":9,"value":7}', b'["topic","clicks","bytes.in.per.sec.threshold"]', partition=0)
         (by_hand, _) = encode([Change(VIEWS, 3.0, None, 3.0)], Head(0, "", 0, ALICE, 0))
         producer.produce(topic, by_hand.value, by_hand.key, partition=0)  # in an emergency: no head, but ours
-        producer.flush(120)
+        producer.flush(30)
         one.until("what is one", lambda policies: "views" in policies.topics())
         assert one.topics == {"clicks": 5, "views": 3}
         assert one.store.invalid == 2
@@ -437,7 +437,7 @@ def test_a_foreign_record_is_left_out_and_said(servers: str, topic: str, caplog:
 def test_a_topic_that_forgets_is_warned_about(servers: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     admin = admin_of(servers)
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
-    embedded.wait_for("the broker to learn of it", lambda: topic in admin.list_topics(timeout=120).topics)
+    embedded.wait_for("the broker to learn of it", lambda: topic in admin.list_topics(timeout=10).topics)
     with Gateway(servers, topic) as one:
         one.ready()
     assert f"topic {topic} has cleanup.policy=delete, so policies in it are forgotten: " in caplog.text

@@ -25,7 +25,7 @@ from gateway.storage.log_dirs import active_brokers
 from gateway.storage.prometheus import Prometheus
 from policies.storage import ObservationFailed, Volume
 
-READY_S = 120.0
+READY_S = 60.0
 NODE = ("node_filesystem_avail_bytes", "node_filesystem_size_bytes")
 KUBELET = ("kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes")
 

@@ -138,7 +138,7 @@ def play(cluster: Cluster, gateway: Gateway) -> dict[str, float]:
     for _ in range(4000):  # 120 MB: more than both of them read
         filling.produce(backlog, b"x" * 30_000)
         filling.poll(0)
-    assert filling.flush(120) == 0
+    assert filling.flush(60) == 0
     over = threading.Event()
     got = {"user-one": 0, "user-two": 0}
 
@@ -193,7 +193,7 @@ def test_quotas_of_the_brokers_are_told_warned_of_and_taken_over(cluster: Cluste
         "kafka-quotas: warning: producer_byte_rate:broker_bps=5000000 of {user=user-one} does not hold: brokers"
         " enforce producer_byte_rate:broker_bps=1000000 {user=user-one} of their own, which is less\n"
     )
-    with urllib.request.urlopen(f"{gateway.admin}/v1/client-quotas/effective?user=user-one", timeout=60) as answer:
+    with urllib.request.urlopen(f"{gateway.admin}/v1/client-quotas/effective?user=user-one", timeout=10) as answer:
         (quota,) = json.load(answer)["quotas"]
     assert (quota["by"], quota["value"], quota["also"]["by"]) == ("brokers", 1_000_000, "gateway")
     diff = (

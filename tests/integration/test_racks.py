@@ -35,7 +35,7 @@ def cluster() -> Iterator[Cluster]:
         admin.create_topics([NewTopic(TOPIC, 1, replica_assignment=[[LEADER, 2]])])[TOPIC].result(120)
 
         def led() -> bool:
-            topic = admin.list_topics(timeout=120).topics.get(TOPIC)
+            topic = admin.list_topics(timeout=10).topics.get(TOPIC)
             return topic is not None and bool(topic.partitions) and topic.partitions[0].leader == LEADER
 
         wait_for("the leader", led)
@@ -51,7 +51,7 @@ def gateway(cluster: Cluster) -> Iterator[Gateway]:
         producer = Producer({"bootstrap.servers": gateway.bootstrap, "log_level": 0})
         for _ in range(COUNT):
             producer.produce(TOPIC, b"x" * SIZE, partition=0)
-        assert producer.flush(120) == 0
+        assert producer.flush(30) == 0
         yield gateway
 
 
@@ -83,7 +83,7 @@ def read(gateway: Gateway, rack: str) -> dict[str, Any]:
         )
 
     try:
-        wait_for("all records", done, 120, every_s=0)
+        wait_for("all records", done, 40, every_s=0)
     finally:
         consumer.close()
     assert count == COUNT

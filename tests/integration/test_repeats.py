@@ -26,7 +26,7 @@ COUNT = 150
 RECORD = bytes(500)
 SMALL_BATCH = 2_000  # bytes: so that there are many, and some of them are rejected
 GIVE_UP_MS = 12_000  # well before the limit of 40 s ends
-FLUSH_S = 120.0
+FLUSH_S = 90.0
 
 Send = Callable[[str, str, int], int]  # so many records to a topic; returns how many were acknowledged
 

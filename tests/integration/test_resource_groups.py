@@ -22,7 +22,7 @@ from tests.integration.gateways import Gateway, create_topic
 from tests.integration.wire import Wire
 
 TOKEN = "integration-0123456789abcdef"
-DEADLINE_S = 120.0
+DEADLINE_S = 20.0
 
 
 class Pair:
@@ -45,7 +45,7 @@ class Pair:
     def start(self) -> None:
         self.gateways = [self._make(f"gateway-{number}") for number in range(2)]
         for gateway in self.gateways:
-            wait_for("the gateway to be ready", gateway.ready, 120)
+            wait_for("the gateway to be ready", gateway.ready, 60)
 
     def _make(self, gateway_id: str) -> Gateway:
         port = embedded.free_port()

@@ -67,7 +67,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
     "kafka-python": {"batch_size": 131072, "linger_ms": 5},
 }
 DEADLINE_S = 200.0  # of a producer
-SEEN_S = 120.0  # until something that must come has come, on a machine that is busy with other things
+SEEN_S = 90.0  # until something that must come has come, on a machine that is busy with other things
 
 
 def topic_of(client: str) -> str:
@@ -159,7 +159,7 @@ def offsets(kafka: Cluster, topics: Sequence[str]) -> dict[tuple[str, int], tupl
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "offsets"})
     try:
         places = [TopicPartition(topic, index) for topic in topics for index in range(PARTITIONS)]
-        return {(place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=120) for place in places}
+        return {(place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=30) for place in places}
     finally:
         consumer.close()
 
@@ -178,14 +178,14 @@ def fill(bootstrap: str, topic: str, disk: SmallDisk, until_free: float) -> None
     producer = Producer(settings)
     while disk.free > until_free:
         producer.produce(topic, bytes(500_000))
-        assert producer.flush(120) == 0
+        assert producer.flush(30) == 0
 
 
 def produce_one(gateway: Gateway, topic: str, client_id: str) -> None:
     told: list[object] = []
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "client.id": client_id, "enable.idempotence": True})
     producer.produce(topic, b"one", on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
     assert told == [None]
 
 

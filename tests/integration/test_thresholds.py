@@ -238,7 +238,7 @@ def _outcome(
         )
 
     try:
-        wait_for("/metrics and the log to agree", settled, 120, every_s=0.5)
+        wait_for("/metrics and the log to agree", settled, 60, every_s=0.5)
     except EmbeddedError as error:
         raise AssertionError(f"{error}: {found}") from error
     records = gateway.wait_published(kafka)

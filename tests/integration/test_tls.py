@@ -62,7 +62,7 @@ def produce(topic: str, properties: dict[str, Any], values: list[bytes]) -> None
     producer = Producer({**properties, "enable.idempotence": True, "linger.ms": 1})
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: lost.extend((error,) if error else ()))
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
     assert lost == []
 
 
@@ -81,7 +81,7 @@ def test_librdkafka_produces_and_consumes(
 def test_clients_are_told_of_brokers_at_the_same_listeners(
     kafka: Cluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
 ) -> None:
-    brokers = AdminClient(librdkafka(strict, authority, client)).list_topics(timeout=120).brokers.values()
+    brokers = AdminClient(librdkafka(strict, authority, client)).list_topics(timeout=30).brokers.values()
     assert {broker.port for broker in brokers} == {strict.broker_port(node_id) for node_id in kafka.brokers}
 
 
@@ -104,11 +104,11 @@ def test_kafka_python_produces_and_consumes(
     }
     producer = KafkaProducer(**properties)
     sent = [producer.send(topic, b"%d" % i) for i in range(COUNT)]
-    producer.flush(120)
+    producer.flush(60)
     assert [future.get(10).offset for future in sent] == list(range(COUNT))
     producer.close()
     consumer = KafkaConsumer(
-        topic, auto_offset_reset="earliest", group_id=None, consumer_timeout_ms=120_000, **properties
+        topic, auto_offset_reset="earliest", group_id=None, consumer_timeout_ms=10_000, **properties
     )
     try:
         assert [next(consumer).value for _ in range(COUNT)] == [b"%d" % i for i in range(COUNT)]
@@ -193,13 +193,13 @@ def test_a_renewed_certificate_is_given_to_new_connections(kafka: Cluster, tmp_p
         topic = create_topic(kafka, "tls-renewed")
         standing = Producer(librdkafka(gateway, old))
         standing.produce(topic, b"before")
-        assert standing.flush(120) == 0
+        assert standing.flush(30) == 0
         files = [Path(settings["listener"][key]) for key in ("ssl.keystore.location", "ssl.key.location")]
         for made, path in zip(new.sign("renewed"), files, strict=True):
             path.write_bytes(made.read_bytes())
         wait_for("the new certificate", lambda: _is_trusted(gateway, new))
         standing.produce(topic, b"behind")
-        assert standing.flush(120) == 0
+        assert standing.flush(30) == 0
         files[0].write_text("broken")
         wait_for(
             "a complaint",
@@ -221,7 +221,7 @@ def test_a_file_that_can_not_be_used_ends_the_start_with_a_line(kafka: Cluster, 
     settings = listener(authority, "refused")
     Path(settings["ssl.key.location"]).unlink()
     gateway = Gateway(kafka.bootstrap_servers, {"listener": settings}, wait=False)
-    assert gateway.process.wait(120) == 1
+    assert gateway.process.wait(60) == 1
     gateway.forget()
     said = gateway.log().strip()
     assert said.endswith(

@@ -92,7 +92,7 @@ def produce(bootstrap: str, topic: str, values: list[bytes], **properties: Any) 
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "linger.ms": 1, **properties})
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: lost.extend((error,) if error else ()))
-    assert producer.flush(120) == 0
+    assert producer.flush(60) == 0
     assert lost == []
 
 
@@ -166,7 +166,7 @@ def test_the_gateways_own_clients_show_its_certificate(secure: Secure) -> None:
         gateway.stop()  # the last interval is published as well
         rows = [row for record in gateway.wait_published(secure.cluster) for row in record["rows"]]
         assert sum(row["messages"] for row in rows if row["topic"] == topic) == COUNT
-        made = AdminClient({"bootstrap.servers": secure.cluster.bootstrap_servers}).list_topics(timeout=120).topics
+        made = AdminClient({"bootstrap.servers": secure.cluster.bootstrap_servers}).list_topics(timeout=30).topics
         assert {"__produce_gateway_usage", "__produce_gateway_policies"} <= made.keys()
 
 
@@ -190,7 +190,7 @@ async def test_kafka_takes_up_the_sessions_that_it_gave(secure: Secure) -> None:
         assert dialled is not None
         assert dialled.secured is not None
         speaking, course = dialled.secured
-        with dialled.sock, trio.fail_after(120):
+        with dialled.sock, trio.fail_after(30):
             (data,) = speaking.encrypt([API_VERSIONS])
             dialled.sock.sendall(data)
             while True:
@@ -220,7 +220,7 @@ def test_certificates_are_renewed_under_load_without_an_error(secure: Secure) ->
             for _ in range(COUNT):
                 standing.produce(topic, b"x" * 100, on_delivery=lambda e, _: lost.extend((e,) if e else ()))
             wait_for("the renewed certificate", lambda want=said: _renewed(gateway, topic) >= want)  # type: ignore[misc]
-        assert standing.flush(120) == 0
+        assert standing.flush(60) == 0
         assert lost == []
         assert gateway.metric("upstream_tls_handshakes_failed_total") == 0
         assert gateway.metric("upstream_failed_total") == 0

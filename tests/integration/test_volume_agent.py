@@ -34,7 +34,7 @@ from tests.integration.gateways import create_topic, end_offsets, read_topic
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "produce_gateway_volume_agent_"
-WAIT_S = 120.0
+WAIT_S = 60.0
 # A snapshot is given as long as an interval, a second here; a machine that stands still may take longer.
 PATIENT = ("--kafka", "message.timeout.ms=5000", "--kafka", "topic.metadata.propagation.max.ms=10000")
 
@@ -86,7 +86,7 @@ class Agent:
 
     def metrics(self) -> dict[str, float]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
                 text = answer.read().decode()
         except OSError:  # not yet
             return {}
@@ -149,7 +149,7 @@ def send(servers: str, topic: str, *records: tuple[str, bytes | None], partition
     producer = Producer({"bootstrap.servers": servers, "log_level": 2})
     for key, value in records:
         producer.produce(topic, key=key, value=value, partition=partition, on_delivery=_check)
-    assert producer.flush(120) == 0
+    assert producer.flush(30) == 0
 
 
 def _check(error: object, _: object) -> None:
@@ -316,7 +316,7 @@ def test_a_signal_ends_it_in_order(kafka: Cluster, topic: str, tmp_path: Path, n
     with Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
         agent.wait_published(1)
         agent.process.send_signal(number)
-        assert agent.process.wait(120) == 0
+        assert agent.process.wait(30) == 0
         assert agent.lines()[-1] == f"INFO gateway.volume-agent: stopped by {number.name}"
     # The snapshot stays: the broker goes on without its agent, and gateways see it age.
     assert None not in read_topic(kafka, topic)
@@ -326,14 +326,14 @@ def test_a_signal_ends_it_while_no_cluster_answers(topic: str, tmp_path: Path) -
     with Agent(f"127.0.0.1:{embedded.free_port()}", topic, tmp_path) as agent:
         agent.wait("its start", lambda found: True)
         agent.process.terminate()
-        assert agent.process.wait(120) == 0
+        assert agent.process.wait(30) == 0
 
 
 def test_one_that_is_killed_is_followed_by_the_next(kafka: Cluster, topic: str, tmp_path: Path) -> None:
     with Agent(kafka.bootstrap_servers, topic, tmp_path) as agent:
         agent.wait_published(1)
         agent.process.kill()
-        assert agent.process.wait(120) == -signal.SIGKILL
+        assert agent.process.wait(30) == -signal.SIGKILL
     with (
         Agent(kafka.bootstrap_servers, topic, tmp_path) as agent,
         Reading(kafka.bootstrap_servers, topic) as reading,
@@ -391,7 +391,7 @@ def test_a_topic_made_anew_between_two_looks_is_read_from_its_beginning(kafka: C
         reading.until("the end", lambda: reading.reader.caught_up)
         admin = AdminClient({**properties, "log_level": 2})
         admin.delete_topics([topic])[topic].result(120)
-        wait_for("it to be gone", lambda: topic not in admin.list_topics(timeout=120).topics, WAIT_S)
+        wait_for("it to be gone", lambda: topic not in admin.list_topics(timeout=30).topics, WAIT_S)
         volume_topic(properties, topic).ensure()
         send(kafka.bootstrap_servers, topic, *((str(number), snapshot(number)) for number in range(11, 16)))
         reading.until("the last", lambda: bool(reading.of(15)))
@@ -422,7 +422,7 @@ def _takes(servers: str, topic: str, partition: int) -> bool:
     producer.produce(
         topic, key="2", value=snapshot(2), partition=partition, on_delivery=lambda error, _: failed.append(error)
     )
-    producer.flush(120)
+    producer.flush(30)
     return failed == [None]
 
 

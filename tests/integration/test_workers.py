@@ -40,7 +40,7 @@ def test_connections_and_bytes_of_all_workers_are_one_gateways(kafka: Cluster, g
         wait_for("gauges", lambda: gateway.metric("connections") == 6)
         assert [gateway.metric("connections", worker=str(number)) for number in range(2)] == [3, 3]
         gateway.settle(topic, Sum(6 * size, 6), "accepted")
-        wait_for("a tick of both meters", lambda: gateway.metric("topic_rate_bytes_per_second", topic=topic) > 0, 120)
+        wait_for("a tick of both meters", lambda: gateway.metric("topic_rate_bytes_per_second", topic=topic) > 0, 15)
     records = gateway.wait_published(kafka)
     by_worker = {record["worker"] for record in records if any(row["topic"] == topic for row in record["rows"])}
     assert by_worker == {0, 1}

@@ -10,7 +10,7 @@ from types import TracebackType
 from gateway import embedded
 from tests.gateway import play
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 30.0
 
 
 class Wire:

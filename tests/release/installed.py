@@ -127,7 +127,7 @@ class Installed:
         assert process.poll() is None, (self.folder / "log").read_text("utf-8")
         admin = yaml.safe_load(path.read_text())["admin"]
         try:
-            with urllib.request.urlopen(f"http://{admin['host']}:{admin['port']}/readyz", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://{admin['host']}:{admin['port']}/readyz", timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
