@@ -36,7 +36,7 @@ from policies.quotas.names import Entity, QuotaKey
 from policies.storage import Affected, Factor, Last
 from policies.thresholds.broker_meters import Others
 
-PROTOCOL = 8
+PROTOCOL = 9
 MAX_QUOTA_RATES = 2000
 # Of histograms, in seconds: of a loopback's round trip, of a send through a WAN, of the longest that a client waits.
 LATENCY_BOUNDS = (
@@ -251,11 +251,11 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The fate of the request that an `Ask` was about: one of three.
+    """The fate of the request that an `Ask` was about: one of four.
 
     `upstream`: this frame is for the broker, on the same connection; ask again with its answer and with `memo`.
-    `client`: this frame is the client's answer. Neither: the request passes as it is; or the broker has been told who
-    the client is, if the request was none.
+    `client`: this frame is the client's answer. `closes`: there is none, and the connection ends, for `why`. None of
+    these: the request passes as it is; or the broker has been told who the client is, if the request was none.
     """
 
     token: int
@@ -264,6 +264,8 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
     memo: bytes = b""  # for control alone, which sends it back
     identity: Identity | None = None  # SASL has come to its end
     why: str = ""  # SASL has failed, for the log: the connection ends behind the client's answer
+    # The client's fault: its request can't be read. Or the gateway's own: there was an error in control.
+    closes: Literal["", "malformed", "error"] = ""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True):

@@ -88,6 +88,7 @@ class NewChannel(msgspec.Struct, frozen=True, tag=True):
 
     worker: int
     restarts: int  # of that worker so far
+    control: int  # the number of times that control was started
 
 
 class Leaving(msgspec.Struct, frozen=True, tag=True):
@@ -212,12 +213,8 @@ class ParentLink:
         finally:
             self._line.close()
 
-    async def next_channel(self) -> socket.socket:
-        """A worker: the next socketpair end to control. A later one replaces an earlier one."""
-        return (await self.next_worker())[1]
-
-    async def next_worker(self) -> tuple[NewChannel, socket.socket]:
-        """Control: the next socketpair end to a worker, and which worker."""
+    async def next_channel(self) -> tuple[NewChannel, socket.socket]:
+        """The next socketpair end between control and a worker. A later one of a worker replaces an earlier one."""
         return await self._next_channel.receive()
 
     async def listen(self, name: str, host: str, port: int) -> socket.socket:
@@ -538,7 +535,7 @@ class _Family:
         if worker.line is None or self._control.line is None:
             return  # whichever comes later connects them
         control_end, worker_end = socket.socketpair()
-        message = NewChannel(worker.number, worker.restarts)
+        message = NewChannel(worker.number, worker.restarts, self._control.restarts)
         self._control.line.post(message, control_end.detach())
         worker.line.post(message, worker_end.detach())
         worker.connected_at = trio.current_time()

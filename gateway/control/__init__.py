@@ -16,6 +16,8 @@
 #   metadata.py          what its brokers say: brokers, topic leaders, topic ids
 #   listeners.py         a socket for each broker where it needs one, and the addresses that clients are told
 #   workers.py           the channels to the workers: snapshots down, intervals and rates up
+#   question_tasks.py    tasks that answer workers' questions about clients' requests, a bounded number at once
+#   internal_errors.py   an error in what is done for one client ends that, and not the process
 #   inquiries.py         questions to all workers: which connections there are
 #   intake.py            workers' intervals, into the usage log and everything that counts them
 #   snapshots.py         what workers are told, from the configuration and the policies

@@ -14,6 +14,7 @@ import trio
 
 from gateway.channel import Accepted
 from gateway.config import Settings
+from gateway.control.internal_errors import ACCEPT, InternalErrors
 from gateway.control.metrics import Metrics
 from gateway.control.workers import Workers
 from gateway.sockets import Networks, is_within, network_of, reset
@@ -37,10 +38,17 @@ def proxies_of(settings: Settings) -> dict[str, Networks]:
 class Acceptor:
     """Of all listeners of this gateway. `proxies`: see `proxies_of`; another value holds for new connections."""
 
-    def __init__(self, workers: Workers, metrics: Metrics, proxies: Mapping[str, Networks]) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        metrics: Metrics,
+        proxies: Mapping[str, Networks],
+        errors: InternalErrors | None = None,
+    ) -> None:
         self._workers = workers
         self._metrics = metrics
         self.proxies = proxies
+        self._errors = errors or InternalErrors()
         self._complained_at = -REPEAT_S
 
     async def run(self, listener: str, broker: int | None, sock: socket.socket) -> None:
@@ -54,14 +62,19 @@ class Acceptor:
                     await self._pause(error)
                     continue
                 peer = f"{address[0]}:{address[1]}"
-                proxied = is_within(peer, self.proxies.get(listener, ()))
-                why = self._workers.admission.refusal(network_of(peer), proxied=proxied)
-                if why:
-                    reset(socket.socket(fileno=client.detach()))
-                    self._workers.refusals.note(address[0], why)
-                    continue
-                accepted = Accepted(broker, peer, proxied, listener)
-                await self._workers.hand_over(socket.socket(fileno=client.detach()), accepted)
+                with self._errors.contain(ACCEPT, peer), client:
+                    await self._admit(listener, broker, peer, client)
+
+    async def _admit(self, listener: str, broker: int | None, peer: str, client: trio.socket.SocketType) -> None:
+        """Refuse it, or hand it over. An error in this leaves it to be closed."""
+        proxied = is_within(peer, self.proxies.get(listener, ()))
+        why = self._workers.admission.refusal(network_of(peer), proxied=proxied)
+        if why:
+            reset(socket.socket(fileno=client.detach()))
+            self._workers.refusals.note(peer.rpartition(":")[0], why)
+            return
+        accepted = Accepted(broker, peer, proxied, listener)
+        await self._workers.hand_over(socket.socket(fileno=client.detach()), accepted)
 
     async def _pause(self, error: OSError) -> None:
         if error.errno in CLIENT_GONE:

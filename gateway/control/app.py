@@ -27,6 +27,7 @@ from gateway.control.cluster import Cluster
 from gateway.control.condition import Condition
 from gateway.control.fleet import FleetControl
 from gateway.control.intake import Intake
+from gateway.control.internal_errors import InternalErrors
 from gateway.control.listeners import Listeners
 from gateway.control.metadata import AdminSource
 from gateway.control.metrics import Metrics, places_of
@@ -94,14 +95,14 @@ def _make_exchange(settings: Settings, client: Mapping[str, Any], party: FleetPa
     )
 
 
-def _make_authenticators(settings: Settings) -> dict[str, Authenticator]:
+def _make_authenticators(settings: Settings, errors: InternalErrors) -> dict[str, Authenticator]:
     """Those of the listeners at which SASL ends."""
     if not any(map(settings.authentication_of, settings.all_listeners)):
         return {}
     # Here, since it brings PyJWT and cryptography along, which no other gateway's start has to wait for.
     from gateway.control.authentication import make_authenticators  # noqa: PLC0415
 
-    return make_authenticators(settings)
+    return make_authenticators(settings, errors)
 
 
 def _make_api(gateway: Gateway) -> admin.Application:
@@ -125,6 +126,7 @@ class _Control:
         self._parts = parts
         self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
         self._metrics = Metrics(settings.limits.max_client_metrics, settings.limits.max_topic_metrics)
+        errors = InternalErrors(self._metrics.count_internal_error)
         self._usage_log = UsageLog(None, settings.gateway, self._metrics)
         self._spooling = Spooling(settings, parts, self._usage_log, self._metrics)
         self._recent, self._timeline = Recent(), Timeline()
@@ -148,8 +150,8 @@ class _Control:
             now.now,
             lambda: now.is_sure,
         )
-        self._door = KafkaAdmin(self._policies, settings.rollout.quota)
-        self._authenticators = _make_authenticators(settings)
+        self._door = KafkaAdmin(self._policies, settings.rollout.quota, errors)
+        self._authenticators = _make_authenticators(settings, errors)
         self._intake = Intake(self._usage_log, self._metrics, self._recent, self._timeline)
         self._workers = Workers(
             self._intake,
@@ -160,6 +162,7 @@ class _Control:
             self._adopt,
             self._answer,
             Admission(limits.max_connections, limits.max_connections_per_address),
+            errors,
         )
         self._orders = Orders(
             settings,
@@ -184,7 +187,7 @@ class _Control:
             self._policies.loaded.is_set,
             restarted=self._restarted,
         )
-        self._acceptor = Acceptor(self._workers, self._metrics, proxies_of(settings))
+        self._acceptor = Acceptor(self._workers, self._metrics, proxies_of(settings), errors)
         self._cluster = Cluster(
             AdminSource(
                 client,
@@ -337,7 +340,7 @@ class _Control:
     async def _follow_channels(self, outer: trio.Nursery) -> None:
         restarts: dict[int, int] = {}
         while True:
-            message, sock = await self._link.next_worker()
+            message, sock = await self._link.next_channel()
             new = message.restarts - restarts.get(message.worker, message.restarts)
             restarts[message.worker] = message.restarts
             self._metrics.show_worker(message.worker)

@@ -15,10 +15,9 @@ import logging
 import secrets
 import time
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import trio
@@ -38,11 +37,14 @@ from gateway.control.credentials import (
     read_broker_credentials,
     read_records,
 )
+from gateway.control.internal_errors import SASL, InternalErrors
+from gateway.control.question_tasks import QuestionTasks, Reply, Share
 from gateway.control.turns import Turns
 from gateway.kafka import oauthbearer, sasl
 from gateway.sockets import network_of
 from policies.text import one_line
 from protocol import api, scram
+from protocol.admin import Request
 from protocol.handshake import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -89,6 +91,23 @@ class _Memo(msgspec.Struct, array_like=True):
     said: list[bytes] = []  # by the broker
 
 
+class _Step(NamedTuple):
+    """A question, and the client's request in it; None: the broker is to be told who the client is."""
+
+    ask: Ask
+    request: Request[SaslAuthenticateRequest] | None
+
+    def accept(self, token: bytes, session_ms: int) -> bytes:
+        """The client's answer where there is no error; nothing where it has asked nothing."""
+        return self.reply(SaslAuthenticateAnswer(0, None, token, session_ms))
+
+    def reply(self, said: SaslAuthenticateAnswer) -> bytes:
+        request = self.request
+        if request is None:
+            return b""
+        return SASL_AUTHENTICATE.encode_answer(said, request.version, request.correlation_id)
+
+
 class _Failure(Exception):
     """`why`: for the log. `text`: for the client."""
 
@@ -101,9 +120,16 @@ class _Failure(Exception):
 class Authenticator:
     """`now`: Unix time in seconds."""
 
-    def __init__(self, settings: AuthenticationSettings, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: AuthenticationSettings,
+        now: Callable[[], float] = time.time,
+        errors: InternalErrors | None = None,
+    ) -> None:
         self._settings = settings
         self._now = now
+        self._errors = errors or InternalErrors()
+        self._tasks = QuestionTasks(SASL, self.answer, _share_of, self._errors, most=MAX_REQUESTS)
         path, command = settings.credentials_file, settings.credentials_command
         self._file = Watched(path, read_records) if path else None
         self._command = (
@@ -117,39 +143,28 @@ class Authenticator:
         self._tokens = BrokerTokens()
         self._threads = Turns(THREADS, THREADS)
         self._secret = secrets.token_bytes(32)
-        self._nursery: trio.Nursery | None = None
-        self._busy: Counter[str] = Counter()  # steps, by the client's address
         self._said_at: dict[str, float] = {}  # what was logged lately, and when
 
     async def run(self) -> None:
-        async with trio.open_nursery() as self._nursery:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tasks.run)
             if self._bearer is not None:
-                self._nursery.start_soon(self._bearer.run)
-            await trio.sleep_forever()
+                nursery.start_soon(self._bearer.run)
 
-    def take(self, ask: Ask, reply: Callable[[Answer], None]) -> None:
+    def take(self, ask: Ask, reply: Reply) -> None:
         """Answer in a task. With too many at once the question stays without an answer."""
-        address = network_of(ask.peer)
-        if self._nursery is None or self._busy.total() >= MAX_REQUESTS or self._busy[address] >= MAX_OF_ADDRESS:
-            return
-        self._busy[address] += 1
-        self._nursery.start_soon(self._serve, ask, reply)
-
-    async def _serve(self, ask: Ask, reply: Callable[[Answer], None]) -> None:
-        try:
-            answer = await self.answer(ask)
-            if time.monotonic() < ask.until:  # else its client has been told that nobody answered
-                reply(answer)
-        finally:
-            address = network_of(ask.peer)
-            self._busy[address] -= 1
-            if not self._busy[address]:
-                del self._busy[address]
+        self._tasks.start(ask, reply)
 
     async def answer(self, ask: Ask) -> Answer:
-        """The next step. A failure comes after the delay that Kafka has for it."""
+        """The next step. A failure comes after the delay that Kafka has for it; what can't be read ends the connection
+        at once, as at a broker.
+        """
         try:
-            return await self._answer(ask)
+            step = _Step(ask, _read(ask.request) if ask.request else None)
+        except MalformedFrame as error:
+            return Answer(ask.token, why=f"SaslAuthenticate: {error}", closes="malformed")
+        try:
+            return await self._answer(step)
         except _Failure as error:
             failure = error
         except (Refused, MalformedFrame) as error:
@@ -157,47 +172,46 @@ class Authenticator:
         except CredentialsError as error:
             self._complain(str(error))
             failure = _Failure(str(error), _BUSY, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"])
-        except Exception:
-            log.exception("authentication of %s failed", one_line(ask.peer))
-            failure = _Failure("a bug, see the log", _BUSY, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"])
+        except Exception as error:
+            self._errors.note(SASL, ask.peer, error)
+            failure = _Failure("an internal error, see the log", _BUSY, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"])
         await trio.sleep(self._settings.failure_delay_ms / 1000)
-        client = b""
-        if ask.request:
-            request = SASL_AUTHENTICATE.decode_request(ask.request, 0, len(ask.request))
-            said = SaslAuthenticateAnswer(failure.code, failure.text, b"", 0)
-            client = SASL_AUTHENTICATE.encode_answer(said, request.version, request.correlation_id)
+        client = step.reply(SaslAuthenticateAnswer(failure.code, failure.text, b"", 0))
         return Answer(ask.token, client=client, why=str(failure))
 
-    async def _answer(self, ask: Ask) -> Answer:
+    async def _answer(self, step: _Step) -> Answer:
+        ask = step.ask
         memo = msgspec.msgpack.decode(ask.memo, type=_Memo) if ask.memo else None
         if memo is None and not ask.request:  # who it is was known before: its certificate says it, or an earlier step
-            return await self._offer(ask, _Memo("offered", principal=ask.principal))
+            return await self._offer(step, _Memo("offered", principal=ask.principal))
         if memo is not None and memo.stage == "offered":
-            return await self._tell(ask, memo)
+            return await self._tell(step, memo)
         if memo is not None and memo.stage == "told":
-            return await self._hear(ask, memo)
-        message = SASL_AUTHENTICATE.decode_request(ask.request, 0, len(ask.request)).body.auth_bytes
+            return await self._hear(step, memo)
+        assert step.request is not None
+        message = step.request.body.auth_bytes
         if ask.mechanism not in self._settings.mechanisms:
             raise _Failure(f"mechanism {one_line(ask.mechanism)} is not enabled")
         if ask.mechanism in HASHES:
             if memo is None:
-                return await self._challenge(ask, message)
+                return await self._challenge(step, message)
             final = await self._verify(ask, memo, message)
-            return await self._accept(ask, memo.name, final, None)
+            return await self._accept(step, memo.name, final, None)
         if ask.mechanism == "PLAIN":
-            return await self._accept(ask, await self._check_plain(message, network_of(ask.peer)), b"", None)
+            return await self._accept(step, await self._check_plain(message, network_of(ask.peer)), b"", None)
         assert self._bearer is not None
         name, until = await self._bearer.check(message)
-        return await self._accept(ask, name, b"", until)
+        return await self._accept(step, name, b"", until)
 
     # --- the client ---------------------------------------------------------------------------------------------------
 
-    async def _challenge(self, ask: Ask, message: bytes) -> Answer:
+    async def _challenge(self, step: _Step, message: bytes) -> Answer:
+        ask = step.ask
         first = scram.read_first(message)
         record = await self._record(first.name, ask.mechanism, network_of(ask.peer))
         said = scram.challenge(first, record, b64encode(secrets.token_bytes(_NONCE_BYTES)))
         memo = _Memo("challenged", first.header, first.bare, first.name, first.nonce, said)
-        return Answer(ask.token, client=_reply(ask, said, 0), memo=msgspec.msgpack.encode(memo))
+        return Answer(ask.token, client=step.accept(said, 0), memo=msgspec.msgpack.encode(memo))
 
     async def _verify(self, ask: Ask, memo: _Memo, message: bytes) -> bytes:
         record = await self._record(memo.name, ask.mechanism, network_of(ask.peer))
@@ -246,31 +260,33 @@ class Authenticator:
                 break
         return scram.decoy(HASHES[mechanism], secret, name, iterations)
 
-    async def _accept(self, ask: Ask, name: str, final: bytes, until: float | None) -> Answer:
+    async def _accept(self, step: _Step, name: str, final: bytes, until: float | None) -> Answer:
         """The client's exchange has come to its end."""
+        ask = step.ask
         principal = f"User:{name}"
         memo = _Memo("offered", principal=principal, final=final, until=until)
         if ask.principal == ANONYMOUS:
-            return await self._offer(ask, memo)
+            return await self._offer(step, memo)
         if ask.principal != principal:
             raise _Failure(
                 f"{one_line(principal)} on a connection of {one_line(ask.principal)}",
                 "Cannot change principals during re-authentication",
             )
-        return self._end(ask, memo, None)
+        return self._end(step, memo, None)
 
     # --- the broker ---------------------------------------------------------------------------------------------------
 
-    async def _offer(self, ask: Ask, memo: _Memo) -> Answer:
+    async def _offer(self, step: _Step, memo: _Memo) -> Answer:
         """The first step with the broker, where it is to be told anything."""
         if self._own is None:
-            return self._end(ask, memo, 0)
+            return self._end(step, memo, 0)
         own = await self._own_of(memo.principal)
         memo.nonce = b64encode(secrets.token_bytes(_NONCE_BYTES))
         frame = SASL_HANDSHAKE.encode_request(SaslHandshakeRequest(own.mechanism), _VERSION, 1, SOFTWARE)
-        return Answer(ask.token, frame, memo=msgspec.msgpack.encode(memo))
+        return Answer(step.ask.token, frame, memo=msgspec.msgpack.encode(memo))
 
-    async def _tell(self, ask: Ask, memo: _Memo) -> Answer:
+    async def _tell(self, step: _Step, memo: _Memo) -> Answer:
+        ask = step.ask
         offer = SASL_HANDSHAKE.decode_answer(ask.answer, 0, len(ask.answer), _VERSION)[1]
         own = await self._own_of(memo.principal)
         if offer.error_code:
@@ -278,14 +294,15 @@ class Authenticator:
         memo.stage = "told"
         return await self._say(ask, memo, own)
 
-    async def _hear(self, ask: Ask, memo: _Memo) -> Answer:
+    async def _hear(self, step: _Step, memo: _Memo) -> Answer:
+        ask = step.ask
         said = SASL_AUTHENTICATE.decode_answer(ask.answer, 0, len(ask.answer), _VERSION)[1]
         own = await self._own_of(memo.principal)
         if said.error_code:
             raise self._not_here(own, said.error_message or f"error {said.error_code}")
         memo.said.append(said.auth_bytes)
         answer = await self._say(ask, memo, own)
-        return answer if answer.upstream else self._end(ask, memo, said.session_lifetime_ms)
+        return answer if answer.upstream else self._end(step, memo, said.session_lifetime_ms)
 
     async def _say(self, ask: Ask, memo: _Memo, own: BrokerCredentials) -> Answer:
         """The gateway's next message of the exchange; none where that is over."""
@@ -319,13 +336,13 @@ class Authenticator:
         self._complain(text)
         return _Failure(text, NOT_HERE)
 
-    def _end(self, ask: Ask, memo: _Memo, upstream_ms: int | None) -> Answer:
+    def _end(self, step: _Step, memo: _Memo, upstream_ms: int | None) -> Answer:
+        ask = step.ask
         left = [memo.until - self._now()] if memo.until is not None else []
         left += [self._settings.max_reauth_ms / 1000] if self._settings.max_reauth_ms and ask.request else []
         session_ms = max(1, int(min(left) * 1000)) if left else 0
         identity = Identity(memo.principal, session_ms, upstream_ms)
-        client = _reply(ask, memo.final, session_ms) if ask.request else b""
-        return Answer(ask.token, client=client, identity=identity)
+        return Answer(ask.token, client=step.accept(memo.final, session_ms), identity=identity)
 
     def _complain(self, text: str) -> None:
         """Log what an operator has to mend; the same not with every client, nor a line for each of many clients."""
@@ -339,10 +356,12 @@ class Authenticator:
             log.error("authentication: more of that is not logged within these %g s", SAY_AGAIN_S)
 
 
-def _reply(ask: Ask, token: bytes, session_ms: int) -> bytes:
-    request = SASL_AUTHENTICATE.decode_request(ask.request, 0, len(ask.request))
-    said = SaslAuthenticateAnswer(0, None, token, session_ms)
-    return SASL_AUTHENTICATE.encode_answer(said, request.version, request.correlation_id)
+def _read(request: bytes) -> Request[SaslAuthenticateRequest]:
+    return SASL_AUTHENTICATE.decode_request(request, 0, len(request))
+
+
+def _share_of(ask: Ask) -> Share:
+    return Share(network_of(ask.peer), MAX_OF_ADDRESS)
 
 
 def _next_message(own: BrokerCredentials, nonce: bytes, said: list[bytes]) -> bytes | None:
@@ -384,7 +403,7 @@ def try_files(settings: AuthenticationSettings) -> list[str]:
     return faults
 
 
-def make_authenticators(settings: Settings) -> dict[str, Authenticator]:
+def make_authenticators(settings: Settings, errors: InternalErrors) -> dict[str, Authenticator]:
     """By listener, those of which SASL ends here; listeners with the same settings have the same one."""
     made: list[tuple[AuthenticationSettings, Authenticator]] = []
     found = {}
@@ -392,6 +411,6 @@ def make_authenticators(settings: Settings) -> dict[str, Authenticator]:
         own = settings.authentication_of(name)
         if own is None:
             continue
-        found[name] = next((each for known, each in made if known == own), None) or Authenticator(own)
+        found[name] = next((each for known, each in made if known == own), None) or Authenticator(own, errors=errors)
         made.append((own, found[name]))
     return found

@@ -58,7 +58,9 @@ from gateway.channel import (
 from gateway.control.admission import Admission
 from gateway.control.inquiries import Inquiries
 from gateway.control.intake import Intake
+from gateway.control.internal_errors import WORKER_MESSAGE, InternalErrors
 from gateway.control.metrics import Metrics
+from gateway.control.question_tasks import internal_error
 from gateway.control.rates import merge
 from gateway.control.refusals import Refusals
 from policies.text import one_line
@@ -155,6 +157,7 @@ class Workers:
         adopt: Callable[[Storage | None], None] = lambda held: None,
         ask: Callable[[Ask, Callable[[Answer], None]], None] = lambda question, reply: None,
         admission: Admission | None = None,
+        errors: InternalErrors | None = None,
     ) -> None:
         self._intake = intake
         self._metrics = metrics
@@ -165,6 +168,7 @@ class Workers:
         self._ask = ask
         self.admission = Admission(sys.maxsize, sys.maxsize) if admission is None else admission
         self.refusals = Refusals(metrics)
+        self._errors = errors or InternalErrors()
         self._latest: dict[type, Snapshot] = {}
         self._suggested: dict[type, Snapshot] = {}
         self._gathered: list[Snapshot | QuotaChanges] | None = None  # told in a block that has not ended yet
@@ -310,6 +314,10 @@ class Workers:
     def _take(self, worker: _Worker, message: Up) -> None:
         if worker.behind and self._intake.has_caught_up:
             raise ChannelClosed("the usage log has room again: it has to say its intervals once more")
+        with self._errors.contain(WORKER_MESSAGE):
+            self._obey(worker, message)
+
+    def _obey(self, worker: _Worker, message: Up) -> None:
         match message:
             case Interval():
                 self._take_interval(worker, message)
@@ -360,8 +368,13 @@ class Workers:
         """Unless it has died, and its clients' connections with it; or doesn't read: then it tells them in time itself
         that no answer came.
         """
-        if self._workers.get(worker.number) is worker and worker.channel.backlog_bytes < MAX_BACKLOG_BYTES:
+        if self._workers.get(worker.number) is not worker or worker.channel.backlog_bytes >= MAX_BACKLOG_BYTES:
+            return
+        try:
             worker.channel.post(answer)
+        except Exception as error:  # it holds what can't be sent: text that is no Unicode, numbers beyond 64 bits
+            self._errors.note(WORKER_MESSAGE, "", error)
+            worker.channel.post(internal_error(answer.token))
 
     def _take_interval(self, worker: _Worker, interval: Interval) -> None:
         channel, seq = worker.channel, interval.seq

@@ -51,14 +51,22 @@ class Unanswerable(MalformedFrame):
     """The request can neither be passed on nor answered: its connection must be closed, as by a broker that ends."""
 
 
+class ControlFailed(Unanswerable):
+    """Control could not answer, by a fault of its own."""
+
+
 class AdminTurn:
     """`request`: the frame without its size prefix. `token`: of the question that control has not answered, 0: none.
 
-    `until`: the time to look again, whatever happens; `move` keeps it. `mechanism`: of the step of SASL that `request`
+    `lost_controls`: control processes that ended while they had the question. `until`: the time to look again, whatever
+    happens; `move` keeps it. `mechanism`: of the step of SASL that `request`
     is; then control's last answer says in `identity` who the client is, or in `why` what is wrong with it.
     """
 
-    __slots__ = ("_said", "answer", "identity", "mechanism", "memo", "request", "state", "token", "until", "why")
+    __slots__ = (
+        "_said", "answer", "identity", "lost_controls", "mechanism", "memo", "request", "state", "token", "until",
+        "why",
+    )  # fmt: skip
 
     def __init__(self, request: bytes, max_bytes: int, mechanism: str = "", memo: bytes = b"") -> None:
         """
@@ -75,6 +83,7 @@ class AdminTurn:
         self.why = ""
         self.state = EARLIER
         self.token = 0
+        self.lost_controls = 0
         self.until = math.inf
         self._said: Answer | None = None
 
@@ -96,7 +105,7 @@ class AdminTurn:
         if self.state == TOLD:
             return self._obey(now)
         if self.state == ANSWERED or (self.state == EARLIER and not owes):
-            self.state, self.until = ASKED, now + self._ask_s
+            self.state, self.until, self.lost_controls = ASKED, now + self._ask_s, 0
             return ASK, b""
         if self.state == ASKED and now >= self.until:
             return REPLY, self._refuse()
@@ -107,6 +116,8 @@ class AdminTurn:
     def _obey(self, now: float) -> tuple[int, bytes]:
         said, self._said = self._said, None
         assert said is not None
+        if said.closes:
+            raise ControlFailed(said.why) if said.closes == "error" else Unanswerable(said.why)
         self.identity, self.why, self.memo = said.identity, said.why, said.memo
         if said.client:
             return REPLY, said.client

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.broker_tls import SPEAKS_TLS
+from gateway.data.admin_turn import ControlFailed
 from protocol import produce_request
 from protocol.framing import TooLarge
 from protocol.identity import AmbiguousIdentity
@@ -55,6 +56,7 @@ _REASONS: dict[type[Exception], str] = {
     produce_request.TooManyPartitions: "disconnects_too_large",
     TooManyTags: "disconnects_too_large",
     UpstreamError: "disconnects_upstream",
+    ControlFailed: "disconnects_error",
 }
 
 

@@ -387,7 +387,10 @@ class Link:
         if started:
             session.client.spend(perf_counter() - started, now)
         if reason:
-            self._log.malformed(malformed)
+            if reason == "disconnects_error":  # control's fault
+                self._log.closed("error", malformed)
+            else:
+                self._log.malformed(malformed)
             self.finishing = reason  # the requests before the broken one are still answered
             self._begin_end(now)
         elif pos < end and not self.closed:

@@ -14,7 +14,7 @@ from gateway.channel import Located, Verdict
 from gateway.data.addresses import Addresses, Arriving
 from gateway.data.ends import CLOSED
 from gateway.data.uplink import Uplink
-from gateway.data.world import World
+from gateway.data.world import LOST_CONTROLS, MAX_LOST_CONTROLS, World
 from gateway.sockets import network_of, reset
 from protocol.proxy_header import HeaderReader
 from protocol.wire import MalformedFrame
@@ -25,8 +25,9 @@ TIMEOUT_S: Final = 5.0  # for both; proxies send the header at once
 @dataclass(slots=True)
 class _Question:
     address: str  # where its connection is counted by now
+    lost_controls: int = 0  # that ended while they had it
     answered: trio.Event = field(default_factory=trio.Event)
-    is_welcome: bool = False
+    verdict: bool | None = None  # None: there is none
 
 
 class Proxied:
@@ -77,24 +78,33 @@ class Proxied:
             await question.answered.wait()
         finally:
             del self._questions[token]
-        if not question.is_welcome:
+        if question.verdict is None:
+            self._uplink.complain("proxied", f"a connection through a proxy was closed: {LOST_CONTROLS}")
+            self._world.ledger.count("disconnects_error")
+        elif not question.verdict:
             arriving.is_refused = True
+        if not question.verdict:
             reset(arriving.client)
-        return question.is_welcome
+        return bool(question.verdict)
 
-    def ask_again(self) -> None:
-        """There is a new control, which has been told where the connections are: the former one took the questions with
-        it.
+    def ask_again(self, *, lost: bool) -> None:
+        """There is another channel, to a control that has been told where the connections are: the former one took the
+        questions with it. `lost`: see Questions.ask_again.
         """
         for token, question in self._questions.items():
-            if not question.answered.is_set():
+            if question.answered.is_set():
+                continue
+            question.lost_controls += lost
+            if question.lost_controls < MAX_LOST_CONTROLS:
                 self._uplink.post(Located(token, question.address, question.address))
+            else:
+                question.answered.set()
 
     def take(self, verdict: Verdict) -> None:
         """Control's answer; nobody may be waiting for it any more."""
         question = self._questions.get(verdict.token)
         if question is not None:
-            question.is_welcome = verdict.is_welcome
+            question.verdict = verdict.is_welcome
             question.answered.set()
 
 

@@ -167,6 +167,7 @@ class Worker:
         self._page = page
         self._boot = uuid.uuid4().hex
         self._is_configured = trio.Event()
+        self._control = 0  # the number of the one that it talks, or talked, to
 
     async def run(self) -> None:
         """Serve until the parent says stop, or is gone."""
@@ -186,13 +187,15 @@ class Worker:
     async def _keep_channel(self, dialling: trio.Nursery) -> None:
         """Talk to control; to the next one when it was started again."""
         while True:
-            await self.converse(Channel(await self._parent.next_channel(), decode_down), dialling)
+            message, sock = await self._parent.next_channel()
+            await self.converse(Channel(sock, decode_down), dialling, message.control)
 
-    async def converse(self, channel: Channel[Up, Down], dialling: trio.Nursery) -> None:
-        """Talk to one control until it is gone; connections begin in `dialling`."""
+    async def converse(self, channel: Channel[Up, Down], dialling: trio.Nursery, control: int) -> None:
+        """Talk to that control until it is gone; connections begin in `dialling`."""
         self.uplink.channel = channel
         self._heed(channel)
-        self._greet()
+        self._greet(lost=control != self._control)
+        self._control = control
         try:
             async with trio.open_nursery() as talk:
                 talk.start_soon(channel.run)
@@ -219,8 +222,8 @@ class Worker:
         if self.plane is not None:
             self.plane.connections.reactor.heed(channel)
 
-    def _greet(self) -> None:
-        """A new control knows nothing of us."""
+    def _greet(self, *, lost: bool) -> None:
+        """A new control knows nothing of us. `lost`: it is another one, not only another channel to it."""
         uplink, plane = self.uplink, self.plane
         if plane is None:
             uplink.post(Hello(PROTOCOL, self._number, os.getpid(), self._boot))
@@ -231,9 +234,9 @@ class Worker:
         uplink.post(
             Hello(PROTOCOL, self._number, os.getpid(), self._boot, plane.storage.held, gateways, True, addresses)
         )
-        for asker in plane.world.questions.open.values():
-            uplink.ask(asker)  # the former control took the question with it
-        plane.connections.arrivals.proxied.ask_again()
+        plane.world.questions.ask_again(lost=lost)  # the former control took them with it
+        plane.connections.reactor.settle(trio.current_time())
+        plane.connections.arrivals.proxied.ask_again(lost=lost)
         plane.intervals.post_again()
         uplink.post_lines()
 

@@ -8,9 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.channel import Broker, Brokers, Groups, OwnSasl, Policy, QuotaChanges, Quotas, Topics, WorkerSettings
+from gateway.channel import (
+    Answer,
+    Broker,
+    Brokers,
+    Groups,
+    OwnSasl,
+    Policy,
+    QuotaChanges,
+    Quotas,
+    Topics,
+    WorkerSettings,
+)
 from gateway.data.complaints import NO_FIELDS, Fields, Log
 from gateway.plugins import load
 from policies.engine import Engine
@@ -23,7 +34,6 @@ from policies.rollout import Rollout
 from policies.verdict import reject_code
 
 if TYPE_CHECKING:
-    from gateway.channel import Answer
     from gateway.data.admin_turn import AdminTurn
     from gateway.data.ledger import Ledger
     from policies.duplicates import Acknowledged
@@ -38,6 +48,8 @@ else:
         from policies.duplicates import Acknowledged
 
 Addresses = dict[int, tuple[bytes, int]]
+MAX_LOST_CONTROLS: Final = 2  # that ended while they had the same question
+LOST_CONTROLS: Final = f"the gateway's control process ended {MAX_LOST_CONTROLS} times while it had this request"
 
 
 class Asker(Protocol):
@@ -111,6 +123,20 @@ class Questions:
         turn.token = next(self._tokens)
         self.open[turn.token] = asker
         self._put(asker)
+
+    def ask_again(self, *, lost: bool) -> None:
+        """Put all that are open once more: there is another channel to control. `lost`: another control, since the
+        former one ended; it may have ended of one of these, so none is put to a third one.
+        """
+        for token, asker in list(self.open.items()):
+            turn = asker.turn
+            assert turn is not None
+            turn.lost_controls += lost
+            if turn.lost_controls < MAX_LOST_CONTROLS:
+                self._put(asker)
+            else:
+                del self.open[token]
+                asker.tell(Answer(token, closes="error", why=LOST_CONTROLS))
 
 
 class World:

@@ -107,7 +107,7 @@ async def accept(name: str, sock: object) -> None:
 
 async def follow(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
     while True:
-        message, sock = await link.next_worker()
+        message, sock = await link.next_channel()
         nursery.start_soon(greet, link, message.restarts, Channel(sock, decode_up))
 
 
@@ -138,7 +138,7 @@ async def worker(link: supervisor.ParentLink) -> None:
 
 async def say_hello(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
     while True:
-        channel = Channel[Up, Down](await link.next_channel(), decode_down)
+        channel = Channel[Up, Down]((await link.next_channel())[1], decode_down)
         channel.post(Hello(1, 0, os.getpid(), "boot"))
         nursery.start_soon(hold, channel)
 

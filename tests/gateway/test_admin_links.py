@@ -30,6 +30,8 @@ from gateway.channel import (
     decode_up,
 )
 from gateway.data import admin_turn
+from gateway.data.admin_turn import ControlFailed
+from gateway.data.ends import close_reason
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor
 from gateway.data.session import Session
@@ -224,6 +226,7 @@ class Staff:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.own: set[int] = set()
+        self.controls = 0
         self.nursery = nursery
         ours, theirs = socket.socketpair()
         theirs.close()
@@ -239,7 +242,8 @@ class Staff:
         """A new control's end, once the worker has said hello."""
         ours, theirs = socket.socketpair()
         self.own = {ours.fileno()}
-        self.nursery.start_soon(self.worker.converse, Channel(ours, decode_down), self.nursery)
+        self.nursery.start_soon(self.worker.converse, Channel(ours, decode_down), self.nursery, self.controls)
+        self.controls += 1
         channel = Channel[Down, Up](theirs, decode_up)
         self.nursery.start_soon(_run, channel)
         hello, _ = await channel.receive()
@@ -330,5 +334,37 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
             second.close()
             third.close()
             await until(lambda: not heeded(reactor))
+            staff.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_question_that_two_controls_ended_with_is_not_put_to_a_third(caplog: pytest.LogCaptureFixture) -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            world = staff.worker.configured.world
+            channel = await staff.control()
+            session = Session(world, 1, account(), trio.current_time())
+            woken = trio.Event()
+            session.admin.wake = woken.set
+            buf = bytearray(ADMIN)
+            assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
+            for is_another in (True, False, False):  # only another control, not another channel, counts
+                ask = await ask_of(channel)
+                channel.close()
+                staff.controls -= not is_another
+                channel = await staff.control()
+                assert ask.request == ADMIN[4:]
+            await ask_of(channel)
+            assert not woken.is_set()
+            channel.close()
+            channel = await staff.control()
+            await woken.wait()
+            assert world.questions.open == {}
+            with pytest.raises(ControlFailed, match="ended 2 times while it had this request") as caught:
+                session.on_client(buf, 0, len(buf), trio.current_time())
+            assert close_reason(caught.value) == "disconnects_error"
+            session.close()
+            channel.close()
             staff.close()
             nursery.cancel_scope.cancel()

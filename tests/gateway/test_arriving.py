@@ -214,6 +214,23 @@ async def test_a_new_control_is_asked_what_the_former_one_did_not_answer(
         await relayed(yard, 2)
 
 
+async def test_a_third_control_is_not_asked_what_two_have_ended_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, proxies=PROXIES) as yard:
+        asked: list[Any] = []
+        monkeypatch.setattr(yard.control, "_locate", lambda *question: asked.append(question))
+        client = await yard.connect(header() + ASKED)
+        await until(lambda: len(asked) == 1)
+        await yard.restart_control()
+        await until(lambda: len(asked) == 2)
+        await yard.restart_control()
+        assert await is_closed(client)
+        assert len(asked) == 2
+        assert yard.counts()["disconnects_error"] == 1
+        await until(lambda: not yard.control.admission._addresses)
+
+
 # --- to brokers -------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from gateway.channel import OwnSasl
 from gateway.cli import summarize
 from gateway.config import ConfigError, Settings, parse
 from gateway.control.authentication import make_authenticators
+from gateway.control.internal_errors import InternalErrors
 from gateway.control.snapshots import worker_settings
 
 FILES = {"credentials_file": "users.yaml"}
@@ -66,14 +67,14 @@ def test_a_listener_may_have_its_own(at_all: str, outside: OwnSasl | None) -> No
         "inside": None,
         "other": OwnSasl(("PLAIN",)),
     }
-    made = make_authenticators(found)
+    made = make_authenticators(found, InternalErrors())
     assert made.keys() == {"other"} | ({"outside"} if at_all else set())
     assert "clients    SASL ends here: PLAIN; to brokers: none" in summarize(found)
 
 
 def test_listeners_with_the_same_have_the_same_authenticator() -> None:
     text = LISTENERS.replace(", authentication: {enabled: false}", "")
-    made = make_authenticators(parse(text + AT_ALL))
+    made = make_authenticators(parse(text + AT_ALL), InternalErrors())
     assert made["outside"] is made["inside"]
     assert made["other"] is not made["inside"]
 

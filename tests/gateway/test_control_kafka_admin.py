@@ -1052,7 +1052,7 @@ async def test_an_answer_that_can_not_be_read_and_a_bug_are_errors_of_their_own(
         broken = await stage.door.answer(Ask(2, 0.0, "peer", "User:a", frame[4:], memo, answer))
         _, found = c.INCREMENTAL_ALTER_CONFIGS.decode_answer(broken.client, 4, len(broken.client), 1)
         assert codes(found) == [(-1, c.TOPIC, "a")]
-    assert "an admin request from peer (User:a) failed" in caplog.text
+    assert "internal error (kafka_admin), which ends the request of peer" in caplog.text
     assert stage.changes == {}
 
 

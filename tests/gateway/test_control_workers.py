@@ -27,7 +27,9 @@ from gateway.channel import (
     FoundConnections,
     Gauges,
     Hello,
+    Identity,
     Interval,
+    Located,
     Log,
     Orders,
     Parts,
@@ -46,6 +48,7 @@ from gateway.channel import (
 )
 from gateway.control.inquiries import Found
 from gateway.control.intake import Intake
+from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import Metrics
 from gateway.control.usage_log import Spool, UsageLog
 from gateway.control.workers import MAX_PARTS_BACKLOG, Workers
@@ -83,6 +86,7 @@ class Control:
             self.reconnects.append,
             self.adopt,
             lambda *question: self.asked.append(question),
+            errors=InternalErrors(self.metrics.count_internal_error),
         )
         nursery.start_soon(self.usage_log.run)
 
@@ -530,6 +534,35 @@ async def test_messages_of_a_worker_get_where_they_belong(control: Control, capl
     assert control.wanted == [1]
     assert "it looks like HTTP" in caplog.text
     assert "rejected: topic t on broker 1: topic-threshold: 100 bytes, 2 messages in 1 requests" in caplog.text
+
+
+@pytest.mark.trio
+async def test_an_error_over_one_message_ends_neither_the_channel_nor_what_comes_behind(
+    control: Control, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await control.join()
+    monkeypatch.delattr("gateway.control.admission.Admission.move")
+    worker.post(Located(1, "via 10.0.0.1", "10.0.0.2"))
+    worker.post(Interval("boot-1", 0, 0, 0, 1000, (row(),)))
+    assert (await receive(worker, Spooled))[0] == Spooled(0)
+    assert control.reconnects == []
+    assert control.sample("internal_errors_total", where="worker_message") == 1
+    assert "AttributeError: 'Admission' object has no attribute 'move'" in caplog.text
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("answer", [Answer(7, why="\ud800"), Answer(7, identity=Identity("User:a", 2**64))])
+async def test_an_answer_that_no_message_can_hold_ends_its_client_s_connection(
+    control: Control, answer: Answer
+) -> None:
+    worker = await control.join()
+    worker.post(Ask(7, 1e9, "10.0.0.9:5", "User:a", b"request"))
+    while not control.asked:
+        await trio.testing.wait_all_tasks_blocked()
+    control.asked[0][1](answer)
+    said, _ = await receive(worker, Answer)
+    assert (said.token, said.closes) == (7, "error")
+    assert control.sample("internal_errors_total", where="worker_message") == 1
 
 
 @pytest.mark.trio

@@ -56,6 +56,7 @@ class Yard:
         self.streams: list[trio.SocketStream] = []
         self.port = 0
         self._talks: list[trio.CancelScope] = []
+        self._controls = 0  # that were started again
         self._brought, self.broker = trio.open_memory_channel[trio.SocketStream](100)
         nursery.start_soon(usage_log.run)
 
@@ -89,10 +90,11 @@ class Yard:
 
     async def _converse(self, worker: Worker, sock: socket.socket, scope: trio.CancelScope) -> None:
         with scope:
-            await worker.converse(Channel(sock, decode_down), self._nursery)
+            await worker.converse(Channel(sock, decode_down), self._nursery, self._controls)
 
     async def restart_control(self) -> None:
         """As workers see it: their channels end, and new ones begin."""
+        self._controls += 1
         for talk in self._talks:
             talk.cancel()
         await until(lambda: not self.control.connected)

@@ -74,6 +74,15 @@ TRAFFIC: Final = (
         (),
         "Pauses in accepting connections, because of too many open files or too little memory.",
     ),
+    Family(
+        "internal_errors",
+        "counter",
+        ("where",),
+        "Errors of the gateway's own in control, each of which ended one client's request and nothing else: in taking "
+        "a connection in (`accept`), in the [admin server](rest.md) (`admin_server`), in requests of Kafka's admin "
+        "APIs (`kafka_admin`), in authentication (`sasl`), or in what a worker reported (`worker_message`). The log "
+        "has a traceback: please report it.",
+    ),
     Family("connections", "gauge", ("worker",), "Open client connections."),
     Family("muted_connections", "gauge", ("worker",), "Client connections whose Produce requests are currently held."),
     Family("buffered_bytes", "gauge", ("worker",), "Bytes from clients and brokers held in memory."),

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from prometheus_client.process_collector import ProcessCollector
 
 from gateway.channel import API_REQUESTS, COUNTS, Gauges, Groups, Interval, Latencies, Rates
-from gateway.control import admission
+from gateway.control import admission, internal_errors
 from gateway.control.access import failures
 from gateway.control.metrics.certificates import CertificateExpiry, Place
 from gateway.control.metrics.counted import CHANGES, CLUSTER, ITSELF, TRAFFIC, USAGE_LOG
@@ -123,6 +123,8 @@ class Metrics:
             self._counters["admin_requests_refused"].labels(reason)
         for limit in admission.REASONS:
             self.connections_refused.labels(limit)
+        for where in internal_errors.PLACES:
+            self._counters["internal_errors"].labels(where)
         self.add_counts(dict.fromkeys(COUNTS, 0))
         self._gauges["build_info"].labels(version("produce-gateway"), platform.python_version()).set(1)
 
@@ -130,6 +132,10 @@ class Metrics:
         """A request to the admin port was; one of failures.REASONS, or "" for one that isn't counted."""
         if reason:
             self._counters["admin_requests_refused"].labels(reason).inc()
+
+    def count_internal_error(self, where: str) -> None:
+        """One of internal_errors.PLACES."""
+        self._counters["internal_errors"].labels(where).inc()
 
     def know_topics(self, topics: Iterable[str]) -> None:
         """All that the cluster's metadata lists."""

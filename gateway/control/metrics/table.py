@@ -78,6 +78,7 @@ LABELS: Final = {
     "api": Label(
         "The name of an API of Kafka's protocol; `unknown` of keys that it doesn't have.", str(len(api.NAMES) + 1)
     ),
+    "where": Label("The part of control in which an error was contained.", "5"),
     "certificate": Label(
         "Its use: `listener`, `listeners.` with a listener's name, `admin`, or `upstream`.", "listeners, and 2"
     ),

@@ -24,13 +24,13 @@ import functools
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, ParamSpec, TypeVar
 
 import trio
 
 from gateway.channel import Answer, Ask
+from gateway.control.internal_errors import KAFKA_ADMIN, InternalErrors
 from gateway.control.policies.admin_configs import (
     ChangingConfigs,
     DescribingConfigs,
@@ -47,6 +47,7 @@ from gateway.control.policies.admin_requests import (
 )
 from gateway.control.policies.admin_topics import CreatingTopics
 from gateway.control.policies.store import InDoubtError, StoreError
+from gateway.control.question_tasks import QuestionTasks, Reply, Share
 from policies.policy_records import Source
 from policies.policy_set import PolicySet
 from policies.rollout import EVERYBODY
@@ -82,38 +83,27 @@ def managed_apis(client_quotas_api: Literal["gateway", "upstream"]) -> tuple[int
 class KafkaAdmin:
     """Answers workers' questions. `take` is for control/workers.py; `run` must be running."""
 
-    def __init__(self, policies: Policies, quotas_percent: float = EVERYBODY) -> None:
+    def __init__(
+        self, policies: Policies, quotas_percent: float = EVERYBODY, errors: InternalErrors | None = None
+    ) -> None:
         """`quotas_percent`: of the clients, for whom the gateway enforces client quotas; 0: it only observes."""
         self._policies = policies
         self.quotas_percent = quotas_percent
-        self._nursery: trio.Nursery | None = None
+        self._errors = errors or InternalErrors()
+        self._tasks = QuestionTasks(
+            KAFKA_ADMIN, self.answer, _share_of, self._errors, most=MAX_REQUESTS, most_bytes=MAX_BYTES
+        )
         self._threads = trio.CapacityLimiter(THREADS)
-        self._busy: Counter[str] = Counter()  # requests by principal
-        self._busy_bytes = 0
         self._left_out = 0
         self._said_at = -math.inf
 
     async def run(self) -> None:
-        async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+        await self._tasks.run()
 
-    def take(self, ask: Ask, reply: Callable[[Answer], None]) -> None:
-        """Answer in a task that outlives the worker: a change that has begun goes on when its client has gone. As many
-        as that: with too many at once (or too large ones) the question stays without an answer.
-        """
-        if self._nursery is None:
-            return
-        if self._has_room(ask):
-            self._nursery.start_soon(self._serve, ask, reply)
-            self._busy[ask.principal] += 1
-            self._busy_bytes += _size(ask)
-        else:
+    def take(self, ask: Ask, reply: Reply) -> None:
+        """Answer in a task. With too many at once (or too large ones) the question stays without an answer."""
+        if not self._tasks.start(ask, reply):
             self._complain(ask)
-
-    def _has_room(self, ask: Ask) -> bool:
-        if self._busy.total() >= MAX_REQUESTS or self._busy_bytes + _size(ask) > MAX_BYTES:
-            return False
-        return self._busy[ask.principal] < MAX_OF_ONE or bool(ask.memo)  # a request that has begun is finished
 
     def _complain(self, ask: Ask) -> None:
         self._left_out += 1
@@ -125,16 +115,6 @@ class KafkaAdmin:
             )  # fmt: skip
             self._said_at, self._left_out = now, 0
 
-    async def _serve(self, ask: Ask, reply: Callable[[Answer], None]) -> None:
-        try:
-            if time.monotonic() < ask.until:  # else its client has been told that there was no answer
-                reply(await self.answer(ask))
-        finally:
-            self._busy_bytes -= _size(ask)
-            self._busy[ask.principal] -= 1
-            if not self._busy[ask.principal]:
-                del self._busy[ask.principal]
-
     async def answer(self, ask: Ask) -> Answer:
         """The next step of the request. Its client is told of any failure."""
         try:
@@ -145,8 +125,8 @@ class KafkaAdmin:
             return await self._refuse(ask, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"], f"the broker's answer: {error}")
         except StoreError as error:
             return await self._refuse(ask, api.REQUEST_TIMED_OUT, str(error))
-        except Exception:
-            log.exception("an admin request from %s (%s) failed", one_line(ask.peer), one_line(ask.principal))
+        except Exception as error:
+            self._errors.note(KAFKA_ADMIN, ask.peer, error)
             text = "an error in produce-gateway, see its log"
             return await self._refuse(ask, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"], text)
 
@@ -207,8 +187,8 @@ def _source(ask: Ask) -> Source:
     return Source(ask.principal, DOOR, ask.peer)
 
 
-def _size(ask: Ask) -> int:
-    return len(ask.request) + len(ask.memo) + len(ask.answer)
+def _share_of(ask: Ask) -> Share:
+    return Share(ask.principal, math.inf if ask.memo else MAX_OF_ONE)  # a request that has begun is finished
 
 
 def _read(request: bytes, policies: PolicySet, quotas_percent: float) -> Describing | Changing | None:
