@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.java_patterns import LINE_TERMINATORS, PatternError, compile_java
 from protocol.distinguished_name import UnreadableName, subject_of
+from protocol.identity import UnusableName, principal_name
 
 ANONYMOUS: Final = "User:ANONYMOUS"  # as Kafka calls a client that has not authenticated
 DEFAULT: Final = "DEFAULT"
@@ -68,9 +69,12 @@ class PrincipalRules:
         if certificate is None:
             return ANONYMOUS
         try:
-            return "User:" + self.apply(subject_of(certificate))
+            name = self.apply(subject_of(certificate))
+            return "User:" + (principal_name(name) if name else "")  # without a subject it is `User:`, as at a broker
         except UnreadableName as error:
             raise NoPrincipal(f"the name in the client's certificate can't be read: {error}") from error
+        except UnusableName as error:
+            raise NoPrincipal(f"the name that the client's certificate makes {error}") from error
 
     def apply(self, name: str) -> str:
         """The principal's name for a certificate with this distinguished name.

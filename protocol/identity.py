@@ -1,9 +1,10 @@
 # A client's identity, read from the bytes that pass: its software (ApiVersions v3+, KIP-511) and its SASL principal.
 #
-# The gateway authenticates no client. It reads the name that one claims, exactly as the broker does, and believes it
-# when the broker has accepted that very request; passwords, proofs and tokens are looked at for the name in them and
-# never kept. Where only the broker knows the name (GSSAPI, delegation tokens, mechanisms of one's own) the principal is
-# `unknown`, never a guess and never ANONYMOUS; where two readers could differ, the connection ends.
+# Where SASL passes through, the gateway authenticates no client. It reads the name that one claims, exactly as the
+# broker does, and believes it when the broker has accepted that very request; passwords, proofs and tokens are looked
+# at for the name in them and never kept. Where only the broker knows the name (GSSAPI, delegation tokens, mechanisms of
+# one's own) the principal is `unknown`, never a guess and never ANONYMOUS; where two readers could differ, the
+# connection ends.
 #
 # The session knows which request an answer belongs to: nothing here waits for answers.
 #
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from base64 import b64decode
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from protocol import api
 from protocol.wire import (
@@ -34,7 +36,7 @@ from protocol.wire import (
 UNKNOWN = "unknown"  # without "User:": it can't be mistaken for a user of that name
 _SOFTWARE = re.compile(rb"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")  # as the broker checks it (KIP-511)
 _MAX_SOFTWARE = 128  # goes into log lines and metric labels
-_MAX_NAME = 1024
+MAX_NAME: Final = 1024  # characters of a principal's name
 _MAX_TOKEN = 512 * 1024  # the default of the broker's sasl.server.max.receive.size
 _MAX_FIELDS = 64
 _REQUEST_HEAD = 8  # api key, api version, correlation id
@@ -55,6 +57,42 @@ _SCRAM_FIRST = re.compile(
 )
 _BEARER_FIRST = re.compile(rb"n,(?:a=" + _NAME + rb")?,\x01((?:[A-Za-z]+=[\x21-\x7E \t\r\n]+\x01)*)\x01")
 _BEARER_AUTH = re.compile(rb"(?i:bearer) +([-_~+/.a-zA-Z0-9]+=*)")
+
+
+# --- names that the gateway gives ------------------------------------------------------------------------------------
+
+# Categories of Unicode: control characters, surrogates (which UTF-8 can't hold), format characters (which make two
+# names look alike), line and paragraph separators.
+_UNPRINTABLE = frozenset(("Cc", "Cs", "Cf", "Zl", "Zp"))
+
+
+class UnusableName(ValueError):
+    """No client can be called that. The text says why and doesn't repeat the name."""
+
+
+def principal_name(text: str | bytes) -> str:
+    """The name of a principal that the gateway itself makes, of text that somebody else wrote: a client's message, a
+    token, a certificate, a file. Whatever it becomes a part of (messages between processes, records, log lines) can
+    hold it.
+
+    Raises:
+        UnusableName: it isn't 1 to 1,024 printable characters of UTF-8, or would be ANONYMOUS.
+    """
+    try:
+        name = text.decode() if isinstance(text, bytes) else text
+    except UnicodeDecodeError:
+        raise UnusableName("is not UTF-8") from None
+    if not name or len(name) > MAX_NAME:
+        raise UnusableName(f"has {len(name)} characters, 1 to {MAX_NAME} are allowed")
+    if name != name.strip():
+        raise UnusableName("begins or ends with a space")
+    if not name.isascii() or not name.isprintable():
+        unprintable = next((char for char in name if unicodedata.category(char) in _UNPRINTABLE), "")
+        if unprintable:
+            raise UnusableName(f"has the unprintable character U+{ord(unprintable):04X}")
+    if name == "ANONYMOUS":
+        raise UnusableName("is that of clients that have not authenticated")
+    return name
 
 
 # --- software ---------------------------------------------------------------------------------------------------------
@@ -320,6 +358,6 @@ def _user(name: bytes) -> str:
         text = name.decode()
     except UnicodeDecodeError:
         raise AmbiguousIdentity("a name that is not UTF-8") from None
-    if len(text) > _MAX_NAME:
+    if len(text) > MAX_NAME:
         raise AmbiguousIdentity(f"a name of {len(text)} characters")
     return f"User:{text}" if text else UNKNOWN  # the broker refuses an empty one

@@ -27,7 +27,6 @@ from gateway.config import AuthenticationSettings, Settings
 from gateway.control.bearer import BearerTokens, file_of, read_keys
 from gateway.control.credentials import (
     DEFAULT,
-    MAX_NAME,
     BrokerCredentials,
     BrokerTokens,
     Command,
@@ -52,6 +51,7 @@ from protocol.handshake import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from protocol.identity import UnusableName, principal_name
 from protocol.scram import HASHES, First, Record, Refused
 from protocol.wire import MalformedFrame
 
@@ -245,7 +245,9 @@ class Authenticator:
 
     async def _find(self, name: str, mechanism: str, address: str) -> Records:
         """Empty: there is no such user."""
-        if len(name) > MAX_NAME or name == "ANONYMOUS":
+        try:
+            principal_name(name)
+        except UnusableName:  # nobody is called that, and to be refused takes as long as with any other name
             return {}
         if self._file is not None and (found := (await self._file.get()).get(name)):
             return found

@@ -19,10 +19,10 @@ import jwt
 import trio
 
 from gateway.config import AuthenticationSettings
-from gateway.control.credentials import MAX_NAME, CredentialsError, Watched
+from gateway.control.credentials import CredentialsError, Watched
 from gateway.http_client import HttpError, fetch
 from policies.text import one_line
-from protocol.identity import bearer_token
+from protocol.identity import UnusableName, bearer_token, principal_name
 from protocol.scram import Refused
 
 log = logging.getLogger("gateway.authentication")
@@ -32,6 +32,10 @@ MAX_JWKS: Final = 2**20
 FETCH_S: Final = 5.0
 RETRY_S: Final = (1.0, 30.0)  # first and longest pause
 UNKNOWN_S: Final = 10.0  # between two looks for keys that tokens name: strangers can name any
+LATEST: Final = 253_402_300_799.0  # the end of the year 9999: the latest time that is taken from a token
+# Of PyJWT for texts that an issuer, or somebody else, wrote: beside its own errors those of numbers of any length, of
+# names that UTF-8 can't hold, and of brackets within brackets.
+UNREADABLE: Final = (jwt.PyJWTError, ValueError, TypeError, RecursionError)
 KEY_TYPES: Final = ("RSA", "EC", "OKP")  # no secrets that the gateway would share with the issuer
 
 Keys = Mapping[str, jwt.PyJWK]  # by id; "": of the only key, which needs none
@@ -69,7 +73,7 @@ class BearerTokens:
         text = token.decode("ascii")
         try:
             header = jwt.get_unverified_header(text)
-        except jwt.InvalidTokenError as error:
+        except UNREADABLE as error:
             raise Refused(f"OAUTHBEARER: {one_line(str(error))}") from None
         if "crit" in header or "cty" in header:
             raise Refused("OAUTHBEARER: a token with crit or cty, which nobody here understands")
@@ -91,7 +95,7 @@ class BearerTokens:
                 options={"require": ["exp", settings.sub_claim], "verify_exp": False, "verify_nbf": False,
                          "verify_iat": False, "verify_sub": False},
             )  # fmt: skip
-        except jwt.InvalidTokenError as error:
+        except UNREADABLE as error:
             raise Refused(f"OAUTHBEARER: {one_line(str(error))}") from None
         # The clock is ours to choose, and PyJWT's is not.
         now, skew = self._now(), settings.clock_skew_s
@@ -101,18 +105,24 @@ class BearerTokens:
         if now < max(_time(claims, name) for name in ("nbf", "iat") if name in claims or name == "iat") - skew:
             raise Refused("OAUTHBEARER: the token is not valid yet: does the clock go right?")
         name = claims[settings.sub_claim]
-        if not isinstance(name, str) or not name or name != name.strip() or len(name) > MAX_NAME:
-            raise Refused(f"OAUTHBEARER: the claim {settings.sub_claim} names nobody")
-        if name == "ANONYMOUS" or "\0" in name:
-            raise Refused(f"OAUTHBEARER: nobody can be called {one_line(name)}")
-        return name, expires + skew
+        if not isinstance(name, str):
+            raise Refused(f"OAUTHBEARER: the claim {settings.sub_claim} is no text")
+        try:
+            return principal_name(name), expires + skew
+        except UnusableName as error:
+            raise Refused(f"OAUTHBEARER: the name in the claim {settings.sub_claim} {error}") from None
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float:
+    """Unix time in seconds, at most LATEST: an issuer may write any number."""
     value = claims.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # an integer of more than 308 digits
+        number = math.nan
+    if not math.isfinite(number):
         raise Refused(f"OAUTHBEARER: the claim {name} is no time")
-    return float(value)
+    return min(number, LATEST)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
@@ -125,13 +135,13 @@ def parse_keys(text: bytes, where: str) -> Keys:
     """
     try:
         rows = [row for row in json.loads(text)["keys"] if row["kty"] in KEY_TYPES and row.get("use", "sig") == "sig"]
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise CredentialsError(f"{where}: is no JSON Web Key Set") from None
     keys = {}
     for row in rows:
         try:
             keys[str(row.get("kid", ""))] = jwt.PyJWK(row)
-        except jwt.PyJWTError as error:  # of a kind that this release doesn't know: others may still be used
+        except UNREADABLE as error:  # of a kind that this release doesn't know: others may still be used
             log.warning("authentication: %s: a key is left out: %s", where, one_line(str(error)))
     if not keys:
         raise CredentialsError(f"{where}: has no key for signatures ({', '.join(KEY_TYPES)})")

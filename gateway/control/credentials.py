@@ -25,13 +25,13 @@ from gateway.control.turns import Turns
 from gateway.kafka import oauthbearer, sasl
 from gateway.kafka.oauthbearer import Bearer, NoToken, Tokens
 from policies.text import one_line
+from protocol.identity import UnusableName, principal_name
 from protocol.scram import HASHES, Record, parse_record
 
 log = logging.getLogger("gateway.authentication")
 
 LOOK_S: Final = 1.0  # a file is looked at when somebody authenticates, so often at most
 DEFAULT: Final = "default"  # in the file for brokers: whoever isn't named
-MAX_NAME: Final = 1024
 COMMANDS: Final = 4  # at once
 COMMANDS_OF_ADDRESS: Final = 2  # of these: who tries out names from one address leaves room to all others
 MAX_OUTPUT: Final = 64 * 1024
@@ -157,9 +157,12 @@ def check_name(name: object, path: Path) -> str:
     Raises:
         CredentialsError: nobody can be called that.
     """
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME or name == "ANONYMOUS" or "\0" in name:
+    if not isinstance(name, str):
         raise CredentialsError(f"{path}: {one_line(str(name))}: must be a user's name, in quotes where it is a number")
-    return name
+    try:
+        return principal_name(name)
+    except UnusableName as error:
+        raise CredentialsError(f"{path}: {one_line(name)}: nobody can be called that: the name {error}") from None
 
 
 class Watched(Generic[T]):

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
 import trio
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from gateway.config import AuthenticationSettings
-from gateway.control.bearer import BearerTokens, parse_keys
+from gateway.control.bearer import LATEST, BearerTokens, parse_keys
 from gateway.control.credentials import CredentialsError
 from protocol.identity import AmbiguousIdentity
 from protocol.scram import Refused
@@ -169,6 +173,37 @@ async def test_the_only_key_needs_no_id(tmp_path: Path) -> None:
 def test_sets_without_a_key_for_signatures(text: str) -> None:
     with pytest.raises(CredentialsError, match=r"keys\.json"):
         parse_keys(text.encode(), "keys.json")
+
+
+@pytest.mark.parametrize("text", ['{"keys": ' + "[" * 100_000, '{"keys": [{"kty": "RSA", "n": "\\ud800", "e": 5}]}'])
+def test_sets_that_nobody_could_read(text: str) -> None:
+    with pytest.raises(CredentialsError, match=r"keys\.json"):
+        parse_keys(text.encode(), "keys.json")
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["header", "claims"])
+async def test_brackets_within_brackets_are_refused(keys: Path, part: int) -> None:
+    parts = token().split(".")
+    parts[part] = base64.urlsafe_b64encode(b'{"a":' + b"[" * 40_000).decode().rstrip("=")
+    if part:  # rightly signed, as an issuer might
+        signature = EC.sign(".".join(parts[:2]).encode(), ec.ECDSA(hashes.SHA256()))
+        r, s = decode_dss_signature(signature)
+        parts[2] = base64.urlsafe_b64encode(r.to_bytes(32, "big") + s.to_bytes(32, "big")).decode().rstrip("=")
+    with pytest.raises(Refused, match="OAUTHBEARER"):
+        await tokens(keys).check(message(".".join(parts)))
+
+
+@pytest.mark.parametrize(
+    ("given", "until"),
+    [(1e308, LATEST + 30), (10**300, LATEST + 30), (10**400, None), (-(10**400), None), (math.nan, None), (True, None)],
+)
+async def test_times_are_bounded(keys: Path, given: float, until: float | None) -> None:
+    text = message(token(exp=given))
+    if until is None:
+        with pytest.raises(Refused, match="exp is no time"):
+            await tokens(keys).check(text)
+    else:
+        assert await tokens(keys).check(text) == ("olivia", until)
 
 
 def write(path: Path, text: str) -> None:

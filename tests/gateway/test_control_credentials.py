@@ -54,7 +54,8 @@ def test_users_and_their_records(tmp_path: Path) -> None:
         ("alice: {SCRAM-SHA-256: pencil}", "alice: SCRAM-SHA-256: must have exactly salt="),
         (f"alice: {{SCRAM-SHA-512: '{TEXT}'}}", "64 bytes each"),
         (f"7: {{SCRAM-SHA-256: '{TEXT}'}}", "7: must be a user's name, in quotes"),
-        (f"ANONYMOUS: {{SCRAM-SHA-256: '{TEXT}'}}", "must be a user's name"),
+        (f"ANONYMOUS: {{SCRAM-SHA-256: '{TEXT}'}}", "ANONYMOUS: nobody can be called that"),
+        (f'"a\\u0007": {{SCRAM-SHA-256: "{TEXT}"}}', "the unprintable character U\\+0007"),
         ("alice: {}\nalice: {}", "alice is there twice"),
     ],
 )

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import ssl
+from pathlib import Path
+
 import pytest
 
 from gateway.principal_rules import NoPrincipal, PrincipalRules, RuleError
+from tests.certificates import Authority
+from tests.protocol.der import attribute, name_of, with_subject
 
 NAME = "CN=kafka1,OU=SRE,O=Acme"
 
@@ -94,3 +99,12 @@ def test_nested_quantifiers_take_no_longer_than_others() -> None:
     rules = PrincipalRules("RULE:(([a-z])+.)+x/$1/, RULE:(a|aa)+x/$1/, RULE:(.*,){9}(.*),x/$2/, DEFAULT")
     for name in ("a" * 4096, "a," * 2048):
         assert rules.apply(name) == name
+
+
+@pytest.mark.parametrize(("name", "rules"), [(b"ANONYMOUS", "RULE:CN=(.*)/$1/"), (b"a\xe2\x80\xaeb", "DEFAULT")])
+def test_a_name_that_nobody_may_have_makes_no_principal(tmp_path: Path, name: bytes, rules: str) -> None:
+    template = ssl.PEM_cert_to_DER_cert(Authority(tmp_path).certificate.read_text())
+    certificate = with_subject(template, name_of([attribute("2.5.4.3", 0x0C, name)]))
+    with pytest.raises(NoPrincipal, match="the name that the client's certificate makes"):
+        PrincipalRules(rules).principal_of(certificate)
+    assert PrincipalRules(rules).principal_of(with_subject(template, name_of([attribute("2.5.4.3", 0x0C, b"a")])))

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import trio
 import trio.testing
 import yaml
 
-from gateway.channel import Ask, ListenerSettings, OwnSasl
+from gateway.channel import Answer, Ask, Identity, ListenerSettings, OwnSasl
 from gateway.config import AuthenticationSettings
 from gateway.control.authentication import FAILED, MAX_OF_ADDRESS, MAX_SAID, NOT_HERE, Authenticator
 from gateway.data.ends import AuthenticationFailed, Unauthenticated
@@ -31,7 +33,10 @@ from protocol.handshake import (
 )
 from protocol.scram import HASHES, Record, make_record, record_text
 from protocol.wire import MalformedFrame
+from tests.background import until
 from tests.gateway.play import Play, answer, other_answer, other_request, request
+from tests.gateway.test_control_bearer import CLAIMS, jwk, message
+from tests.gateway.test_control_bearer import token as signed
 
 STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
 SCRAM = "SCRAM-SHA-256"
@@ -183,6 +188,63 @@ async def test_no_failure_tells_whether_there_is_such_a_user(
     assert not stage.session.authentication.is_done
     stage.ledger()
     assert stage.counts["authentications_failed"] == 1
+
+
+def step(version: int, body: bytes, client_id: bytes = b"\0\3app") -> bytes:
+    """The frame of a SaslAuthenticate request, whatever its body is."""
+    frame = struct.pack(">hhi", api.SASL_AUTHENTICATE, version, 6) + client_id + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+UNREADABLE = {
+    "nothing behind the client id": step(1, b"", b"\xff\xff"),
+    "nothing, v0": step(0, b""),
+    "nothing, v2": step(2, b"\0"),
+    "longer than the frame": step(1, b"\0\0\0\x09short"),
+    "negative": step(1, b"\x80\0\0\0"),
+    "null": step(1, b"\xff\xff\xff\xff"),
+    "bytes behind": step(1, b"\0\0\0\1x" + b"more"),
+    "a client id beyond the frame": step(1, b"", b"\x7f\xff"),
+    "2^32 tags": step(2, b"\0\2x\xff\xff\xff\xff\x0f"),
+}
+
+
+@pytest.mark.parametrize("frame", UNREADABLE.values(), ids=UNREADABLE.keys())
+async def test_a_step_that_can_not_be_read_ends_its_connection_and_no_other(tmp_path: Path, frame: bytes) -> None:
+    stage = Stage(tmp_path)
+    with pytest.raises(MalformedFrame, match="SaslAuthenticate"):
+        await stage.say(handshake("PLAIN") + frame)
+    assert stage.session.admin.turn is None
+    said: list[Answer] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.authenticator.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for token, request in enumerate((frame[4:], authenticate(b"\0alice\0alice-secret")[4:])):
+            ask = Ask(token, 2.0**40, "192.0.2.1:1", "User:ANONYMOUS", request, mechanism="PLAIN")
+            stage.authenticator.take(ask, said.append)
+        await until(lambda: len(said) == 2)
+        nursery.cancel_scope.cancel()
+    assert [(answer.token, answer.closes) for answer in said] == [(0, "malformed"), (1, "")]
+    assert said[1].identity == Identity("User:alice", 0, 0)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\u202eb", "a\nb", " a", "", "x" * 1025], ids=ascii)
+async def test_a_token_with_a_name_that_nobody_may_have_is_refused(tmp_path: Path, name: str) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [jwk("ES256")]}))
+    settings: dict[str, Any] = {
+        "sasl.enabled.mechanisms": "OAUTHBEARER, PLAIN",
+        "sasl.oauthbearer.jwks.endpoint.url": f"file://{keys}",
+        "sasl.oauthbearer.expected.audience": "kafka",
+        "sasl.oauthbearer.expected.issuer": CLAIMS["iss"],
+    }
+    stage = Stage(tmp_path, **settings)
+    await stage.say(handshake("OAUTHBEARER"))
+    now = time.time()
+    text = signed("ES256", sub=name, iat=now - 1, exp=now + 60)
+    with pytest.raises(AuthenticationFailed, match="the name in the claim sub"):
+        await stage.say(authenticate(message(text)))
+    assert decoded(stage._take(stage.session.to_client)).error_message == FAILED
 
 
 async def test_a_challenge_for_nobody_looks_like_any_other_and_is_always_the_same(tmp_path: Path) -> None:
@@ -450,7 +512,6 @@ async def test_one_address_takes_only_a_part_of_the_steps(tmp_path: Path, autoju
         authenticator.take(certified(-2), lambda answer: said.append(answer.token))
         await trio.sleep(6)
         assert said[-1] == -2
-        assert not authenticator._busy
         nursery.cancel_scope.cancel()
 
 

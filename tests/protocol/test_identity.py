@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import unicodedata
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,16 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from protocol import api
-from protocol.identity import UNKNOWN, AmbiguousIdentity, Claim, Sasl, accepted, software
+from protocol.identity import (
+    UNKNOWN,
+    AmbiguousIdentity,
+    Claim,
+    Sasl,
+    UnusableName,
+    accepted,
+    principal_name,
+    software,
+)
 from protocol.wire import MalformedFrame
 from tests.protocol.kio_messages import answer_class, answer_header, encode, kio_encode, request_class
 
@@ -477,3 +487,44 @@ def test_authentication_cut_anywhere_or_too_long_is_malformed(version: int, kind
     for cut in [*range(len(answered)), len(answered) + 1]:
         with pytest.raises(MalformedFrame):
             accepted(kind(answered + b"\0"), 0, cut, Claim(version, b"PLAIN", "User:alice"))
+
+
+# --- names that the gateway gives -------------------------------------------------------------------------------------
+
+
+@given(st.one_of(st.text(alphabet=st.characters(), max_size=12), st.binary(max_size=12)))
+def test_a_principal_s_name_is_text_that_everything_can_hold(text: str | bytes) -> None:
+    try:
+        name = principal_name(text)
+    except UnusableName:
+        return
+    assert name == (text.decode() if isinstance(text, bytes) else text)
+    assert name.encode().decode() == name == name.strip() != ""
+    assert not {unicodedata.category(char) for char in name} & {"Cc", "Cs", "Cf", "Zl", "Zp"}
+
+
+@pytest.mark.parametrize(
+    "name", ["alice", "CN=alice,OU=x", "日本語", "Zoë", "a b", "\u3000".join("ab"), "x" * 1024, "anonymous"]
+)
+def test_names_that_clients_may_have(name: str) -> None:
+    assert principal_name(name) == principal_name(name.encode()) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "0 characters"),
+        ("x" * 1025, "1025 characters"),
+        (b"\xff", "not UTF-8"),
+        (b"\xed\xa0\x80", "not UTF-8"),
+        ("\ud800", r"U\+D800"),
+        ("a\0", r"U\+0000"),
+        ("a\u2028b", r"U\+2028"),
+        ("a\u202eb", r"U\+202E"),
+        (" a", "space"),
+        ("ANONYMOUS", "not authenticated"),
+    ],
+)
+def test_names_that_nobody_may_have(name: str | bytes, why: str) -> None:
+    with pytest.raises(UnusableName, match=why):
+        principal_name(name)
