@@ -25,6 +25,7 @@
 #   principal_rules.py, java_patterns.py   which principals clients' certificates make
 #   broker_tls.py        TLS to brokers, from librdkafka's properties
 #   certificates.py, certificate_names.py   a listener's certificate: its files, and whether it is for the names told
+#   secret_key.py        a secret of the gateway's own, and keys made of it
 #   tokens.py, roles.py, hosts.py, listener_names.py, sockets.py, shared_memory.py, cores.py, files.py,
 #   http_client.py, tls_reasons.py, suggest.py, arguments.py, yaml_text.py
 #                        one small thing each

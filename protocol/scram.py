@@ -20,6 +20,10 @@ MIN_ITERATIONS: Final = 4096  # RFC 7677, 4; Kafka takes no less either
 MAX_ITERATIONS: Final = 1_000_000  # half a second
 MAX_MESSAGE: Final = 4096  # bytes of either message of a client
 _MIN_SALT: Final = 8
+# Kafka's own salts are text, 130 random bits to the base of 36 (ScramFormatter.secureRandomBytes).
+_KAFKA_SALT_BITS: Final = 130
+_KAFKA_SALT: Final = re.compile(rb"[1-9a-z][0-9a-z]{19,25}")
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 # As ScramMessages has them, and as in identity.py: no two parts can match the same bytes, and none is possessive.
 _PLAIN = rb"[\x01-\x2B\x2D-\x3C\x3E-\x7F]"  # anything but ',' and '='
@@ -41,6 +45,16 @@ class Record(NamedTuple):
     stored_key: bytes
     server_key: bytes
     iterations: int
+
+
+class Shape(NamedTuple):
+    """What a challenge shows of a record besides the random bits of its salt. `salt_bytes` 0: the salt is Kafka's own.
+
+    The default is what `produce-gateway scram-record` makes.
+    """
+
+    salt_bytes: int = 24
+    iterations: int = 8192
 
 
 class First(NamedTuple):
@@ -71,13 +85,30 @@ def _stored(hash_name: str, salted: bytes) -> bytes:
     return hashlib.new(hash_name, hmac.digest(salted, b"Client Key", hash_name)).digest()
 
 
-def decoy(hash_name: str, secret: bytes, name: str, iterations: int) -> Record:
-    """A record for a name that nobody has, always the same one: strangers can't tell that by the challenge. No password
-    opens it.
+def shape_of(record: Record) -> Shape:
+    salt = record.salt
+    is_kafkas = _KAFKA_SALT.fullmatch(salt) is not None and int(salt, 36) < 1 << _KAFKA_SALT_BITS
+    return Shape(0 if is_kafkas else len(salt), record.iterations)
+
+
+def decoy(hash_name: str, key: bytes, name: str, shape: Shape) -> Record:
+    """A record of that shape for a name that nobody has, always the same one: the challenge doesn't tell strangers so.
+    No password opens it. `key`: nobody else may know it.
     """
-    key = hmac.digest(secret, name.encode("utf-8", "surrogatepass"), "sha512")
+    # With another shape another salt, as when a user gets another password.
+    of = b"\0".join((hash_name.encode(), b"%d,%d" % shape, name.encode("utf-8", "surrogatepass")))
+    random = hashlib.shake_256(hmac.digest(key, of, "sha512"))
+    salt = random.digest(shape.salt_bytes) if shape.salt_bytes else _kafka_salt(random.digest(_KAFKA_SALT_BITS))
     size = hashlib.new(hash_name).digest_size
-    return Record(key[:16], bytes(size), bytes(size), iterations)
+    return Record(salt, bytes(size), bytes(size), shape.iterations)
+
+
+def _kafka_salt(random: bytes) -> bytes:
+    left, digits = int.from_bytes(random, "big") % (1 << _KAFKA_SALT_BITS), b""
+    while left:
+        left, digit = divmod(left, len(_DIGITS))
+        digits = _DIGITS[digit : digit + 1] + digits
+    return digits
 
 
 def record_text(record: Record) -> str:

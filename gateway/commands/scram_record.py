@@ -12,8 +12,8 @@ from typing import Final
 from gateway.arguments import Parser, add_examples
 from protocol import scram
 
-ITERATIONS: Final = 8192  # 4 ms: whoever gets the file needs as long for each guess
-_SALT_BYTES: Final = 24
+_USUAL: Final = scram.Shape()
+ITERATIONS: Final = _USUAL.iterations  # 4 ms: whoever gets the file needs as long for each guess
 
 
 def main(argv: list[str]) -> int:
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     if not password:
         print("scram-record: a password is needed on standard input", file=sys.stderr)
         return 1
-    salt = secrets.token_bytes(_SALT_BYTES)
+    salt = secrets.token_bytes(_USUAL.salt_bytes)
     record = scram.make_record(scram.HASHES[args.mechanism], password, salt, args.iterations)
     name = json.dumps(args.user, ensure_ascii=False)  # YAML reads it as the same text
     print(f'{name}: {{{args.mechanism}: "{scram.record_text(record)}"}}')

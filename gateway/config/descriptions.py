@@ -61,6 +61,8 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "limits": "Bounds of what clients may take: connections, time, memory, series.",
         "reload_interval": "How often the gateway looks whether this file, or that of a secret in it, has changed, to"
         " take the change over; 0: only when asked to.",
+        "secret_key_file": "A file with a secret that all gateways of the cluster share, so that they agree on what"
+        " clients must not be able to compute. Without it each gateway makes its own in the spool.",
         "gateway_id": "The gateway's name in usage records and for other gateways. Empty: host name and port of the"
         " first listener.",
         "shutdown_delay": "How long connections are accepted after SIGTERM, with /readyz at 503 already.",

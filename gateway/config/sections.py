@@ -339,6 +339,8 @@ class Settings(Section):
     # How often the file, and those of its secrets, are looked at; a change is taken over when it stays for as long.
     reload_interval: Seconds = Field(default=5.0, ge=0, le=86400)  # 0: only when somebody asks for it
     log: Log = Log()
+    # What clients must not compute is keyed with it. None: `secret-key` in usage_log.spool_dir, which is made once.
+    secret_key_file: Path | None = None
     gateway_id: str = ""  # "": made of host name and port, so that two gateways of one host differ
     # SIGTERM: `readyz` says no at once, listeners close after `shutdown_delay`, and what is in flight has
     # `drain_timeout` from then on. Kubernetes kills after 30 s, so both together have to be less.

@@ -33,6 +33,7 @@
 #   timeline.py          the traffic of the last hour, for the API
 #   traffic_lines.py     what the log says of traffic, so many lines a minute
 #   authentication.py    SASL that ends at the gateway, and what brokers are told for each client
+#   decoys.py            records of names that nobody has, for challenges that tell nobody so
 #   credentials.py       what passwords are known by, and the gateway's own: files, the operator's command
 #   bearer.py            JWTs, by the issuer's keys
 #   turns.py             who is next where many wait, fairly by address

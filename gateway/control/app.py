@@ -51,6 +51,7 @@ from gateway.control.when_asked import WhenAsked
 from gateway.control.workers import Workers
 from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
 from gateway.listener_names import bootstrap_socket
+from gateway.secret_key import obtain_secret
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, Unit, group_key
@@ -95,14 +96,14 @@ def _make_exchange(settings: Settings, client: Mapping[str, Any], party: FleetPa
     )
 
 
-def _make_authenticators(settings: Settings, errors: InternalErrors) -> dict[str, Authenticator]:
+def _make_authenticators(settings: Settings, secret: bytes, errors: InternalErrors) -> dict[str, Authenticator]:
     """Those of the listeners at which SASL ends."""
     if not any(map(settings.authentication_of, settings.all_listeners)):
         return {}
     # Here, since it brings PyJWT and cryptography along, which no other gateway's start has to wait for.
     from gateway.control.authentication import make_authenticators  # noqa: PLC0415
 
-    return make_authenticators(settings, errors)
+    return make_authenticators(settings, secret, errors)
 
 
 def _make_api(gateway: Gateway) -> admin.Application:
@@ -131,6 +132,7 @@ class _Control:
         self._spooling = Spooling(settings, parts, self._usage_log, self._metrics)
         self._recent, self._timeline = Recent(), Timeline()
         client, limits = settings.client_properties, settings.limits
+        secret = obtain_secret(settings)
         self._fleet = FleetControl(
             self._metrics.show_fleet(DROPPED),
             exchange=functools.partial(_make_exchange, settings, client) if settings.exchanges else None,
@@ -151,7 +153,7 @@ class _Control:
             lambda: now.is_sure,
         )
         self._door = KafkaAdmin(self._policies, settings.rollout.quota, errors)
-        self._authenticators = _make_authenticators(settings, errors)
+        self._authenticators = _make_authenticators(settings, secret, errors)
         self._intake = Intake(self._usage_log, self._metrics, self._recent, self._timeline)
         self._workers = Workers(
             self._intake,

@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import logging
 import secrets
 import time
@@ -36,10 +38,12 @@ from gateway.control.credentials import (
     read_broker_credentials,
     read_records,
 )
+from gateway.control.decoys import Decoys
 from gateway.control.internal_errors import SASL, InternalErrors
 from gateway.control.question_tasks import QuestionTasks, Reply, Share
 from gateway.control.turns import Turns
 from gateway.kafka import oauthbearer, sasl
+from gateway.secret_key import derive_key
 from gateway.sockets import network_of
 from policies.text import one_line
 from protocol import api, scram
@@ -123,9 +127,12 @@ class Authenticator:
     def __init__(
         self,
         settings: AuthenticationSettings,
+        secret: bytes,
+        spool_dir: Path | None = None,
         now: Callable[[], float] = time.time,
         errors: InternalErrors | None = None,
     ) -> None:
+        """`secret`: the gateway's. `spool_dir`: where to keep what has to last longer than this process."""
         self._settings = settings
         self._now = now
         self._errors = errors or InternalErrors()
@@ -142,7 +149,7 @@ class Authenticator:
         self._bearer = BearerTokens(settings, now) if settings.jwks_url else None
         self._tokens = BrokerTokens()
         self._threads = Turns(THREADS, THREADS)
-        self._secret = secrets.token_bytes(32)
+        self._decoys = _make_decoys(settings, secret, spool_dir)
         self._said_at: dict[str, float] = {}  # what was logged lately, and when
 
     async def run(self) -> None:
@@ -230,9 +237,10 @@ class Authenticator:
         except UnicodeDecodeError:
             raise Refused("the name in it is no UTF-8") from None
         records = await self._find(name, "PLAIN", address)
-        usual = records or next(iter((await self._file.get()).values()) if self._file is not None else iter(()), {})
-        mechanism = next((each for each in HASHES if each in usual), next(iter(HASHES)))
-        record = records.get(mechanism) or await self._decoy(name, mechanism)
+        usual = self._decoys.mechanisms(name)
+        mechanism = next(each for each in HASHES if each in (records or usual))
+        decoy = self._decoys.record(name, mechanism)
+        record = records.get(mechanism) or decoy
         knows = functools.partial(scram.knows, record, HASHES[mechanism], parts[2])
         async with self._threads.take(address):
             is_right = await trio.to_thread.run_sync(knows)
@@ -241,26 +249,26 @@ class Authenticator:
         return name
 
     async def _record(self, name: str, mechanism: str, address: str) -> Record:
-        return (await self._find(name, mechanism, address)).get(mechanism) or await self._decoy(name, mechanism)
+        records = await self._find(name, mechanism, address)
+        decoy = self._decoys.record(name, mechanism)  # for users too: it takes its time
+        return records.get(mechanism) or decoy
 
     async def _find(self, name: str, mechanism: str, address: str) -> Records:
         """Empty: there is no such user."""
+        users = await self._file.get() if self._file is not None else {}
+        self._decoys.set_users(users)
         try:
             principal_name(name)
         except UnusableName:  # nobody is called that, and to be refused takes as long as with any other name
             return {}
-        if self._file is not None and (found := (await self._file.get()).get(name)):
+        if found := users.get(name):
             return found
-        return await self._command.ask(name, mechanism, address) if self._command is not None else {}
-
-    async def _decoy(self, name: str, mechanism: str) -> Record:
-        """As one of the file's own: a stranger can't tell them apart by salt or iterations."""
-        secret, iterations = self._secret, scram.MIN_ITERATIONS
-        for records in (await self._file.get()).values() if self._file is not None else ():
-            if mechanism in records:
-                secret, iterations = records[mechanism].server_key, records[mechanism].iterations
-                break
-        return scram.decoy(HASHES[mechanism], secret, name, iterations)
+        if self._command is None:
+            return {}
+        given = await self._command.ask(name, mechanism, address)
+        if given:
+            self._decoys.note(given)
+        return given
 
     async def _accept(self, step: _Step, name: str, final: bytes, until: float | None) -> Answer:
         """The client's exchange has come to its end."""
@@ -405,14 +413,27 @@ def try_files(settings: AuthenticationSettings) -> list[str]:
     return faults
 
 
-def make_authenticators(settings: Settings, errors: InternalErrors) -> dict[str, Authenticator]:
-    """By listener, those of which SASL ends here; listeners with the same settings have the same one."""
+def _make_decoys(settings: AuthenticationSettings, secret: bytes, spool_dir: Path | None) -> Decoys:
+    # Of other users other decoys: a name whose salt is the same in two files would be nobody's in either.
+    users = json.dumps([str(settings.credentials_file), *settings.credentials_command])
+    memory = None
+    if spool_dir is not None and settings.credentials_command:
+        memory = spool_dir / f"credentials-{hashlib.sha256(users.encode()).hexdigest()[:16]}.json"
+    return Decoys(derive_key(secret, f"decoys {users}"), memory)
+
+
+def make_authenticators(settings: Settings, secret: bytes, errors: InternalErrors) -> dict[str, Authenticator]:
+    """By listener, those of which SASL ends here; listeners with the same settings have the same one. `secret`: the
+    gateway's.
+    """
     made: list[tuple[AuthenticationSettings, Authenticator]] = []
     found = {}
     for name in settings.all_listeners:
         own = settings.authentication_of(name)
         if own is None:
             continue
-        found[name] = next((each for known, each in made if known == own), None) or Authenticator(own, errors=errors)
+        found[name] = next((each for known, each in made if known == own), None) or Authenticator(
+            own, secret, settings.usage_log.spool_dir, errors=errors
+        )
         made.append((own, found[name]))
     return found

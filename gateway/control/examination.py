@@ -14,6 +14,7 @@ from gateway.certificates import CertificateError, make_context
 from gateway.config import KNOWN_PROPERTIES, Settings, loops
 from gateway.listener_names import path_of
 from gateway.plugins import PluginError, load
+from gateway.secret_key import read_secret
 from gateway.suggest import nearest
 from gateway.tokens import read_holders
 
@@ -67,6 +68,16 @@ def try_tokens(settings: Settings) -> list[str]:
             read_holders(path)
     except (OSError, ValueError) as error:
         return [f"admin.token_file: {path}: {getattr(error, 'strerror', None) or error}"]
+    return []
+
+
+def try_secret_key(settings: Settings) -> list[str]:
+    path = settings.secret_key_file
+    try:
+        if path is not None:
+            read_secret(path)
+    except (OSError, ValueError) as error:
+        return [f"secret_key_file: {path}: {getattr(error, 'strerror', None) or error}"]
     return []
 
 
@@ -139,5 +150,12 @@ def try_properties(settings: Settings) -> list[str]:
 
 
 # Before a gateway starts, and before another configuration is taken over. Control gives up with the lines of the rest.
-TO_SERVE: Final[tuple[Stage, ...]] = (try_addresses, try_policies, try_certificates, try_tokens, try_credentials)
+TO_SERVE: Final[tuple[Stage, ...]] = (
+    try_addresses,
+    try_policies,
+    try_certificates,
+    try_tokens,
+    try_secret_key,
+    try_credentials,
+)
 TO_CHECK: Final[tuple[Stage, ...]] = (*TO_SERVE, try_storage, try_properties)

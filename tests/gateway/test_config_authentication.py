@@ -67,14 +67,14 @@ def test_a_listener_may_have_its_own(at_all: str, outside: OwnSasl | None) -> No
         "inside": None,
         "other": OwnSasl(("PLAIN",)),
     }
-    made = make_authenticators(found, InternalErrors())
+    made = make_authenticators(found, b"secret", InternalErrors())
     assert made.keys() == {"other"} | ({"outside"} if at_all else set())
     assert "clients    SASL ends here: PLAIN; to brokers: none" in summarize(found)
 
 
 def test_listeners_with_the_same_have_the_same_authenticator() -> None:
     text = LISTENERS.replace(", authentication: {enabled: false}", "")
-    made = make_authenticators(parse(text + AT_ALL), InternalErrors())
+    made = make_authenticators(parse(text + AT_ALL), b"secret", InternalErrors())
     assert made["outside"] is made["inside"]
     assert made["other"] is not made["inside"]
 

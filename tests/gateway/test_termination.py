@@ -68,7 +68,7 @@ class Stage(Play):
         parsed = AuthenticationSettings.model_validate(given)
         sasl = OwnSasl(parsed.mechanisms, own is not None)
         super().__init__(listeners={DEFAULT_LISTENER: ListenerSettings(sasl=sasl)})
-        self.authenticator = Authenticator(parsed)
+        self.authenticator = Authenticator(parsed, b"the gateway's secret")
         self.asked: list[Asker] = []
         self.world.questions._put = self.asked.append
 

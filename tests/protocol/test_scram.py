@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
+import string
 import struct
 from base64 import b64decode
+from collections import Counter
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +17,19 @@ from hypothesis import strategies as st
 from kafka.net.sasl.scram import ScramClient
 
 from protocol import identity, scram
-from protocol.scram import HASHES, Record, Refused, challenge, decoy, knows, make_record, parse_record, record_text
+from protocol.scram import (
+    HASHES,
+    Record,
+    Refused,
+    Shape,
+    challenge,
+    decoy,
+    knows,
+    make_record,
+    parse_record,
+    record_text,
+    shape_of,
+)
 
 MECHANISMS = pytest.mark.parametrize("mechanism", sorted(HASHES))
 # RFC 7677, 3.
@@ -107,15 +122,46 @@ def test_final_messages_that_prove_nothing(final: bytes) -> None:
 
 
 def test_nobody_gets_in_by_a_decoy_which_is_always_the_same() -> None:
-    fake = decoy("sha256", b"secret", "user", 4096)
-    assert fake == decoy("sha256", b"secret", "user", 4096)
-    assert fake.salt != decoy("sha256", b"secret", "users", 4096).salt
+    shape = Shape(24, 4096)
+    fake = decoy("sha256", b"secret", "user", shape)
+    assert fake == decoy("sha256", b"secret", "user", shape)
+    others = [
+        decoy("sha256", b"secret", "users", shape),
+        decoy("sha256", b"secrets", "user", shape),
+        decoy("sha512", b"secret", "user", shape),  # a user's records have a salt each
+        decoy("sha256", b"secret", "user", Shape(24, 8192)),  # as when a user got another password
+    ]
+    assert len({fake.salt, *(each.salt for each in others)}) == 5
     assert not knows(fake, "sha256", b"pencil")
     zeros = struct.pack("32x")
     first = scram.read_first(FIRST)
     challenged = challenge(first, fake, NONCE)
     with pytest.raises(Refused):  # nor by a proof made with its known keys
         scram.verify("sha256", fake, first, challenged, FINAL[: FINAL.index(b",r=")] + b",r=" + NONCE + b",p=" + zeros)
+
+
+@given(salt_bytes=st.integers(8, 100), iterations=st.integers(4096, 1_000_000), name=st.text())
+def test_a_decoy_has_the_shape_that_it_is_to_have(salt_bytes: int, iterations: int, name: str) -> None:
+    shape = Shape(salt_bytes, iterations)
+    assert shape_of(decoy("sha512", b"secret", name, shape)) == shape
+
+
+def _kafka_salt(seed: int) -> bytes:
+    """As `new BigInteger(130, random).toString(36)`, in which Kafka has 25 or 26 digits, seldom less."""
+    number, text = random.Random(seed).getrandbits(130), ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = (string.digits + string.ascii_lowercase)[digit] + text
+    return text.encode()
+
+
+def test_a_decoy_s_salt_is_distributed_as_kafka_s_own() -> None:
+    made = [_kafka_salt(number) for number in range(2000)]
+    faked = [decoy("sha256", b"secret", str(number), Shape(0, 4096)).salt for number in range(2000)]
+    assert {shape_of(Record(salt, b"", b"", 4096)) for salt in made + faked} == {Shape(0, 4096)}
+    for look in (len, lambda salt: salt[:1]):
+        really, fake = (Counter(map(look, salts)) for salts in (made, faked))
+        assert all(abs(really[key] - fake[key]) < 200 for key in really | fake), (really, fake)
 
 
 @MECHANISMS

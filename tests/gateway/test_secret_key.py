@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Settings
+from gateway.control.examination import try_secret_key
+from gateway.secret_key import NAME, derive_key, find_secret, obtain_secret
+
+
+def settings(spool: Path, **more: object) -> Settings:
+    given = {"upstream": {"bootstrap_servers": "127.0.0.1:9092"}, "usage_log": {"spool_dir": spool}, **more}
+    return Settings.model_validate(given)
+
+
+def test_a_gateway_makes_its_secret_once(tmp_path: Path) -> None:
+    own = settings(tmp_path / "spool")
+    assert find_secret(own) is None
+    made = obtain_secret(own)
+    assert made == obtain_secret(own) == find_secret(own)
+    assert stat.S_IMODE((tmp_path / "spool" / NAME).stat().st_mode) == 0o600
+    assert made != obtain_secret(settings(tmp_path / "other"))
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [NAME]
+
+
+def test_gateways_may_share_one(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    path.write_text("0123456789abcdef0123456789abcdef\n")
+    secrets = [obtain_secret(settings(tmp_path / name, secret_key_file=path)) for name in ("a", "b")]
+    assert secrets == [b"0123456789abcdef0123456789abcdef"] * 2
+    assert not (tmp_path / "a").exists()
+
+
+def test_one_that_can_t_be_used_is_told_before_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    given = settings(tmp_path, secret_key_file=path)
+    assert try_secret_key(given) == [f"secret_key_file: {path}: No such file or directory"]
+    path.write_text("short")
+    (fault,) = try_secret_key(given)
+    assert "must have 32 bytes or more" in fault
+    assert "short" not in fault.removeprefix(f"secret_key_file: {path}")
+    path.write_text("x" * 32)
+    assert try_secret_key(given) == try_secret_key(settings(tmp_path)) == []
+
+
+def test_without_a_disk_clients_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    lacking = settings(tmp_path / "file" / "spool")
+    assert len(obtain_secret(lacking)) == 32
+    assert obtain_secret(lacking) != obtain_secret(lacking)
+    assert "going on with one that lasts until this process ends" in caplog.text
+
+
+def test_each_purpose_has_a_key_of_its_own() -> None:
+    keys = {derive_key(secret, purpose) for secret in (b"a", b"b") for purpose in ("decoys", "rollout")}
+    assert len(keys) == 4
+    assert {len(key) for key in keys} == {32}
