@@ -110,7 +110,7 @@ def decide(
         standing: the partitions that are refused whatever the limits say.
         observed: fields of Limits of which nothing is enforced for this client; verdicts are only counted.
         would_wait: it would not send this yet if all were enforced. So those that only observe are not charged.
-        one_fate: where some partitions are refused, all are.
+        one_fate: where its client is to send some partitions again, it is to send all of them again.
     """
     said: dict[Limit, Verdict] = {}
     spared: set[Limit] = set()
@@ -134,11 +134,16 @@ def decide(
             delay_ms = max(delay_ms, why.throttle_ms)
         else:
             refused[part[:2]] = why
-    if one_fate and refused:
-        # If one is refused for good, all are: retried, the request would be refused for ever.
-        first = min(refused.values(), key=lambda why: why.reason != PROTECTED_TOPIC)
-        for part in parts:
-            refused.setdefault(part[:2], first)
+    if one_fate:
+        # What is refused for good doesn't come again, so it is no reason to refuse others. Where others are to come
+        # again it waits for them: a client may go by the first error of an answer, and give all of it up.
+        shared = next((why for why in refused.values() if why.reason != PROTECTED_TOPIC), None)
+        if shared is not None:
+            for key, why in refused.items():
+                if why.reason == PROTECTED_TOPIC:
+                    refused[key] = replace(why, told_later=True)
+            for part in parts:
+                refused.setdefault(part[:2], shared)
     return Decision(refused, delay_ms, notes, limits, spared)
 
 

@@ -53,6 +53,7 @@ _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)")
 class Verdict:
     """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any.
 
+    `told_later`: refused for good, which its client is told once nothing else of its request has to come again.
     `observed_only`: the policy is tried out (mode observe): admit without a delay, and count the outcome `would`.
     """
 
@@ -65,6 +66,7 @@ class Verdict:
     total_limit: float | None = None
     total_observed: float | None = None
     observed_only: bool = False
+    told_later: bool = False
 
     @property
     def would(self) -> str:
@@ -195,12 +197,13 @@ def is_retried(code: int, name: str | None, version: str | None) -> bool:
     return code in RETRIED_BY_ALL or code == NO_SUCH_ID
 
 
-def whole_request(name: str | None) -> bool:
-    """Whether all partitions of a request have to share one fate.
+def whole_request(name: str | None, configured: int | None) -> bool:
+    """Whether all partitions of a request have to share one fate. `configured`: as for `reject_code`.
 
-    Clients that don't tell their name (KafkaJS, aiokafka) may send or fail the accepted partitions again as well.
+    Clients that don't tell their name (KafkaJS, aiokafka) may send the accepted partitions again as well. With a code
+    that they don't retry they send nothing again, and no partition is refused because of another.
     """
-    return not name
+    return not name and (configured is None or configured in RETRIED_BY_ALL)
 
 
 def counts_retries(name: str) -> bool:

@@ -102,7 +102,7 @@ class Gate:
             observed=self.client.observed,
             would_wait=now < self._would_wait_until,
             # Clients without a name send the whole request again: what passed now would be written twice.
-            one_fate=verdict.whole_request(self.client.software_name),
+            one_fate=verdict.whole_request(self.client.software_name, self.world.settings.reject_code),
         )
 
     def _standing(self, parts: Iterable[Partition], version: int, now: float, wait_ms: int) -> dict[Key, Verdict]:
@@ -168,7 +168,8 @@ class Gate:
 
     def code(self, why: Verdict) -> int:
         """The Kafka error code that tells this client so."""
-        return _CODES.get(why.reason) or self.world.reject_code(self.client.software)
+        own = None if why.told_later else _CODES.get(why.reason)
+        return own or self.world.reject_code(self.client.software)
 
     def admit(self, judged: Decision[Partition], parts: Sequence[Partition], version: int, now: float) -> None:
         """Record and charge for the forwarded partitions of a request (V1: only admitted bytes are recorded)."""

@@ -263,6 +263,35 @@ def test_the_gateways_own_topics_are_not_for_producers() -> None:
     assert play.client(request(2, {"__usage": [0]}))[0] == b""  # the second time as well: no fast way around it
 
 
+def test_a_client_without_a_name_loses_nothing_because_of_a_topic_that_is_not_for_it() -> None:
+    """Error 29 is final: with it the client would give up records that the broker takes."""
+    mixed = {"__usage": [0], "free": [0]}
+    play = Play(protected_topics=("__usage",)).named(None)
+    assert play.client(request(1, mixed)) == (request(1, {"free": [0]}), b"")
+    _, _, rows = decode_answer(play.broker(answer(1, {"free": {0: (0, 3)}})))
+    assert {key: code for key, (code, _) in rows.items()} == {("__usage", 0): 29, ("free", 0): 0}
+    assert play.client(request(2, mixed, acks=0)) == (request(2, {"free": [0]}, acks=0), b"")
+
+
+def test_a_client_without_a_name_learns_what_is_final_when_nothing_else_has_to_come_again() -> None:
+    """It goes by the first error, and sends all of the request again or none of it."""
+    mixed = {"__usage": [0], "free": [0], "clicks": [0]}
+    play = Play(**OVER, protected_topics=("__usage",)).named(None).overload()
+    upstream, client = play.client(request(1, mixed))
+    assert upstream == b""
+    assert {code for code, _ in decode_answer(client)[2].values()} == {NOT_ENOUGH_REPLICAS}
+    assert play.rows()["__usage", "rejected", "protected-topic"] == (SIZE, 1, 1)
+    play.now = play.session.hold.mute_until
+    _, client = play.client(request(2, {"__usage": [0]}))
+    assert decode_answer(client)[2]["__usage", 0][0] == 29
+
+
+def test_a_client_without_a_name_that_retries_no_rejection_loses_the_rejected_partitions_only() -> None:
+    play = Play(**OVER, reject_code=44).named(None).overload()
+    upstream, _ = play.client(request(1, {"free": [0], "clicks": [0]}))
+    assert upstream == request(1, {"free": [0]})
+
+
 # --- mute -------------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,14 +144,16 @@ def test_a_partition_that_is_under_no_limit_passes() -> None:
     admit(found, PARTS, 0.0)
 
 
-def test_one_fate_is_that_of_a_refused_partition_and_for_good_if_one_is_refused_for_good() -> None:
+def test_one_fate_is_that_of_a_refused_partition_and_never_for_good_because_of_another() -> None:
     no, never = said(REJECT, 7), said(REJECT, 0, reason=PROTECTED_TOPIC)
     limits = Limits(), Limits(threshold=StubLimit(no)), Limits()
     assert decided(*limits, one_fate=True).refused == dict.fromkeys(KEYS, no)
     assert decided(*limits).refused == {KEYS[1]: no}
     under = dict(zip(KEYS, limits, strict=True))
     found = decide(PARTS, under, Patience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
-    assert found.refused == {(b"ours", 0): never, KEYS[1]: no, KEYS[0]: never, KEYS[2]: never}
+    assert found.refused == {(b"ours", 0): replace(never, told_later=True), **dict.fromkeys(KEYS, no)}
+    found = decide(PARTS, {}, Patience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
+    assert found.refused == {(b"ours", 0): never}
 
 
 verdicts = st.none() | st.builds(said, st.sampled_from(list(STRICTNESS)), st.integers(0, 3), st.booleans())

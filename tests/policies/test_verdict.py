@@ -74,9 +74,10 @@ def test_there_is_no_fence_behind_a_code_that_this_client_does_not_retry() -> No
 
 
 def test_clients_without_a_name_get_one_answer_for_the_whole_request() -> None:
-    assert whole_request(None)
-    assert whole_request("")
-    assert not whole_request("sarama")
+    assert whole_request(None, None)
+    assert whole_request("", 19)
+    assert not whole_request("sarama", None)
+    assert not whole_request("", 44)  # which they don't retry: nothing comes again
 
 
 def test_the_text_says_limit_observed_rate_and_when_to_retry() -> None:
