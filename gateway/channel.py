@@ -111,6 +111,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
     )
     upstream_proxy: Literal["none", "v1", "v2"] = "none"  # header of the PROXY protocol that brokers' side is sent
     upstream_tls: BrokerTls | None = None  # what relayed connections to brokers begin with
+    rollout_key: bytes = b""  # see policies.rollout
     upstream_sasl: bool = False  # brokers want clients to authenticate; where False that is learned from their answers
 
 

@@ -2,7 +2,7 @@
 # client ids a rollout begins with. It is the file `secret_key_file`, which the gateways of a cluster share, or else one
 # in the spool, made once. Each purpose has a key of its own, derived from it.
 #
-# Knows no purpose.
+# Knows no use of them.
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ log = logging.getLogger("gateway.control")
 
 NAME: Final = "secret-key"  # in the spool
 MIN_BYTES: Final = 32  # of the text: 128 bits, where it is hexadecimal digits
+ROLLOUT: Final = "rollout"  # the purpose of the key of policies.rollout
 _BYTES: Final = 32
 
 

@@ -2,7 +2,9 @@
 #
 # Each client has a place between 0 and 100, by a hash of its principal, or of its client id where it has no principal
 # of its own. A policy is enforced for the clients whose places are below its percentage. So a client in at 5 percent
-# stays in at 10; every worker and gateway agrees; and it is the same clients first for all policies.
+# stays in at 10; every worker and gateway agrees; and it is the same clients first for all policies. The hash of a
+# client id is keyed, since the client chooses it: nobody can compute one that stays out. On these clients gateways
+# agree only if they share the key.
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ class Rollout(NamedTuple):
     group: float = EVERYBODY
     threshold: float = EVERYBODY
 
-    def observed(self, principal: str, client_id: str) -> frozenset[str]:
-        """The policies that are only observed for that client. `principal`: as Kafka writes it (User:alice)."""
+    def observed(self, principal: str, client_id: str, key: bytes = b"") -> frozenset[str]:
+        """The policies that are only observed for that client. `principal`: as Kafka writes it (User:alice). `key`: see
+        `place`.
+        """
         if min(self) >= EVERYBODY:
             return NONE
-        at = place(principal, client_id)
+        at = place(principal, client_id, key)
         return frozenset(policy for policy, percent in self._asdict().items() if at >= percent)
 
 
@@ -37,9 +41,13 @@ def mode_text(percent: float) -> str:
     return f"enforce for {percent:g} % of the clients" if percent else "observe"
 
 
-def place(principal: str, client_id: str) -> float:
-    """From 0 to below 100, evenly."""
-    user = principal.partition(":")[2]
-    name = client_id if user in STRANGERS else principal
-    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def is_nameless(principal: str) -> bool:
+    """Whether the client has no principal of its own."""
+    return principal.partition(":")[2] in STRANGERS
+
+
+def place(principal: str, client_id: str, key: bytes = b"") -> float:
+    """From 0 to below 100, evenly. `key`: a secret, 64 bytes at most; it matters for nameless clients only."""
+    name, key = (client_id, key) if is_nameless(principal) else (principal, b"")
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
     return int.from_bytes(digest, "big") * EVERYBODY / 2**64

@@ -96,6 +96,11 @@ def _rollout_warnings(settings: Settings) -> list[str]:
             found.append(f"{key} 0: as mode observe, nobody is limited")
         elif percent < EVERYBODY:
             found.append(f"{key} {percent:g}: all other clients are not limited, only counted")
+            if settings.exchanges and settings.secret_key_file is None:
+                found.append(
+                    f"{key} {percent:g}: of clients without a principal, each gateway limits others: with several"
+                    " gateways write secret_key_file: FILE, the same for all"
+                )
     return found
 
 

@@ -51,7 +51,7 @@ from gateway.control.when_asked import WhenAsked
 from gateway.control.workers import Workers
 from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
 from gateway.listener_names import bootstrap_socket
-from gateway.secret_key import obtain_secret
+from gateway.secret_key import ROLLOUT, derive_key, obtain_secret
 from gateway.supervisor import ParentLink
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, Unit, group_key
@@ -172,6 +172,7 @@ class _Control:
             self._fleet,
             lambda: self._restarted and not self._policies.loaded.is_set(),
             self._metrics.produced.expect,
+            derive_key(secret, ROLLOUT),
         )
         self._protection = Protection(
             settings,

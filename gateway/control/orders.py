@@ -25,6 +25,7 @@ class Orders:
     Args:
         waits: until the policies changed at run time are known, what an earlier control told the workers is better.
         expect: is called with the effects that what is told can have (effects.py).
+        rollout_key: see policies.rollout.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class Orders:
         fleet: FleetControl,
         waits: Callable[[], bool],
         expect: Callable[[frozenset[tuple[str, str]]], None],
+        rollout_key: bytes,
     ) -> None:
         self.settings = settings
+        self._rollout_key = rollout_key
         self._workers = workers
         self._fleet = fleet
         self._waits = waits
@@ -45,7 +48,7 @@ class Orders:
     def tell(self, policies: PolicySet) -> None:
         """Tell workers what is new by these policies and `settings`."""
         settings, tell = self.settings, self._workers.tell
-        wanted = worker_settings(settings)
+        wanted = worker_settings(settings, self._rollout_key)
         snapshots = thresholds_of(policies, settings), quotas_of(policies, settings), groups_of(policies, settings)
         with self._workers.together():
             if wanted != self._workers.latest(WorkerSettings):

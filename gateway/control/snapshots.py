@@ -23,7 +23,7 @@ def worker_count(settings: Settings) -> int:
     return 1 if settings.workers == "auto" else settings.workers
 
 
-def worker_settings(settings: Settings) -> WorkerSettings:
+def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
     limits = settings.limits
     return WorkerSettings(
         protocol=PROTOCOL,
@@ -60,6 +60,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
             )
             for name, listener in settings.all_listeners.items()
         },
+        rollout_key=rollout_key,
         upstream_proxy=settings.upstream.proxy_protocol,
         upstream_tls=settings.upstream.tls,
         upstream_sasl=settings.upstream.properties.get("security.protocol", "").upper().startswith("SASL"),

@@ -114,7 +114,7 @@ class Client:
     def _find_observed(self) -> frozenset[str]:
         quotas, groups = self.world.quotas.observes, self.world.engine.groups.observes
         modes = {policy for policy, observes in (("quota", quotas), ("group", groups)) if observes}
-        return self.world.rollout.observed(self.principal, self.names[1]) | modes
+        return self.world.rollout.observed(self.principal, self.names[1], self.world.settings.rollout_key) | modes
 
     def spend(self, seconds: float, now: float) -> None:
         """The worker's thread was busy with this connection for that long."""

@@ -33,7 +33,7 @@ class Case:
         self.brokers: tuple[int | None, ...] = self._find_brokers()
         storage = known.storage
         enforced = storage is not None and known.affected is None and not observes(known, known.storage_mode)
-        self.observed = known.rollout.observed(asked.principal, asked.client_id)
+        self.observed = known.rollout.observed(asked.principal, asked.client_id, known.rollout_key)
         self.scale = storage.value if storage is not None and enforced and 0 < storage.value < 1 else 1.0
 
     def _find_brokers(self) -> tuple[int | None, ...]:

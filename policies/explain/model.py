@@ -103,6 +103,7 @@ class Known(NamedTuple):
     broker_quotas: QuotaStore = QuotaStore()  # which the brokers enforce themselves
     broker_quotas_problem: str = ""  # why they are not known
     rollout: Rollout = Rollout()  # of policies in mode enforce
+    rollout_key: bytes = b""
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------

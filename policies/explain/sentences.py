@@ -128,7 +128,7 @@ def _steps(case: Case) -> Iterator[str]:
     for policy, mode in modes.items():
         percent = float(getattr(known.rollout, policy))
         if percent < EVERYBODY and not observes(known, mode):
-            at = place(case.asked.principal, case.asked.client_id)
+            at = place(case.asked.principal, case.asked.client_id, known.rollout_key)
             among = "is not" if policy in case.observed else "is"
             yield (
                 f"{_NAMES[policy]} are enforced for {percent:g} % of the clients: this one, at {at:.2f} of 100,"

@@ -13,6 +13,7 @@ import pytest
 
 from policies import usage
 from policies.policy_values import PolicyKey
+from policies.rollout import place
 from policies.whatif.replay import replay
 from policies.whatif.rows import Row, Rules
 from tests.audit import records
@@ -236,7 +237,7 @@ def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
         return [line.split() for line in text.splitlines()]
 
     def row(answer: Answer) -> dict[str, Any]:
-        (found,) = as_json(answer, {})["finally_dropped"]
+        (found,) = as_json(answer, {}, None)["finally_dropped"]
         return dict(found)
 
     shown = lines(("topic",))
@@ -253,12 +254,23 @@ def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
 def test_the_json_has_all_three_of_each_measure() -> None:
     from gateway.audit.whatif.text import as_json
 
-    made = json.loads(json.dumps(as_json(told(effect("clicks", rejected=(10, 20))), {"policy": "x.yaml"})))
+    made = json.loads(json.dumps(as_json(told(effect("clicks", rejected=(10, 20))), {"policy": "x.yaml"}, None)))
     assert made["policy"] == "x.yaml"
     (row,) = made["rows"]
     assert [row[name]["bytes"] for name in ("actual", "what_if", "difference")] == [10, 30, 20]
     assert made["clients"][0]["what_if"]["finally_dropped_bytes"] == 30
     assert 0 <= made["clients"][0]["place"] < 100
+
+
+@pytest.mark.parametrize("key", [None, b"a secret"])
+def test_the_place_of_a_client_that_chooses_its_name_is_known_to_who_has_the_key(key: bytes | None) -> None:
+    from gateway.audit.whatif.text import as_json
+
+    hit = effect("clicks", rejected=(10, 20))
+    hit.keys["principal"] = "User:ANONYMOUS"
+    (client,) = as_json(told(hit), {}, key)["clients"]
+    expected = None if key is None else round(place("User:ANONYMOUS", client["client_id"], key), 2)
+    assert client["place"] == expected
 
 
 # --- the command's options --------------------------------------------------------------------------------------------

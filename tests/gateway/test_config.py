@@ -577,6 +577,7 @@ def test_an_empty_section_is_an_absent_one() -> None:
         ("reject_code: 89", "reject_code 89 (THROTTLING_QUOTA_EXCEEDED): librdkafka, sarama, aiokafka"),
         ("mode: observe", "mode observe: nothing is limited, only counted"),
         ("thresholds: {enforce_percent: 5}", "thresholds.enforce_percent 5: all other clients are not limited"),
+        ("thresholds: {enforce_percent: 5}", "with several gateways write secret_key_file: FILE"),
         (
             "mode: observe\nclient_quotas_enforce_percent: 0.5",
             "client_quotas_enforce_percent 0.5: has no effect with mode observe",
@@ -596,6 +597,12 @@ def test_settings_that_are_hardly_meant_are_warned_about(text: str, warning: str
     assert any(warning in line for line in config.warnings(parse(UPSTREAM + text)))
 
 
+def test_gateways_that_share_a_secret_and_one_that_is_alone_agree_on_clients() -> None:
+    for text in ("secret_key_file: key", "internal_topics: none"):
+        found = config.warnings(parse(f"{UPSTREAM}{text}\nthresholds: {{enforce_percent: 5}}"))
+        assert not any("secret_key_file" in line for line in found)
+
+
 def test_tls_to_brokers_is_what_librdkafka_s_properties_say() -> None:
     settings = parse("""\
 upstream:
@@ -608,9 +615,9 @@ upstream:
   ssl.endpoint.identification.algorithm: none
 """)
     tls = BrokerTls("/ca.pem", "", "/tls.crt", "", "/tls.key", "", "secret", checks_name=False)
-    assert settings.upstream.tls == worker_settings(settings).upstream_tls == tls
+    assert settings.upstream.tls == worker_settings(settings, b"").upstream_tls == tls
     assert Settings.model_validate_json(settings.model_dump_json(by_alias=True)).upstream.tls == tls
-    assert worker_settings(parse(UPSTREAM)).upstream_tls is None
+    assert worker_settings(parse(UPSTREAM), b"").upstream_tls is None
 
 
 @pytest.mark.parametrize(
@@ -812,7 +819,7 @@ def test_proxies_before_the_gateway_and_before_brokers_are_named_and_control_rea
     text += "listener: {proxy_protocol: {from: [10.0.0.0/8, '::1']}}"
     for settings in (parse(text), Settings.model_validate_json(parse(text).model_dump_json(by_alias=True))):
         assert settings.all_listeners[DEFAULT_LISTENER].proxies == ("10.0.0.0/8", "::1")
-        assert worker_settings(settings).upstream_proxy == "v2"
+        assert worker_settings(settings, b"").upstream_proxy == "v2"
     assert "the gateway's own clients can't send it" in warnings(parse(text))[0]
     assert parse(UPSTREAM).all_listeners[DEFAULT_LISTENER].proxies == ()
 
@@ -831,7 +838,7 @@ def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
     assert [each for each in warnings(alone) if each.startswith("internal.client_ids: any client can claim")]
     pairs = parse(UPSTREAM + "internal: {clients: [{principal: 'User:mirror', client_id: mirror}]}")
     assert not [each for each in warnings(pairs) if each.startswith("internal")]
-    assert worker_settings(pairs).internal_clients == (("User:mirror", "mirror"),)
+    assert worker_settings(pairs, b"").internal_clients == (("User:mirror", "mirror"),)
     assert problems(UPSTREAM + "internal: {clients: [{principal: mirror, client_id: mirror}]}") == [
         "gw.yaml:2: internal.clients.0.principal: 'mirror' is not a valid principal: write User:mirror"
     ]

@@ -62,7 +62,7 @@ authentication: {sasl.enabled.mechanisms: SCRAM-SHA-512, credentials_file: x.yam
 def test_a_listener_may_have_its_own(at_all: str, outside: OwnSasl | None) -> None:
     found = parse(LISTENERS + at_all)
     found = Settings.model_validate_json(found.model_dump_json(by_alias=True))  # as control does
-    assert {name: each.sasl for name, each in worker_settings(found).listeners.items()} == {
+    assert {name: each.sasl for name, each in worker_settings(found, b"").listeners.items()} == {
         "outside": outside,
         "inside": None,
         "other": OwnSasl(("PLAIN",)),

@@ -51,7 +51,7 @@ def test_each_listener_has_addresses_of_its_own() -> None:
     assert external.broker_address(12) == ("b12.kafka.example", 443)
     assert external.names == ServerNames("kafka.example", "b$(node_id).kafka.example")
     assert settings.gateway.endswith("-9092"), "the first one's port"
-    assert worker_settings(settings).listeners == {
+    assert worker_settings(settings, b"").listeners == {
         "internal": ListenerSettings(),
         "external": ListenerSettings(ListenerTls("x.pem"), external.names, external.told),
     }

@@ -97,7 +97,7 @@ class Control:
         )
         workers: Any = self.told
         fleet: Any = NoFleet()
-        self.orders = Orders(found.settings, workers, fleet, lambda: False, self.metrics.produced.expect)
+        self.orders = Orders(found.settings, workers, fleet, lambda: False, self.metrics.produced.expect, b"")
         self.orders.tell(self.service.policies)
         self.told.all.clear()
         self.reloader = Reloader(

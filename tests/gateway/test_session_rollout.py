@@ -75,12 +75,13 @@ def test_a_policy_holds_so_many_percent_of_the_clients(kind: Kind) -> None:
 
 
 @KINDS
-def test_clients_without_a_principal_are_told_apart_by_their_ids(kind: Kind) -> None:
-    on = Play()
+def test_clients_without_a_principal_are_told_apart_by_their_ids_and_can_t_compute_who_is_held(kind: Kind) -> None:
+    key = b"a secret"
+    on = Play(rollout_key=key)
     limit(on, kind, 50)
-    for name in MANY:
-        is_held = produce(connected(on), client_id=name) > 0
-        assert is_held is (place("User:ANONYMOUS", name) < 50)
+    held = {name for name in MANY if produce(connected(on), client_id=name) > 0}
+    assert held == {name for name in MANY if place("User:ANONYMOUS", name, key) < 50}
+    assert held != {name for name in MANY if place("User:ANONYMOUS", name) < 50}
 
 
 @KINDS

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway.embedded import Cluster, wait_for
+from gateway.secret_key import NAME, ROLLOUT, derive_key, read_secret
 from policies.rollout import place
 from policies.usage import NOTES
 from tests.integration.gateways import Gateway, create_topic, end_offsets
@@ -113,12 +114,13 @@ def test_a_policy_that_is_brought_in_by_steps_slows_down_clients_in_it_and_count
     kafka: Cluster, topic: str
 ) -> None:
     ids = [f"client-{number}" for number in range(20)]
-    held, free = (
-        next(name for name in ids if (place("User:ANONYMOUS", name) < 50) is is_in) for is_in in (True, False)
-    )
     thresholds = {LIMIT: 100_000, "on_exceed": "delay", "enforce_percent": 50}
     with Gateway(kafka.bootstrap_servers, {"thresholds": thresholds}) as gateway:
         assert gateway.metric("policy_enforced_clients_ratio", policy="threshold") == 0.5
+        key = derive_key(read_secret(gateway.spool / NAME), ROLLOUT)
+        held, free = (
+            next(name for name in ids if (place("User:ANONYMOUS", name, key) < 50) is is_in) for is_in in (True, False)
+        )
         produce_until(gateway, topic, lambda: noted(gateway, "would_delay", topic) > 0, **{"client.id": free})
         assert noted(gateway, "delayed", topic) == 0
         produce_until(gateway, topic, lambda: noted(gateway, "delayed", topic) > 0, **{"client.id": held})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,17 @@ def test_it_is_the_principal_that_counts_and_the_client_id_of_clients_without_on
     for nobody in ("User:ANONYMOUS", "unknown", "User:"):
         assert place(nobody, "a") == place("User:ANONYMOUS", "a") != place(nobody, "b")
     assert place("User:ANONYMOUS", "User:alice") == place("User:alice", "")
+
+
+def test_a_key_moves_clients_that_choose_their_name_and_nobody_else() -> None:
+    ids = [f"client-{number}" for number in range(1000)]
+    places = {key: [place("User:ANONYMOUS", name, key) for name in ids] for key in (b"", b"a secret", bytes(64))}
+    for one, other in itertools.combinations(places.values(), 2):
+        both_low = sum(a < 50 and b < 50 for a, b in zip(one, other, strict=True))
+        assert both_low == pytest.approx(250, abs=60)  # the one says nothing about the other
+    assert place("User:alice", "app", b"a secret") == place("User:alice", "app")
+    key, name = b"a secret", next(name for name in ids if places[b"a secret"][ids.index(name)] < 50)
+    assert Rollout(quota=50).observed("User:ANONYMOUS", name, key) == frozenset()
 
 
 def test_a_place_is_the_same_in_every_release() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import config
 from gateway import policy_document as document
 from gateway.audit import cli
+from gateway.secret_key import ROLLOUT, derive_key, find_secret
 from policies.policy_set import PolicySet
 from policies.rollout import EVERYBODY
 from policies.whatif.replay import WARM_UP_S
@@ -75,6 +76,8 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
         cli.refuse(f"--topics: {options.topics} is no number of topics")
     settings = config.load(options.policy)
     rules, warnings = rules_of(settings, _changes(options.apply), patience / 1000)
+    secret = find_secret(settings)
+    key = None if secret is None else derive_key(secret, ROLLOUT)
     name = str(options.policy if options.apply is None else options.apply)
     tell = cli.teller(options.quiet)
 
@@ -92,7 +95,9 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
             integrity = job.find_gaps(records, question, tell)
             about = _about(records, name, [*warnings, *_unsure(answer, rules, options.topics)])
         if options.format == "json":
-            text = tables.dumps(whatif_text.as_json(answer, {**about, "integrity": tables.integrity_json(integrity)}))
+            text = tables.dumps(
+                whatif_text.as_json(answer, {**about, "integrity": tables.integrity_json(integrity)}, key)
+            )
         else:
             notes = "".join(f"note: {warning}\n" for warning in about["warnings"])
             trust = tables.integrity_text(integrity, about["sources"], question.from_ms)

@@ -11,7 +11,7 @@ from gateway.audit.batch import dropped
 from gateway.audit.batch.tables import AT_MOST, align, labels, safe, title, with_note
 from gateway.audit.whatif.task import ACTUAL, CHANGE, MEASURES
 from gateway.audit.whatif.whatif import Answer, Effect
-from policies.rollout import place
+from policies.rollout import is_nameless, place
 from policies.units import format_rate
 from policies.usage import DELAYED
 from policies.whatif.replay import WAITING
@@ -28,8 +28,10 @@ _LISTED: Final = 10  # clients in words
 _MOST: Final = 1000  # clients in JSON
 
 
-def as_json(answer: Answer, about: Mapping[str, Any]) -> dict[str, Any]:
-    """In the shape that docs/what-if.md describes. `about`: the fields beside the numbers."""
+def as_json(answer: Answer, about: Mapping[str, Any], rollout_key: bytes | None) -> dict[str, Any]:
+    """In the shape that docs/what-if.md describes. `about`: the fields beside the numbers. `rollout_key` None: the
+    places of nameless clients aren't known.
+    """
     question = answer.question
     return {
         "version": JSON_VERSION,
@@ -48,7 +50,7 @@ def as_json(answer: Answer, about: Mapping[str, Any]) -> dict[str, Any]:
             for keys, actual, change, bound in _dropped(answer)
         ],
         "clients_total": len(answer.clients),
-        "clients": [_client(effect) for effect in answer.clients[:_MOST]],
+        "clients": [_client(effect, rollout_key) for effect in answer.clients[:_MOST]],
     }
 
 
@@ -141,7 +143,7 @@ def _three(actual: Mapping[str, int], change: Mapping[str, int]) -> dict[str, An
     }
 
 
-def _client(effect: Effect) -> dict[str, Any]:
+def _client(effect: Effect, rollout_key: bytes | None) -> dict[str, Any]:
     def sums(which: str) -> dict[str, int]:
         return {
             "accepted_bytes": effect.bytes("accepted", which),
@@ -154,11 +156,17 @@ def _client(effect: Effect) -> dict[str, Any]:
     actual, change = sums(ACTUAL), sums(CHANGE)
     return {
         **effect.keys,
-        "place": round(place(effect.keys["principal"], effect.keys["client_id"]), 2),
+        "place": _place(effect.keys["principal"], effect.keys["client_id"], rollout_key),
         "actual": actual,
         "what_if": {name: actual[name] + change[name] for name in actual},
         "difference": change,
     }
+
+
+def _place(principal: str, client_id: str, rollout_key: bytes | None) -> float | None:
+    if rollout_key is None and is_nameless(principal):
+        return None
+    return round(place(principal, client_id, rollout_key or b""), 2)
 
 
 def _who(effect: Effect) -> str:

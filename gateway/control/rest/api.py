@@ -409,6 +409,7 @@ class _Views:
         if settings is not None:
             known = known._replace(
                 observe=settings.observe,
+                rollout_key=settings.rollout_key,
                 internal_principals=settings.internal_principals,
                 internal_client_ids=settings.internal_client_ids,
                 protected_topics=settings.protected_topics,
