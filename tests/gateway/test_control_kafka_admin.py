@@ -893,9 +893,38 @@ async def test_an_entity_that_does_not_exist_is_refused_as_the_broker_refuses_it
 
 
 @pytest.mark.trio
-async def test_quotas_of_addresses_are_the_brokers(stage: Stage) -> None:
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("name", ["10.0.0.1", None])
+async def test_quotas_of_addresses_are_not_set_where_they_would_hold_for_the_gateway(
+    stage: Stage, name: str | None, version: int, check: bool
+) -> None:
+    """As kafka-configs.sh --entity-type ips --entity-name 10.0.0.1, or --entity-default, writes it."""
+    address = (q.EntityPart(q.IP, name),)
+    rate = q.QuotaOperation("connection_creation_rate", 20.0, False)
+    request = q.AlterClientQuotasRequest((q.Alteration(address, (rate,)),), check)
+    said = await stage.ask(q.ALTER_CLIENT_QUOTAS, request, version)
+    assert results(said) == [(address, api.ERROR_CODES["POLICY_VIOLATION"])]
+    assert "limits.max_connections_per_address" in said.entries[0].error_message
+    assert stage.sent == []
+
+
+@pytest.mark.trio
+async def test_quotas_of_addresses_keep_no_other_change_back(stage: Stage) -> None:
     address = (q.EntityPart(q.IP, "10.0.0.1"),)
-    assert await stage.quotas((address, {"connection_creation_rate": 1.0, "producer_byte_rate": 1.0})) is None
+    mutations = {"controller_mutation_rate": 5.0}
+    said = await stage.quotas(
+        (address, {"connection_creation_rate": 20.0}), (user("bob"), {"producer_byte_rate": 5.0, **mutations})
+    )
+    assert results(said) == [(address, api.ERROR_CODES["POLICY_VIOLATION"]), (user("bob"), 0)]
+    assert [key.name for key in stage.changes] == ["/config/users/bob"]
+    assert [entity for entity, _ in stage.sent[-1].entries] == [user("bob")]
+
+
+@pytest.mark.trio
+async def test_quotas_of_addresses_that_the_brokers_have_may_be_removed(stage: Stage) -> None:
+    address = (q.EntityPart(q.IP, "10.0.0.1"),)
+    assert await stage.quotas((address, {"connection_creation_rate": None})) is None  # it passes as it is
 
 
 @pytest.mark.trio

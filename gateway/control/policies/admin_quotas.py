@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from gateway.control.policies.admin_requests import (
     Changing,
@@ -25,6 +26,12 @@ from policies.rollout import EVERYBODY
 from policies.units import LAST_TIME_MS
 from protocol import api, quotas, wire
 from protocol.quotas import AlterClientQuotasResult, EntityPart, Entry, Value
+
+_OF_ADDRESS: Final = (
+    "not set: brokers see the gateway's address in place of its clients', so this would hold for none of them, and the"
+    " default for all of them together; at the gateway, limits.max_connections_per_address bounds connections; for"
+    " clients that connect to brokers themselves, set it at a broker's port"
+)
 
 
 class DescribingQuotas(Describing):
@@ -87,9 +94,14 @@ class ChangingQuotas(Changing):
         for place in self._unsafe:
             del self.wanted[place]
         self._percent = percent
+        self._of_addresses = [
+            place for place, each in enumerate(self._head.body.entries) if _is_of_address(each.entity) and _sets(each)
+        ]
 
     def refused(self) -> list[Result]:
-        """Also what only brokers enforce, where it would be removed there: then nobody would enforce it."""
+        """Also what only brokers enforce, where it would be removed there: then nobody would enforce it. And quotas of
+        addresses, which brokers enforce for others than is meant.
+        """
         text = (
             f"the gateway enforces client quotas for {self._percent:g}% of the clients only, so the brokers' stay: set"
             " mode and client_quotas_mode to enforce and client_quotas_enforce_percent to 100 first"
@@ -97,6 +109,7 @@ class ChangingQuotas(Changing):
         return [
             *(Result(self._places[quotas.entity_key(row.entity)], *row[:2]) for row in self._split.refused),
             *(Result(place, api.ERROR_CODES["POLICY_VIOLATION"], text) for place in self._unsafe),
+            *(Result(place, api.ERROR_CODES["POLICY_VIOLATION"], _OF_ADDRESS) for place in self._of_addresses),
         ]
 
     def probe(self) -> bytes:
@@ -183,7 +196,16 @@ class ChangingQuotas(Changing):
 def _is_quota_ours(entity: quotas.Entity, key: str) -> bool:
     """Also with a unit that doesn't exist: the broker would say less about it. Quotas of addresses are the broker's."""
     is_ours = key.replace(":", ".").partition(".")[0] in UNITS or key == quotas.UNTIL
-    return is_ours and quotas.IP not in [part.entity_type for part in entity]
+    return is_ours and not _is_of_address(entity)
+
+
+def _is_of_address(entity: quotas.Entity) -> bool:
+    return quotas.IP in [part.entity_type for part in entity]
+
+
+def _sets(alteration: quotas.Alteration) -> bool:
+    """Not only removes: what the brokers have already may go."""
+    return not all(op.remove for op in alteration.ops)
 
 
 def _for_broker(op: quotas.QuotaOperation) -> quotas.QuotaOperation | None:
