@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from gateway.broker_tls import KNOWN as TLS_PROPERTIES
 from gateway.config.addresses import taken_ports
-from gateway.config.sections import Settings, Thresholds, Upstream
+from gateway.config.sections import Limits, Settings, Thresholds, Upstream
 from gateway.config.storage import Storage, limits_production
 from gateway.hosts import is_loopback
 from gateway.listener_names import path_of
@@ -33,6 +33,7 @@ def warnings(settings: Settings) -> list[str]:
         found.append("acks0 drop: batches over a limit are lost, and their producers report success")
     if settings.thresholds.on_exceed == "delay" and not settings.thresholds.limits_bytes:
         found.append("thresholds.on_exceed delay: without a total.bytes.in.per.sec.threshold nothing is delayed")
+    found += _connections_warnings(settings.limits)
     found += _tls_warnings(settings.upstream)
     if settings.upstream.proxy_protocol != "none":
         found.append(
@@ -63,6 +64,17 @@ def warnings(settings: Settings) -> list[str]:
     elif not settings.publishes_usage:
         found.append("resourceUsagePublishToTopic false: every limit holds for this gateway alone")
     return found
+
+
+def _connections_warnings(limits: Limits) -> list[str]:
+    own, most = limits.max_connections_per_address, limits.max_connections
+    if own is None or 2 * own <= most:
+        return []
+    return [
+        f"limits.max_connections_per_address {own:,} of {most:,}: two addresses can take every place, and nobody else"
+        " gets in: leave it out for a tenth; clients behind a load balancer have their own addresses with"
+        " listener.proxy_protocol"
+    ]
 
 
 def _tls_warnings(upstream: Upstream) -> list[str]:

@@ -208,7 +208,8 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "max_connection_age": "How long a connection may last, give or take a tenth by chance, before the gateway"
         " closes it between two requests; 0: for ever.",
         "max_connections": "Connections of the gateway; it refuses more by a reset.",
-        "max_connections_per_address": "Connections from one address, or IPv6 /64.",
+        "max_connections_per_address": "Connections from one address, or IPv6 /64. Without it a tenth of"
+        " max_connections, at least 100.",
         "max_connections_per_principal": "Authenticated connections of one principal.",
         "max_partitions_per_request": "Topics and partitions of one Produce request.",
         "max_admin_request": "Size of a request about configs or client quotas.",

@@ -292,7 +292,7 @@ class Limits(Section):
     # From the connection on, give or take a tenth by chance; later it is closed between two requests. 0: none.
     max_connection_age: Seconds = Field(default=0.0, ge=0)
     max_connections: int = Field(default=20_000, ge=1)
-    max_connections_per_address: int = Field(default=10_000, ge=1)  # one may stand for many behind a NAT or a proxy
+    max_connections_per_address: int | None = Field(default=None, ge=1)  # None: see connections_per_address
     max_connections_per_principal: int = Field(default=10_000, ge=1)
     max_partitions_per_request: int = Field(default=10_000, ge=1, le=1_000_000)  # of one Produce request
     # Of a request that control reads whole (configs and client quotas): 1 MiB are 15,000 quotas and 0.6 s of its time.
@@ -303,6 +303,13 @@ class Limits(Section):
     max_client_metrics: int = Field(default=500, ge=0, le=100_000)
     # Pairs of broker and topic that have series in /metrics, 13 under a threshold alone.
     max_topic_metrics: int = Field(default=1000, ge=0, le=100_000)
+
+    @property
+    def connections_per_address(self) -> int:
+        """By default a tenth of all: one address may stand for a hundred clients behind a NAT, and a few that nobody
+        knows must not take all places. At least 100, which a machine with many producers needs.
+        """
+        return min(self.max_connections, self.max_connections_per_address or max(100, self.max_connections // 10))
 
 
 class Settings(Section):

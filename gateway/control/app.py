@@ -163,7 +163,7 @@ class _Control:
             link.reconnect,
             self._adopt,
             self._answer,
-            Admission(limits.max_connections, limits.max_connections_per_address),
+            Admission(limits.max_connections, limits.connections_per_address),
             errors,
         )
         self._orders = Orders(

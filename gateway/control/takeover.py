@@ -45,7 +45,7 @@ class Takeover:
             yield
             self.orders.tell(self.policies())  # nothing, where what was told within has it all
         self.acceptor.proxies = proxies_of(settings)
-        self.workers.admission.set_limits(limits.max_connections, limits.max_connections_per_address)
+        self.workers.admission.set_limits(limits.max_connections, limits.connections_per_address)
         self.door.quotas_percent = settings.rollout.quota
         self.metrics.show_rollout(settings.rollout)
         self.metrics.show_certificates(places_of(settings))

@@ -93,7 +93,10 @@ FEATURES: Final = (
     Feature("2 workers, a group", "both share the group's limit", MANY_GROUPS | {"workers": 2}),
     Feature("TLS with clients", "", secure=True),
     Feature("TLS on both sides", "", secure=True, secure_upstream=True),
-    Feature("5,000 idle connections", "beside those of the load", during=idle_connections),
+    Feature(
+        "5,000 idle connections", "beside those of the load",
+        {"limits": {"max_connections_per_address": IDLE_CONNECTIONS + 500}}, during=idle_connections,
+    ),
     Feature("10,000 topics", "in the cluster's metadata", topics=TOPICS),
     Feature(
         "100,000 rules", "client quotas of other users",

@@ -587,6 +587,7 @@ def test_an_empty_section_is_an_absent_one() -> None:
             "resource_groups.enforce_percent 50: has no effect with resource_groups.mode observe",
         ),
         ("acks0: drop", "acks0 drop: batches over a limit are lost"),
+        ("limits: {max_connections_per_address: 10001}", "two addresses can take every place"),
         ("thresholds: {on_exceed: delay}", "thresholds.on_exceed delay: without a total"),
         ("internal_topics: none", "are not published to a topic"),
         ("internal_topics: none", "every limit holds for this gateway alone"),
@@ -983,3 +984,20 @@ def test_a_port_that_some_broker_would_need_is_warned_about(text: str, warning: 
     found = [line for line in warnings(parse(text)) if "withheld from clients" in line]
     assert len(found) == bool(warning)
     assert all(line.startswith(warning) for line in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{}", 2000),
+        ("{max_connections: 5000}", 500),
+        ("{max_connections: 300}", 100),  # a machine with many producers
+        ("{max_connections: 50}", 50),
+        ("{max_connections_per_address: 7}", 7),
+        ("{max_connections: 50, max_connections_per_address: 25}", 25),
+    ],
+)
+def test_one_address_has_a_tenth_of_all_connections_unless_the_file_says_otherwise(text: str, found: int) -> None:
+    settings = parse(f"{UPSTREAM}limits: {text}")
+    assert settings.limits.connections_per_address == found
+    assert not any("max_connections_per_address" in line for line in config.warnings(settings))
