@@ -134,6 +134,8 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "metrics": "open, or viewer: /metrics needs credentials as well.",
         **_TLS,
         "hosts": "Further names under which clients may address the admin server.",
+        "trusted_proxies": "Networks of the reverse proxies before the admin port; only their X-Forwarded-For says"
+        " where a client is.",
         "open": "true: every client that reaches the port may change policies, without a token.",
     },
     "Thresholds": {

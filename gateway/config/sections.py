@@ -25,6 +25,7 @@ from gateway.config.fields import (
     KafkaName,
     ListenerName,
     NamespaceName,
+    Network,
     Number,
     Pattern,
     Percent,
@@ -108,6 +109,8 @@ class Admin(TlsSection):
     anonymous: Literal["viewer", "none"] = "viewer"  # callers without any of these, where there are some
     metrics: Literal["open", "viewer"] = "open"  # the least role for /metrics; Prometheus often has no token
     hosts: tuple[str, ...] = ()  # more names under which it is asked, such as that of a Kubernetes service
+    # Whose X-Forwarded-For is believed. Others could claim any address, and spend its attempts.
+    trusted_proxies: tuple[Network, ...] = ()
     open: bool = False
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 import trio
 from pytest_trio import trio_fixture
 
-from gateway.control.access.failures import Failures
+from gateway.config import Admin
+from gateway.control.access.failures import BURST, Failures
 from gateway.control.access.gate import Gate, gate_of
 from gateway.control.access.holders import Holders
+from gateway.control.access.making import make_gate
 from gateway.control.access.rules import OTHERS, TABLE, Rule, Rules
 from gateway.control.access.sessions import Sessions
 from gateway.control.admin import serve
@@ -305,6 +308,53 @@ async def test_an_address_with_too_many_wrong_tokens_has_to_wait_and_no_other(po
     port.peer = "192.0.2.7"
     assert await status(port, "GET", "/v1/status", by("anna")) == 200
     assert port.refused == ["token"] * 3 + ["limited"] * 4
+
+
+INGRESS = "10.0.0.5"
+PROXIES = (ipaddress.ip_network("10.0.0.0/24"),)
+
+
+@pytest.mark.trio
+async def test_wrong_tokens_of_a_client_behind_an_ingress_keep_nobody_else_out(
+    port: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    port.gate = make_gate(Admin(tokens=tuple(LINES), trusted_proxies=("10.0.0.0/24",)), port.refused.append)
+    port.peer = INGRESS
+    port.up()
+    for number in range(BURST):  # the ingress appends where it was connected from; what is before, its client wrote
+        forged = {"X-Forwarded-For": f"192.0.2.{number}, 198.51.100.{number}, 203.0.113.9"}
+        assert await status(port, "GET", "/v1/status", by("x" * 20, **forged)) == 401
+    own, other = {"X-Forwarded-For": "192.0.2.1, 203.0.113.9"}, {"X-Forwarded-For": "203.0.113.10"}
+    assert await status(port, "GET", "/v1/status", by("anna", **own)) == 429
+    assert await status(port, "GET", "/v1/status", by("anna", **other)) == 200
+    assert await status(port, "GET", "/v1/status", by("anna")) == 200  # the ingress itself
+    assert "admin: 203.0.113.9: GET /v1/status: the token is not valid" in caplog.text
+    assert {record.__dict__["peer"] for record in caplog.records} == {"203.0.113.9"}
+    port.peer = "10.0.9.5"  # in no listed network: it is a client like any other, wherever it says it is
+    for _ in range(BURST):
+        assert await status(port, "GET", "/v1/status", by("x" * 20, **other)) == 401
+    assert await status(port, "GET", "/v1/status", by("anna", **other)) == 429
+
+
+@pytest.mark.trio
+async def test_a_change_is_recorded_with_its_client_s_address_and_not_the_ingress_s(port: Any) -> None:
+    port.configure(LINES, proxies=PROXIES)
+    port.peer = INGRESS
+    port.up()
+    for field in ("127.0.0.1, 203.0.113.9", "nonsense", "2001:db8::1"):
+        assert await status(port, *CHANGE[:2], by("anna", **{"X-Forwarded-For": field}), *CHANGE[3:]) == 200
+    assert [source.peer for source in port.policies.sources] == ["203.0.113.9", f"{INGRESS}:1", "2001:db8::1"]
+
+
+@pytest.mark.trio
+async def test_without_credentials_a_client_behind_a_proxy_on_this_machine_is_not_on_it(port: Any) -> None:
+    port.configure(proxies=(ipaddress.ip_network("127.0.0.1"), *PROXIES))
+    port.up()
+    groups = ("GET", "/admin/v2/resourcegroup")
+    for field, expected in (("203.0.113.9", 403), ("127.0.0.1, 203.0.113.9", 403), ("127.0.0.1", 200)):
+        assert await status(port, *groups, {**JSON, "X-Forwarded-For": field}) == expected
+    port.peer = INGRESS
+    assert await status(port, *groups, {**JSON, "X-Forwarded-For": "127.0.0.1"}) == 403
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------

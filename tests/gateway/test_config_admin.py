@@ -83,3 +83,10 @@ def test_this_machine_reaches_it_under_an_address(host: str, url: str) -> None:
 def test_the_end_of_its_certificate_is_watched() -> None:
     settings = config.parse(f"upstream: {{bootstrap_servers: b:9092}}\nadmin: {{{TLS}}}\n")
     assert places_of(settings) == {"admin": Place("s.pem")}
+
+
+def test_proxies_are_networks() -> None:
+    text = "upstream: {bootstrap_servers: broker:9092}\nadmin: {trusted_proxies: [%s]}\n"
+    assert config.parse(text % "10.0.7.0/24, '::1'").admin.trusted_proxies == ("10.0.7.0/24", "::1")
+    with pytest.raises(config.ConfigError, match=r"admin.trusted_proxies.0: 'ingress.example' is no network"):
+        config.parse(text % "ingress.example")

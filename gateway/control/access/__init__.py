@@ -5,6 +5,7 @@
 #   holders.py     from a token or a certificate to a name and a role; the token file while it changes
 #   sessions.py    sessions of browsers
 #   failures.py    failed attempts by address
+#   forwarded.py   the client's address behind a proxy
 #   origin.py      which pages may change something
 #   gate.py        all of it in front of an ASGI application
 #   making.py      the gate, from the configuration

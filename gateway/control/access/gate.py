@@ -18,12 +18,14 @@ import trio
 
 from gateway.control.access.caller import KEY, UNKNOWN, Caller, How, caller_of
 from gateway.control.access.failures import Failures, retry_after
+from gateway.control.access.forwarded import client_address
 from gateway.control.access.holders import Holders, NoPrincipal
 from gateway.control.access.origin import is_certain, is_foreign
 from gateway.control.access.rules import LOGIN_PATH, READS, TABLE, Rule, Rules
 from gateway.control.access.sessions import Sessions
 from gateway.hosts import is_loopback
 from gateway.roles import Role
+from gateway.sockets import Networks
 from gateway.tokens import Holder, digest_of
 from policies.text import one_line
 
@@ -31,6 +33,7 @@ log = logging.getLogger("gateway.control")
 
 GATE: Final = "produce-gateway.gate"  # in a scope
 CERTIFICATE: Final = "produce-gateway.certificate"  # in a scope: the client's, verified, X.509 in DER; or None
+_PROXY: Final = "produce-gateway.proxy"  # in a scope: the address of the proxy that this client is behind
 MAX_FORM: Final = 64 * 2**10
 MAX_CHARS: Final = 4096  # of a token
 REFUSED_S: Final = 1.0  # for the body of a request that is refused: who refuses it waits for no stranger
@@ -82,6 +85,7 @@ class Gate:
         table: Iterable[Rule] = TABLE,
         sessions: Sessions | None = None,
         failures: Failures | None = None,
+        proxies: Networks = (),
         count: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """
@@ -90,6 +94,7 @@ class Gate:
             metrics: the least role for /metrics.
             hosts: as in admin.py.
             table: which request needs what.
+            proxies: that say where their clients are (forwarded.py).
             count: is called with the reason of each refusal.
         """
         self.holders = holders or Holders()
@@ -98,12 +103,14 @@ class Gate:
         self._hosts = hosts
         self._sessions = Sessions() if sessions is None else sessions
         self._failures = Failures() if failures is None else failures
+        self._proxies = proxies
         self._count = count
 
     def before(self, app: Application) -> Application:
         """The application, with this gate before it."""
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
+            scope = self._with_client(scope)
             headers = headers_of(scope)
             rule = self._rules.of(scope["method"], scope["path"])
             caller, refusal = await self._judge(scope, headers, rule)
@@ -120,6 +127,14 @@ class Gate:
             await app({**scope, KEY: caller, GATE: self}, receive, send)
 
         return guarded
+
+    def _with_client(self, scope: Any) -> Any:
+        """With the address of the client in the place of its proxy's."""
+        if not self._proxies or not scope.get("client"):
+            return scope
+        peer, _ = scope["client"]
+        address = client_address(peer, scope["headers"], self._proxies)
+        return scope if address == peer else {**scope, "client": (address, 0), _PROXY: peer}
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
@@ -140,7 +155,8 @@ class Gate:
     async def _find(self, scope: Any, headers: Mapping[str, str]) -> Caller | Refusal:
         peer = _peer(scope)
         if not self.holders.any:
-            here = _is_here(peer)
+            # A proxy on this machine doesn't make others' requests this machine's.
+            here = _is_here(peer) and _is_here(scope.get(_PROXY, peer))
             return Caller("", Role.ADMIN, here, "machine" if here else "open")
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and given.strip():

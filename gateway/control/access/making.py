@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 
 from gateway.config import Admin
@@ -19,6 +20,7 @@ def make_gate(admin: Admin, count: Callable[[str], None]) -> Gate:
         anonymous=Role.VIEWER if admin.anonymous == "viewer" else Role.NONE,
         metrics=Role.NONE if admin.metrics == "open" else Role.VIEWER,
         hosts=admin.names,
+        proxies=tuple(map(ipaddress.ip_network, admin.trusted_proxies)),
         count=count,
     )
 

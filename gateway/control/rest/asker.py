@@ -25,8 +25,15 @@ def source_of(request: Request) -> Source:
     beside it.
     """
     who = caller_of(request.scope).name or unquote(request.headers.get(USER_HEADER, ""))[:MAX_NAME]
-    peer = f"{request.client.host}:{request.client.port}" if request.client else ""
-    return Source(who, "rest", peer)
+    return Source(who, "rest", _peer_of(request))
+
+
+def _peer_of(request: Request) -> str:
+    """Of a client behind a proxy no port is known."""
+    if request.client is None:
+        return ""
+    host, port = request.client
+    return f"{host}:{port}" if port else host
 
 
 def check_lasting(request: Request, until_ms: int | None, gateway: Gateway, *, preview: bool) -> None:
