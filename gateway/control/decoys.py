@@ -21,7 +21,7 @@ from protocol.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, Record, Shape
 
 log = logging.getLogger("gateway.authentication")
 
-MAX_LOOKS: Final = 64  # that are told apart, the most frequent ones: each costs 2 us of every step
+MAX_LOOKS: Final = 64  # that are told apart, the most frequent ones: each costs 5 us of every step
 _MAX_SALT: Final = 1024
 
 Look = tuple[tuple[str, Shape], ...]  # of one user's records: mechanism and shape, in the order of HASHES
