@@ -141,7 +141,7 @@ def decide(
         if shared is not None:
             for key, why in refused.items():
                 if why.reason == PROTECTED_TOPIC:
-                    refused[key] = replace(why, told_later=True)
+                    refused[key] = replace(why, deferred=True)
             for part in parts:
                 refused.setdefault(part[:2], shared)
     return Decision(refused, delay_ms, notes, limits, spared)

@@ -53,7 +53,7 @@ _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)")
 class Verdict:
     """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any.
 
-    `told_later`: refused for good, which its client is told once nothing else of its request has to come again.
+    `deferred`: refused for good, which its client is told once nothing else of its request has to come again.
     `observed_only`: the policy is tried out (mode observe): admit without a delay, and count the outcome `would`.
     """
 
@@ -66,7 +66,7 @@ class Verdict:
     total_limit: float | None = None
     total_observed: float | None = None
     observed_only: bool = False
-    told_later: bool = False
+    deferred: bool = False
 
     @property
     def would(self) -> str:

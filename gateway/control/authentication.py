@@ -250,7 +250,7 @@ class Authenticator:
 
     async def _record(self, name: str, mechanism: str, address: str) -> Record:
         records = await self._find(name, mechanism, address)
-        decoy = self._decoys.record(name, mechanism)  # for users too: it takes its time
+        decoy = self._decoys.record(name, mechanism)  # for users as well, so that both take the same hashes
         return records.get(mechanism) or decoy
 
     async def _find(self, name: str, mechanism: str, address: str) -> Records:

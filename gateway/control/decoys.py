@@ -1,6 +1,7 @@
 # Records for names that nobody has, which strangers can't tell from users' records: salts and iterations as users have
-# them, in the same mixture, and always the same for one name. A file's users are known; of a command's, how the records
-# look that it has given, which is kept in a file, since a decoy must not change when the gateway starts again.
+# them, in the same mixture, and always the same for one name. The users of a file are known. Of a command's users, only
+# those are known whom it was asked about: the shapes of their records are kept in a file, since a decoy must not change
+# when the gateway starts again.
 #
 # Knows no exchange and no password.
 
@@ -21,22 +22,22 @@ from protocol.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, Record, Shape
 
 log = logging.getLogger("gateway.authentication")
 
-MAX_LOOKS: Final = 64  # that are told apart, the most frequent ones: each costs 5 us of every step
+MAX_PROFILES: Final = 64  # that are told apart, the most frequent ones: each costs 5 us of every step
 _MAX_SALT: Final = 1024
 
-Look = tuple[tuple[str, Shape], ...]  # of one user's records: mechanism and shape, in the order of HASHES
-_USUAL: Final[Look] = tuple((mechanism, Shape()) for mechanism in HASHES)
+Profile = tuple[tuple[str, Shape], ...]  # of one user's records: mechanism and shape, in the order of HASHES
+_USUAL: Final[Profile] = tuple((mechanism, Shape()) for mechanism in HASHES)
 
 
 class Decoys:
-    """`key`: a secret. `memory`: the file that keeps what a command's records look like; None: nothing is kept."""
+    """`key`: a secret. `memory`: the file that keeps the profiles of a command's users; None: nothing is kept."""
 
     def __init__(self, key: bytes, memory: Path | None = None) -> None:
         self._key = key
         self._memory = memory
         self._users: Mapping[str, Records] = {}  # the file's
         self._given = _read(memory) if memory is not None else {}
-        self._looks: Mapping[Look, int] = {}
+        self._profiles: Mapping[Profile, int] = {}
         self._count()
 
     def set_users(self, users: Mapping[str, Records]) -> None:
@@ -47,9 +48,9 @@ class Decoys:
 
     def note(self, records: Records) -> None:
         """A user's records, by the command."""
-        look = _look_of(records)
-        if look not in self._given and len(self._given) < MAX_LOOKS:
-            self._given[look] = 1
+        profile = _profile_of(records)
+        if profile not in self._given and len(self._given) < MAX_PROFILES:
+            self._given[profile] = 1
             self._count()
             self._write()
 
@@ -59,26 +60,26 @@ class Decoys:
 
     def record(self, name: str, mechanism: str) -> Record:
         """That user's record, if there were one."""
-        looks = [dict(look) for look in self._ordered(name)]
-        shape = next((look[mechanism] for look in looks if mechanism in look), Shape())
+        profiles = [dict(profile) for profile in self._ordered(name)]
+        shape = next((profile[mechanism] for profile in profiles if mechanism in profile), Shape())
         return decoy(HASHES[mechanism], self._key, name, shape)
 
-    def _ordered(self, name: str) -> list[Look]:
-        """All looks, by weighted rendezvous hashing: each is the first for as many names as its users are, and when
+    def _ordered(self, name: str) -> list[Profile]:
+        """All profiles, by weighted rendezvous hashing: each is the first for as many names as its users are, and when
         users come or go, few names get another.
         """
-        return sorted(self._looks, key=lambda look: self._distance(name, look) / self._looks[look])
+        return sorted(self._profiles, key=lambda profile: self._distance(name, profile) / self._profiles[profile])
 
-    def _distance(self, name: str, look: Look) -> float:
+    def _distance(self, name: str, profile: Profile) -> float:
         """Distributed exponentially."""
-        text = json.dumps([name, look]).encode()
-        digest = hashlib.blake2b(text, digest_size=8, key=self._key, person=b"look").digest()
+        text = json.dumps([name, profile]).encode()
+        digest = hashlib.blake2b(text, digest_size=8, key=self._key, person=b"profile").digest()
         return -math.log((int.from_bytes(digest, "big") + 1) / (2**64 + 1))
 
     def _count(self) -> None:
         counts = Counter(self._given)
-        counts.update(_look_of(records) for records in self._users.values())
-        self._looks = dict(counts.most_common(MAX_LOOKS)) or {_USUAL: 1}
+        counts.update(_profile_of(records) for records in self._users.values())
+        self._profiles = dict(counts.most_common(MAX_PROFILES)) or {_USUAL: 1}
 
     def _write(self) -> None:
         if self._memory is None:
@@ -92,18 +93,20 @@ class Decoys:
             log.warning("authentication: %s: %s", self._memory, error.strerror or error)
 
 
-def _look_of(records: Records) -> Look:
+def _profile_of(records: Records) -> Profile:
     return tuple((mechanism, shape_of(records[mechanism])) for mechanism in HASHES if mechanism in records)
 
 
-def _read(path: Path) -> dict[Look, int]:
+def _read(path: Path) -> dict[Profile, int]:
     """Nothing where it can't be used: users bring it all again."""
     try:
         given = json.loads(path.read_text())
-        looks = [tuple((str(name), Shape(*map(int, shape))) for name, shape in look) for look in given]
+        profiles = [tuple((str(name), Shape(*map(int, shape))) for name, shape in profile) for profile in given]
     except (OSError, ValueError, TypeError):
         return {}
-    return {look: 1 for look in looks[:MAX_LOOKS] if look and all(_is_possible(*each) for each in look)}
+    return {
+        profile: 1 for profile in profiles[:MAX_PROFILES] if profile and all(_is_possible(*each) for each in profile)
+    }
 
 
 def _is_possible(mechanism: str, shape: Shape) -> bool:

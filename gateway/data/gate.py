@@ -168,7 +168,7 @@ class Gate:
 
     def code(self, why: Verdict) -> int:
         """The Kafka error code that tells this client so."""
-        own = None if why.told_later else _CODES.get(why.reason)
+        own = None if why.deferred else _CODES.get(why.reason)
         return own or self.world.reject_code(self.client.software)
 
     def admit(self, judged: Decision[Partition], parts: Sequence[Partition], version: int, now: float) -> None:

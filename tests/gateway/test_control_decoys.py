@@ -17,7 +17,7 @@ import yaml
 from gateway.channel import Ask
 from gateway.config import AuthenticationSettings
 from gateway.control.authentication import Authenticator
-from gateway.control.decoys import MAX_LOOKS, Decoys
+from gateway.control.decoys import MAX_PROFILES, Decoys
 from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
 from protocol.scram import Record, Shape, record_text
 
@@ -182,13 +182,15 @@ async def test_what_a_command_s_users_look_like_is_kept(tmp_path: Path) -> None:
         assert look(await challenge(authenticator(tmp_path, **settings), "nobody"))[0::2] == (24, 8192)
 
 
-def test_looks_are_bounded() -> None:
+def test_profiles_are_bounded() -> None:
     """Each costs time in every step of a stranger."""
     decoys = Decoys(SECRET)
-    for number in range(2 * MAX_LOOKS):
+    for number in range(2 * MAX_PROFILES):
         decoys.note({SHA_512: record(bytes(24), 5000 + number, 64)})
-    decoys.set_users({str(number): {SHA_256: record(bytes(8), 5000 + number, 32)} for number in range(2 * MAX_LOOKS)})
-    assert len(decoys._looks) == MAX_LOOKS
+    decoys.set_users(
+        {str(number): {SHA_256: record(bytes(8), 5000 + number, 32)} for number in range(2 * MAX_PROFILES)}
+    )
+    assert len(decoys._profiles) == MAX_PROFILES
 
 
 def test_without_users_decoys_look_as_the_product_s_own_tool_makes_records() -> None:

@@ -151,7 +151,7 @@ def test_one_fate_is_that_of_a_refused_partition_and_never_for_good_because_of_a
     assert decided(*limits).refused == {KEYS[1]: no}
     under = dict(zip(KEYS, limits, strict=True))
     found = decide(PARTS, under, Patience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
-    assert found.refused == {(b"ours", 0): replace(never, told_later=True), **dict.fromkeys(KEYS, no)}
+    assert found.refused == {(b"ours", 0): replace(never, deferred=True), **dict.fromkeys(KEYS, no)}
     found = decide(PARTS, {}, Patience(), 0.0, standing={(b"ours", 0): never}, one_fate=True)
     assert found.refused == {(b"ours", 0): never}
 
