@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from protocol import api
 from protocol.metadata_topics import TopicIds
@@ -159,6 +159,13 @@ def metadata_by_id_request(correlation_id: int, version: int, ids: list[bytes]) 
     head = _REQUEST_HEAD.pack(api.METADATA, version, correlation_id) + put_string(b"produce-gateway") + NO_TAGS
     topics = b"".join(topic_id + put_compact_string(None) + NO_TAGS for topic_id in ids)
     return framed(head + put_uvarint(len(ids) + 1) + topics + b"\0\0" + NO_TAGS)  # no creation, no operations
+
+
+# A Metadata request for no topic at all: any client may send it, and any broker answers it.
+NO_TOPICS_ID: Final = 0x7FFFFFFF
+NO_TOPICS: Final = framed(
+    _REQUEST_HEAD.pack(api.METADATA, 1, NO_TOPICS_ID) + put_string(b"produce-gateway") + INT32.pack(0)
+)
 
 
 # --- FindCoordinator --------------------------------------------------------------------------------------------------

@@ -38,16 +38,13 @@ else:
     except ImportError:
         from gateway.data import sums
 
-MAX_UNPROVEN = 1000  # partitions with acks=0 that are taken back where their connection is ended at once
-
 
 class Accounts:
     """The outcomes of one connection's Produce requests. `rejected`: the worker's batches that may come again. `taken`:
     topics that the broker has taken something for from this connection.
     """
 
-    __slots__ = ("_acknowledged", "_broker", "_client", "_rows", "_topics", "_unproven", "_vouched", "rejected",
-                 "taken")  # fmt: skip
+    __slots__ = ("_acknowledged", "_broker", "_client", "_rows", "_topics", "_vouched", "rejected", "taken")
 
     def __init__(self, client: Client, topics: Topics, broker: BrokerMeters) -> None:
         world = client.world
@@ -59,14 +56,11 @@ class Accounts:
         self.rejected = world.rejected
         self.taken: set[bytes] = set()
         self._vouched: set[bytes] = set()  # topics that the engine knows from us
-        # acks=0 of this second for others, with their names and what they were charged to
-        self._unproven: list[tuple[Partition, bytes, Charged]] = []
 
     def renew(self) -> None:
         """Rows and meters of the former interval must not be used any more."""
         self._rows.clear()
         self._vouched.clear()
-        self._unproven = []
 
     # --- what becomes of requests -------------------------------------------------------------------------------------
 
@@ -104,13 +98,16 @@ class Accounts:
             self._broker.throttled.uncounted += part[2]
             tally.add(part, self._topics.name(part[0], version), "rejected", why.reason, why.throttle_ms)
 
-    def send_unacknowledged(self, parts: Iterable[Partition], version: int, delay_ms: int, charged: Charged) -> None:
-        """Count partitions that were forwarded with acks=0: no answer will tell their outcome."""
+    def are_taken(self, parts: Iterable[Partition], version: int) -> bool:
+        """Whether the broker has taken something of this connection's for the topics of all of these."""
+        return all(self._topics.name(part[0], version) in self.taken for part in parts)
+
+    def take(self, parts: Iterable[Partition], version: int) -> None:
+        """The broker has taken these, which were sent with acks=0."""
         for part in parts:
             name = self._topics.name(part[0], version)
-            if name not in self.taken and len(self._unproven) < MAX_UNPROVEN:
-                self._unproven.append((part, name, charged))
-        self.count(parts, version, "unacknowledged", delay_ms=delay_ms)
+            if name not in self._vouched:
+                self._vouch(name)
 
     def retract(self, parts: Iterable[Partition], version: int, charged: Charged) -> None:
         """Take back partitions that were forwarded, where no answer says that they got into the log: where the broker
@@ -121,15 +118,6 @@ class Accounts:
             if name not in self.taken:
                 self._broker.retract(name, part[2])
                 self._give_back(name, part, charged)
-
-    def retract_unacknowledged(self) -> None:
-        """The broker has ended this connection, as it does where acks=0 is not allowed: take back the partitions that
-        it was sent within this second.
-        """
-        for part, name, charged in self._unproven:
-            self._broker.retract(name, part[2])
-            self._give_back(name, part, charged)
-        self._unproven = []
 
     def settle(
         self,
@@ -218,7 +206,9 @@ class Accounts:
         self._give_back(name, part, charged)
 
     def _give_back(self, name: bytes, part: Partition, charged: Charged) -> None:
-        """Give back the charge of each limit. A group that was not asked has found the bytes on the topic's meter."""
+        """Tell each limit that was charged: those that others share have it back. A group that was not asked has found
+        the bytes on the topic's meter.
+        """
         if isinstance(charged, Limit):
             charged.give_back(part[2], part[3])
         elif charged is not None:

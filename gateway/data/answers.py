@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.data import fetches
 from gateway.data.ends import UpstreamError
 from gateway.data.pending import (
+    ACKS0,
     ADMIN,
     CAP,
     FETCH,
@@ -214,6 +215,11 @@ class Answers:
             return frame
         if kind == ADMIN:
             self._admin.take_answer(bytes(memoryview(buf)[pos + 4 : stop]))
+            return b""
+        if kind == ACKS0:
+            _, _, version, parts, _ = entry
+            self._in_flight.forget(parts)
+            self._gate.accounts.take(parts, version)
             return b""
         if kind == CAP:
             return rewrite.cap_api_versions(buf, pos + 4, stop, entry[2], world.settings.unknown_apis == "hide")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from gateway.data.gate import Gate
 from gateway.data.hold import MAX_MUTE_S, MAX_WAIT_S, Hold
 from gateway.data.lookup import VERSION, Lookup
-from gateway.data.pending import LOOKUP, PRODUCE
+from gateway.data.pending import ACKS0, LOOKUP, PRODUCE
 from gateway.data.steps import ANSWER, DROPPED, FORWARD, HOLD, REPLACE, SKIPPED, ProduceRequest, Step
 from policies.usage import DELAYED
 from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID, counts_retries
-from protocol import api, produce_request, produce_response
+from protocol import api, produce_request, produce_response, rewrite
 from protocol.produce_request import gathered
 
 if TYPE_CHECKING:
@@ -61,12 +61,14 @@ class Enforcement:
         if acks and hold.is_over:
             accounts.count(request.parts, version, "discarded")
             return SKIPPED
+        if not request.parts:  # whatever else is in it, no limit would be asked about it
+            return Step(ANSWER, produce_response.local(version, request.correlation, [], 0)) if acks else DROPPED
         paused = self._pause(request, now)
         if paused is not None:
             return paused
         wait_ms = max(0, round((hold.mute_until - now) * 1000))
         may_delay = not acks or now < hold.latest
-        decision = gate.judge(request.parts, version, now, wait_ms=wait_ms, may_delay=may_delay)
+        decision = gate.judge(request, now, wait_ms=wait_ms, may_delay=may_delay)
         refused, delay_ms = decision.refused, decision.delay_ms
         if refused and not acks:
             refused, until = self._hold_acks0(refused, now)
@@ -82,8 +84,8 @@ class Enforcement:
             self._delay(delay_ms, acks, now, next((note[2] for note in decision.notes if note[1] == DELAYED), ""))
         if refused:
             return self._reject(request, decision, refused, now)
-        self._admit(request, decision, None, delay_ms, now)
-        return Step(FORWARD, delays=bool(delay_ms))
+        question = self._admit(request, decision, None, delay_ms, now)
+        return Step(FORWARD, question, delays=bool(delay_ms))
 
     def _pause(self, request: ProduceRequest, now: float) -> Step | None:
         """The request is held because a disk is full (or dropped: acks=0, at the end or when memory is short).
@@ -177,7 +179,7 @@ class Enforcement:
         rows: list[Row] = [(topic, index, code(why), why.text) for (topic, index), why in refused.items()]
         if admitted:
             rest = produce_request.strip(request.buf, request.start, request.stop, refused.keys()) or b""
-            self._admit(
+            rest += self._admit(
                 request._replace(parts=admitted), decision, rows, throttle_ms if request.acks else delay_ms, now
             )
             if request.acks:
@@ -207,13 +209,15 @@ class Enforcement:
         rows: list[Row] | None,
         throttle_ms: int,
         now: float,
-    ) -> None:
-        """Its partitions are forwarded; `rows` are the results of other partitions, for the client."""
+    ) -> bytes:
+        """Its partitions are forwarded; `rows` are the results of other partitions, for the client. Returns the frame
+        that has to go behind it.
+        """
         _, _, _, version, correlation, acks, parts = request
         self._gate.admit(decision, parts, version, now)
-        charged = decision if decision.limits else None
+        charged, flight = decision if decision.limits else None, self._in_flight
         if acks:
-            flight, mask = self._in_flight, self._gate.world.ledger.latencies.mask
+            mask = self._gate.world.ledger.latencies.mask
             stamp = None if correlation & mask else (self._hold.arrived or now, now, mask + 1)
             if len(parts) == 1 and not (rows or throttle_ms):
                 flight.note(correlation, version, *parts[0], charged, stamp)
@@ -221,8 +225,15 @@ class Enforcement:
                 kept = gathered(parts)
                 flight.keep(kept)
                 flight.append((correlation, PRODUCE, version, kept, rows, throttle_ms, charged, stamp))
-        else:
-            self._accounts.send_unacknowledged(parts, version, throttle_ms, charged)
+            return b""
+        self._accounts.count(parts, version, "unacknowledged", delay_ms=throttle_ms)
+        if self._accounts.are_taken(parts, version):
+            return b""
+        # A broker ends the connection where it refuses any of these, and goes on to the next request where it doesn't.
+        kept = gathered(parts)
+        flight.keep(kept)
+        flight.append((rewrite.NO_TOPICS_ID, ACKS0, version, kept, charged))
+        return rewrite.NO_TOPICS
 
     def discard(self, request: ProduceRequest) -> None:
         """It was read and will never be forwarded: the connection is over."""

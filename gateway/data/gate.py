@@ -24,6 +24,7 @@ from protocol import api
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gateway.data.steps import ProduceRequest
     from policies.decision import Decision, Key, Refused
     from policies.groups.lines import GroupSide
     from policies.thresholds.topic_meter import TopicMeter
@@ -83,19 +84,21 @@ class Gate:
         return pause.observes or self.client.exempt or self.world.settings.observe
 
     def judge(
-        self, parts: Sequence[Partition], version: int, now: float, *, wait_ms: int = 0, may_delay: bool = True
+        self, request: ProduceRequest, now: float, *, wait_ms: int = 0, may_delay: bool = True
     ) -> Decision[Partition]:
-        """Decide which partitions may pass. Takes nothing: `admit` charges for those that are forwarded.
+        """Decide which of its partitions may pass. Takes nothing: `admit` charges for those that are forwarded.
 
         `wait_ms`: milliseconds for which this connection is muted already. `may_delay`: False when its oldest request
         has waited as long as any may; partitions that would have to wait are refused then.
         """
+        parts, version = request.parts, request.version
+        beside = request.stop - request.start - sum([part[2] for part in parts])
         standing = self._standing(parts, version, now, wait_ms)
         if standing:
             parts = [part for part in parts if part[:2] not in standing]
         return decision.decide(
             parts,
-            {} if self.client.exempt else self._limits(parts, version, now),
+            {} if self.client.exempt else self._limits(parts, version, beside, now),
             Patience(may_delay, now - self.denied_since if self.denied_since else 0.0),
             now,
             standing=standing,
@@ -120,14 +123,16 @@ class Gate:
                 refused[topic, index] = verdict.behind_fence(text(name), index, wait_ms)
         return refused
 
-    def _limits(self, parts: Iterable[Partition], version: int, now: float) -> dict[Key, Limits]:
-        """The limits of each of these partitions, none of which is refused whatever the limits say."""
+    def _limits(self, parts: Iterable[Partition], version: int, beside: int, now: float) -> dict[Key, Limits]:
+        """The limits of each of these partitions, none of which is refused whatever the limits say. `beside`: bytes of
+        their request that are in no batch.
+        """
         client, engine, plugins = self.client, self.world.engine, self.world.plugins
         if self.paused() is not None:  # no other limit is asked
             return dict.fromkeys((part[:2] for part in parts), Limits(storage=engine.pause))
         whole = Limits(
             storage=engine.pause or self.broker.limits.storage,  # of all topics
-            quota=client.lines if client.lines.produce or client.lines.request else None,
+            quota=client.lines.whole(beside) if client.lines.produce or client.lines.request else None,
         )
         found: dict[Key, Limits] = {}
         by_topic: dict[bytes, Limits] = {}

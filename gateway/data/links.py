@@ -642,9 +642,8 @@ class Link:
         try:
             session.client.world.ledger.count(cause)
             # Before any memory is given back: a connection that waits for it may write into it at once.
-            by_broker = cause == "disconnects_upstream"
-            session.close(held[:3] if held is not None else None, by_broker=by_broker)
-            if by_broker and self.upstream.is_reset and not self._watch.answered_at:
+            session.close(held[:3] if held is not None else None)
+            if cause == "disconnects_upstream" and self.upstream.is_reset and not self._watch.answered_at:
                 end_by_reset(self.client.sock)  # else a client thinks that it should have spoken TLS, or SASL
         finally:
             sides = self.client, self.upstream

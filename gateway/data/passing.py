@@ -178,7 +178,7 @@ def requests(buf: Buffer, pos: int, end: int, now: float, arrived: float, asks: 
                 last, last_version, room = topic, version, meter.free_to - meter.uncounted
             if asks and _awaits(terms, version, last, index, bytes_, records, producer, epoch, sequence, trailing):
                 break
-            if size >= room or (quota is not None and not quota.passes(bytes_, now)):
+            if size >= room or (quota is not None and not quota.passes(length, now)):
                 break
             flight.note(
                 correlation, version, last, index, bytes_, records, producer, epoch, sequence, trailing, quota,
@@ -229,7 +229,7 @@ def _take_several(
     if not acks or named != terms.client_id or not len(parts) or (asks and terms.awaits(parts, version)):
         return False
     meters = terms.by_name if version < _TOPIC_IDS else terms.by_id
-    if not _charge_all(parts, meters, terms.total, terms.quota, now):
+    if not _charge_all(parts, meters, terms.total, terms.quota, end - start, now):
         return False
     terms.in_flight.keep(parts)
     stamp = None if correlation & terms.mask else (arrived, now, terms.mask + 1)
@@ -244,10 +244,10 @@ def _charge(meter: TopicMeter, total: FleetMeter, size: int, messages: int) -> N
 
 
 def _charge_all(
-    parts: Any, meters: dict[bytes, TopicMeter], total: FleetMeter, quota: Lines | None, now: float
+    parts: Any, meters: dict[bytes, TopicMeter], total: FleetMeter, quota: Lines | None, length: int, now: float
 ) -> bool:
-    # Charge the meters of a request of several partitions, and its client's quota; False: nothing, since some topic has
-    # to be looked at, or the quota asked.
+    # Charge the meters of a request of several partitions, and its client's quota for all of its `length` bytes; False:
+    # nothing, since some topic has to be looked at, or the quota asked.
     size = 0
     charges = []
     for topic, bytes_, messages in sums.by_topic(parts):
@@ -256,7 +256,7 @@ def _charge_all(
             return False
         charges.append((meter, bytes_, messages))
         size += bytes_
-    if quota is not None and not quota.passes(size, now):
+    if quota is not None and not quota.passes(length, now):
         return False
     for meter, bytes_, messages in charges:
         meter.uncounted += bytes_

@@ -69,7 +69,9 @@ cdef bint _take_several(
 cdef int _charge(Meter meter, Meter total, long long size, long long messages) except -1
 
 @cython.locals(size=cython.longlong, charges=list, topic=bytes, bytes_=object, messages=object)
-cdef bint _charge_all(object parts, dict meters, object total, object quota, object now) except -1
+cdef bint _charge_all(
+    object parts, dict meters, object total, object quota, long long length, object now
+) except -1
 
 @cython.locals(
     flight=in_flight.InFlight, owed=in_flight.Owed, last=bytes, size=cython.longlong, messages=cython.longlong,

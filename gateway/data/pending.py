@@ -23,6 +23,9 @@ SASL: Final = 6  # (claim or None,)  tells whether the broker has accepted the p
 LOOKUP: Final = 7  # (version,)  the gateway asked for topics' names; the client never sees it
 ADMIN: Final = 8  # ()  the gateway asked, for an admin request of the client's that control answers
 LOCAL: Final = 9  # (frame,)  answered by the gateway
+# (version, partitions, what limits were charged or None)  the gateway asked behind a request with acks=0: any answer
+# says that all of these are in the log; the client never sees it
+ACKS0: Final = 10
 NOTHING: Final = -1  # no entry at all: nothing is owed
 
 STREAMED: Final = (PASS, STREAM, FETCH)

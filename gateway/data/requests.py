@@ -170,6 +170,10 @@ class Requests:
                         run = pos
                         break
                     run = stop
+                elif step.frame:
+                    self._cut(buf, run, stop)
+                    self.to_upstream.append(step.frame)
+                    run = stop
                 handled += 1
                 pos = stop
                 if in_flight.is_waiting:

@@ -25,7 +25,7 @@ from gateway.data.fetches import Fetches
 from gateway.data.gate import Gate
 from gateway.data.hold import Hold
 from gateway.data.lookup import Lookup
-from gateway.data.pending import PRODUCE
+from gateway.data.pending import ACKS0, PRODUCE
 from gateway.data.requests import Requests
 from gateway.data.termination import TerminatedRequests, Termination
 from gateway.listener_names import DEFAULT_LISTENER
@@ -158,12 +158,10 @@ class Session:
         fence.expire(now)
         self._fence_charge.set(len(fence.entries) * FENCE_BYTES)
 
-    def close(self, parked: tuple[bytearray, int, int] | None = None, *, by_broker: bool = False) -> None:
+    def close(self, parked: tuple[bytearray, int, int] | None = None) -> None:
         """Settle the accounts: requests forwarded and not answered, and requests read and never forwarded."""
         gate, accounts, in_flight = self.gate, self.gate.accounts, self.in_flight
         self._fence_charge.set(0)
-        if by_broker:
-            accounts.retract_unacknowledged()
         if gate.epoch != gate.world.ledger.epoch:
             gate.renew()
         for entry in in_flight:
@@ -171,6 +169,10 @@ class Session:
                 _, _, version, parts, _, _, charged, _ = entry
                 in_flight.forget(parts)
                 accounts.count(parts, version, "unanswered")
+                accounts.retract(parts, version, charged)
+            elif entry[1] == ACKS0:
+                _, _, version, parts, charged = entry
+                in_flight.forget(parts)
                 accounts.retract(parts, version, charged)
         in_flight.clear()
         self.fetches.close()

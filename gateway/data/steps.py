@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from protocol.produce_request import Partition
 
 # The fates of a request.
-FORWARD = 0  # it goes upstream as it is
+FORWARD = 0  # it goes upstream as it is, and `frame` behind it
 REPLACE = 1  # `frame` goes upstream in its place; b"": nothing does
 ANSWER = 2  # the client gets `frame`, in its turn
 HOLD = 3  # it stays where it is until `until`; `frame` goes upstream meanwhile

@@ -33,6 +33,11 @@ class SharedBucket(Bucket):
     def __del__(self) -> None:
         self._row.release()
 
+    @property
+    def owed(self) -> float:
+        self._adopt(self._then)
+        return super().owed
+
     def absorb(self, size: float, now: float) -> None:
         self._adopt(self._then)
         super().absorb(size, now)

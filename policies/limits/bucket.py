@@ -65,6 +65,11 @@ class Bucket:
         """Whether there was a debt when the bucket was last used."""
         return self._level < 0.0
 
+    @property
+    def owed(self) -> float:
+        """Bytes of debt when it was last used, those included that no client waits for; below 0: saved."""
+        return self.beyond - self._level
+
     def level(self, now: float) -> float:
         """Bytes that may be taken without a wait; below 0: the debt."""
         self._refill(now)

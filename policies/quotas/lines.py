@@ -7,6 +7,9 @@
 # lives as long as a connection uses it or it is not full again: reconnecting clears no debt. It is one entity's own
 # (line.py), but for the line that strangers share where there are too many of them.
 #
+# As in Kafka, a client's own limit counts all that it sends: whole requests, whatever becomes of them. So a limit keeps
+# what did not get into the log, but for what strangers might do to each other (`QuotaLine.give_back`).
+#
 # All of them hold over the whole fleet, so a line goes by our part (fleet/lines.py), and shares are parts of this
 # worker's slice of our part of the total. Knows no session and no clock. Source: KIP-546.
 
@@ -22,7 +25,7 @@ from policies.decision import Limit, Patience
 from policies.fleet.keys import FleetKey, quota_key, total_out_key
 from policies.fleet.lines import LOWEST, FleetLine, OurParts
 from policies.fleet.shares import fair
-from policies.limits.line import BURST_S, MAX_WAIT_S, Answer, ask_all
+from policies.limits.line import BURST_S, DEBT_S, MAX_WAIT_S, Answer, ask_all
 from policies.limits.meter import Meter
 from policies.quotas.names import STRANGERS, Default, QuotaType
 from policies.quotas.store import BucketKey, QuotaStore
@@ -77,7 +80,7 @@ class QuotaLine(FleetLine):
     the first take until it is found full again.
     """
 
-    __slots__ = ("_kept", "demand", "last", "meter", "node_id", "promised", "quota", "taken")
+    __slots__ = ("_is_claimed", "_kept", "demand", "last", "meter", "node_id", "promised", "quota", "taken")
 
     def __init__(
         self, fleet: OurParts, now: float, node_id: int, quota: Quota, factor: float, kept: set[QuotaLine], *, own: bool
@@ -87,6 +90,8 @@ class QuotaLine(FleetLine):
         here = quota.unit == "percent"
         super().__init__(fleet, _key(quota, node_id), _rate(quota), factor, now, least, own=own, is_here=here)
         self._kept = kept
+        # Anybody can be under it who says so, since no broker has accepted the name of its user.
+        self._is_claimed = not own or quota.bucket.user is None or quota.bucket.user in STRANGERS
         self.node_id = node_id
         self.quota = quota
         self.meter = Meter()
@@ -133,9 +138,14 @@ class QuotaLine(FleetLine):
         self.meter.uncounted += size  # type: ignore[assignment]  # seconds are fractions
 
     def give_back(self, size: float) -> None:
-        super().give_back(size)
-        self.spare(-size)
-        self.taken -= size
+        """These did not get into the log. They count all the same, as in Kafka; but where anybody can claim to be under
+        this limit, they leave no more debt than strangers wait for. Otherwise a client that may write nothing could
+        keep another one out for hours.
+        """
+        if self._is_claimed:
+            too_much = self.bucket.owed - DEBT_S * self.bucket.rate
+            if too_much > 0.0:
+                super().give_back(min(size, too_much))
 
 
 class Spared:
@@ -188,6 +198,10 @@ class Lines(Limit):
         for line in self.produce:
             line.take(size, now)
 
+    def whole(self, beside: int) -> Limit:
+        """The same for one request, with `beside` bytes that are in none of its batches."""
+        return _Request(self, beside)
+
     def passes(self, size: int, now: float) -> bool:
         """Take `size` bytes where each line has saved as much, so that `judge` would say nothing; else take nothing."""
         for line in self.produce:
@@ -198,9 +212,9 @@ class Lines(Limit):
         return True
 
     def spare(self, size: int, messages: int) -> None:
-        self.spared.produced += size
+        self.spared.produced += size  # below 0 as well: a total has only what got into the log
         for line in self.produce:
-            line.spare(size)
+            line.spare(max(0, size))
 
     def give_back(self, size: int, messages: int) -> None:
         for line in self.produce:
@@ -253,6 +267,34 @@ class Lines(Limit):
 
 
 NONE: Final = Lines()
+
+
+class _Request(Limit):
+    """The lines of a connection, for one request. `beside`: its bytes that are in none of its batches. Kafka's quotas
+    count them as well, and a client may send as many as it likes: names, tagged fields, bytes behind a batch.
+    """
+
+    __slots__ = ("_beside", "_lines")
+
+    def __init__(self, lines: Lines, beside: int) -> None:
+        self._lines = lines
+        self._beside = beside
+
+    def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
+        return self._lines.judge(size + self._beside, messages, patience, now)
+
+    def take(self, size: int, messages: int, now: float) -> None:
+        self._lines.take(size + self._beside, messages, now)
+
+    def spare(self, size: int, messages: int) -> None:
+        self._lines.spare(size, messages)
+        if size > 0:
+            for line in self._lines.produce:
+                line.spare(self._beside)
+
+    def give_back(self, size: int, messages: int) -> None:
+        beside, self._beside = self._beside, 0  # once, however many of its partitions come back
+        self._lines.give_back(size + beside, messages)
 
 
 class _Dealt:
@@ -421,7 +463,7 @@ class QuotaLines:
         key = (limit.bucket, node_id)
         line = self._lines.get(key)
         # Nobody else's, unless it is everybody's whose name isn't known. (Who says the client id of a quota has to get
-        # something into the log to use it up: what doesn't is given back.)
+        # something into the log to use up more of it than `DEBT_S`: see QuotaLine.give_back.)
         own = limit.bucket.user not in STRANGERS or limit.bucket.client_id is not None
         if line is None and len(self._lines) >= self.max_lines:
             bucket = limit.bucket  # a client may make names up: the rest shares one line per limit

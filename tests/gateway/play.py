@@ -13,6 +13,7 @@ from gateway.data.session import Session
 from gateway.data.world import World
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.engine import Engine
+from protocol import rewrite
 from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch
 
@@ -70,6 +71,13 @@ def other_request(correlation: int, key: int = 12, version: int = 0, body: bytes
     return cases.framed(struct.pack(">hhih", key, version, correlation, -1) + body)
 
 
+def with_question(frame: bytes) -> bytes:
+    """A request with acks=0 to a topic for which the broker has taken nothing yet, as the broker gets it: the gateway
+    asks something behind it, which the broker answers (`TOOK`) if it has taken the request.
+    """
+    return frame + rewrite.NO_TOPICS
+
+
 def account() -> Account:
     """The account of a session without sockets; its budget has no bound."""
     return Account(Budget(2**40), "")
@@ -77,6 +85,9 @@ def account() -> Account:
 
 def other_answer(correlation: int, body: bytes = b"\0\0") -> bytes:
     return cases.framed(struct.pack(">i", correlation) + body)
+
+
+TOOK = other_answer(rewrite.NO_TOPICS_ID, struct.pack(">iii", 0, 1, 0))  # no brokers, no topics
 
 
 def size_of(values: tuple[bytes, ...] = (b"payload",)) -> int:

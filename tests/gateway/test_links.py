@@ -27,7 +27,17 @@ from gateway.data.tls_links import TlsInbound
 from policies.verdict import DELAY, Verdict
 from tests import variants
 from tests.background import until
-from tests.gateway.play import Play, answer, decode_answer, other_answer, other_request, request, size_of
+from tests.gateway.play import (
+    TOOK,
+    Play,
+    answer,
+    decode_answer,
+    other_answer,
+    other_request,
+    request,
+    size_of,
+    with_question,
+)
 
 DEADLINE_S = 20
 
@@ -270,9 +280,9 @@ async def test_requests_before_a_half_close_are_answered() -> None:
 async def test_acks_0_sent_before_a_close_is_forwarded() -> None:
     async with staged() as stage:
         _, client, broker = stage.connect()
-        frames = b"".join(request(i, acks=0) for i in range(20))
-        await client.send_all(frames)
+        await client.send_all(b"".join(request(i, acks=0) for i in range(20)))
         await client.aclose()
+        frames = b"".join(with_question(request(i, acks=0)) for i in range(20))
         assert await receive_exactly(broker, len(frames)) == frames
 
 
@@ -554,11 +564,13 @@ async def test_what_a_client_had_sent_before_it_knew_of_the_end_is_lost_to_nobod
         await client.send_all(request(1))
         await receive_exactly(broker, len(request(1)))
         link.end_gently("disconnects_drain", trio.current_time())
-        await client.send_all(other_request(2) + request(3) + request(4, acks=0) + request(5)[:20])
+        last = request(4, {"other": [0]}, acks=0)
+        await client.send_all(other_request(2) + request(3) + last + request(5)[:20])
         await broker.send_all(answer(1))
         await broker.socket.send(b"")
-        assert await receive_exactly(broker, len(request(4, acks=0))) == request(4, acks=0)
+        assert await receive_exactly(broker, len(with_question(last))) == with_question(last)
         assert await receive_exactly(client, len(answer(1))) == answer(1)
+        await broker.send_all(TOOK)
         assert await client.receive_some(1) == b"", "the end, and no reset"
         await client.aclose()
         await until(lambda: link.closed)

@@ -14,6 +14,7 @@ from policies.verdict import DELAY, NOT_ENOUGH_REPLICAS, REJECT, THROTTLING_QUOT
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.gateway.play import (
+    TOOK,
     TOPIC_ID,
     Play,
     answer,
@@ -22,6 +23,7 @@ from tests.gateway.play import (
     other_request,
     request,
     size_of,
+    with_question,
 )
 from tests.protocol import produce_cases as cases
 from tests.variants import COMPILED, PURE, running
@@ -99,9 +101,8 @@ def test_bytes_behind_the_batch_are_trailing() -> None:
 
 def test_acks_0_is_owed_no_answer_and_counted_as_unacknowledged() -> None:
     play = Play()
-    frames = request(1, acks=0) + other_request(2)
-    assert play.client(frames) == (frames, b"")
-    assert play.broker(other_answer(2)) == other_answer(2)
+    assert play.client(request(1, acks=0) + other_request(2))[0] == with_question(request(1, acks=0)) + other_request(2)
+    assert play.broker(TOOK + other_answer(2)) == other_answer(2)
     assert play.rows() == {("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
 
 
@@ -365,7 +366,7 @@ def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
     play.engine.set_policy(None, {})
     play.world.ledger.renew()
     play.now = until
-    assert play.again() == (request(1, acks=0), b"")
+    assert play.again() == (with_question(request(1, acks=0)), b"")
     assert play.rows() == {
         ("clicks", "unacknowledged", ""): (SIZE, 1, 1),
         ("clicks", "delayed", "topic-threshold"): (SIZE, 1, 1),
@@ -378,7 +379,7 @@ def test_acks_0_over_its_limit_waits_and_is_never_dropped() -> None:
 def test_unforwarded_requests_of_a_client_that_has_gone_are_discarded_but_acks_0_is_forwarded() -> None:
     play = Play().named()
     play.session.hold.client_gone = True
-    assert play.client(request(1) + request(2, acks=0)) == (request(2, acks=0), b"")
+    assert play.client(request(1) + request(2, acks=0)) == (with_question(request(2, acks=0)), b"")
     assert play.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1), ("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
 
 
@@ -659,13 +660,14 @@ def test_the_time_of_delays_is_in_the_accounts() -> None:
 def test_acks_0_is_delayed_beyond_the_fifteen_seconds_since_no_client_times_out_on_it() -> None:
     play = asked(delay(9000))
     play.session.hold.drained_at = play.now - 60
-    assert play.client(request(1, acks=0))[0] == request(1, acks=0)
+    assert play.client(request(1, acks=0))[0] == with_question(request(1, acks=0))
     assert play.session.hold.mute_until == play.now + 9.0
 
 
 def test_acks_0_is_dropped_and_counted_only_where_the_operator_says_so() -> None:
     play = asked(reject(), acks0="drop")
-    assert play.client(request(1, {"clicks": [0], "free": [1]}, acks=0)) == (request(1, {"free": [1]}, acks=0), b"")
+    free = request(1, {"free": [1]}, acks=0)
+    assert play.client(request(1, {"clicks": [0], "free": [1]}, acks=0)) == (with_question(free), b"")
     assert play.client(request(2, acks=0)) == (b"", b"")
     assert play.rows() == {
         ("clicks", "dropped", "acks0-limit"): (2 * SIZE, 2, 2),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.data.hold import MAX_WAIT_S
-from tests.gateway.play import Play, answer, decode_answer, other_request, request, size_of
+from tests.gateway.play import Play, answer, decode_answer, other_request, request, size_of, with_question
 
 WHY = "broker 2 volume /data: 0.9 GB of 100.0 GB free, hard limit at 1.0 GB"
 SIZE = size_of()
@@ -98,7 +98,7 @@ def test_acks_0_waits_on_and_is_forwarded_when_the_pause_is_over() -> None:
     on.session.hold.client_gone = True  # nobody can be told, and nobody sends it again
     on.now = on.session.hold.until
     assert on.again() == (b"", b"")
-    assert lift(on)[0] == frame
+    assert lift(on)[0] == with_question(frame)
     assert on.rows()["clicks", "unacknowledged", ""][2] == 1
 
 

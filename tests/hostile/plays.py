@@ -384,7 +384,7 @@ class Play:
 
     def _is_own(self, connection: Connection, frame: bytes) -> bool:
         key, version, correlation = struct.unpack_from(">hhi", frame, 4)
-        return ((key, version) == (api.METADATA, 12) and correlation >= OWN_ID) or frame in connection.told
+        return (key == api.METADATA and version in (1, 12) and correlation >= OWN_ID) or frame in connection.told
 
     def _check_produce(self, frame: bytes) -> None:
         offer = offered(frame)

@@ -23,6 +23,7 @@ from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
 from policies.groups.lines import GroupLimits
+from policies.limits.line import DEBT_S
 from policies.limits.meter import TICK_S
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
@@ -30,6 +31,7 @@ from protocol import api
 from protocol.identity import AmbiguousIdentity
 from protocol.wire import MalformedFrame
 from tests.gateway.play import (
+    TOOK,
     TOPIC_ID,
     Play,
     account,
@@ -286,43 +288,43 @@ def test_one_record_in_a_topic_of_its_own_lets_no_client_use_up_anothers() -> No
     play.client(request(1, {"mine": [0]}))
     play.broker(answer(1, {"mine": {0: (0, 0)}}))
     play.client(request(2, {"clicks": [0]}))
-    play.session.close(by_broker=True)
+    play.session.close()
     assert play.engine.broker(1).topics[b"clicks"].uncounted == 0
     assert play.engine.broker(1).total.uncounted == size_of()
 
 
-def test_acks_0_that_the_broker_answers_with_an_end_is_taken_back() -> None:
-    play = Play(total=1000.0).named()
-    play.client(request(1, acks=0))
-    play.session.close(by_broker=True)
-    assert play.engine.broker(1).total.uncounted == 0
-    assert play.rows() == {("clicks", "unacknowledged", ""): (size_of(), 1, 1)}
-
-
-def test_acks_0_stays_counted_when_its_client_closes() -> None:
-    play = Play(total=1000.0).named()
-    play.client(request(1, acks=0))
-    play.session.close()
-    assert play.engine.broker(1).total.uncounted == size_of()
+def test_acks_0_counts_once_the_broker_has_gone_on_to_the_next_request() -> None:
+    """It ends the connection where it refuses one; but the client may be the first to end it."""
+    plays = []
+    for took in (b"", TOOK):
+        play = Play(total=1000.0).named()
+        play.client(request(1, acks=0))
+        play.broker(took)
+        play.session.close()
+        assert play.rows() == {("clicks", "unacknowledged", ""): (size_of(), 1, 1)}
+        plays.append(play.engine.broker(1).total.uncounted)
+    assert plays == [0, size_of()]
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["an error", "an end"])
-def test_quotas_and_storage_are_given_back_bytes_that_never_got_in(ends: bool) -> None:
+def test_storage_is_given_back_what_never_got_in_and_a_client_id_all_that_strangers_do_not_wait_for(
+    ends: bool,
+) -> None:
     play = Play(total=1000.0).named()
     quotas = {Entity.of((("client-id", "app"),)): {QuotaKey.parse("producer_byte_rate"): 1000.0}}
     play.world.quotas.set_store(QuotaStore(quotas), play.now)
     play.engine.set_storage(0.5, "a disk fills up", play.now)
-    play.client(request(1, values=(bytes(5000),)))
+    play.client(request(1, values=(bytes(50_000),)))
     (line,) = play.session.client.lines.produce
     storage = play.engine.broker(1).limits.storage
     assert storage is not None
-    assert line.bucket.level(play.now) < -4000
+    assert line.bucket.level(play.now) < -49_000
     assert storage.line.bucket.level(play.now) < -4000
     if ends:
-        play.session.close(by_broker=True)
+        play.session.close()
     else:
         play.broker(answer(1, {"clicks": {0: (3, -1)}}))
-    assert line.bucket.level(play.now) >= 0
+    assert line.bucket.level(play.now) == -DEBT_S * 1000.0
     assert storage.line.bucket.level(play.now) >= 0
 
 
