@@ -142,7 +142,8 @@ class Link:
         self.shortcut.shut()
         if events & (ERR | HUP):
             if events & ERR or not client.is_shut or not client.mask & IN:
-                self.close(self.finishing if client.is_shut else "disconnects_client")
+                self._client_broken(now)
+                self._go_on(now)
                 return
             events |= IN  # both have said that nothing more comes: what came before is still there
         try:
@@ -161,7 +162,8 @@ class Link:
                 self.look_ahead()
             n = inbound.receive(client.sock)
         except OSError:
-            self.close("disconnects_client")
+            self._client_broken(now)
+            self._go_on(now)
             return
         if n == EOF:
             self._client_ended(now)
@@ -295,9 +297,9 @@ class Link:
         self.shortcut.shut()
         if is_eof:
             self._client_ended(now)
-            self._go_on(now)
         else:
-            self.close("disconnects_client")
+            self._client_broken(now)
+        self._go_on(now)
 
     def end_upstream(self, is_eof: bool, now: float) -> None:
         """The shortcut has read the broker's end, or that its socket is broken."""
@@ -343,6 +345,20 @@ class Link:
         if partial and not self.client.is_shut:
             self._log.malformed(f"half a frame: {partial} bytes, then the client closed")
 
+    def _client_broken(self, now: float) -> None:
+        """Nothing more comes from it or goes to it. The broker's answers are waited for as behind a client's end: only
+        they say which of its bytes count, and a client could choose by a reset that none do.
+        """
+        client, upstream = self.client, self.upstream
+        if upstream.is_over or upstream.is_gone or not self.session.owes_records:
+            self.close(self.finishing if client.is_shut else "disconnects_client")
+            return
+        if client.is_reset:
+            return
+        client.outbound.close()
+        client.is_over = client.is_gone = client.is_reset = True
+        self._begin_end(now)
+
     def _upstream_broken(self, now: float) -> None:
         """Nothing can be sent to it any more; its earlier bytes may still be unread."""
         self.upstream.outbound.close()
@@ -383,7 +399,7 @@ class Link:
                 session.to_upstream.clear()
                 self._upstream_broken(now)
         if session.to_client:
-            self._send_client()
+            self._send_client(now)
         if started:
             session.client.spend(perf_counter() - started, now)
         if reason:
@@ -475,36 +491,40 @@ class Link:
         try:
             pos = session.on_upstream(buf, inbound.start, end, now)
         except (UpstreamError, MalformedFrame) as error:
-            self._end_upstream(SpeaksTls() if is_tls_alert(buf, inbound.start, end) else error)
+            self._end_upstream(SpeaksTls() if is_tls_alert(buf, inbound.start, end) else error, now)
             return
         if session.to_client:
-            self._send_client()
+            self._send_client(now)
         if started:
             session.client.spend(perf_counter() - started, now)
         if not self.closed and (pos < end or inbound.large is not None):
             if is_tls_alert(buf, pos, end):
-                self._end_upstream(SpeaksTls())
+                self._end_upstream(SpeaksTls(), now)
                 return
             size = check_answer_head(buf, pos, end) if session.wants_whole_answer else 0
             if size > self.reactor.budget.limit:
-                self._end_upstream(UpstreamError(f"an answer of {size} bytes, more than limits.max_buffered_bytes"))
+                too_large = UpstreamError(f"an answer of {size} bytes, more than limits.max_buffered_bytes")
+                self._end_upstream(too_large, now)
                 return
             inbound.keep(pos, size)
 
-    def _end_upstream(self, error: Exception) -> None:
+    def _end_upstream(self, error: Exception, now: float) -> None:
         self._log.by_broker(error)
-        self._send_client()
+        self._send_client(now)
         self.close(close_reason(error))
 
-    def _send_client(self) -> None:
+    def _send_client(self, now: float) -> None:
         to_client = self.session.to_client
         if not to_client:
+            return
+        if self.client.is_reset:
+            to_client.clear()
             return
         try:
             self.client.outbound.send(self.client.sock, to_client, None)
         except OSError:
             to_client.clear()
-            self.close("disconnects_client")
+            self._client_broken(now)
 
     # --- what follows from where things stand -------------------------------------------------------------------------
 

@@ -110,6 +110,11 @@ class Session:
         return not self.in_flight and self.admin.turn is None
 
     @property
+    def owes_records(self) -> bool:
+        """Whether the broker has still to say what became of records."""
+        return any(entry[1] in (PRODUCE, ACKS0) for entry in self.in_flight)
+
+    @property
     def counted(self) -> Counted:
         """What usual answers, and that which streams through, are noted in (passing.py)."""
         return self._answers.counted

@@ -106,6 +106,15 @@ class Lines:
             self._one(want, at)
             heapq.heappush(turns, (max(at, stream.muted_until), number, want))
 
+    def charge(self, stream: Stream, size: float, now: float, *, refused: bool) -> None:
+        """Charge the client's own quotas for bytes that got to the broker and not into the log. `refused`: else they
+        were trimmed.
+        """
+        lines, _ = self._own.get(stream, _NOTHING)
+        lines.take(round(size), 0, max(self._clock, now))
+        if refused:
+            lines.give_back(round(size), 0)
+
     @property
     def has_shares(self) -> bool:
         """Whether there is anything to `deal`."""

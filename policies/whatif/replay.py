@@ -452,8 +452,12 @@ class Replay:
                 metered += left
                 if holds:
                     self._hold(stream, row, left, again, now)
+            elif stream.limited:
+                self._lines.charge(stream, left, now, refused=True)
         for row in part.rest:
             left, again = self._fall_away(stream, row, r, gone)
+            if row.outcome == "trailing" and stream.limited:
+                self._lines.charge(stream, left, now, refused=False)
             if row.outcome != "rejected":
                 stream.gone -= r * (row.repeats or 0) - again
             elif row.reason == FENCE and not want.rejects and (want.was or gone):  # what it stood behind is in

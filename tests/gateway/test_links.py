@@ -306,6 +306,31 @@ def reset(stream: trio.SocketStream) -> None:
     stream.socket.close()
 
 
+@pytest.mark.parametrize("acks", [0, -1])
+@pytest.mark.parametrize("took", [True, False])
+async def test_a_clients_reset_does_not_decide_whether_its_bytes_count(took: bool, acks: int) -> None:
+    """Or who may write could evade limits by it, as who may not could spend those of others."""
+    play = Play(total=1e6)
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        frame = request(1, acks=acks)
+        await client.send_all(frame)
+        upstream = frame if acks else with_question(frame)
+        assert await receive_exactly(broker, len(upstream)) == upstream
+        reset(client)
+        assert await broker.receive_some(1) == b"", "nothing more comes"
+        assert not link.closed
+        if took:
+            await broker.send_all(answer(1) if acks else TOOK)
+        await broker.aclose()
+        await until(lambda: link.closed)
+        assert play.engine.broker(1).total.uncounted == (size_of() if took else 0)
+        outcome = "unacknowledged" if not acks else "accepted" if took else "unanswered"
+        assert play.rows() == {("clicks", outcome, ""): (size_of(), 1, 1)}
+        assert play.counts["disconnects_client"] == 1
+        assert stage.reactor.budget.used == 0
+
+
 @pytest.mark.parametrize("asked", [b"", other_request(1, key=18)], ids=["silent", "asked"])
 @pytest.mark.parametrize("variant", [variants.PURE, variants.COMPILED])
 async def test_a_broker_that_resets_before_its_first_answer_resets_the_client(asked: bytes, variant: str) -> None:

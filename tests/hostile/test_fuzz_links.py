@@ -253,6 +253,22 @@ async def receive_all(stream: trio.SocketStream) -> bytes:
     return bytes(data)
 
 
+async def test_a_client_that_has_reset_costs_no_events_while_the_broker_is_waited_for() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await client.send_all(request(1) + request(2))
+        await broker.receive_some(1)
+        count = Count(stage, link)
+        reset(client)
+        await some_time()
+        assert not link.closed
+        assert count.client < 5
+        await broker.send_all(answer(1) + answer(2))
+        await broker.aclose()
+        await until(lambda: link.closed)
+        assert stage.play.rows()["clicks", "accepted", ""][2] == 2
+
+
 async def test_a_half_closed_client_that_was_slow_once_costs_no_events() -> None:
     # OUT stayed in the set: once its FIN was known, "neither read nor write" was no longer told to epoll.
     async with staged() as stage, trio.open_nursery() as nursery:

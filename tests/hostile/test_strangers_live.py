@@ -108,7 +108,7 @@ async def test_a_client_that_does_not_read_its_answers_is_ended() -> None:
             )
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             link.session.to_client.append(bytes(4_000_000))
-            link._send_client()
+            link._send_client(trio.current_time())
             assert link.client.outbound.pieces
             now = trio.current_time()
             link.check_progress(now, settings(stage))
@@ -322,7 +322,7 @@ async def test_connections_that_do_not_read_are_ended_when_memory_is_used_up_the
         for size in (6_000_000, 12_000_000):
             link, _, _ = stage.connect(small=True)
             link.session.to_client.append(bytes(size))
-            link._send_client()
+            link._send_client(trio.current_time())
             links.append(link)
         now = trio.current_time()
         relieve(stage.reactor, now, 60.0)

@@ -73,6 +73,14 @@ def test_a_quota_lets_pass_what_it_says_and_the_rest_waits() -> None:
     )
 
 
+@pytest.mark.parametrize("outcome", ["errored", "duplicate", "trailing"])
+def test_what_did_not_get_into_the_log_counts_in_its_clients_quota(outcome: str) -> None:
+    """As in the gateway, and in Kafka."""
+    rows = in_order(offered(WEB, 100_000, 60), offered(WEB, 30_000, 60, outcome=outcome))
+    found = admitted(rows, replay(rows, rules(quota("web", 40_000.0)), {}, window_ms=10_000), 60)
+    assert found[WEB] == pytest.approx([10_000] * 6, rel=0.2)
+
+
 def test_waiting_bytes_come_when_there_is_room_again() -> None:
     rows = in_order(offered(WEB, 100_000, 20), offered(WEB, 1000, 80, 20))
     shifts = list(replay(rows, rules(quota("web", 40_000.0)), {}, window_ms=10_000))
