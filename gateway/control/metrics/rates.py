@@ -92,7 +92,8 @@ QUOTAS: Final = (
         "client_quota_rate",
         "gauge",
         _QUOTA,
-        "One-minute rate of the quantity that the quota limits: bytes per second, or a share of a thread's time.",
+        "One-minute rate of the quantity that the quota limits: bytes per second (of whole requests), or a share of a "
+        "thread's time.",
     ),
     Family(
         "client_quota_limit",
