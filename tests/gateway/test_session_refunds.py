@@ -195,6 +195,18 @@ def test_no_limit_gets_back_more_than_it_took_from_a_refused_request() -> None:
     assert -quota_level(on) == pytest.approx(owed)
 
 
+def test_a_limit_that_was_lifted_meanwhile_has_it_back_for_when_it_holds_again() -> None:
+    on = Play().named()
+    storage(on, observes=False)
+    assert on.client(request(1, {TOPIC: [0]}))[0]
+    limit = on.engine.broker(1).limits.storage
+    assert limit is not None
+    on.engine.set_storage(1.0, "", on.now)
+    assert limit.line.bucket.level(on.now) == -SIZE
+    on.broker(answer(1, REFUSED))
+    assert limit.line.bucket.level(on.now) == 0
+
+
 # --- a client's own quota ---------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,15 @@ def test_returned_or_forgiven_bytes_are_so_for_all() -> None:
     assert two.level(801.0) == -500
 
 
+def test_all_know_what_is_owed_with_what_nobody_waits_for() -> None:
+    one, two = (bucket(each, 1000.0) for each in pages(2))
+    one.take(50_000, 900.0)
+    assert one.owed == two.owed == 50_000
+    assert one.level(900.0) == -30_000
+    two.give_back(45_000)
+    assert one.owed == 5000
+
+
 def test_a_debt_follows_a_limit_that_is_cut_once_however_many_are_told() -> None:
     one, two, three = (bucket(each, 1000.0) for each in pages(3))
     one.take(8000, 900.0)

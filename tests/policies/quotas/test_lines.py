@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -223,6 +224,44 @@ def test_an_observed_quota_is_measured_and_not_charged() -> None:
     lines.spare_fetch(700)
     assert [line.meter.uncounted for line in (*lines.produce, *lines.consume)] == [500, 700]
     assert [line.bucket.level(0.0) for line in (*lines.produce, *lines.consume)] == [0, 0]
+
+
+def test_an_observed_quota_measures_what_did_not_get_in_and_a_total_does_not() -> None:
+    """Shares are dealt out of what the log gets."""
+    made = quotas((ALICE, "producer_byte_rate", 1000))
+    lines = made.of(1, "alice", "", 0.0)
+    request = lines.whole(50)
+    request.spare(500, 1)
+    assert (lines.produce[0].meter.uncounted, lines.spared.produced) == (550, 500)
+    request.spare(-500, -1)
+    assert (lines.produce[0].meter.uncounted, lines.spared.produced) == (550, 0)
+
+
+@pytest.mark.parametrize(
+    ("entity", "left_s"),
+    [
+        (ALICE, 100.0),
+        (EVERYBODY, 100.0),
+        (Entity("alice", "app"), 100.0),
+        (Entity(None, "app"), DEBT_S),
+        (Entity(None, DEFAULT), DEBT_S),
+    ],
+)
+def test_a_client_keeps_what_did_not_get_in_unless_anybody_can_be_it(entity: Entity, left_s: float) -> None:
+    lines = quotas((entity, "producer_byte_rate", 1000)).of(1, "alice", "app", 0.0)
+    lines.take(100_000, 1, 0.0)
+    lines.give_back(100_000, 1)
+    (line,) = lines.produce
+    assert line.wait(0.0) == left_s
+    assert line.spent == 1000 * left_s
+
+
+@pytest.mark.parametrize("client_id", ["app", DEFAULT, None])
+def test_strangers_are_anybody(client_id: Any) -> None:
+    lines = quotas((Entity("ANONYMOUS", client_id), "producer_byte_rate", 1000)).of(1, "ANONYMOUS", "app", 0.0)
+    lines.take(100_000, 1, 0.0)
+    lines.give_back(100_000, 1)
+    assert lines.produce[0].bucket.owed == 1000 * DEBT_S
 
 
 def test_a_client_is_held_to_its_rate_steadily() -> None:
