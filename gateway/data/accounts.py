@@ -106,7 +106,7 @@ class Accounts:
         """The broker has taken these, which were sent with acks=0."""
         for part in parts:
             name = self._topics.name(part[0], version)
-            if name not in self._vouched:
+            if name not in self._vouched and is_valid(name):  # others no broker takes, whatever it answers
                 self._vouch(name)
 
     def retract(self, parts: Iterable[Partition], version: int, charged: Charged) -> None:

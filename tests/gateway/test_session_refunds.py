@@ -360,3 +360,12 @@ def test_acks_0_of_which_a_second_has_passed_is_given_back_too() -> None:
     on.world.ledger.renew()
     on.session.close()
     assert on.engine.broker(1).total.uncounted == 0
+
+
+def test_a_broker_vouches_for_no_name_that_a_topic_can_not_have() -> None:
+    """Else a client could fill the memory, and what others are shown, with such names."""
+    on = Play(total=1e6).named()
+    on.client(request(1, {"z" * 4000: [0]}, acks=0))
+    on.broker(TOOK)
+    assert on.session.gate.accounts.taken == set()
+    assert not any(meter.vouched for meter in on.engine.broker(1).topics.values())
