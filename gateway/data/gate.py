@@ -132,7 +132,7 @@ class Gate:
             return dict.fromkeys((part[:2] for part in parts), Limits(storage=engine.pause))
         whole = Limits(
             storage=engine.pause or self.broker.limits.storage,  # of all topics
-            quota=client.lines.whole(beside) if client.lines.produce or client.lines.request else None,
+            quota=client.lines.for_request(beside) if client.lines.produce or client.lines.request else None,
         )
         found: dict[Key, Limits] = {}
         by_topic: dict[bytes, Limits] = {}

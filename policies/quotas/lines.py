@@ -198,7 +198,7 @@ class Lines(Limit):
         for line in self.produce:
             line.take(size, now)
 
-    def whole(self, beside: int) -> Limit:
+    def for_request(self, beside: int) -> Limit:
         """The same for one request, with `beside` bytes that are in none of its batches."""
         return _Request(self, beside)
 

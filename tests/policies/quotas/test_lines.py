@@ -230,7 +230,7 @@ def test_an_observed_quota_measures_what_did_not_get_in_and_a_total_does_not() -
     """Shares are dealt out of what the log gets."""
     made = quotas((ALICE, "producer_byte_rate", 1000))
     lines = made.of(1, "alice", "", 0.0)
-    request = lines.whole(50)
+    request = lines.for_request(50)
     request.spare(500, 1)
     assert (lines.produce[0].meter.uncounted, lines.spared.produced) == (550, 500)
     request.spare(-500, -1)
