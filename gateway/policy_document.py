@@ -28,10 +28,21 @@ from gateway.suggest import hint, nearest
 from policies.groups.names import EXISTS, GROUP_KEYS, MEANS, rate_key
 from policies.policy_records import time_text
 from policies.policy_set import PolicySet
-from policies.policy_values import InvalidPolicy, Op, PolicyKey, Setting, Value, check_value, order
+from policies.policy_values import (
+    Fault,
+    InvalidPolicy,
+    Op,
+    PolicyError,
+    PolicyKey,
+    Setting,
+    Value,
+    as_number,
+    check_value,
+    order,
+)
 from policies.quotas.names import DEFAULT, DEFAULT_TEXT, UNITS, Default, Entity, Name, QuotaError, QuotaKey
 from policies.quotas.text import entity_text
-from policies.thresholds.sums import EVERY_BROKER, NOWHERE
+from policies.thresholds.sums import EVERY_BROKER, NOWHERE, oversized_texts
 from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY
 from policies.units import exact_size, parse_size
 
@@ -123,6 +134,9 @@ def base_of(
     values |= of_data({"client_quotas": list(client_quotas), "resource_groups": resource_groups})
     # Which topics a broker has is known when the gateway runs.
     PolicySet().alter(sorted(thresholds, key=lambda op: order(op.key)), places=NOWHERE)
+    totals = {key.name: as_number(value) for key, value in values.items() if key.key == TOTAL_KEY}
+    if oversized := oversized_texts(totals, topics):
+        raise PolicyError([Fault(PolicyKey.of_topic(name), text) for name, text in oversized.items()])
     PolicySet.of_base(values, NOWHERE)
     return values
 

@@ -94,6 +94,11 @@ class Engine:
         self._rules = ThresholdRules(total, totals, explicit, on_exceed == "delay", mode == "observe")
         self._apply()
 
+    @property
+    def thresholds(self) -> Mapping[bytes, float]:
+        """Those of topics, by name."""
+        return self._rules.topics
+
     def set_storage(self, factor: float, why: str, now: float, *, mode: Mode = "enforce") -> None:
         """The storage factor, 0..1, times which every produce limit holds from now on; 0: nothing may be written.
 

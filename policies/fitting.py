@@ -12,10 +12,9 @@ from policies.thresholds.sums import (
     EVERY_BROKER,
     Committed,
     Places,
+    exceeded,
     is_unplaced,
     over_texts,
-    overcommitted,
-    unplaced_texts,
 )
 from policies.thresholds.values import TOTAL_KEY
 
@@ -42,10 +41,11 @@ class _Fitting:
         self._former = policies.committed(places)
         self._totals = {key.name: as_number(v) for key, v in policies.effective().items() if key.key == TOTAL_KEY}
         self._topics = dict(policies.topics())
+        self._reserved = policies.reserved(places)
         self._sum = self._add_up(self._topics)  # of all topics
         placed = sorted((places or {}).items())
         self._sums = {str(broker_id): self._add_up(self._topics.keys() & names) for broker_id, names in placed}
-        self._unplaced: dict[str, float] = {}  # set here
+        self._everywhere = sum(map(Fraction, self._reserved.values()), Fraction())
         self._taken: set[PolicyKey] = set()
 
     def take(self, key: PolicyKey, value: Value | None) -> None:
@@ -57,7 +57,7 @@ class _Fitting:
         if key.key == TOTAL_KEY:
             self._take_total(key.name, number)
         elif key.kind == "topic":
-            self._take_topic(key.name, number or 0.0, is_set=value is not None)
+            self._take_topic(key.name, number or 0.0)
         self._taken.add(key)
 
     def _take_total(self, name: str, total: float | None) -> None:
@@ -68,33 +68,36 @@ class _Fitting:
             sums = {name: self._sum}
         else:
             sums = {on: each for on, each in self._sums.items() if on == name or (not name and on not in totals)}
-        self._refuse(sums, totals, self._unplaced)
+        self._refuse(sums, self._everywhere, totals)
         self._totals = totals
 
-    def _take_topic(self, name: str, value: float, *, is_set: bool) -> None:
+    def _take_topic(self, name: str, value: float) -> None:
+        everywhere = self._everywhere
         more = Fraction(value) - Fraction(self._topics.get(name, 0.0))
         if self._places is None:
             sums = dict.fromkeys(sorted(self._totals), self._sum + more)
+        elif is_unplaced(name, self._places):
+            sums = self._sums
+            everywhere += Fraction(value) - Fraction(self._reserved.get(name, 0.0))
         else:
             brokers = (str(broker_id) for broker_id, names in sorted(self._places.items()) if name in names)
             sums = {broker: self._sums[broker] + more for broker in brokers}
-        unplaced = {name: value} if is_set and is_unplaced(name, self._places) else {}
-        self._refuse(sums, self._totals, unplaced)
+        self._refuse(sums, everywhere, self._totals)
         if self._places is not None:
             self._sums |= sums
+        if everywhere != self._everywhere:
+            self._everywhere, self._reserved[name] = everywhere, value
         self._sum += more
         self._topics[name] = value
-        self._unplaced |= unplaced
 
-    def _refuse(self, sums: Mapping[str, Fraction], totals: Mapping[str, float], unplaced: Mapping[str, float]) -> None:
+    def _refuse(self, sums: Mapping[str, Fraction], everywhere: Fraction, totals: Mapping[str, float]) -> None:
         default = None if self._places is None else totals.get(EVERY_BROKER)
         now = {}
         for name, each in sums.items():
             total = totals.get(name, default)
             if total is not None:
-                now[name] = Committed(total, float(each))
-        texts = [text for _, text in over_texts(overcommitted(now, self._former))]
-        texts = texts or list(unplaced_texts(totals, unplaced, self._places).values())
+                now[name] = Committed(total, float(each), float(everywhere))
+        texts = [text for _, text in over_texts(exceeded(now, self._former))]
         if texts:
             raise InvalidPolicy("; ".join(texts))
 

@@ -7,9 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeGuard, cast
 
-from policies.policy_values import TEXTS, Change, End, InvalidPolicy, Kind, PolicyKey, Value, check_value
+from policies.policy_values import (
+    TEXTS,
+    Change,
+    End,
+    InvalidPolicy,
+    Kind,
+    PolicyKey,
+    TopicId,
+    Value,
+    check_value,
+)
 from policies.units import LAST_TIME_MS, format_time
 
 MAX_SOURCE_CHARS: Final = 1000  # of a change's author that is read
@@ -32,6 +43,7 @@ class Source(NamedTuple):
 
 
 BY_ITSELF: Final = Source("itself", "until")  # a change whose end has come
+TOPIC_DELETED: Final = Source("itself", "topic deleted")  # found by the id of the next topic of that name
 
 
 class Head(NamedTuple):
@@ -67,27 +79,41 @@ class Past(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A record read: the run-time value of `key`, None = none any more. `past` None: the record doesn't say it."""
+    """A record read: the run-time value of `key`, None = none any more. `past` None: the record doesn't say it.
+    `topic_id`: see policies.policy_values.Held.
+    """
 
     key: PolicyKey
     value: Value | None
     end: End | None = None
     past: Past | None = None
+    topic_id: TopicId | None = None
 
 
-def encode(changes: Iterable[Change], head: Head) -> list[Record]:
-    """Records of one alteration, which belong together; the head comes last."""
-    by = {"version": head.version, "at_ms": head.at_ms, **head.source._asdict()}
+NO_ENTRIES: Final[Mapping[PolicyKey, Entry]] = MappingProxyType({})
+
+
+def encode(changes: Iterable[Change], head: Head, held: Mapping[PolicyKey, Entry] = NO_ENTRIES) -> list[Record]:
+    """Records of one alteration, which belong together; the head comes last. `held`: the values until then. The record
+    of a value whose topic's id was learned goes on naming the author of the value.
+    """
     records = []
     for change in changes:
-        audit = {**by, "old": _number(change.old), "new": _number(change.new)}
+        past = held[change.key].past if change.only_id and change.key in held else None
+        if past is None:
+            past = Past(head.version, head.at_ms, head.source, change.key, change.old, change.new, None)
+        by = {"version": past.version, "at_ms": past.at_ms, **past.source._asdict()}
+        audit = {**by, "old": _number(past.old), "new": _number(past.new)}
         if change.value is None:
             records.append(Record(key_bytes(change.key), None, _json({"v": LAYOUT, **audit})))
             continue
         said: dict[str, Any] = {"v": LAYOUT, "value": _number(change.value)}
         if change.end is not None:
             said |= {"until_ms": change.end.until_ms, "then": _number(change.end.then)}
+        if change.topic_id is not None:
+            said |= {"topic_id": change.topic_id.topic, "cluster_id": change.topic_id.cluster}
         records.append(Record(key_bytes(change.key), _json({**said, **audit})))
+    by = {"version": head.version, "at_ms": head.at_ms, **head.source._asdict()}
     last = {"v": LAYOUT, "token": head.token, "changes": head.changes, **by}
     return [*records, Record(_HEAD_KEY, _json(last))]
 
@@ -112,7 +138,7 @@ def decode(key: bytes | None, value: bytes | None, audit: bytes | None = None) -
         end = None
         if until_ms is not None:
             end = End(_until(policy, until_ms), None if then is None else _read_value(policy, then))
-        return Entry(policy, _read_value(policy, said.get("value")), end, _past(policy, said))
+        return Entry(policy, _read_value(policy, said.get("value")), end, _past(policy, said), _topic_id(said))
     except (InvalidPolicy, OverflowError) as error:
         raise InvalidPolicyRecord(str(error)) from error
 
@@ -123,6 +149,11 @@ def _read_value(key: PolicyKey, said: object) -> Value:
     if isinstance(said, bool) or not isinstance(said, int | float):
         raise InvalidPolicyRecord(f"{key}: its value is no number: {said!r}")
     return check_value(key, float(said))
+
+
+def _topic_id(said: Mapping[str, Any]) -> TopicId | None:
+    topic, cluster = _text(said.get("topic_id")), _text(said.get("cluster_id"))
+    return TopicId(cluster, topic) if topic else None
 
 
 def _until(key: PolicyKey, said: object) -> int:

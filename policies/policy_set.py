@@ -9,7 +9,11 @@
 #
 # Thresholds are judged broker by broker: a topic's own counts against the total of each broker that has a partition of
 # it, and of no other (`Places`). Partitions move later on, whatever was judged: then some broker is overcommitted, and
-# the thresholds stay as they are. Knows no topic, no file and no clock.
+# the thresholds stay as they are. A topic that isn't there yet may be placed anywhere, so it counts on every broker.
+#
+# A topic's threshold that was set at run time ends with its topic, as a topic's config does in Kafka: `topic_ids` has
+# the topic that it was set for. One that was deleted counts nowhere: the next topic of its name won't have its
+# threshold, see `following`. Knows no topic, no file and no clock.
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from policies.policy_values import (
     ATTACHABLE,
     ENDLESS,
     NO_ENDS,
+    NO_IDS,
     NO_TIMES,
     NOTHING,
     OF_GROUPS,
@@ -36,6 +41,7 @@ from policies.policy_values import (
     PolicyError,
     PolicyKey,
     Setting,
+    TopicIds,
     Value,
     Values,
     as_number,
@@ -52,10 +58,11 @@ from policies.thresholds.sums import (
     Committed,
     Places,
     committed,
+    exceeded,
     over_texts,
-    overcommitted,
+    reserved_warnings,
     sum_warnings,
-    unplaced_texts,
+    unplaced,
 )
 from policies.thresholds.values import TOTAL_KEY, without_total_text
 
@@ -75,18 +82,24 @@ class PolicySet:
 
     __slots__ = (
         "_effective", "_groups", "_namespaces", "_quotas", "_tenants", "_topics", "_totals", "_totals_out", "base",
-        "changes", "ends", "version",
+        "changes", "ends", "topic_ids", "version",
     )  # fmt: skip
 
     def __init__(
-        self, base: Values = NOTHING, changes: Values = NOTHING, version: int = 0, ends: Ends = NO_ENDS
+        self,
+        base: Values = NOTHING,
+        changes: Values = NOTHING,
+        version: int = 0,
+        ends: Ends = NO_ENDS,
+        topic_ids: TopicIds = NO_IDS,
     ) -> None:
         """Keys in their one spelling and values that can be; sums needn't fit: see `warnings`. `ends`: of some of the
-        changes.
+        changes. `topic_ids`: of the topics that have a threshold among the changes, as far as they are known.
         """
         self.base = base
         self.changes = changes
         self.ends = ends
+        self.topic_ids = topic_ids
         self.version = version
         self._effective: Values = MappingProxyType({**base, **changes} if changes else dict(base))
         self._quotas: QuotaStore | None = None
@@ -150,7 +163,18 @@ class PolicySet:
         """By broker, of those that have a total; where topics' brokers are not known, by EVERY_BROKER and those that
         have a total of their own.
         """
-        return committed(self._totals, self._topics, places)
+        return committed(self._totals, self._topics, places, self.reserved(places).values())
+
+    def reserved(self, places: Places | None) -> dict[str, float]:
+        """Thresholds of topics that aren't there yet, by topic; none while the brokers of topics are not known. Of a
+        topic that was deleted it is the base's, which the next one of its name has.
+        """
+        found = {}
+        for name in unplaced(self._topics, places):
+            next_one = self.base.get(PolicyKey.of_topic(name)) if name in self.topic_ids else self._topics[name]
+            if next_one is not None:
+                found[name] = as_number(next_one)
+        return found
 
     def quotas(self) -> QuotaStore:
         """Client quotas, in a store of this version."""
@@ -183,6 +207,11 @@ class PolicySet:
         ]
         return tuple(sorted(found, key=order))
 
+    def held(self, key: PolicyKey) -> Held:
+        """The change of that key."""
+        topic_id = self.topic_ids.get(key.name) if key.kind == "topic" else None
+        return Held(self.changes.get(key), self.ends.get(key), topic_id)
+
     def setting(self, key: PolicyKey) -> Setting | None:
         """One of `settings`. `key`: in its one spelling."""
         found = Setting(key, self.base.get(key), self.changes.get(key), self.ends.get(key))
@@ -197,19 +226,27 @@ class PolicySet:
         """Warnings of values that are allowed but hardly meant, or that became wrong without a change, as by partitions
         that moved.
         """
-        found = sum_warnings(self.committed(places))
+        found = sum_warnings(self.committed(places)) + self.reserved_warnings(places)
         if not self._totals and self._topics:
             found.append(without_total_text(len(self._topics)))
         return (*found, *self.quotas().warnings(self.shared()), *self._dangling())
 
+    def reserved_warnings(self, places: Places | None) -> list[str]:
+        """Those of `warnings` that are about topics that aren't there yet."""
+        reserved = self.reserved(places)
+        return reserved_warnings(self.committed(places), reserved) if reserved else []
+
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def alter(self, ops: Sequence[Op], *, places: Places | None = None, now_ms: int = 0) -> PolicySet:
+    def alter(
+        self, ops: Sequence[Op], *, places: Places | None = None, now_ms: int = 0, topic_ids: TopicIds = NO_IDS
+    ) -> PolicySet:
         """With all of these, or nothing of them. A sum that is too large already may stay so, but not grow.
 
         Args:
             places: the brokers of topics, whose sums are judged; None: not known, so each topic counts on each broker.
             now_ms: Unix time; ends must be later.
+            topic_ids: of the topics that get a threshold here, as far as they are known.
 
         Raises:
             PolicyError: its faults name each key.
@@ -229,7 +266,7 @@ class PolicySet:
                 faults.append(Fault(op.key, str(error)))
         if faults:
             raise PolicyError(faults)
-        new = self._with(wanted, ends)
+        new = self._with(wanted, ends, topic_ids)
         new._judge(self, wanted, places)
         return new
 
@@ -248,7 +285,7 @@ class PolicySet:
         """Judge what was altered beside everything else."""
         faults = self._unshared(wanted)
         if not faults and any(key.kind in ("topic", "broker") for key in wanted):
-            faults += self._misfits(before, wanted, places)
+            faults += self._misfits(before, places)
         if not faults:
             faults += before._unattachable(wanted, self)
         if faults:
@@ -304,6 +341,7 @@ class PolicySet:
         groups: bool = True,
         places: Places | None = None,
         now_ms: int = 0,
+        topic_ids: TopicIds = NO_IDS,
     ) -> PolicySet:
         """`alter` by the operations of `diff`. `groups`: whether resource groups and their attachments may change.
 
@@ -316,18 +354,20 @@ class PolicySet:
         ]
         if faults and not groups:
             raise PolicyError(faults)
-        return self.alter(ops, places=places, now_ms=now_ms)
+        return self.alter(ops, places=places, now_ms=now_ms, topic_ids=topic_ids)
 
     @classmethod
     def read(cls, base: Values, entries: Iterable[Entry], version: int) -> PolicySet:
         """The set as it was written down: of each key the last entry, those without a value left out."""
         kept = tuple(entries)
         changes = {entry.key: entry.value for entry in kept if entry.value is not None}
-        return cls(base, changes, version, {entry.key: entry.end for entry in kept if entry.end is not None})
+        ends = {entry.key: entry.end for entry in kept if entry.end is not None}
+        ids = {e.key.name: e.topic_id for e in kept if e.topic_id is not None and e.key.kind == "topic"}
+        return cls(base, changes, version, ends, ids)
 
     def rebased(self, base: Values) -> PolicySet:
         """The same changes over another base."""
-        return PolicySet(base, self.changes, self.version, self.ends).succeeding(self)
+        return PolicySet(base, self.changes, self.version, self.ends, self.topic_ids).succeeding(self)
 
     @property
     def next_end_ms(self) -> int | None:
@@ -338,46 +378,79 @@ class PolicySet:
         """The same with each change whose end has come replaced by its `then`. Sums needn't fit: the values that hold
         then were fine once, and the change would stay for ever otherwise.
         """
-        return self._with({key: end.then for key, end in self.ends.items() if end.until_ms <= now_ms})
+        over = {key: end.then for key, end in self.ends.items() if end.until_ms <= now_ms}
+        return self._with(over, topic_ids=self.topic_ids)
+
+    def following(self, seen: TopicIds) -> PolicySet:
+        """The same after a look at the cluster, which has topics with these ids: a threshold that was set for an
+        earlier topic of the name is gone. One of which the topic wasn't known, or only by an id in another cluster, is
+        this topic's from here on.
+        """
+        news: dict[PolicyKey, Held] = {}
+        for name, topic_id in seen.items():
+            key = PolicyKey.of_topic(name)
+            held = self.held(key)
+            known = held.topic_id
+            if held.value is not None and known != topic_id:
+                is_other = known is not None and known.cluster == topic_id.cluster
+                news[key] = Held() if is_other else held._replace(topic_id=topic_id)
+        return self.restored(news)
+
+    def without_topics(self, deleted: Mapping[str, Held]) -> PolicySet:
+        """The same after the deletion of these topics: without their thresholds that are as they were held by then."""
+        keys = {PolicyKey.of_topic(name): held for name, held in deleted.items()}
+        return self.restored({key: Held() for key, held in keys.items() if self.held(key) == held})
 
     def restored(self, before: Mapping[PolicyKey, Held]) -> PolicySet:
         """These keys as they were. Nothing is judged: it was fine once, also an end that has come meanwhile."""
-        changes, ends = {**self.changes}, {**self.ends}
-        for key, (value, end) in before.items():
+        changes, ends, ids = {**self.changes}, {**self.ends}, {**self.topic_ids}
+        for key, (value, end, topic_id) in before.items():
             changes.pop(key, None)
             ends.pop(key, None)
+            if key.kind == "topic":
+                ids.pop(key.name, None)
             if value is not None:
                 changes[key] = value
                 ends |= {key: end} if end is not None else {}
-        if changes == self.changes and ends == self.ends:
-            return self
-        return PolicySet(self.base, changes, self.version + 1, ends).succeeding(self)
+                ids |= {key.name: topic_id} if topic_id is not None else {}
+        return self._changed(changes, ends, ids)
 
     def changes_since(self, old: PolicySet) -> tuple[Change, ...]:
         """The keys altered between the two, in the order of `settings`; the base is the same."""
-        keys = [
-            key
-            for key in {**old.changes, **self.changes}
-            if old.changes.get(key) != self.changes.get(key) or old.ends.get(key) != self.ends.get(key)
-        ]  # no value is ever None
-        return tuple(
-            Change(key, self.changes.get(key), old._effective.get(key), self._effective.get(key), self.ends.get(key))
-            for key in sorted(keys, key=order)
-        )
+        found = []
+        for key in sorted(
+            (key for key in {**old.changes, **self.changes} if old.held(key) != self.held(key)), key=order
+        ):
+            now, in_force = self.held(key), (old._effective.get(key), self._effective.get(key))
+            only_id = now[:2] == old.held(key)[:2]
+            found.append(Change(key, now.value, *in_force, now.end, now.topic_id, only_id))
+        return tuple(found)
 
-    def _with(self, wanted: Mapping[PolicyKey, Value | None], ends: Mapping[PolicyKey, int] = NO_TIMES) -> PolicySet:
-        """`ends`: the end of each that has one, Unix milliseconds."""
-        changes, left = {**self.changes}, {**self.ends}
+    def _with(
+        self,
+        wanted: Mapping[PolicyKey, Value | None],
+        ends: Mapping[PolicyKey, int] = NO_TIMES,
+        topic_ids: TopicIds = NO_IDS,
+    ) -> PolicySet:
+        """`ends`: the end of each that has one, Unix milliseconds. `topic_ids`: see `alter`."""
+        changes, left, ids = {**self.changes}, {**self.ends}, {**self.topic_ids}
         for key, value in wanted.items():
             changes.pop(key, None)
             before = left.pop(key, None)
+            if key.kind == "topic":
+                ids.pop(key.name, None)
             if value is not None:
                 changes[key] = value
                 if key in ends:
                     left[key] = End(ends[key], self.changes.get(key) if before is None else before.then)
-        if changes == self.changes and left == self.ends:
+                if key.kind == "topic" and key.name in topic_ids:
+                    ids[key.name] = topic_ids[key.name]
+        return self._changed(changes, left, ids)
+
+    def _changed(self, changes: Values, ends: Ends, topic_ids: TopicIds) -> PolicySet:
+        if changes == self.changes and ends == self.ends and topic_ids == self.topic_ids:
             return self
-        return PolicySet(self.base, changes, self.version + 1, left).succeeding(self)
+        return PolicySet(self.base, changes, self.version + 1, ends, topic_ids).succeeding(self)
 
     def succeeding(self, before: PolicySet) -> PolicySet:
         """Itself, with the client quotas worked out from those of `before`: that costs what has changed, and not what
@@ -452,15 +525,10 @@ class PolicySet:
             for group, users in sorted(missing.items())
         ]
 
-    def _misfits(
-        self, before: PolicySet, wanted: Mapping[PolicyKey, Value | None], places: Places | None
-    ) -> list[Fault]:
-        """The faults of thresholds beside each other. Brokers that were overcommitted as much `before` may be."""
-        over = overcommitted(self.committed(places), before.committed(places))
-        faults = [
+    def _misfits(self, before: PolicySet, places: Places | None) -> list[Fault]:
+        """The faults of thresholds beside each other. Sums that were too large by as much `before` may be."""
+        over = exceeded(self.committed(places), before.committed(places))
+        return [
             Fault(PolicyKey("broker", name if name in self._totals else EVERY_BROKER, TOTAL_KEY), text)
             for name, text in over_texts(over)
         ]
-        set_here = {key.name: as_number(value) for key, value in wanted.items() if key.kind == "topic" and value}
-        unplaced = unplaced_texts(self._totals, set_here, places) if not faults else {}
-        return faults + [Fault(PolicyKey.of_topic(name), text) for name, text in unplaced.items()]

@@ -187,16 +187,30 @@ class End(NamedTuple):
     then: Value | None
 
 
+class TopicId(NamedTuple):
+    """The id by which a cluster tells a topic from an earlier one of its name, both as Kafka prints them. Ids of
+    different clusters say nothing about each other.
+    """
+
+    cluster: str
+    topic: str
+
+
 class Held(NamedTuple):
-    """The change made at run time for one key; None: nothing."""
+    """The change made at run time for one key; None: nothing. `topic_id`: of the topic that a threshold was set for;
+    None: it isn't known yet.
+    """
 
     value: Value | None = None
     end: End | None = None
+    topic_id: TopicId | None = None
 
 
 Ends = Mapping[PolicyKey, End]
 NO_ENDS: Final[Ends] = MappingProxyType({})
 NO_TIMES: Final[Mapping[PolicyKey, int]] = MappingProxyType({})
+TopicIds = Mapping[str, TopicId]  # by topic
+NO_IDS: Final[TopicIds] = MappingProxyType({})
 
 
 class Fault(NamedTuple):
@@ -220,7 +234,7 @@ class PolicyError(ValueError):
 
 class Change(NamedTuple):
     """The outcome for one key. `value`: set at run time, None = no longer; `old`, `new`: the values that were and are
-    in force.
+    in force; `topic_id`: see Held; `only_id`: nothing else has changed.
     """
 
     key: PolicyKey
@@ -228,6 +242,8 @@ class Change(NamedTuple):
     old: Value | None
     new: Value | None
     end: End | None = None
+    topic_id: TopicId | None = None
+    only_id: bool = False
 
 
 class Setting(NamedTuple):

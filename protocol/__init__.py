@@ -22,6 +22,7 @@
 #   admin.py                how messages of admin APIs are read and written, from tables
 #   configs.py, quotas.py, topics.py   those tables, and how a request is split between the broker and us, and the
 #                           answers merged
+#   topic_deletion.py       DeleteTopics, which is only read
 #   handshake.py            ApiVersions, SaslHandshake, SaslAuthenticate, as the gateway's own connections say them
 #   cluster.py              DescribeCluster, Metadata, DescribeLogDirs, likewise
 #   refusal.py              the answer that refuses a whole admin request

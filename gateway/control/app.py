@@ -151,6 +151,7 @@ class _Control:
             self._broker_quotas.look,
             now.now,
             lambda: now.is_sure,
+            lambda topics: self._source.identify(topics),  # noqa: PLW0108  (it is made later)
         )
         self._door = KafkaAdmin(self._policies, settings.rollout.quota, errors)
         self._authenticators = _make_authenticators(settings, secret, errors)
@@ -191,14 +192,16 @@ class _Control:
             restarted=self._restarted,
         )
         self._acceptor = Acceptor(self._workers, self._metrics, proxies_of(settings), errors)
+        self._source = AdminSource(
+            client,
+            settings.own_topics,
+            topic_ids=settings.internal_topics == "kafka",
+            replicas=settings.storage is not None and settings.storage.scope == "affected",
+            spread=settings.storage is not None and not settings.storage.off,
+            watched=lambda: self._policies.watched,
+        )
         self._cluster = Cluster(
-            AdminSource(
-                client,
-                settings.own_topics,
-                topic_ids=settings.internal_topics == "kafka",
-                replicas=settings.storage is not None and settings.storage.scope == "affected",
-                spread=settings.storage is not None and not settings.storage.off,
-            ),
+            self._source,
             settings.upstream.addresses(),
             Listeners(settings.all_listeners, listen=link.listen, unlisten=link.unlisten, accept=self._acceptor.run),
             settings.upstream.metadata_refresh,
@@ -206,6 +209,7 @@ class _Control:
             tell=self._tell_cluster,
             moved=self._policies.look,
             relocated=self._protection.look,
+            looked=self._policies.see_topics,
         )
         self._condition = Condition(
             self._orders,

@@ -17,6 +17,7 @@ from gateway.config import Listener
 from gateway.control.listeners import Listeners
 from gateway.control.metadata import Source, Unreachable, View
 from gateway.control.metrics import Metrics
+from policies.policy_values import TopicIds
 from policies.storage import Spread
 from policies.thresholds.sums import Places
 
@@ -37,7 +38,7 @@ class Cluster:
     """Keeps the view fresh and the listeners in step with it.
 
     `tell` gets Brokers and Topics when they changed, `moved` is called when `places` did, `relocated` when `replicas`
-    did.
+    did, `looked` at every look, with the ids of topics that it found (View.topic_ids).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Cluster:
         tell: Callable[[Brokers | Topics], None],
         moved: Callable[[], None] = lambda: None,
         relocated: Callable[[], None] = lambda: None,
+        looked: Callable[[TopicIds], None] = lambda topic_ids: None,
     ) -> None:
         self._source = source
         self._bootstrap = bootstrap
@@ -60,6 +62,7 @@ class Cluster:
         self._tell = tell
         self._moved = moved
         self._relocated = relocated
+        self._looked = looked
         self._brokers: dict[int, _Known] = {}
         self._told: dict[type, Brokers | Topics] = {}
         self._wanted = trio.Event()
@@ -141,6 +144,7 @@ class Cluster:
             self._relocated()
         if moved:
             self._moved()
+        self._looked(view.topic_ids)
         self._metrics.produced.look_again()
         if not self.known:
             self.known = True

@@ -7,7 +7,7 @@ import logging
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -18,8 +18,10 @@ from confluent_kafka.admin import AdminClient
 from gateway.kafka.describe import NO_ANSWER, NO_TOPIC, describe_topics
 from gateway.kafka.reach import why_not
 from policies.engine import INTERNAL_TOPICS
+from policies.policy_values import TopicId, TopicIds
 from policies.storage import Share, Spread
 from policies.text import one_line
+from protocol.topic_deletion import printed
 
 log = logging.getLogger("gateway.cluster")
 
@@ -44,7 +46,7 @@ class View:
     `places`: by node id, also of brokers that are away, the topics that have a partition there: the broker leads it, or
     should by its assignment, where it is the first replica. `replicas`: likewise, the topics with any replica there; a
     partition that moves has one at either end. Empty where nobody wants to know. `spread`: how much of each topic that
-    is, and who leads it; None likewise.
+    is, and who leads it; None likewise. `topic_ids`: of the watched topics, as this look found them.
     """
 
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class View:
     places: dict[int, frozenset[str]] = field(default_factory=dict)
     replicas: dict[int, frozenset[str]] = field(default_factory=dict)
     spread: Spread | None = None
+    topic_ids: TopicIds = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -66,7 +69,8 @@ class Source(Protocol):
 
 class AdminSource:
     """Asks by confluent-kafka. `client`: librdkafka properties; `topic_ids`: learn them of all topics; `replicas`: tell
-    where every replica is; `spread`: tell how topics are spread over brokers.
+    where every replica is; `spread`: tell how topics are spread over brokers; `watched`: topics whose ids are learned
+    at every look, of many some at each.
 
     `own_topics` are left out of the topics that brokers lead. Their ids are learned in any case, at every look, and
     kept for good: a client could name a protected topic by its id alone, and a topic that was made anew has another
@@ -81,6 +85,7 @@ class AdminSource:
         topic_ids: bool = True,
         replicas: bool = False,
         spread: bool = False,
+        watched: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._error = ""
         self._client = client
@@ -93,7 +98,10 @@ class AdminSource:
         self._own_ids: dict[bytes, str] = {}
         self._learns_all = topic_ids
         self._describe_from = 0.0
-        self._seen: tuple[dict[int, tuple[str, int]], dict[bytes, str], _Placement] | None = None
+        self._watched = watched
+        self._next_watched = 0
+        self._cluster_id = ""
+        self._seen: tuple[dict[int, tuple[str, int]], dict[bytes, str], _Placement, TopicIds] | None = None
         self._view = View()  # of that
         self._tells_replicas = replicas
         self._tells_spread = spread
@@ -123,21 +131,24 @@ class AdminSource:
             node_id: (str(broker.host), broker.port) for node_id, broker in metadata.brokers.items() if node_id >= 0
         }
         names = [name for name in metadata.topics if name not in self._hidden]
-        self._learn_ids(names, sorted(self._own.intersection(metadata.topics)))
+        self._cluster_id = metadata.cluster_id or ""
+        watched = self._learn_ids(names, sorted(self._own.intersection(metadata.topics)))
         ids = {topic_id: name for name, topic_id in self._ids.items()} | self._own_ids
         placement = {
             name: [(each.leader, *each.replicas) for each in metadata.topics[name].partitions.values()]
             for name in names
         }
         # The same object where nothing has changed: that is nearly always so, and costs nothing more then.
-        if (brokers, ids, placement) != self._seen:
-            self._seen = brokers, ids, placement
-            self._view = self._make_view(brokers, ids, placement)
+        if (brokers, ids, placement, watched) != self._seen:
+            self._seen = brokers, ids, placement, watched
+            self._view = self._make_view(*self._seen)
         return self._view
 
-    def _make_view(self, brokers: dict[int, tuple[str, int]], ids: dict[bytes, str], placement: _Placement) -> View:
+    def _make_view(
+        self, brokers: dict[int, tuple[str, int]], ids: dict[bytes, str], placement: _Placement, watched: TopicIds
+    ) -> View:
         leads: dict[int, list[str]] = {node_id: [] for node_id in brokers}
-        places: dict[int, set[str]] = defaultdict(set)
+        places: dict[int, set[str]] = defaultdict(set, {node_id: set() for node_id in brokers})
         replicas: dict[int, set[str]] = defaultdict(set)
         for name in sorted(placement):
             partitions = placement[name]
@@ -155,40 +166,73 @@ class AdminSource:
             {node_id: frozenset(topics) for node_id, topics in places.items()},
             {node_id: frozenset(topics) for node_id, topics in replicas.items()},
             _spread(placement) if self._tells_spread else None,
+            watched,
         )
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._error = error.str()
 
-    def _learn_ids(self, names: list[str], own: list[str]) -> None:
+    async def identify(self, topics: Collection[str]) -> TopicIds:
+        """The ids of these topics as they are now; none, if they are many or the cluster doesn't say."""
+        if len(topics) > DESCRIBE_AT_ONCE or time.monotonic() < self._describe_from:
+            return {}
+        try:
+            found = await trio.to_thread.run_sync(self._describe, sorted(topics), abandon_on_cancel=True)
+        except (KafkaException, TimeoutError) as error:
+            log.debug("topic ids: %s", error)
+            return {}
+        return {name: self._named(topic_id) for name, topic_id in found.items()}
+
+    def _named(self, topic_id: bytes) -> TopicId:
+        return TopicId(self._cluster_id, printed(topic_id))
+
+    def _describe(self, topics: Sequence[str]) -> dict[str, bytes]:
+        """Topic ids, without topics that aren't there, or whose broker is older than topic ids.
+
+        Raises:
+            KafkaException, TimeoutError: not all are known.
+        """
+        found = {}
+        for name, answer in describe_topics(self._admin, topics, REQUEST_TIMEOUT_S).items():
+            if isinstance(answer, KafkaException):
+                if answer.args[0].code() not in NO_TOPIC:
+                    raise answer
+                continue  # deleted since the brokers named it
+            topic_id = answer.topic_id
+            high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+            if high or low:
+                found[name] = struct.pack(">qq", high, low)
+        return found
+
+    def _learn_ids(self, names: list[str], own: list[str]) -> TopicIds:
         """Ids of topics that are new since the last time, without which workers learn them from clients' metadata; and
-        of our own as they are now.
+        of our own as they are now; and of watched ones, which are returned.
         """
         self._ids = {name: self._ids[name] for name in names if name in self._ids}
         unknown = [name for name in names if name not in self._ids][:DESCRIBE_AT_ONCE] if self._learns_all else []
-        if not (own or unknown) or time.monotonic() < self._describe_from:
-            return
+        watched = self._next(set(self._watched()).intersection(names))
+        asked = {*own, *unknown, *watched}
+        if not asked or time.monotonic() < self._describe_from:
+            return {}
         try:
-            for name, answer in describe_topics(self._admin, [*own, *unknown], REQUEST_TIMEOUT_S).items():
-                if isinstance(answer, KafkaException):
-                    if answer.args[0].code() not in NO_TOPIC:
-                        raise answer
-                    continue  # deleted since the brokers named it
-                topic_id = answer.topic_id
-                high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
-                if not high and not low:
-                    continue  # the broker is older than topic ids
-                if name in self._own:
-                    self._own_ids[struct.pack(">qq", high, low)] = name
-                else:
-                    self._ids[name] = struct.pack(">qq", high, low)
+            found = self._describe(sorted(asked))
+            self._own_ids |= {found[name]: name for name in own if name in found}
+            self._ids |= {name: topic_id for name, topic_id in found.items() if name in self._ids or name in unknown}
+            return {name: self._named(found[name]) for name in watched if name in found}
         except KafkaException as error:
             log.debug("topic ids: %s", error)
             if error.args[0].code() not in NO_ANSWER:
                 self._describe_from = time.monotonic() + DESCRIBE_AGAIN_S
         except TimeoutError:
             log.debug("topic ids: no answer")
+        return {}
+
+    def _next(self, watched: Collection[str]) -> list[str]:
+        """Those of them to ask for now."""
+        first = self._next_watched if self._next_watched < len(watched) else 0
+        self._next_watched = first + DESCRIBE_AT_ONCE
+        return sorted(watched)[first : self._next_watched]
 
 
 def _spread(placement: _Placement) -> Spread:

@@ -10,7 +10,7 @@ from gateway.data.admin_turn import AdminTurn
 from gateway.data.budget import Charge
 from gateway.data.pending import ADMIN, PASS
 from gateway.data.steps import ANSWER, FORWARDED, HOLD, Step
-from protocol import api
+from protocol import api, topic_deletion
 from protocol.framing import REQUEST_HEAD
 from protocol.wire import MalformedFrame
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.data.client import Client
     from gateway.data.in_flight import InFlight
     from gateway.data.steps import Request
+    from gateway.data.world import World
 
 
 class AdminRequests:
@@ -128,11 +129,33 @@ class AdminRequests:
             self.turn = None
 
 
-def concerns_control(request: Request) -> bool:
+def concerns_control(request: Request, world: World) -> bool:
     """Whether control has to be asked about a request of an API that it answers. Most topics are created without a key
-    of the gateway's, and for them it needn't be there.
+    of the gateway's, or deleted without a threshold, and for them it needn't be there.
     """
-    return request.key != api.CREATE_TOPICS or request.buf.find(_OF_OURS, request.start, request.stop) >= 0
+    if request.key == api.CREATE_TOPICS:
+        return request.buf.find(_OF_OURS, request.start, request.stop) >= 0
+    return request.key != api.DELETE_TOPICS or _deletes_thresholds(request, world)
+
+
+def _deletes_thresholds(request: Request, world: World) -> bool:
+    """Whether it may delete topics that have one. One that is large is read by control, and one that is larger than
+    that reads is nobody's: the broker's answer to it would be lost.
+    """
+    thresholds, size = world.engine.thresholds, request.stop - request.start
+    if not thresholds or size > world.settings.max_admin_request_bytes:
+        return False
+    if size > admin_turn.MAX_REFUSED_BYTES:
+        return True
+    try:
+        topics = topic_deletion.decode_request(request.buf, request.start, request.stop).body.topics
+    except MalformedFrame:  # the broker will name its fault
+        return False
+    names = world.cluster.topic_ids
+    return any(
+        (topic_id not in names or names[topic_id] in thresholds) if name is None else name.encode() in thresholds
+        for name, topic_id in topics
+    )
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from protocol import api, refusal
+from protocol import api, refusal, wire
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class AdminTurn:
             self.state, self.until, self.lost_controls = ASKED, now + self._ask_s, 0
             return ASK, b""
         if self.state == ASKED and now >= self.until:
-            return REPLY, self._refuse()
+            return self._go_without()
         if self.state != ASKED:
             self.until = now + BROKER_S
         return WAIT, b""
@@ -143,6 +143,14 @@ class AdminTurn:
         if len(answer) > MAX_ANSWER_BYTES:
             raise Unanswerable(f"{len(answer)} bytes as the answer to {_named(self.request)}")
         self.answer, self.state = answer, ANSWERED
+
+    def _go_without(self) -> tuple[int, bytes]:
+        """The step that control's answer should have said. A deletion of topics doesn't depend on it: their thresholds
+        are removed when topics of their names are there again.
+        """
+        if _key(self.request) != api.DELETE_TOPICS:
+            return REPLY, self._refuse()
+        return (REPLY, wire.framed(self.answer)) if self.answer else (FORWARD, b"")
 
     @property
     def _ask_s(self) -> float:

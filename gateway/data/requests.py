@@ -314,7 +314,7 @@ class Requests:
             entry = (correlation, STREAM, version, key)
         elif key in (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE):
             return self._authentication.take(request, now)
-        elif self._admin.turn is not None or (key in world.questions.apis and concerns_control(request)):
+        elif self._admin.turn is not None or (key in world.questions.apis and concerns_control(request, world)):
             return self._admin.take(request, now)
         if key in fetches.APIS:
             charges = self._fetches.ask(request, now)

@@ -1,18 +1,20 @@
 # How much of each broker's total threshold the thresholds of topics take together. A topic's own counts on each broker
-# that has a partition of it, and on no other; where nobody knows what is where, on every broker.
+# that has a partition of it, and on no other; where nobody knows what is where, on every broker. A topic that isn't
+# there yet takes nothing so far, but it may be placed on any broker: its threshold is reserved on each, or two changes
+# that are fine one by one would exceed a total once it is created.
 #
-# A change is refused if it takes a sum above a total, or further above. Partitions move later on, whatever was judged:
-# then some broker is overcommitted. Knows no traffic and no change.
+# A change is refused if it takes a sum above a total, or further above, what is reserved included. Partitions move
+# later on, whatever was judged: then some broker is overcommitted. Knows no traffic and no change.
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from policies.thresholds.values import ThresholdError, check_each, excess_text, used_up_text
+from policies.thresholds.values import TOPIC_KEY, ThresholdError, check_each, excess_text, used_up_text
 
 EVERY_BROKER: Final = ""  # Kafka's own name of the defaults of all brokers
 MAX_TOLD: Final = 3  # brokers, in one refusal
@@ -22,24 +24,39 @@ NOWHERE: Final[Places] = MappingProxyType({})  # no topic has any partition
 
 
 class Committed(NamedTuple):
-    """A total threshold, and the topics' part of it: bytes per second."""
+    """A total threshold, the part of it of topics that are there, and that of topics that aren't yet: bytes per
+    second.
+    """
 
     total: float
     explicit: float
+    reserved: float = 0.0
 
     @property
     def excess(self) -> float:
         """Above 0: the broker is overcommitted by that much."""
         return self.explicit - self.total
 
+    @property
+    def full_excess(self) -> float:
+        """The same with what is reserved."""
+        return self.explicit + self.reserved - self.total
 
-def committed(totals: Mapping[str, float], topics: Mapping[str, float], places: Places | None) -> dict[str, Committed]:
+
+def committed(
+    totals: Mapping[str, float],
+    topics: Mapping[str, float],
+    places: Places | None,
+    reserved: Iterable[float] = (),
+) -> dict[str, Committed]:
     """Of each broker that has a total, by its id; `places` None: of each total, by its name.
 
     Args:
         totals: by broker id, EVERY_BROKER for those that have none of their own.
         topics: explicit thresholds.
+        reserved: those of topics that aren't there yet.
     """
+    everywhere = math.fsum(reserved)
     if places is None:
         explicit = math.fsum(topics.values())
         return {name: Committed(total, explicit) for name, total in sorted(totals.items())}
@@ -48,16 +65,22 @@ def committed(totals: Mapping[str, float], topics: Mapping[str, float], places: 
         total = totals.get(str(broker_id), totals.get(EVERY_BROKER))
         if total is not None:
             few, many = (topics, names) if len(topics) < len(names) else (names, topics)
-            found[str(broker_id)] = Committed(total, math.fsum(topics[name] for name in few if name in many))
+            explicit = math.fsum(topics[name] for name in few if name in many)
+            found[str(broker_id)] = Committed(total, explicit, everywhere)
     return found
 
 
-def overcommitted(now: Mapping[str, Committed], before: Mapping[str, Committed] = {}) -> dict[str, Committed]:
-    """Those that exceed their total, and did so by less before."""
+def overcommitted(now: Mapping[str, Committed]) -> dict[str, Committed]:
+    """Those whose topics that are there exceed the total."""
+    return {name: each for name, each in now.items() if each.excess > 0}
+
+
+def exceeded(now: Mapping[str, Committed], before: Mapping[str, Committed]) -> dict[str, Committed]:
+    """Those whose topics exceed the total, the ones that aren't there yet included, and did so by less before."""
     return {
         name: each
         for name, each in now.items()
-        if each.excess > (max(0.0, before[name].excess) if name in before else 0.0)
+        if each.full_excess > (max(0.0, before[name].full_excess) if name in before else 0.0)
     }
 
 
@@ -66,10 +89,18 @@ def is_unplaced(topic: str, places: Places | None) -> bool:
     return places is not None and not any(topic in names for names in places.values())
 
 
+def unplaced(topics: Iterable[str], places: Places | None) -> set[str]:
+    """Those that are known to have no partition yet."""
+    left = set(topics) if places is not None else set()
+    for names in (places or {}).values():
+        left -= left & names
+    return left
+
+
 def over_texts(over: Mapping[str, Committed]) -> list[tuple[str, str]]:
     """The fault of each: the worst few one by one, of the rest their number."""
-    worst = {name for name, _ in heapq.nlargest(MAX_TOLD, over.items(), key=lambda found: found[1].excess)}
-    texts = [(name, over_text(name, each)) for name, each in over.items() if name in worst]
+    worst = {name for name, _ in heapq.nlargest(MAX_TOLD, over.items(), key=lambda found: found[1].full_excess)}
+    texts = [(name, _full_text(name, each)) for name, each in over.items() if name in worst]
     more = len(over) - len(texts)
     return texts + ([(EVERY_BROKER, f"{more:,} more brokers are overcommitted as well")] if more else [])
 
@@ -78,16 +109,32 @@ def over_text(broker: str, each: Committed) -> str:
     return excess_text(each.explicit, each.total, _whose(broker))
 
 
-def unplaced_texts(totals: Mapping[str, float], topics: Mapping[str, float], places: Places | None) -> dict[str, str]:
-    """The faults of topics that are nowhere yet and would fit on no broker."""
+def _full_text(broker: str, each: Committed) -> str:
+    return excess_text(each.explicit + each.reserved, each.total, _whose(broker), each.reserved)
+
+
+def oversized_texts(totals: Mapping[str, float], topics: Mapping[str, float]) -> dict[str, str]:
+    """The faults of topics that would fit on no broker alone: all that can be said before any broker is known."""
     found = {}
     for name, threshold in topics.items() if EVERY_BROKER in totals else ():
-        if is_unplaced(name, places):
-            try:
-                check_each(totals.values(), {name: threshold})
-            except ThresholdError as error:
-                found[name] = str(error)
+        try:
+            check_each(totals.values(), {name: threshold})
+        except ThresholdError as error:
+            found[name] = str(error)
     return found
+
+
+def reserved_warnings(now: Mapping[str, Committed], topics: Collection[str]) -> list[str]:
+    """Thresholds of topics that aren't there yet, and the brokers that will be overcommitted by these topics."""
+    if not topics:
+        return []
+    some = ", ".join(heapq.nsmallest(MAX_TOLD, topics))
+    more = f" and {len(topics) - MAX_TOLD:,} more" if len(topics) > MAX_TOLD else ""
+    text = (
+        f"{TOPIC_KEY} of topics that are not there ({some}{more}): each takes its part of every broker's total until it"
+        " is created, or its threshold removed"
+    )
+    return [text, *(_full_text(name, each) for name, each in now.items() if each.excess <= 0 < each.full_excess)]
 
 
 def sum_warnings(now: Mapping[str, Committed]) -> list[str]:

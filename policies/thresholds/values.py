@@ -49,10 +49,11 @@ def check_each(totals: Collection[float], topics: Mapping[str, float]) -> None:
             raise ThresholdError(f"{TOPIC_KEY} of topic {topic} is {_excess(threshold, largest)}: lower it{_OR_RAISE}")
 
 
-def excess_text(explicit: float, total: float, whose: str = "the topics'") -> str:
-    """The fault of topics that have more than the total together."""
+def excess_text(explicit: float, total: float, whose: str = "the topics'", reserved: float = 0.0) -> str:
+    """The fault of topics that have more than the total together. `reserved`: of it, of topics that aren't there."""
+    part = f" ({exact_rate(reserved)} of it for topics that are not there yet and may come here)" if reserved else ""
     return (
-        f"{whose} {TOPIC_KEY} sum up to {_excess(explicit, total)}: lower some of them, or raise the total to at"
+        f"{whose} {TOPIC_KEY} sum up to {_excess(explicit, total, part)}: lower some of them, or raise the total to at"
         f" least {exact_rate(explicit)}"
     )
 
@@ -74,10 +75,9 @@ _MOST: Final = f" and at most {2**63 - 1}"
 _OR_RAISE: Final = ", or raise the total of a broker that is to have it"
 
 
-def _excess(threshold: float, total: float) -> str:
-    return (
-        f"{exact_rate(threshold)}, which exceeds {TOTAL_KEY} = {exact_rate(total)} by {exact_rate(threshold - total)}"
-    )
+def _excess(threshold: float, total: float, part: str = "") -> str:
+    more = exact_rate(threshold - total)
+    return f"{exact_rate(threshold)}{part}, which exceeds {TOTAL_KEY} = {exact_rate(total)} by {more}"
 
 
 def _wrong(value: float) -> str:

@@ -17,6 +17,7 @@ from protocol import api
 from protocol.admin import Api, Struct
 from protocol.configs import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from protocol.quotas import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from protocol.topic_deletion import DELETE_NAMED_TOPICS, DELETE_TOPICS
 from protocol.topics import CREATE_TOPICS
 from tests.protocol import kio_messages as kio
 
@@ -28,6 +29,7 @@ APIS: list[Api[Any, Any]] = [
     ALTER_CLIENT_QUOTAS,
     CREATE_TOPICS,
 ]
+READ_ONLY: list[Api[Any, Any]] = [DELETE_NAMED_TOPICS, DELETE_TOPICS]  # never answered here
 CLIENT_ID = "admin-1"
 CORRELATION_ID = 77
 
@@ -85,7 +87,7 @@ def cases_of(apis: list[Api[Any, Any]]) -> list[Case]:
     ]
 
 
-CASES = cases_of(APIS)
+CASES = cases_of([*APIS, *READ_ONLY])
 FLEXIBLE = [case for case in CASES if case.flexible]
 EVERY_CLASS = (
     *("DescribeConfigsResource", "DescribeConfigsRequest", "DescribeConfigsSynonym", "DescribeConfigsResourceResult"),
@@ -95,6 +97,7 @@ EVERY_CLASS = (
     *("EntryData", "DescribeClientQuotasResponse", "OpData", "AlterClientQuotasRequest", "AlterClientQuotasResponse"),
     *("CreatableReplicaAssignment", "CreatableTopicConfig", "CreatableTopic", "CreateTopicsRequest"),
     *("CreatableTopicConfigs", "CreatableTopicResult", "CreateTopicsResponse"),
+    *("DeleteTopicState", "DeleteTopicsRequest", "DeletableTopicResult", "DeleteTopicsResponse"),
 )
 
 

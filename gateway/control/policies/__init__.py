@@ -9,5 +9,7 @@
 #   admin_requests.py  what each kind of admin request can be asked
 #   admin_configs.py   thresholds as configs of topics and brokers
 #   admin_topics.py    topics that are created with a threshold
+#   admin_deletions.py  topics that are deleted, and their thresholds with them
+#   topic_ids.py       which topic of a name is the present one
 #   admin_quotas.py    client quotas
 #   quota_source.py    thresholds from a source of the operator's own

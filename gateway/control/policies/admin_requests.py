@@ -39,6 +39,8 @@ class Policies(Protocol):
 
     async def take_back(self, before: Mapping[PolicyKey, Held], made: Sequence[Op], source: Source) -> Altered: ...
 
+    async def remove_topics(self, deleted: Mapping[str, Held], source: Source) -> None: ...
+
     async def alter_quotas(
         self,
         alterations: Sequence[client_quotas.Alteration],
@@ -60,10 +62,10 @@ class Result(NamedTuple):
 class Memo(msgspec.Struct, array_like=True):
     """The state of a request between two questions about it."""
 
-    stage: Literal["describe", "probe", "rest"]
+    stage: Literal["describe", "probe", "rest", "delete"]
     own: list[Result] = []
     asked: list[int] = []  # places of the resources that the probe was about
-    before: dict[int, Held] = {}  # by place, the run-time value before a change that may be taken back
+    before: dict[int, Held] = {}  # by place, the run-time value before: of a change that may be taken back, a deletion
 
 
 encode_memo: Final = msgspec.msgpack.Encoder().encode

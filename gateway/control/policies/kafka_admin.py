@@ -11,6 +11,8 @@
 #               topic is ever without it, and taken back if the broker then refuses the topic that it has just found
 #               valid, or if keeping it took so long that the client was told that there was no answer; it stays after
 #               an error that leaves open whether the topic exists
+#   delete      topics that have a threshold: the request passes as it is, and once the broker has deleted a topic, its
+#               threshold is removed. Whatever fails here, the client is told what the broker said
 #   other       a request without keys of ours passes unchanged
 #
 # So the right to change a policy is the right to change that resource in Kafka. Each resource succeeds or fails alone,
@@ -24,7 +26,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, ParamSpec, TypeVar
 
 import trio
@@ -35,6 +37,8 @@ from gateway.control.policies.admin_configs import (
     ChangingConfigs,
     DescribingConfigs,
 )
+from gateway.control.policies.admin_deletions import DOOR as DELETED
+from gateway.control.policies.admin_deletions import DeletingTopics
 from gateway.control.policies.admin_quotas import ChangingQuotas, DescribingQuotas
 from gateway.control.policies.admin_requests import (
     Changing,
@@ -50,8 +54,10 @@ from gateway.control.policies.store import InDoubtError, StoreError
 from gateway.control.question_tasks import QuestionTasks, Reply, Share
 from policies.policy_records import Source
 from policies.policy_set import PolicySet
+from policies.policy_values import Held
 from policies.rollout import EVERYBODY
-from policies.text import one_line
+from policies.text import ERROR_CHARS, one_line
+from policies.thresholds.values import TOPIC_KEY
 from protocol import api, refusal, wire
 from protocol.wire import MalformedFrame
 
@@ -60,7 +66,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CONFIG_APIS: Final = (
-    api.CREATE_TOPICS, api.DESCRIBE_CONFIGS, api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS,
+    api.CREATE_TOPICS, api.DELETE_TOPICS, api.DESCRIBE_CONFIGS, api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS,
 )  # fmt: skip
 QUOTA_APIS: Final = (api.DESCRIBE_CLIENT_QUOTAS, api.ALTER_CLIENT_QUOTAS)
 THREAD_BYTES: Final = 64 * 1024  # larger requests are read and written beside trio's thread: 10 ms and more
@@ -136,6 +142,12 @@ class KafkaAdmin:
         turn = await self._beside(size, _read, ask.request, self._policies.policies, self.quotas_percent)
         if turn is None:
             return Answer(ask.token)
+        if isinstance(turn, DeletingTopics):
+            if memo is None:
+                return Answer(ask.token, wire.framed(ask.request), memo=encode_memo(Memo("delete", before=turn.before)))
+            deleted = await self._beside(size, turn.deleted, ask.answer, memo.before)
+            await self._remove(deleted, ask)
+            return Answer(ask.token, client=wire.framed(ask.answer))
         if isinstance(turn, Describing):
             if memo is None:
                 return Answer(ask.token, wire.framed(turn.request), memo=encode_memo(Memo("describe")))
@@ -173,7 +185,20 @@ class KafkaAdmin:
             raise StoreError("keeping the threshold took too long, so the topic is not created: try again")
         return denied + changed
 
+    async def _remove(self, deleted: Mapping[str, Held], ask: Ask) -> None:
+        """Remove these topics' thresholds, as far as their client waits for it: it is done also if it takes longer."""
+        if deleted:
+            with trio.move_on_after(max(0.0, ask.until - LATE_S - time.monotonic())):
+                try:
+                    await self._policies.remove_topics(deleted, _source(ask)._replace(door=DELETED))
+                except StoreError as error:
+                    names = one_line(", ".join(sorted(deleted)), ERROR_CHARS)
+                    log.warning("the topics %s were deleted, but their %s can't be removed: %s",
+                                names, TOPIC_KEY, one_line(str(error)))  # fmt: skip
+
     async def _refuse(self, ask: Ask, code: int, text: str) -> Answer:
+        if wire.int16(ask.request, 0, len(ask.request))[0] == api.DELETE_TOPICS:
+            return Answer(ask.token, client=wire.framed(ask.answer) if ask.answer else b"")
         frame = await self._beside(len(ask.request), refusal.refuse, ask.request, code, text)
         return Answer(ask.token, client=frame)
 
@@ -191,7 +216,7 @@ def _share_of(ask: Ask) -> Share:
     return Share(ask.principal, math.inf if ask.memo else MAX_OF_ONE)  # a request that has begun is finished
 
 
-def _read(request: bytes, policies: PolicySet, quotas_percent: float) -> Describing | Changing | None:
+def _read(request: bytes, policies: PolicySet, quotas_percent: float) -> Describing | Changing | DeletingTopics | None:
     """None: nothing in it is ours.
 
     Raises:
@@ -205,6 +230,9 @@ def _read(request: bytes, policies: PolicySet, quotas_percent: float) -> Describ
     if key == api.DESCRIBE_CLIENT_QUOTAS:
         turn = DescribingQuotas(request, policies, quotas_percent)
         return turn if turn.found or turn.is_apart else None
+    if key == api.DELETE_TOPICS:
+        deleting = DeletingTopics(request, policies)
+        return deleting if deleting.concerned else None
     if key == api.CREATE_TOPICS:
         turn = CreatingTopics(request)
     else:

@@ -8,6 +8,10 @@
 # A change with an end is taken back here: by each gateway that finds it over, also one that was down at that time. The
 # first one makes the change, and for all others there is nothing left to be done. So it goes by the brokers' time where
 # that is known (brokers_time.py): a machine whose clock is ahead would end it for all.
+#
+# A topic's threshold ends with its topic. If the topic is deleted through a gateway, that gateway removes it
+# (`remove_topics`). If it is deleted elsewhere, each gateway finds out by the id of the next topic of that name
+# (`see_topics`), and again the first one makes the change.
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -26,16 +30,19 @@ import trio
 
 from gateway import policy_document as document
 from gateway.control.policies.store import Store, StoreError, Written
+from gateway.control.policies.topic_ids import SeenIds
 from gateway.control.policies.topic_log import MAX_HISTORY
 from policies.fitting import fitting
-from policies.policy_records import BY_ITSELF, Past, Source, time_text
+from policies.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source, time_text
 from policies.policy_set import PolicySet
 from policies.policy_values import (
+    NO_IDS,
     Change,
     Held,
     Op,
     PolicyError,
     PolicyKey,
+    TopicIds,
     Value,
     Values,
     as_number,
@@ -46,7 +53,7 @@ from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.text import lesser_text
 from policies.text import ERROR_CHARS, one_line
-from policies.thresholds.sums import Committed, Places, is_unplaced, overcommitted
+from policies.thresholds.sums import Committed, Places, overcommitted, unplaced
 from policies.thresholds.values import TOPIC_KEY
 
 log = logging.getLogger("gateway.policy")
@@ -57,6 +64,7 @@ AGAIN_S: Final = 5.0  # after something that is over could not be taken back
 LAG_S: Final = 1.0  # gateways take back one after the other, or they would fence each other off
 LOOK_S: Final = 60.0  # the clock may be set
 UNSURE_S: Final = 1.0  # until it is looked at again whether the time is known
+IDENTIFY_S: Final = 2.0  # for the cluster to name the ids of topics before a change; without, looks find them
 OUTCOMES: Final = ("accepted", "unchanged", "refused", "failed")
 
 
@@ -120,18 +128,22 @@ NO_PLANS: Final[Planned] = {}
 
 
 def _planned(places: Places | None, planned: Planned) -> Places | None:
-    """`places` as they may be when these topics are there."""
+    """`places` as they may be when these topics are there; one that any broker may get is on none yet."""
     if places is None or not planned:
         return places
-    found: dict[int, set[str]] = {broker_id: set(names) for broker_id, names in places.items()}
+    found: dict[int, set[str]] = {broker_id: set(names) - planned.keys() for broker_id, names in places.items()}
     for topic, brokers in planned.items():
-        for broker_id in found.keys() if brokers is None else brokers:
+        for broker_id in brokers or ():
             found.setdefault(broker_id, set()).add(topic)
     return found
 
 
 async def _nothing() -> None:
     pass
+
+
+async def _no_ids(topics: Collection[str]) -> TopicIds:
+    return NO_IDS
 
 
 async def _unknown() -> QuotaStore | None:
@@ -154,11 +166,12 @@ class PolicyService:
         upstream: Callable[[], Awaitable[QuotaStore | None]] = _unknown,
         clock: Callable[[], float] = time.time,
         is_sure: Callable[[], bool] = lambda: True,
+        identify: Callable[[Collection[str]], Awaitable[TopicIds]] = _no_ids,
     ) -> None:
         """`changed` is called with the policies in force whenever they differ from `policies`; never by the
         constructor. `places`: where topics have partitions, None while that is unknown; `refresh` brings it up to date.
         `upstream`: the brokers' own quotas, None: unknown. `clock`: Unix time; nothing is taken back before it
-        `is_sure`.
+        `is_sure`. `identify` asks the cluster for the ids of topics, and gives those that it can get.
         """
         self._store = store
         self._metrics = metrics
@@ -168,14 +181,18 @@ class PolicyService:
         self._upstream = upstream
         self._clock = clock
         self._is_sure = is_sure
+        self._identify = identify
         self._lag_s = random.uniform(0, LAG_S) if store.follows else 0.0  # noqa: S311  (no secret)
         self._take_back_at = -math.inf  # not before, trio's clock
-        self._not_taken_back = ""  # why
+        self._failures: dict[str, str] = {}  # of changes by itself, by what was to be done: why
+        self._seen_ids = SeenIds()
+        self._present: TopicIds = NO_IDS  # ids of topics that are others than those known, to be taken over
         self._queue: deque[_Request] = deque()
         self._of_base: deque[Past] = deque(maxlen=MAX_HISTORY)  # changes by another base, the oldest first
         self._wake = trio.Event()
         self._told = store.policies
         self._warned: frozenset[str] = frozenset()
+        self._warned_reserved: frozenset[str] = frozenset()
         self._overcommitted: Mapping[str, Committed] = {}
         self.loaded = trio.Event()
 
@@ -205,6 +222,8 @@ class PolicyService:
                 left_s = self._left_s()
                 if left_s <= 0:
                     await self._take_back()
+                elif self._present:
+                    await self._follow_topics()
                 elif self._store.follows:
                     # Abandoned at the end: a cluster that doesn't answer must not hold up a stop.
                     await trio.to_thread.run_sync(self._poll, abandon_on_cancel=True)
@@ -228,15 +247,25 @@ class PolicyService:
 
     async def _take_back(self) -> None:
         now_ms = self._now_ms()
-        request = _Request(lambda: self._write(lambda policies: policies.taken_back(now_ms), BY_ITSELF))
+        what = "ended values can't be taken back"
+        if not await self._change_by_itself(lambda policies: policies.taken_back(now_ms), BY_ITSELF, what):
+            self._take_back_at = trio.current_time() + AGAIN_S
+
+    async def _follow_topics(self) -> None:
+        present, self._present = self._present, NO_IDS  # after a failure the next look finds them again
+        what = "thresholds of deleted topics can't be removed"
+        await self._change_by_itself(lambda policies: policies.following(present), TOPIC_DELETED, what)
+
+    async def _change_by_itself(self, decide: Callable[[PolicySet], PolicySet], source: Source, failure: str) -> bool:
+        """Whether it is done. `failure`: for the log, which has it once for each reason."""
+        request = _Request(lambda: self._write(decide, source))
         await self._serve(request)
         error = request.error
         why = "" if error is None else one_line(str(error) or repr(error), ERROR_CHARS)
-        if error is not None:
-            self._take_back_at = trio.current_time() + AGAIN_S
-        if why and why != self._not_taken_back:
-            log.warning("policies: ended values can't be taken back: %s", why)
-        self._not_taken_back = why
+        if why and why != self._failures.get(failure):
+            log.warning("policies: %s: %s", failure, why)
+        self._failures[failure] = why
+        return error is None
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
@@ -253,15 +282,17 @@ class PolicyService:
             PolicyError: what is wrong, by key.
             StoreError: it can't be kept just now.
         """
-        places = _planned(await self._find(op.key for op in ops if op.value is not None), planned)
+        topics = _topics_set(ops)
+        places = _planned(await self._find(topics), planned)
+        ids = NO_IDS if validate_only else await self._ids(topics - planned.keys(), places)
         now_ms = self._now_ms()
         return await self._change(
-            lambda policies: policies.alter(ops, places=places, now_ms=now_ms), source, validate_only
+            lambda policies: policies.alter(ops, places=places, now_ms=now_ms, topic_ids=ids), source, validate_only
         )
 
     async def fitting(self, ops: Sequence[Op], *, planned: Planned = NO_PLANS) -> list[str | None]:
         """The thresholds of these that go together, see policies.fitting; changes nothing. `planned`: see `alter`."""
-        places = _planned(await self._find(op.key for op in ops if op.value is not None), planned)
+        places = _planned(await self._find(_topics_set(ops)), planned)
         return await trio.to_thread.run_sync(lambda: fitting(self.policies, ops, places=places))
 
     async def take_back(self, before: Mapping[PolicyKey, Held], made: Sequence[Op], source: Source) -> Altered:
@@ -273,11 +304,18 @@ class PolicyService:
         made_values = {op.key: Held(op.value) for op in made}
 
         def decide(policies: PolicySet) -> PolicySet:
-            changes, ends = policies.changes, policies.ends
-            own = {key for key, held in made_values.items() if Held(changes.get(key), ends.get(key)) == held}
+            own = {key for key, held in made_values.items() if policies.held(key) == held}
             return policies.restored({key: held for key, held in before.items() if key in own})
 
         return await self._change(decide, source, validate_only=False)
+
+    async def remove_topics(self, deleted: Mapping[str, Held], source: Source) -> None:
+        """These topics were deleted: remove their thresholds that are still as they were held by then.
+
+        Raises:
+            StoreError: see `alter`.
+        """
+        await self._change(lambda policies: policies.without_topics(deleted), source, validate_only=False)
 
     async def alter_quotas(
         self,
@@ -338,10 +376,15 @@ class PolicyService:
             StoreError: it can't be kept just now.
         """
         wanted = await trio.to_thread.run_sync(document.of_data, data)
-        places, now_ms = await self._find(wanted), self._now_ms()
+        topics = _topics_set(self.policies.diff(wanted, until_ms=until_ms))
+        places = await self._find(topics)
+        ids = NO_IDS if dry_run else await self._ids(topics, places)
+        now_ms = self._now_ms()
 
         def decide(policies: PolicySet) -> PolicySet:
-            return policies.apply(wanted, prune=prune, until_ms=until_ms, groups=groups, places=places, now_ms=now_ms)
+            return policies.apply(
+                wanted, prune=prune, until_ms=until_ms, groups=groups, places=places, now_ms=now_ms, topic_ids=ids
+            )
 
         altered = await self._change(decide, source, dry_run)
         quotas = [each for each in altered.changes if each.key.kind == "quota" and each.new is not None]
@@ -372,13 +415,21 @@ class PolicyService:
             "origins": document.origins(policies.settings()),
         }
 
-    async def _find(self, keys: Iterable[PolicyKey]) -> Places | None:
+    async def _find(self, topics: Collection[str]) -> Places | None:
         """The brokers where topics have partitions. A topic that was made a moment ago is known after another look."""
         places = self._places()
-        if any(key.kind == "topic" and is_unplaced(key.name, places) for key in keys):
+        if unplaced(topics, places):
             await self._refresh()
             places = self._places()
         return places
+
+    async def _ids(self, topics: Set[str], places: Places | None) -> TopicIds:
+        """Of those of the topics that are there, asked for now: the last look may have found an earlier topic."""
+        there = topics - unplaced(topics, places)
+        if there and places is not None:
+            with trio.move_on_after(IDENTIFY_S):
+                return await self._identify(there)
+        return NO_IDS
 
     # --- one after another --------------------------------------------------------------------------------------------
 
@@ -395,8 +446,9 @@ class PolicyService:
         except StoreError:
             self._count("failed", validate_only)
             raise
-        self._count("accepted" if written.changes else "unchanged", validate_only)
-        return self._altered(written.after.version, written.changes, written.after, self._places())
+        changes = tuple(change for change in written.changes if not change.only_id)
+        self._count("accepted" if changes else "unchanged", validate_only)
+        return self._altered(written.after.version, changes, written.after, self._places())
 
     @staticmethod
     def _altered(version: int, changes: tuple[Change, ...], after: PolicySet, places: Places | None) -> Altered:
@@ -416,6 +468,9 @@ class PolicyService:
         if written.changes:
             by = _by(source)
             for change in written.changes:
+                if change.only_id:
+                    log.debug("policies: %s is for %s", change.key, change.topic_id)
+                    continue
                 fields = _fields(change.key, change.old, change.new)
                 what = _described(fields)
                 end = f" until {time_text(change.end)}" if change.end is not None else ""
@@ -472,9 +527,28 @@ class PolicyService:
         if self.loaded.is_set():
             self._warn()
 
+    @property
+    def watched(self) -> list[str]:
+        """The topics whose ids matter at a look at the cluster: those that have a threshold set at run time."""
+        return sorted(key.name for key in self._told.changes if key.kind == "topic")
+
+    def see_topics(self, seen: TopicIds) -> None:
+        """A look at the cluster found topics with these ids, among those `watched`."""
+        if not self.loaded.is_set():
+            return
+        known = {name: self._told.topic_ids.get(name) for name in self.watched}
+        self._present = self._seen_ids.look(known, seen, trio.current_time())
+        if self._present:
+            self._wake.set()
+        # Not with each change: a topic that is created with a threshold has it a moment before it is there.
+        reserved = frozenset(self._told.reserved_warnings(self._places()))
+        for warning in sorted(reserved - self._warned_reserved):
+            log.warning("policies: %s", one_line(warning, 2 * ERROR_CHARS))
+        self._warned_reserved = reserved
+
     def _warn(self) -> None:
         places = self._places()
-        warnings = frozenset(self._told.warnings(places))
+        warnings = frozenset(self._told.warnings(places)) - set(self._told.reserved_warnings(places))
         for warning in sorted(warnings - self._warned):
             log.warning("policies: %s", one_line(warning, 2 * ERROR_CHARS))
         self._warned = warnings
@@ -484,6 +558,11 @@ class PolicyService:
             log.info("policies: broker %s: the topics' %s do not exceed its total any more", broker, TOPIC_KEY)
         self._overcommitted = over
         self._metrics.show_committed(now)
+
+
+def _topics_set(ops: Iterable[Op]) -> set[str]:
+    """The topics that get a threshold."""
+    return {op.key.name for op in ops if op.value is not None and op.key.kind == "topic"}
 
 
 class _AllRefused(Exception):

@@ -188,14 +188,14 @@ class FileStore:
             if lock is None:
                 raise StoreError(f"{path} is in use by another gateway: give each its own policies_store.file")
             self._lock = lock
-            held, version, whole = self._load()
+            self._held, version, whole = self._load()
             if whole:
                 self._rewrite()
             else:  # an unreadable file may be worth a look
                 self._open()
         except OSError as error:
             raise StoreError(f"{path}: can't be used: {error.strerror or error}") from error
-        self.policies = PolicySet.read(base, held.values(), version)
+        self.policies = PolicySet.read(base, self._held.values(), version)
         self.history: Sequence[Past] = tuple(self._past)
 
     def poll(self, timeout_s: float) -> None:
@@ -207,16 +207,16 @@ class FileStore:
         written = Written(before, after, after.changes_since(before))
         if written.changes:
             head = Head(after.version, secrets.token_hex(8), time.time_ns() // 10**6, source, len(written.changes))
-            records = encode(written.changes, head)
+            records = encode(written.changes, head, self._held)
             try:
                 self._append(records)
             except OSError as error:
                 self.problem = f"{self._path}: can't be written: {error.strerror or error}"
                 raise StoreError(self.problem) from error
             self.policies, self.problem = after, ""
-            for said in (decode(*record) for record in records[-MAX_HISTORY - 1 :]):
-                if isinstance(said, Entry) and said.past is not None:
-                    self._past.append(said.past)
+            for said in (decode(*record) for record in records):
+                if isinstance(said, Entry):
+                    put(self._held, self._past, said)
             self.history = tuple(self._past)
         return written
 

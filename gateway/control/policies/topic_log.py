@@ -74,9 +74,9 @@ class TopicLog:
 
 
 def put(held: dict[PolicyKey, Entry], past: deque[Past], entry: Entry) -> None:
-    """Keep a value, or take it out."""
-    held.pop(entry.key, None)
+    """Keep a value, or take it out. One that was only written again, with its topic's id, is no other change."""
+    before = held.pop(entry.key, None)
     if entry.value is not None:
         held[entry.key] = entry
-    if entry.past is not None:
+    if entry.past is not None and (before is None or entry.past != before.past):
         past.append(entry.past)

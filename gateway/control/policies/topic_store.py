@@ -184,7 +184,7 @@ class TopicStore:
                 if not written.changes:
                     return written
                 head = self._head(after.version, token, source, written)
-                self._writer.commit(encode(written.changes, head), deadline)
+                self._writer.commit(encode(written.changes, head, self._log.held), deadline)
             except Again as reason:
                 self._writer.close()
                 if time.monotonic() + pause > deadline:

@@ -14,11 +14,13 @@ from policies.thresholds.sums import (
     NOWHERE,
     Committed,
     committed,
+    exceeded,
     is_unplaced,
     over_texts,
     overcommitted,
+    oversized_texts,
+    reserved_warnings,
     sum_warnings,
-    unplaced_texts,
 )
 
 MB = 1_000_000
@@ -62,17 +64,31 @@ def test_twenty_tenths_are_two_though_adding_them_up_one_by_one_says_more() -> N
 
 @pytest.mark.parametrize(("before", "over"), [(24.0, True), (25.0, False), (26.0, False)])
 def test_a_broker_overcommitted_as_much_before_may_stay_so(before: float, over: bool) -> None:
-    assert bool(overcommitted({"2": Committed(20.0, 25.0)}, {"2": Committed(20.0, before)})) is over
+    assert bool(exceeded({"2": Committed(20.0, 25.0)}, {"2": Committed(20.0, before)})) is over
+    assert bool(exceeded({"2": Committed(20.0, 15.0, 10.0)}, {"2": Committed(20.0, before - 9.0, 9.0)})) is over
 
 
-def test_a_topic_that_is_nowhere_yet_must_fit_on_some_broker() -> None:
-    totals = {EVERY_BROKER: 10.0, "7": 20.0}
-    topics = {"clicks": 30.0, "planned": 30.0, "small": 20.0}
-    assert unplaced_texts(totals, topics, PLACES).keys() == {"planned"}
-    assert unplaced_texts(totals, topics, NOWHERE).keys() == {"clicks", "planned"}
-    assert unplaced_texts({"7": 20.0}, topics, NOWHERE) == {}, "other brokers have no limit"
-    assert unplaced_texts(totals, topics, None) == {}
+def test_of_a_topic_that_is_not_there_yet_the_threshold_is_reserved_on_every_broker() -> None:
+    found = committed({EVERY_BROKER: 20.0 * MB, "3": 8.0 * MB}, TOPICS, PLACES, [5.0 * MB])
+    assert found["1"] == Committed(20 * MB, 15 * MB, 5 * MB)
+    assert found["3"] == Committed(8 * MB, 0, 5 * MB)
+    assert overcommitted({"1": Committed(20.0, 15.0, 6.0)}) == {}, "nothing of it is taken yet"
+    assert exceeded({"1": Committed(20.0, 15.0, 6.0), "2": Committed(20.0, 14.0, 6.0)}, {}).keys() == {"1"}
     assert [is_unplaced("planned", places) for places in (PLACES, NOWHERE, None)] == [True, True, False]
+
+
+def test_what_is_reserved_is_said_with_the_brokers_that_it_will_overcommit() -> None:
+    now = {"1": Committed(20.0, 15.0, 6.0), "2": Committed(20.0, 21.0, 6.0), "3": Committed(20.0, 14.0, 6.0)}
+    topics, broker = reserved_warnings(now, ["planned", "d", "c", "b", "a"])
+    assert "topics that are not there (a, b, c and 2 more): each takes its part of every broker's total" in topics
+    assert broker.startswith("broker 1: its topics' bytes.in.per.sec.threshold sum up to 21 bytes/s (6 bytes/s of it ")
+    assert reserved_warnings(now, []) == []
+
+
+def test_before_any_broker_is_known_a_topic_must_fit_on_one_alone() -> None:
+    topics = {"clicks": 30.0, "small": 20.0}
+    assert oversized_texts({EVERY_BROKER: 10.0, "7": 20.0}, topics).keys() == {"clicks"}
+    assert oversized_texts({"7": 20.0}, topics) == {}, "other brokers have no limit"
 
 
 def test_the_worst_brokers_are_named_and_the_others_counted() -> None:

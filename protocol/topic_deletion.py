@@ -1,0 +1,112 @@
+# DeleteTopics: the topics that a request names, and the broker's result for each. Only read: the gateway passes both on
+# as they are.
+#
+# Specs: KIP-4, KIP-516 (topic ids, as of v6), KIP-599 (error messages, as of v5).
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from typing import Final, NamedTuple
+
+from protocol import api, wire
+from protocol.admin import Api, Field, Request, Struct
+from protocol.topics import NO_ID
+
+_BY_ID: Final = 6  # topics are structs as of this version, and bare names before
+
+
+class DeletableTopic(NamedTuple):
+    """`name` None: it is named by its id."""
+
+    name: str | None
+    topic_id: bytes = NO_ID
+
+
+class DeleteTopicsRequest(NamedTuple):
+    topics: tuple[DeletableTopic, ...]
+    timeout_ms: int
+
+
+class NamedTopics(NamedTuple):
+    topic_names: tuple[str, ...]
+    timeout_ms: int
+
+
+class DeleteTopicsResult(NamedTuple):
+    """`name` None: the client may not know it. `topic_id`: NO_ID where it isn't known, and before v6."""
+
+    name: str | None
+    topic_id: bytes
+    error_code: int
+    error_message: str | None = None
+
+
+class DeleteTopicsAnswer(NamedTuple):
+    throttle_time_ms: int
+    responses: tuple[DeleteTopicsResult, ...]
+
+
+_TIMEOUT: Final = Field("timeout_ms", "int32")
+_ANSWER: Final = Struct(
+    DeleteTopicsAnswer,
+    Field("throttle_time_ms", "int32"),
+    Field(
+        "responses",
+        Struct(
+            DeleteTopicsResult,
+            Field("name", "text", nullable=True),
+            Field("topic_id", "uuid", since=_BY_ID, default=NO_ID),
+            Field("error_code", "int16"),
+            Field("error_message", "message", nullable=True, since=5),
+        ),
+        array=True,
+    ),
+)
+DELETE_NAMED_TOPICS: Final[Api[NamedTopics, DeleteTopicsAnswer]] = Api(
+    api.DELETE_TOPICS, 1, _BY_ID - 1, Struct(NamedTopics, Field("topic_names", "text", array=True), _TIMEOUT), _ANSWER
+)
+DELETE_TOPICS: Final[Api[DeleteTopicsRequest, DeleteTopicsAnswer]] = Api(
+    api.DELETE_TOPICS,
+    _BY_ID,
+    _BY_ID,
+    Struct(
+        DeleteTopicsRequest,
+        Field(
+            "topics",
+            Struct(DeletableTopic, Field("name", "text", nullable=True), Field("topic_id", "uuid")),
+            array=True,
+        ),
+        _TIMEOUT,
+    ),
+    _ANSWER,
+)
+
+
+def printed(topic_id: bytes) -> str:
+    """As Kafka prints it."""
+    return urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def decode_request(buf: wire.Buffer, start: int, end: int) -> Request[DeleteTopicsRequest]:
+    """The request in buf[start:end] (without size prefix), of any version.
+
+    Raises:
+        MalformedFrame: as protocol.admin.Api.decode_request.
+    """
+    version, _ = wire.int16(buf, start + wire.INT16.size, end)
+    if version >= _BY_ID:
+        return DELETE_TOPICS.decode_request(buf, start, end)
+    head = DELETE_NAMED_TOPICS.decode_request(buf, start, end)
+    topics = tuple(DeletableTopic(name) for name in head.body.topic_names)
+    return Request(*head[:3], DeleteTopicsRequest(topics, head.body.timeout_ms))
+
+
+def decode_answer(answer: bytes, version: int) -> tuple[DeleteTopicsResult, ...]:
+    """The results in an answer (without size prefix) to a request of that version.
+
+    Raises:
+        MalformedFrame: as protocol.admin.Api.decode_answer.
+    """
+    spoken: Api[NamedTopics, DeleteTopicsAnswer] | Api[DeleteTopicsRequest, DeleteTopicsAnswer]
+    spoken = DELETE_TOPICS if version >= _BY_ID else DELETE_NAMED_TOPICS
+    return spoken.decode_answer(answer, 0, len(answer), version)[1].responses
