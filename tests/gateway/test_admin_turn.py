@@ -16,12 +16,13 @@ from gateway.data.world import Asker
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
+from protocol import topic_deletion as d
 from protocol import topics as t
 from protocol.wire import MalformedFrame
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
 
 STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
-MANAGED = (19, 32, 33, 44, 48, 49)
+MANAGED = (19, 20, 32, 33, 44, 48, 49)
 PROBE = other_request(-7, 44, 1, b"may this client?")
 REST = other_request(-8, 44, 1, b"the rest")
 CLIENTS = other_answer(5, b"what the client gets")
@@ -173,6 +174,58 @@ def test_control_is_asked_about_topics_with_a_key_of_ours_alone(version: int, st
         assert passed.startswith(frame) is not bool(asked)
 
 
+def deletion(*topics: str | bytes, version: int = 6) -> bytes:
+    """DeleteTopics, by name or by id."""
+    if version < 6:
+        return d.DELETE_NAMED_TOPICS.encode_request(d.NamedTopics(tuple(map(str, topics)), 1000), version, 5, b"tool")
+    given = tuple(d.DeletableTopic(each) if isinstance(each, str) else d.DeletableTopic(None, each) for each in topics)
+    return d.DELETE_TOPICS.encode_request(d.DeleteTopicsRequest(given, 1000), version, 5, b"tool")
+
+
+@STEPS
+@pytest.mark.parametrize("version", range(1, 7))
+def test_control_is_asked_about_the_deletion_of_topics_with_a_threshold_alone(version: int, step: int) -> None:
+    for names, asked in ((("other", "click"), 0), (("other", "clicks"), 1)):
+        play = Managed()
+        play.world.engine.set_policy(None, {"clicks": 5.0})
+        frame = deletion(*names, version=version)
+        passed = play.client(frame + other_request(6, 18, 0), step)[0]
+        assert len(play.asked) == asked
+        assert passed.startswith(frame) is not bool(asked)
+
+
+def test_control_is_asked_about_a_deletion_by_id_where_the_topic_may_have_a_threshold() -> None:
+    ids = {bytes((number,)) * 16: name for number, name in enumerate((b"clicks", b"other"), 1)}
+    clicks, other = ids
+    for topics, thresholds, asked in (
+        ([clicks], {"clicks": 5.0}, 1),
+        ([other], {"clicks": 5.0}, 0),
+        ([other, b"unknown to us..."], {"clicks": 5.0}, 1),
+        ([clicks], {}, 0),
+    ):
+        play = Managed()
+        play.world.engine.set_policy(None, thresholds)
+        play.world.cluster.topic_ids.update(ids)
+        play.client(deletion(*topics))
+        assert len(play.asked) == asked
+
+
+def test_a_large_deletion_is_controls_to_read_and_one_beyond_all_measure_the_brokers() -> None:
+    names = [f"topic-{number:0200}" for number in range(6000)]
+    for count, asked in ((100, 1), (6000, 0)):
+        play = Managed()
+        play.world.engine.set_policy(None, {"clicks": 5.0})
+        play.client(deletion(*names[:count]))
+        assert len(play.asked) == asked
+
+
+def test_a_deletion_that_can_not_be_read_is_the_brokers_to_refuse() -> None:
+    play = Managed()
+    play.world.engine.set_policy(None, {"clicks": 5.0})
+    frame = other_request(5, 20, 0, b"clicks")
+    assert play.client(frame) == (frame, b"")
+
+
 def test_a_turn_goes_on_where_the_gateway_was_told_meanwhile_that_it_manages_nothing() -> None:
     play = Managed()
     play.client(change())
@@ -201,6 +254,24 @@ def test_control_that_does_not_answer_in_time_is_an_error_for_each_resource() ->
     assert play.world.questions.open == {}
     play.session.admin.tell(Answer(late, client=CLIENTS))  # too late
     assert play.client(b"") == (b"", b"")
+
+
+def test_a_deletion_of_topics_does_not_depend_on_control() -> None:
+    play = Managed()
+    play.world.engine.set_policy(None, {"clicks": 5.0})
+    play.client(deletion("clicks"))
+    play.now += ASK_S
+    assert play.go_on() == (deletion("clicks"), b"")
+    assert play.broker(other_answer(5, b"deleted")) == other_answer(5, b"deleted")
+    assert play.session.is_idle
+
+    play.client(deletion("clicks"))
+    assert play.control(upstream=deletion("clicks"), memo=b"deleting") == (deletion("clicks"), b"")
+    play.broker(other_answer(5, b"deleted"))
+    assert play.go_on() == (b"", b"")
+    play.now += ASK_S
+    assert play.go_on() == (b"", other_answer(5, b"deleted")), "the broker's answer, which is here already"
+    assert play.session.is_idle
 
 
 def test_control_that_goes_away_in_the_middle_leaves_the_outcome_open() -> None:

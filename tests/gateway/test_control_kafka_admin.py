@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gateway.control.policies.kafka_admin import LATE_S, KafkaAdmin, managed_api
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import Decide, FileStore, InDoubtError, StoreError, Written
 from policies.policy_records import Source
-from policies.policy_values import End, Held, Op, PolicyKey, Value
+from policies.policy_values import End, Held, Op, PolicyKey, TopicId, TopicIds, Value
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from policies.thresholds.sums import Committed, Places
@@ -28,13 +29,17 @@ from policies.thresholds.values import OUT_KEY, TOPIC_KEY, TOTAL_KEY
 from protocol import api
 from protocol import configs as c
 from protocol import quotas as q
+from protocol import topic_deletion as d
 from protocol import topics as t
 from protocol.admin import Api
+from protocol.topics import NO_ID
+from tests.background import until
 
 TOOL = b"admin-1"
 SET, DELETE = c.SET, c.DELETE
 DENIED, NO_TOPIC, ELSEWHERE = 29, 3, 42
 TOTAL = 1000.0
+TOPIC_ID = bytes(range(16))
 
 
 class Metrics:
@@ -65,6 +70,7 @@ class Stage:
         self.metrics = Metrics()
         self.upstream: QuotaStore | None = None
         self.places: Places | None = None
+        self.ids: dict[str, TopicId] = {}
         self.store = FileStore(path / "policies.jsonl", base)
         self.service = PolicyService(
             self.store,
@@ -72,6 +78,7 @@ class Stage:
             lambda _: None,
             lambda: self.places,
             upstream=self.look_upstream,
+            identify=self.identify,
         )
         self.door = KafkaAdmin(self.service)
         self.sent: list[Any] = []
@@ -84,6 +91,10 @@ class Stage:
     async def look_upstream(self) -> QuotaStore | None:
         await trio.lowlevel.checkpoint()
         return self.upstream
+
+    async def identify(self, topics: Collection[str]) -> TopicIds:
+        await trio.lowlevel.checkpoint()
+        return {name: topic_id for name, topic_id in self.ids.items() if name in topics}
 
     async def ask(self, spoken: Api[Any, Any], body: Any, version: int | None = None) -> Any:
         """The client's answer; None: the request passes as it is."""
@@ -128,6 +139,11 @@ class Stage:
                     for kind, name, _ in reversed(body.resources)
                 ),
             )
+        elif spoken.key == api.DELETE_TOPICS:
+            names = body.topic_names if version < 6 else [topic.name or "by-id" for topic in body.topics]
+            ids = dict.fromkeys(names, TOPIC_ID if version >= 6 else NO_ID)
+            gone = [d.DeleteTopicsResult(name, ids[name], *self.error(name, None)) for name in reversed(names)]
+            said = d.DeleteTopicsAnswer(3, tuple(gone))
         elif spoken.key == api.CREATE_TOPICS:
             created = []
             for topic in reversed(body.topics):
@@ -160,6 +176,17 @@ class Stage:
         """CreateTopics: what is said of each topic; nothing where the request passes as it is."""
         said = await self.ask(t.CREATE_TOPICS, t.CreateTopicsRequest(topics, 1000, check), version)
         return [(row.name, row.error_code, row.error_message) for row in said.topics] if said else []
+
+    async def delete(self, *topics: str | bytes, version: int = 6) -> list[tuple[str | None, int]]:
+        """DeleteTopics, by name or by id: what is said of each topic; nothing where the request passes as it is."""
+        if version < 6:
+            names = d.NamedTopics(tuple(str(topic) for topic in topics), 1000)
+            said = await self.ask(d.DELETE_NAMED_TOPICS, names, version)
+        else:
+            given = [(each, NO_ID) if isinstance(each, str) else (None, each) for each in topics]
+            body = d.DeleteTopicsRequest(tuple(d.DeletableTopic(*each) for each in given), 1000)
+            said = await self.ask(d.DELETE_TOPICS, body)
+        return [(row.name, row.error_code) for row in said.responses] if said else []
 
     async def replace(self, *rows: tuple[int, str, Mapping[str, str | None]], check: bool = False) -> Any:
         resources = tuple(
@@ -723,6 +750,127 @@ async def test_a_version_that_brokers_of_today_lack_is_the_brokers_to_answer(sta
     frame = t.CREATE_TOPICS.encode_request(t.CreateTopicsRequest((new("a"),), 1000), 2, 77, TOOL)
     old = frame[4:6] + b"\0\1" + frame[8:]
     assert await stage.door.answer(Ask(1, stage.until, "", "User:alice", old, b"", b"")) == Answer(1)
+
+
+# --- topics that are deleted ------------------------------------------------------------------------------------------
+
+A, B, FILED = (PolicyKey.of_topic(name) for name in ("a", "b", "filed"))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_a_threshold_is_deleted_with_its_topic_and_the_history_says_by_whom(stage: Stage, version: int) -> None:
+    await stage.service.alter([Op(A, 100.0, 10**14), Op(B, 50.0)], Source("User:eve", "kafka"))
+    assert await stage.delete("a", "other", version=version) == [("other", 0), ("a", 0)], "the broker's own answer"
+    assert stage.changes == {B: 50.0}
+    assert stage.service.policies.ends == {}
+    past = stage.service.history[-1]
+    assert (past.source, past.key, past.old, past.new) == (
+        Source("User:alice", "topic deleted", "10.0.0.9:5"), A, 100.0, None,
+    )  # fmt: skip
+
+
+@pytest.mark.trio
+async def test_a_threshold_is_deleted_with_a_topic_that_is_named_by_its_id(stage: Stage) -> None:
+    stage.places, stage.ids = {1: {"by-id"}}, {"by-id": TopicId("c", d.printed(TOPIC_ID))}
+    named = PolicyKey.of_topic("by-id")
+    await stage.service.alter([Op(named, 100.0)], Source("User:eve", "kafka"))
+    assert await stage.delete(TOPIC_ID) == [("by-id", 0)]
+    assert stage.changes == {}
+    stage.ids = {}
+    await stage.service.alter([Op(named, 100.0)], Source("User:eve", "kafka"))
+    assert await stage.delete(TOPIC_ID) == [("by-id", 0)], "an id that isn't known yet: the answer has the name"
+    assert stage.changes == {}
+
+
+@pytest.mark.trio
+async def test_a_topic_that_the_broker_does_not_delete_keeps_its_threshold(stage: Stage) -> None:
+    await stage.service.alter([Op(A, 100.0), Op(B, 50.0)], Source("User:eve", "kafka"))
+    stage.errors = {"a": 29}
+    assert await stage.delete("a", "b") == [("b", 0), ("a", 29)]
+    assert stage.changes == {A: 100.0}
+    stage.errors = {"a": 7}  # it may be gone, or going
+    assert await stage.delete("a") == [("a", 7)]
+    assert stage.changes == {A: 100.0}
+
+
+@pytest.mark.trio
+async def test_topics_without_a_threshold_are_the_brokers_to_delete(stage: Stage) -> None:
+    await stage.service.alter([Op(A, 100.0)], Source("User:eve", "kafka"))
+    assert await stage.delete("other") == []
+    await stage.service.alter([Op(A, None)], Source("User:eve", "kafka"))
+    stage.sent.clear()
+    assert await stage.delete("a") == []
+    assert stage.sent == []
+
+
+@pytest.mark.trio
+async def test_what_the_file_says_of_a_deleted_topic_stays_and_is_told(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await stage.service.alter([Op(FILED, 200.0)], Source("User:eve", "kafka"))
+    assert await stage.delete("filed") == [("filed", 0)]
+    assert stage.service.policies.topics() == {"filed": 300.0}
+    assert await stage.delete("filed") == [("filed", 0)]
+    said = (
+        "topic filed was deleted: its threshold in the configuration file"
+        " (thresholds.topics.filed.bytes.in.per.sec.threshold) stays, for the next topic of that name"
+    )
+    assert caplog.messages.count(said) == 2
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("value", ["100", "70"])
+async def test_a_topic_that_is_made_anew_before_the_answer_is_here_keeps_what_it_was_made_with(
+    stage: Stage, value: str
+) -> None:
+    stage.places, stage.ids = {1: {"a"}}, {"a": TopicId("c", "earlier")}
+    await stage.service.alter([Op(A, 100.0)], Source("User:eve", "kafka"))
+    broker = stage.broker
+    frame = d.DELETE_NAMED_TOPICS.encode_request(d.NamedTopics(("a",), 1000), 5, 77, TOOL)[4:]
+    first = await stage.door.answer(Ask(1, stage.until, "", "User:alice", frame, b"", b""))
+    answer = broker(d.DELETE_NAMED_TOPICS, 5, first.upstream)
+    assert await stage.create(new("a", value)) == [("a", 0, None)]
+    last = await stage.door.answer(Ask(2, stage.until, "", "User:alice", frame, first.memo, answer))
+    assert last.client[4:] == answer
+    assert stage.changes == {A: float(value)}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("error", [StoreError("no place to write to"), RuntimeError("a bug")])
+async def test_whatever_fails_here_the_client_is_told_what_the_broker_said(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    await stage.service.alter([Op(A, 100.0)], Source("User:eve", "kafka"))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stage.store, "write", fail)
+    assert await stage.delete("a") == [("a", 0)]
+    assert str(error) in caplog.text
+    frame = d.DELETE_NAMED_TOPICS.encode_request(d.NamedTopics(("a",), 1000), 5, 77, TOOL)[4:]
+    memo = (await stage.door.answer(Ask(1, stage.until, "", "User:alice", frame, b"", b""))).memo
+    last = await stage.door.answer(Ask(2, stage.until, "", "User:alice", frame, memo, b"nonsense"))
+    assert last.client == b"\0\0\0\x08nonsense"
+
+
+@pytest.mark.trio
+async def test_a_removal_that_takes_long_keeps_no_client_waiting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stage.service.alter([Op(A, 100.0)], Source("User:eve", "kafka"))
+    write, goes_on = stage.store.write, threading.Event()
+
+    def wait(decide: Decide, source: Source) -> Written:
+        assert goes_on.wait(60)
+        return write(decide, source)
+
+    monkeypatch.setattr(stage.store, "write", wait)
+    stage.until = time.monotonic() + LATE_S
+    assert await stage.delete("a") == [("a", 0)]
+    assert stage.changes == {A: 100.0}
+    goes_on.set()
+    await until(lambda: not stage.changes)
 
 
 # --- client quotas ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.control.policies.service import OUTCOMES, PolicyService
+from gateway.control.policies.service import OUTCOMES, Altered, PolicyService
 from gateway.control.policies.store import Decide, FileStore, RetriedStore, StoreError, Written
+from gateway.control.policies.topic_ids import CONFIRM_S
 from gateway.control.policies.topic_log import MAX_HISTORY
 from gateway.policy_document import DocumentError
-from policies.policy_records import BY_ITSELF, Past, Source
+from policies.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source
 from policies.policy_set import PolicySet
-from policies.policy_values import End, Op, PolicyError, PolicyKey
+from policies.policy_values import End, Held, Op, PolicyError, PolicyKey, TopicId, TopicIds
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.store import Op as QuotaOp
@@ -72,6 +73,7 @@ class Gateway:
         self.fresh: Places | None = None
         self.upstream = QuotaStore()
         self.is_sure = True  # what time it is
+        self.ids: dict[str, TopicId] = {}  # that the cluster has, by topic
         self.service = PolicyService(
             self.store,
             self.metrics,
@@ -81,6 +83,7 @@ class Gateway:
             self.look_upstream,
             self.clock,
             lambda: self.is_sure,
+            self.identify,
         )
         self._nursery = nursery
 
@@ -99,6 +102,16 @@ class Gateway:
     async def look_upstream(self) -> QuotaStore | None:
         await trio.lowlevel.checkpoint()
         return self.upstream
+
+    async def identify(self, topics: Collection[str]) -> TopicIds:
+        await trio.lowlevel.checkpoint()
+        return {name: topic_id for name, topic_id in self.ids.items() if name in topics}
+
+    async def look(self, mock_clock: trio.testing.MockClock) -> None:
+        """Looks at the cluster, until what they find counts."""
+        self.service.see_topics(self.ids)
+        mock_clock.jump(CONFIRM_S)
+        self.service.see_topics(self.ids)
 
     @property
     def topics(self) -> Mapping[str, float]:
@@ -171,7 +184,10 @@ async def test_topics_count_on_brokers_that_have_a_partition_of_them(gateway: Ga
     assert gateway.metrics.excess == {"1": 5 - 12, "2": 0}
     with pytest.raises(PolicyError, match=r"^broker 2: its topics' .* by 1"):
         await gateway.service.alter([Op(VIEWS, 13)], ALICE)
-    assert await gateway.service.fitting([Op(ORDERS, 12), Op(CLICKS, 12)]) == [None, None]
+    assert await gateway.service.fitting([Op(CLICKS, 12)]) == [None]
+    (error,) = await gateway.service.fitting([Op(ORDERS, 1)])  # that isn't there yet, and may come to broker 2
+    assert error is not None
+    assert error.startswith("broker 2: ")
 
 
 async def test_a_topic_that_is_not_known_yet_is_looked_for_before_its_threshold_is_judged(gateway: Gateway) -> None:
@@ -384,6 +400,164 @@ def test_the_history_is_bounded(path: Path) -> None:
             put(store, *(Op(PolicyKey.of_topic(f"t{number}"), count) for number in range(count)))
         assert len(store.history) == MAX_HISTORY
         assert [past.new for past in store.history[-3:]] == [3, 3, 3]
+
+
+# --- topics come and go -----------------------------------------------------------------------------------------------
+
+OLD, NEW = TopicId("c", "old"), TopicId("c", "new")
+
+
+async def test_a_threshold_is_gone_once_another_topic_has_its_topics_name(
+    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gateway.audit")
+    gateway = await Gateway(path, nursery).start()
+    gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
+    await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+    assert gateway.service.watched == ["views"]
+    for found in ({"views": OLD}, {}, {"clicks": NEW}):  # there, away, and another one's
+        gateway.ids = found
+        await gateway.look(mock_clock)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gateway.topics == {"clicks": 5, "views": 1}
+    gateway.ids = {"views": NEW}
+    gateway.service.see_topics(gateway.ids)
+    mock_clock.jump(CONFIRM_S - 0.001)
+    gateway.service.see_topics(gateway.ids)
+    await trio.testing.wait_all_tasks_blocked()
+    assert gateway.topics == {"clicks": 5, "views": 1}, "a broker that is behind may say so"
+    mock_clock.jump(0.001)
+    gateway.service.see_topics(gateway.ids)
+    await until(lambda: gateway.topics == {"clicks": 5})
+    assert gateway.told[-1].topics() == {"clicks": 5}
+    past = gateway.service.history[-1]
+    assert (past.source, past.key, past.old, past.new) == (TOPIC_DELETED, VIEWS, 1, None)
+    assert caplog.messages[-1].endswith("of topic views: 1 bytes/s -> none, by itself via topic deleted")
+    version = gateway.service.policies.version
+    await gateway.look(mock_clock)
+    await trio.testing.wait_all_tasks_blocked()
+    assert gateway.service.policies.version == version
+
+
+async def test_the_topic_of_a_threshold_is_remembered_over_a_restart(
+    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+) -> None:
+    with closing(FileStore(path, BASE)) as store:
+        put(store, Op(VIEWS, 1), Op(ORDERS, 1))
+    gateway = await Gateway(path, nursery).start()
+    gateway.ids = {"views": OLD}
+    await gateway.look(mock_clock)  # the topic was made after its threshold was set
+    await until(lambda: gateway.service.policies.topic_ids == gateway.ids)
+    assert gateway.told == [], "for workers nothing has changed"
+    history = gateway.service.history
+    assert [past.source for past in history] == [ALICE] * 2, "nobody has changed anything"
+    gateway.store.close()
+    for _ in range(2):  # the file, and what remains when it is compacted
+        with closing(FileStore(path, BASE)) as store:
+            assert store.policies.topic_ids == {"views": OLD}
+            assert set(store.history) == set(history)
+
+
+async def test_a_value_that_is_set_again_is_the_present_topics(
+    path: Path, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+) -> None:
+    """A script deletes a topic, makes it anew and sets its threshold, before any look has found out."""
+    gateway = await Gateway(path, nursery).start()
+    gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
+    document = {"thresholds": {"topics": {"views": 2}}}
+
+    async def change(by_document: bool) -> Altered:
+        if by_document:
+            return await gateway.service.apply(document, ALICE)
+        return await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+
+    for by_document in (False, True):
+        assert (await change(by_document)).changes
+        assert gateway.service.policies.topic_ids == {"views": OLD}
+        assert not (await change(by_document)).changes
+        assert gateway.service.policies.topic_ids == {"views": OLD}
+    gateway.ids = {"views": NEW}
+    altered = await gateway.service.alter([Op(VIEWS, 2)], ALICE)
+    assert altered.changes == ()
+    assert gateway.service.policies.topic_ids == {"views": NEW}
+    await gateway.look(mock_clock)
+    await trio.testing.wait_all_tasks_blocked()
+    assert gateway.topics["views"] == 2
+
+
+async def test_a_cluster_that_does_not_name_ids_holds_no_change_up(
+    path: Path, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    gateway = Gateway(path, nursery)
+
+    async def wait(topics: Collection[str]) -> TopicIds:
+        await trio.sleep_forever()
+        return {}
+
+    gateway.service._identify = wait
+    await gateway.start()
+    gateway.places = {1: {"views"}}
+    await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+    assert gateway.topics["views"] == 1
+    assert gateway.service.policies.topic_ids == {}
+
+
+async def test_a_deletion_is_in_the_history_with_its_author(gateway: Gateway) -> None:
+    await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+    held = gateway.service.policies.held(VIEWS)
+    by = Source("User:bob", "topic deleted")
+    await gateway.service.remove_topics({"views": Held(2)}, by)
+    assert gateway.topics["views"] == 1, "set since"
+    await gateway.service.remove_topics({"views": held}, by)
+    assert gateway.topics == {"clicks": 5}
+    assert (gateway.service.history[-1].source, gateway.service.history[-1].new) == (by, None)
+
+
+async def test_a_removal_that_fails_is_told_once_and_tried_again_at_the_next_look(
+    path: Path,
+    nursery: trio.Nursery,
+    mock_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gateway = await Gateway(path, nursery).start()
+    gateway.places, gateway.ids = {1: {"views"}}, {"views": OLD}
+    await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+    tries = []
+
+    def fail(decide: Decide, source: Source) -> Written:
+        tries.append(source)
+        raise StoreError("no disk")
+
+    gateway.ids = {"views": NEW}
+    with monkeypatch.context() as broken:
+        broken.setattr(gateway.store, "write", fail)
+        while len(tries) < 2:
+            before = len(tries)
+            await gateway.look(mock_clock)
+            await until(lambda: len(tries) > before)
+        assert caplog.text.count("policies: thresholds of deleted topics can't be removed: no disk") == 1
+    await gateway.look(mock_clock)
+    await until(lambda: gateway.topics == {"clicks": 5})
+
+
+async def test_topics_that_are_not_there_are_in_the_answer_and_in_the_log_after_a_look(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.places = {1: {"clicks"}}
+    said = "bytes.in.per.sec.threshold of topics that are not there (views): each takes its part of every broker's"
+    altered = await gateway.service.alter([Op(VIEWS, 1)], ALICE)
+    assert altered.warnings[0].startswith(said)
+    assert altered.committed["1"] == Committed(12, 5, 1)
+    assert "not there" not in caplog.text, "a topic that is created with a threshold has it a moment before"
+    for _ in range(2):
+        gateway.service.see_topics({})
+    assert caplog.text.count(said) == 1
+    gateway.places = {1: {"clicks", "views"}}
+    gateway.service.see_topics({})
+    gateway.places = {1: {"clicks"}}
+    gateway.service.see_topics({})
+    assert caplog.text.count(said) == 2
 
 
 # --- client quotas ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from policies.fitting import fitting
 from policies.policy_set import PolicySet
-from policies.policy_values import Op, PolicyError, PolicyKey
+from policies.policy_values import Op, PolicyError, PolicyKey, TopicId
 from policies.thresholds.sums import Places
 
 MB = 10**6
@@ -27,11 +27,17 @@ _thresholds = st.builds(
     st.dictionaries(st.sampled_from((CLICKS, ORDERS, TOTAL, TOTAL_2)), st.sampled_from((0.2, 0.3, 2.0))),
     st.lists(_thresholds, max_size=8),
     st.none() | st.dictionaries(st.sampled_from((1, 2, 3)), st.sets(st.sampled_from(("clicks", "views")))),
+    st.dictionaries(st.sampled_from(("clicks", "orders")), st.just(TopicId("c", "t"))),
 )
 def test_the_fitting_changes_are_those_alter_takes_one_after_the_other(
-    base: dict[PolicyKey, float], changes: dict[PolicyKey, float], ops: list[Op], places: Places | None
+    base: dict[PolicyKey, float],
+    changes: dict[PolicyKey, float],
+    ops: list[Op],
+    places: Places | None,
+    ids: dict[str, TopicId],
 ) -> None:
-    policies = PolicySet(base, changes)
+    ids = {name: topic_id for name, topic_id in ids.items() if PolicyKey.of_topic(name) in changes}
+    policies = PolicySet(base, changes, topic_ids=ids)
     fit: list[Op] = []
     errors: list[str | None] = []
     for op in ops:

@@ -23,7 +23,7 @@ from policies.policy_records import (
     key_bytes,
 )
 from policies.policy_set import PolicySet
-from policies.policy_values import Change, Op, PolicyError, PolicyKey, Value
+from policies.policy_values import Change, End, Op, PolicyError, PolicyKey, TopicId, Value
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.thresholds.values import OUT_KEY
 
@@ -186,3 +186,30 @@ def test_ends_are_written_down_and_read() -> None:
 def test_a_record_whose_end_can_not_be_is_none(until: bytes) -> None:
     with pytest.raises(InvalidPolicyRecord, match="its end is no time"):
         decode(key_bytes(CLICKS), b'{"v":1,"value":5,"until_ms":%b}' % until)
+
+
+def test_the_topic_of_a_threshold_is_written_down_and_read() -> None:
+    topic_id = TopicId("cluster", "id")
+    record, _ = encode([Change(CLICKS, 6.0, 5.0, 6.0, End(AT, 4.0), topic_id)], HEAD)
+    said = json.loads(record.value or b"")
+    assert (said["topic_id"], said["cluster_id"]) == ("id", "cluster")
+    entry = decode(*record)
+    assert isinstance(entry, Entry)
+    assert (entry.value, entry.end, entry.topic_id) == (6.0, End(AT, 4.0), topic_id)
+    assert PolicySet.read({}, [entry], 7).topic_ids == {"clicks": topic_id}
+    for odd in (7, None, "", ["id"]):
+        found = decode(record.key, json.dumps({**said, "topic_id": odd}).encode())
+        assert isinstance(found, Entry)
+        assert found.topic_id is None
+
+
+def test_a_value_that_is_written_again_with_its_topics_id_keeps_its_author() -> None:
+    (first, _) = encode([Change(CLICKS, 6.0, 5.0, 6.0)], HEAD)
+    held = decode(*first)
+    assert isinstance(held, Entry)
+    later = Head(8, "other", HEAD.at_ms + 5, Source("itself", "topic deleted"), 1)
+    change = Change(CLICKS, 6.0, 6.0, 6.0, None, TopicId("c", "t"), True)
+    again = decode(*encode([change], later, {CLICKS: held})[0])
+    assert isinstance(again, Entry)
+    assert again.past == held.past
+    assert again.topic_id == TopicId("c", "t")

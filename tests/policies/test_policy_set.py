@@ -16,12 +16,15 @@ from policies.policy_values import (
     Change,
     End,
     Fault,
+    Held,
     Op,
     Origin,
     PolicyError,
     PolicyKey,
     Setting,
+    TopicId,
     Value,
+    Values,
 )
 from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey
 from policies.quotas.store import Alteration
@@ -215,13 +218,98 @@ def test_a_topic_takes_its_part_only_of_brokers_that_have_a_partition_of_it() ->
     assert faults[-1].message == "26 more brokers are overcommitted as well"
 
 
-def test_a_topic_that_has_no_partition_yet_takes_nothing_and_must_fit_on_some_broker() -> None:
-    places = {1: {"clicks"}, 2: {"clicks"}}
-    policies = PolicySet(BASE).alter([Op(VIEWS, 12 * MB)], places=places)
-    (fault,) = refused(policies, Op(VIEWS, 13 * MB), places=places)
-    assert fault.key == VIEWS
-    assert "of topic views is 13,000,000 bytes/s, which exceeds" in fault.message
-    assert policies.alter([Op(TOTAL_2, 20 * MB), Op(VIEWS, 13 * MB)], places=places).topics()["views"] == 13 * MB
+@pytest.mark.seed("V1.7")
+def test_a_topic_that_is_not_there_yet_counts_wherever_it_may_be_placed_until_it_is() -> None:
+    places = {1: {"clicks"}, 2: {"orders"}}
+    policies = PolicySet(BASE).alter([Op(VIEWS, 7 * MB)], places=places)
+    (fault,) = refused(policies, Op(VIEWS, 7.5 * MB), places=places)
+    assert fault.key == TOTAL
+    assert fault.message.startswith(
+        "broker 1: its topics' bytes.in.per.sec.threshold sum up to 12,500,000 bytes/s (7,500,000 bytes/s of it for"
+        " topics that are not there yet and may come here), which exceeds total"
+    )
+    assert refused(policies, Op(ORDERS, 6 * MB), places=places), "whichever of the two is set first"
+    assert refused(policies, Op(TOTAL, 11 * MB), places=places)
+    assert policies.alter([Op(ORDERS, 5 * MB)], places=places)
+    there = {1: {"clicks"}, 2: {"orders"}, 3: {"views"}}
+    assert policies.alter([Op(ORDERS, 12 * MB)], places=there), "it was placed elsewhere"
+    (warning,) = policies.alter([Op(VIEWS, 6 * MB)], places=places).warnings(places)
+    assert warning.startswith("bytes.in.per.sec.threshold of topics that are not there (views): each takes its part of")
+    assert policies.warnings(there) == ()
+
+
+def test_a_broker_that_has_no_topic_yet_may_get_one() -> None:
+    policies = PolicySet({**BASE, TOTAL_2: 1.0 * MB})
+    assert refused(policies, Op(VIEWS, 2 * MB), places={1: {"clicks"}, 2: set()})[0].key == TOTAL_2
+
+
+# --- topics come and go -----------------------------------------------------------------------------------------------
+
+OLD, NEW, ELSEWHERE = TopicId("c1", "old"), TopicId("c1", "new"), TopicId("c2", "new")
+THERE: Places = {1: {"clicks", "views"}}
+GONE: Places = {1: {"clicks"}}
+
+
+def of_topic(value: float = 7.0 * MB, base: Values = BASE) -> PolicySet:
+    return PolicySet(base).alter([Op(VIEWS, value)], places=THERE, topic_ids={"views": OLD})
+
+
+def test_the_threshold_of_an_earlier_topic_of_the_name_is_gone_with_its_end() -> None:
+    policies = of_topic().alter([Op(VIEWS, 6 * MB, 5000)], places=THERE, topic_ids={"views": OLD})
+    assert policies.following({"views": OLD}) is policies
+    after = policies.following({"views": NEW})
+    assert (after.changes, after.ends, after.topic_ids) == ({}, {}, {})
+    assert after.version == policies.version + 1
+    (change,) = after.changes_since(policies)
+    assert (change.key, change.old, change.new, change.only_id) == (VIEWS, 6 * MB, None, False)
+    assert after.following({"views": NEW}) is after, "another gateway finds it done"
+
+
+def test_what_the_file_says_of_a_topic_holds_for_the_next_one_too() -> None:
+    after = of_topic(6.0 * MB, {**BASE, VIEWS: 2.0 * MB}).following({"views": NEW})
+    assert after.topics()["views"] == 2 * MB
+
+
+def test_a_value_whose_topic_was_not_known_is_the_present_ones_from_here_on() -> None:
+    policies = PolicySet(BASE).alter([Op(VIEWS, MB, 5000)], places=GONE)
+    bound = policies.following({"views": OLD, "clicks": OLD, "other": OLD})
+    assert bound.topic_ids == {"views": OLD}, "only what was set at run time"
+    (change,) = bound.changes_since(policies)
+    assert change == Change(VIEWS, MB, MB, MB, End(5000, None), OLD, True)
+    assert bound.following({"views": NEW}).changes == {}
+    moved = bound.following({"views": ELSEWHERE})
+    assert moved.topic_ids == {"views": ELSEWHERE}, "another cluster's ids say nothing about this one's topics"
+    assert moved.topics() == bound.topics()
+
+
+def test_the_topic_of_a_value_survives_what_changes_beside_it() -> None:
+    policies = of_topic().alter([Op(VIEWS, 6 * MB, 5000)], places=THERE, topic_ids={"views": OLD})
+    assert policies.rebased({}).topic_ids == {"views": OLD}
+    assert policies.taken_back(5000).held(VIEWS) == Held(7 * MB, None, OLD)
+    assert policies.restored({CLICKS: Held(MB)}).topic_ids == {"views": OLD}
+    again = policies.alter([Op(VIEWS, 6 * MB, 5000)], places=THERE)
+    assert again.topic_ids == {}, "a value set for a topic that nobody knows may be the next one's"
+
+
+def test_a_deletion_takes_the_threshold_that_was_there_by_then() -> None:
+    policies = of_topic()
+    held = policies.held(VIEWS)
+    assert policies.without_topics({"views": held, "other": Held(1.0)}).changes == {}
+    for other in (Op(VIEWS, 6 * MB), Op(VIEWS, 7 * MB), Op(VIEWS, 7 * MB, 5000)):
+        meanwhile = policies.alter([other], places=GONE)
+        assert meanwhile.without_topics({"views": held}) is meanwhile
+
+
+def test_a_topic_that_was_deleted_or_is_away_takes_no_room() -> None:
+    policies = of_topic()
+    assert policies.reserved(GONE) == {}
+    assert policies.warnings(GONE) == ()
+    assert policies.alter([Op(CLICKS, 12 * MB)], places=GONE)
+    assert refused(policies, Op(CLICKS, 12 * MB), places=THERE)
+    filed = of_topic(6.0 * MB, {**BASE, VIEWS: 2.0 * MB})
+    assert filed.reserved(GONE) == {"views": 2 * MB}, "the next one has it by the file"
+    anew = policies.alter([Op(VIEWS, 7 * MB)], places=GONE)
+    assert anew.reserved(GONE) == {"views": 7 * MB}, "set again, for one to come"
 
 
 def test_partitions_that_move_leave_the_thresholds_and_a_warning_says_which_broker_has_too_much() -> None:
