@@ -18,9 +18,10 @@ from gateway.config import Listener
 from gateway.config.listeners import BrokerPlace
 from gateway.control.cluster import KEEP_LISTENER_S, Cluster
 from gateway.control.listeners import Listeners
-from gateway.control.metadata import AdminSource, Unreachable, View
+from gateway.control.metadata import DESCRIBE_AT_ONCE, AdminSource, Unreachable, View
 from gateway.control.metrics import Metrics
 from gateway.listener_names import DEFAULT_LISTENER
+from policies.policy_values import TopicId, TopicIds
 from policies.thresholds.sums import Places
 from tests.background import until
 from tests.gateway.null_broker import NullBroker
@@ -41,6 +42,7 @@ class Scene:
         self.accepting: set[int] = set()
         self.told: list[Brokers | Topics] = []
         self.moves: list[Places | None] = []
+        self.seen: list[TopicIds] = []
         self.relocations: list[Mapping[int, frozenset[str]] | None] = []
         self.metrics = Metrics()
         self.configured = {DEFAULT_LISTENER: Listener(port=19092, advertised_host="gw"), **more}
@@ -52,6 +54,7 @@ class Scene:
             self, BOOTSTRAP, listeners, 5.0, self.metrics, tell=self.tell,
             moved=lambda: self.moves.append(self.cluster.places),
             relocated=lambda: self.relocations.append(self.cluster.replicas),
+            looked=self.seen.append,
         )  # fmt: skip
 
     async def ask(self) -> View:
@@ -152,6 +155,16 @@ async def test_a_reader_of_replicas_is_told_when_there_are_others(
 
 
 @pytest.mark.trio
+async def test_the_ids_of_topics_are_told_at_every_look(autojump_clock: trio.testing.MockClock, scene: Scene) -> None:
+    scene.view = View({1: ("b1", 9092)}, topic_ids={"a": TopicId("c", "t")})
+    scene.run()
+    await trio.sleep(12)
+    assert len(scene.seen) > 2
+    assert scene.seen == [{"a": TopicId("c", "t")}] * len(scene.seen), (
+        "also where nothing has changed: it counts for how long"
+    )
+
+
 async def test_a_refresh_is_over_when_a_question_asked_after_it_is_answered(
     autojump_clock: trio.testing.MockClock, scene: Scene
 ) -> None:
@@ -390,6 +403,9 @@ def test_a_topic_is_where_it_is_led_and_where_it_should_be_also_while_brokers_ar
     view = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])._ask()
     assert view.leads == {1: ("a", "b")}
     assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a"}}
+    null_broker.brokers[4] = ("127.0.0.1", 9)  # it may get the next topic
+    view = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])._ask()
+    assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a"}, 4: set()}
 
 
 def test_how_topics_are_spread_is_told_where_somebody_wants_to_know(null_broker: NullBroker) -> None:
@@ -436,6 +452,45 @@ def test_topic_ids_are_the_brokers_own(kafka: embedded.Cluster) -> None:
     (topic_id,) = [topic_id for topic_id, name in view.ids.items() if name == "ids-a"]
     described = admin.describe_topics(TopicCollection(["ids-a"]))["ids-a"].result(timeout=30)
     assert base64.b64encode(topic_id).rstrip(b"=").decode() == str(described.topic_id).rstrip("=")
+
+
+@pytest.mark.kafka
+def test_watched_topics_have_the_ids_that_they_have_now(kafka: embedded.Cluster) -> None:
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    names = ["ids-w1", "ids-w2", "ids-w3"]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    new = [NewTopic(name, num_partitions=1, replication_factor=1) for name in names]
+    for future in admin.create_topics(new).values():
+        future.result(timeout=30)
+    source = AdminSource(
+        {"bootstrap.servers": kafka.bootstrap_servers}, topic_ids=False, watched=lambda: [*names[:2], "none"]
+    )
+    embedded.wait_for("their ids", lambda: len(source._ask().topic_ids) == 2, 60)
+    first = dict(source._ask().topic_ids)
+    assert len(set(first.values())) == 2
+    assert len({topic_id.cluster for topic_id in first.values()}) == 1
+    assert all(topic_id.cluster for topic_id in first.values())
+    named = trio.run(source.identify, [*names, "none"])
+    assert named.keys() == set(names)
+    assert first.items() <= named.items()
+    admin.delete_topics(["ids-w1"])["ids-w1"].result(timeout=30)
+    embedded.wait_for("the broker to forget it", lambda: "ids-w1" not in source._ask().topic_ids, 60)
+    admin.create_topics(new[:1])["ids-w1"].result(timeout=30)
+    embedded.wait_for(
+        "its new id", lambda: source._ask().topic_ids.get("ids-w1", first["ids-w1"]) != first["ids-w1"], 60
+    )
+    assert source._ask().topic_ids["ids-w2"] == first["ids-w2"]
+
+
+def test_of_many_watched_topics_each_look_asks_for_some_in_turn() -> None:
+    source = AdminSource({"bootstrap.servers": "127.0.0.1:1", "log_level": 2})
+    names = {f"t{number:04}" for number in range(2 * DESCRIBE_AT_ONCE + 1)}
+    looks = [source._next(names) for _ in range(4)]
+    assert [len(look) for look in looks] == [DESCRIBE_AT_ONCE, DESCRIBE_AT_ONCE, 1, DESCRIBE_AT_ONCE]
+    assert {name for look in looks[:3] for name in look} == names
+    assert source._next(set()) == []
 
 
 @pytest.mark.kafka

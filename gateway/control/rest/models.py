@@ -217,11 +217,13 @@ class Totals(BaseModel):
 
 class Committed(BaseModel):
     """Of one broker: its total, and the sum that the thresholds of the topics with partitions there take of it.
-    `excess`: by how much they exceed it, 0 if they fit. Bytes per second.
+    `reserved`: the sum of topics that are not there yet, which may be placed on any broker. `excess`: by how much
+    `explicit` exceeds the total, 0 if it doesn't. Bytes per second.
     """
 
     total: float
     explicit: float
+    reserved: float
     excess: float
 
 
@@ -254,7 +256,8 @@ class Changed(BaseModel):
 
 class Past(Changed):
     """`at`: the time. `who`: the author's own name, or "itself" where the end of a change came, `door` then being
-    "until".
+    "until", or where a topic was deleted elsewhere. `door` is "topic deleted" of each threshold that went with its
+    topic.
     """
 
     version: int
@@ -531,7 +534,9 @@ def of_altered(altered: Altered, validate_only: bool) -> Alterations:
 
 def of_committed(found: Mapping[str, sums.Committed]) -> dict[str, Committed]:
     return {
-        broker: Committed(total=each.total, explicit=each.explicit, excess=max(0.0, each.excess))
+        broker: Committed(
+            total=each.total, explicit=each.explicit, reserved=each.reserved, excess=max(0.0, each.excess)
+        )
         for broker, each in found.items()
     }
 
