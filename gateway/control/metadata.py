@@ -43,10 +43,11 @@ class Unreachable(Exception):
 class View:
     """The last metadata: brokers by node id, topics by the node id of a leader, names by topic id.
 
-    `places`: by node id, also of brokers that are away, the topics that have a partition there: the broker leads it, or
-    should by its assignment, where it is the first replica. `replicas`: likewise, the topics with any replica there; a
-    partition that moves has one at either end. Empty where nobody wants to know. `spread`: how much of each topic that
-    is, and who leads it; None likewise. `topic_ids`: of the watched topics, as this look found them.
+    `places`: by node id, also of brokers that are away, the topics that have a partition there, hidden ones included:
+    the broker leads it, or should by its assignment, where it is the first replica. `replicas`: likewise, the topics
+    with any replica there; a partition that moves has one at either end. Empty where nobody wants to know. `spread`:
+    how much of each topic that is, and who leads it; None likewise. `topic_ids`: of the watched topics, as this look
+    found them.
     """
 
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -135,8 +136,8 @@ class AdminSource:
         watched = self._learn_ids(names, sorted(self._own.intersection(metadata.topics)))
         ids = {topic_id: name for name, topic_id in self._ids.items()} | self._own_ids
         placement = {
-            name: [(each.leader, *each.replicas) for each in metadata.topics[name].partitions.values()]
-            for name in names
+            name: [(each.leader, *each.replicas) for each in topic.partitions.values()]
+            for name, topic in metadata.topics.items()
         }
         # The same object where nothing has changed: that is nearly always so, and costs nothing more then.
         if (brokers, ids, placement, watched) != self._seen:
@@ -150,12 +151,13 @@ class AdminSource:
         leads: dict[int, list[str]] = {node_id: [] for node_id in brokers}
         places: dict[int, set[str]] = defaultdict(set, {node_id: set() for node_id in brokers})
         replicas: dict[int, set[str]] = defaultdict(set)
-        for name in sorted(placement):
-            partitions = placement[name]
-            for node_id in leads.keys() & {leader for leader, *_ in partitions}:
-                leads[node_id].append(name)
+        for name, partitions in placement.items():
             for node_id in {node_id for nodes in partitions for node_id in nodes[:2]}:
                 places[node_id].add(name)
+        placement = {name: placement[name] for name in sorted(placement.keys() - self._hidden)}
+        for name, partitions in placement.items():
+            for node_id in leads.keys() & {leader for leader, *_ in partitions}:
+                leads[node_id].append(name)
             for node_id in {node_id for _, *nodes in partitions for node_id in nodes} if self._tells_replicas else ():
                 replicas[node_id].add(name)
         places.pop(-1, None)  # no leader

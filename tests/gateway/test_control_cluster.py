@@ -402,10 +402,10 @@ def test_a_topic_is_where_it_is_led_and_where_it_should_be_also_while_brokers_ar
     null_broker.topics = {"a": [1, (-1, 3)], "b": [(1, 2)], "own": [(-1, 3)], "waits": [-1]}
     view = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])._ask()
     assert view.leads == {1: ("a", "b")}
-    assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a"}}
+    assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a", "own"}}, "a hidden topic is there as well"
     null_broker.brokers[4] = ("127.0.0.1", 9)  # it may get the next topic
     view = AdminSource({"bootstrap.servers": f"127.0.0.1:{null_broker.port}", "log_level": 2}, ["own"])._ask()
-    assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a"}, 4: set()}
+    assert view.places == {1: {"a", "b"}, 2: {"b"}, 3: {"a", "own"}, 4: set()}
 
 
 def test_how_topics_are_spread_is_told_where_somebody_wants_to_know(null_broker: NullBroker) -> None:

@@ -154,6 +154,7 @@ def restart_control(gateway: Gateway) -> None:
     wait_for("the policies", lambda: put(gateway, "total", "20MB")[0] == 200, DEADLINE_S)
 
 
+@pytest.mark.seed("V1.6", "V1.7")
 def test_a_threshold_lives_as_long_as_its_topic(kafka: Cluster) -> None:
     """Through a move, a broker's absence, and another control; until the topic is deleted, wherever that is done."""
     name = f"p{uuid.uuid4().hex[:8]}_"

@@ -145,12 +145,13 @@ class ChangingConfigs(Changing):
         ops: dict[int, list[Op]] = {}
         results: list[Result] = []
         # A client that replaces all configs repeats the values that it has read: one with an end must keep its end.
-        same = policies.policies.changes if self._spoken is configs.ALTER_CONFIGS else NOTHING
+        now = policies.policies
+        kept = {key: now.changes[key] for key in now.ends} if self._spoken is configs.ALTER_CONFIGS else NOTHING
         for place in allowed:
             resource = self.wanted[place]
             try:
                 found = [config_op(*resource[:2], *row) for row in resource.configs]
-                ops[place] = [op for op in found if op.value is None or same.get(op.key) != op.value]
+                ops[place] = [op for op in found if op.value is None or kept.get(op.key) != op.value]
             except Unfit as error:
                 results.append(Result(place, api.ERROR_CODES["INVALID_CONFIG"], str(error)))
         return results + await alter_each(policies, ops, source, self.validate_only)

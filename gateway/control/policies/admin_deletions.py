@@ -51,7 +51,7 @@ class DeletingTopics:
                 continue
             key = PolicyKey.of_topic(topic)
             if key in self._policies.base:
-                log.info("topic %s was deleted: its threshold in the configuration file (%s) stays, for the next topic"
+                log.info("topic %s was deleted: its threshold in the configuration (%s) stays, for the next topic"
                          " of that name", one_line(topic), key.where)  # fmt: skip
             held = self._policies.held(key)
             if held.topic_id is None or topic_id == NO_ID:
