@@ -417,14 +417,25 @@ class PolicySet:
 
     def changes_since(self, old: PolicySet) -> tuple[Change, ...]:
         """The keys altered between the two, in the order of `settings`; the base is the same."""
-        found = []
-        for key in sorted(
-            (key for key in {**old.changes, **self.changes} if old.held(key) != self.held(key)), key=order
-        ):
-            now, in_force = self.held(key), (old._effective.get(key), self._effective.get(key))
-            only_id = now[:2] == old.held(key)[:2]
-            found.append(Change(key, now.value, *in_force, now.end, now.topic_id, only_id))
-        return tuple(found)
+        keys = {
+            key
+            for key in {**old.changes, **self.changes}
+            if old.changes.get(key) != self.changes.get(key) or old.ends.get(key) != self.ends.get(key)
+        }  # no value is ever None
+        ids, former = self.topic_ids, old.topic_ids
+        others = {PolicyKey.of_topic(name) for name in {**former, **ids} if former.get(name) != ids.get(name)}
+        return tuple(
+            Change(
+                key,
+                self.changes.get(key),
+                old._effective.get(key),
+                self._effective.get(key),
+                self.ends.get(key),
+                ids.get(key.name) if key.kind == "topic" else None,
+                key not in keys,
+            )
+            for key in sorted(keys | others, key=order)
+        )
 
     def _with(
         self,
