@@ -560,6 +560,26 @@ async def test_topics_that_are_not_there_are_in_the_answer_and_in_the_log_after_
     assert caplog.text.count(said) == 2
 
 
+async def test_thresholds_of_the_file_for_topics_that_are_not_there_are_taken_with_a_warning(
+    path: Path, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = await Gateway(path, nursery, {TOTAL: 12.0, CLICKS: 5.0}).start()
+    gateway.places = {1: {"clicks"}, 2: set()}
+    gateway.service.see_topics({})
+    assert not caplog.messages
+    await gateway.service.rebase({TOTAL: 12.0, CLICKS: 5.0, VIEWS: 9.0})
+    gateway.service.see_topics({})
+    broker, topics = caplog.messages
+    assert "of topics that are not there (views): each takes its part" in topics
+    assert broker.startswith(
+        "policies: broker 1: its topics' bytes.in.per.sec.threshold sum up to 14 bytes/s (9 bytes/s of it for topics"
+    )
+    assert gateway.topics["views"] == 9
+    with pytest.raises(PolicyError, match="of it for topics that are not there yet"):
+        await gateway.service.alter([Op(CLICKS, 6)], ALICE)
+    await gateway.service.alter([Op(CLICKS, 4)], ALICE)
+
+
 # --- client quotas ----------------------------------------------------------------------------------------------------
 
 

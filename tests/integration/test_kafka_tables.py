@@ -34,7 +34,7 @@ INVALID_REQUEST = api.ERROR_CODES["INVALID_REQUEST"]
 # metered, and what the gateway reads goes into api.CAPS. (A broker without a plugin for clients' telemetry has none.)
 PASSES = {
     "ListOffsets": 11, "OffsetCommit": 10, "OffsetFetch": 10, "JoinGroup": 9, "Heartbeat": 4, "LeaveGroup": 5,
-    "SyncGroup": 5, "DescribeGroups": 6, "ListGroups": 5, "DeleteTopics": 6, "DeleteRecords": 2, "InitProducerId": 5,
+    "SyncGroup": 5, "DescribeGroups": 6, "ListGroups": 5, "DeleteRecords": 2, "InitProducerId": 5,
     "OffsetForLeaderEpoch": 4, "AddPartitionsToTxn": 5, "AddOffsetsToTxn": 4, "EndTxn": 5, "WriteTxnMarkers": 2,
     "TxnOffsetCommit": 6, "DescribeAcls": 3, "CreateAcls": 3, "DeleteAcls": 3, "AlterReplicaLogDirs": 2,
     "DescribeLogDirs": 5, "CreatePartitions": 3, "CreateDelegationToken": 3, "RenewDelegationToken": 2,

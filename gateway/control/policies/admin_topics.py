@@ -87,8 +87,8 @@ class CreatingTopics(Changing):
             name, _, _, assignments, _ = self.wanted[place]
             leads = frozenset(broker_id for each in assignments for broker_id in each.broker_ids[:1])
             planned[name] = leads or None
-        changes, ends = policies.policies.changes, policies.policies.ends
-        before = {place: Held(changes.get(op.key), ends.get(op.key)) for place, (op,) in ops.items()}
+        now = policies.policies
+        before = {place: now.held(op.key) for place, (op,) in ops.items()}
         if not self.validate_only:
             self.before = before
         changed = await alter_each(policies, ops, source, self.validate_only, planned)
