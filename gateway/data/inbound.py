@@ -2,10 +2,10 @@
 # allow.
 #
 # The beginning of an incomplete frame is kept until its rest comes: a small one as bytes, put in front of what is read
-# next; a large one in a buffer of its own, as large as the frame, that the rest is read straight into (copying a
-# growing leftover on every read would be quadratic). Such a buffer is taken whole from the connection's account
-# (budget.py) before the body is read; while there is no room, the socket is not read. Behind a frame that was larger
-# than a read another one is likely, so its head is looked at first: where there is memory for it, it needs no copy.
+# next; a large one in a buffer of its own, that the rest is read straight into (copying a growing leftover on every
+# read would be quadratic). Each read into it is asked for at the connection's account (budget.py), and charged; while
+# there is no room, the socket is not read. Behind a frame that was larger than a read another one is likely, so its
+# head is looked at first: where a buffer for it is at hand, it needs no copy.
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Inbound:
 
     After `receive` said that bytes are there, they are buf[start:end], and `keep` must be told of the unhandled ones
     before the shared buffer is used again. Where `large` is set, buf is a frame's own buffer, which a link may take.
-    `received`: bytes that are here of the frame in `large`. `is_large_next`: `look_ahead` is worth its call.
+    `received`: bytes that are there of the frame in `large`. `is_large_next`: `look_ahead` is worth its call.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Inbound:
         self.large: Large | None = None
         self.received = 0
         self.is_large_next = False
-        self.waiting = False  # for memory: reading must stop until `granted`
+        self.waiting = False  # for room: reading must stop until `granted`
         self.drained = True  # the last read took all there was
         self.buf: bytearray = shared.buffer
         self.start = self.end = 0
@@ -127,14 +127,11 @@ class Inbound:
 
     @property
     def is_direct(self) -> bool:
-        """Whether the next bytes may be read to where they stay: behind a whole frame, or into a frame's own buffer."""
-        large = self.large
-        if large is not None:
-            return large.charged == large.size
+        """Whether the next bytes are read to where they stay: behind a whole frame, or into a frame's own buffer."""
         return not (self._left or self.waiting)
 
     def look_ahead(self, sock: socket.socket, max_bytes: int) -> None:
-        """Before `receive`: give a request that is larger than a read its buffer, if there is one at once.
+        """Before `receive`: give a request that is larger than a read its buffer, if there is one at hand.
 
         Raises:
             OSError: the connection is broken.
@@ -147,9 +144,25 @@ class Inbound:
             size = check_request_head(head, 0, len(head), max_bytes)
         except (BlockingIOError, MalformedFrame):  # said when it is read
             return
-        large = self._account.take_at_once(size) if size > SHARED_BYTES else None
-        if large is not None:
-            self._adopt(large, b"")
+        if size > SHARED_BYTES:
+            self.large, self.received = self._account.take(size, 0), 0
+
+    def may_read(self) -> bool:
+        """Whether there is room for more of the frame in `large`; if not, reading has to wait."""
+        large = self.large
+        if large is None or not large.is_request:
+            return True
+        self.waiting = not self._account.may_read(large, self.received, self)
+        return not self.waiting
+
+    def add(self, size: int) -> None:
+        """So many bytes more have been read into `large`."""
+        large = self.large
+        assert large is not None
+        self.received += size
+        self._account.add(large, size)
+        if self.received == large.end < large.size:
+            large.grow()
 
     def receive(self, sock: socket.socket) -> int:
         """Read once. Returns how many bytes are there to be handled (0: none yet), or EOF.
@@ -158,13 +171,15 @@ class Inbound:
             OSError: the connection is broken.
         """
         large = self.large
+        if large is not None and not self.may_read():
+            return 0
         try:
             if large is None:
                 room = self._shared.room
                 n = sock.recv_into(room)
                 self.drained = n < len(room)
             else:
-                wanted = large.size - self.received
+                wanted = large.end - self.received
                 n = sock.recv_into(large.view[self.received :])
                 self.drained = n < wanted
         except BlockingIOError:
@@ -173,9 +188,7 @@ class Inbound:
         if n == 0:
             return EOF
         if large is not None:
-            self.received += n
-            if large.charged < self.received:
-                self._charge(large)
+            self.add(n)
             if self.received < large.size:
                 return 0
             if self._is_client:
@@ -198,7 +211,9 @@ class Inbound:
         large, self.large = self.large, None
         self.buf = self._shared.buffer
         if large is not None:
-            self.is_large_next = large.reserved and large.size > SHARED_BYTES
+            self.is_large_next = large.is_request and large.size > SHARED_BYTES
+            if large.charged < self.received:  # the last of it
+                self._charge(large)
 
     def begin(self, data: bytes) -> None:
         """Take the bytes read before this existed: the beginning of the first frame."""
@@ -224,11 +239,8 @@ class Inbound:
         self._account.charge(self.received - large.charged)
         large.charged = self.received
 
-    def keep(self, pos: int, frame_bytes: int, *, proven: bool = True) -> None:
-        """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces).
-
-        `proven` False: its sender has not authenticated.
-        """
+    def keep(self, pos: int, frame_bytes: int) -> None:
+        """Keep buf[pos:end], the beginning of a frame of `frame_bytes` (0: not known, or it is taken in pieces)."""
         buf, large = self.buf, self.large
         self.hand_over()
         if large is not None:
@@ -236,33 +248,21 @@ class Inbound:
         if pos == self.end:
             return
         rest = memoryview(buf)[pos : self.end]
-        if frame_bytes <= HEAD_ROOM:
+        large = None
+        if frame_bytes > HEAD_ROOM:
+            self.waiting = not self._is_client and not self._account.may_answer(self)
+            large = self._account.take(frame_bytes, len(rest), is_request=self._is_client)
+        if large is None:
             self._keep_left(bytes(rest))
             return
-        if not proven:
-            self._adopt(self._account.take_unproven(frame_bytes), rest)
-            return
-        take = self._account.take if self._is_client else self._account.take_answer
-        large = take(frame_bytes, self)
-        if large is None:
-            self._keep_left(bytes(rest))  # it was read already, so it has to stay somewhere; no more is read
-            self.waiting = True
-            return
-        self._adopt(large, rest)
-
-    def granted(self, large: Large) -> None:
-        """The buffer that `keep` asked for in vain."""
-        self.waiting = False
-        self._adopt(large, self._left)
-        self._drop_left()
-        self._wake()
-
-    def _adopt(self, large: Large, rest: bytes | memoryview) -> None:
-        self.received = len(rest)
+        self.large, self.received = large, len(rest)
         large.view[: self.received] = rest
-        self.large = large
-        if large.charged < self.received:
-            self._charge(large)
+        self._charge(large)
+
+    def granted(self) -> None:
+        """There is room for what has to wait."""
+        self.waiting = False
+        self._wake()
 
     def close(self) -> None:
         if self.waiting:

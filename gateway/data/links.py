@@ -207,7 +207,7 @@ class Link:
             self._go_on(now)
 
     def on_ready(self, now: float) -> None:
-        """Memory was granted, or something else changed without an event."""
+        """There is room again, or something else changed without an event."""
         self.shortcut.shut()
         if not self.closed:
             self._go_on(now)
@@ -255,11 +255,16 @@ class Link:
         except OSError:
             pass  # the one who reads is told
 
+    def end_reading(self) -> None:
+        """The shortcut can't read on: there is no room for the rest of the client's request."""
+        self.shortcut.shut()
+        self._update()
+
     def let_go(self, large: Large) -> None:
         """The shortcut has passed on the client's request in that buffer."""
         self._watch.frame_at = 0.0
         self.client.inbound.hand_over()
-        self._give_back(large)
+        self.session.account.give(large)
         self.shortcut.looks_ahead = self.client.inbound.is_large_next
 
     def hold_back(self, large: Large, sent: int) -> None:
@@ -287,8 +292,6 @@ class Link:
         except MalformedFrame:
             return False
         inbound.keep(pos, size)
-        if inbound.waiting:
-            self._update()
         self._guide_shortcut()
         return True
 
@@ -415,7 +418,7 @@ class Link:
                 self.parked.note(session.why_waiting, now)
                 return
             inbound.buf, inbound.end = buf, end
-            inbound.keep(pos, frame_bytes, proven=not session.authentication.is_owed)
+            inbound.keep(pos, frame_bytes)
         if large is not None:
             self._give_back(large)
 
@@ -595,7 +598,19 @@ class Link:
 
     def check_course(self, now: float, timeout_s: float) -> None:
         """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
-        self._end_late(self._watch.check_course(timeout_s, self.session.account.is_wanted, now))
+        if self.client.inbound.large is not None:
+            self._end_late(self._watch.check_course(timeout_s, self.session.account.is_wanted, now))
+
+    def waits_s(self, now: float) -> float:
+        """For so long it has had half a frame here while memory was short; 0.0: its client is read."""
+        inbound = self.client.inbound
+        return now - inbound.large.since if inbound.waiting and inbound.large and inbound.large.since else 0.0
+
+    def read_first(self) -> None:
+        """Read on whatever is free, if no other connection does."""
+        inbound = self.client.inbound
+        if inbound.waiting and inbound.large:
+            self.session.account.put_first(inbound.large, inbound)
 
     def is_reading(self, now: float) -> bool:
         """Whether its client takes the bytes sent to it; False only where it has taken too little for a while."""

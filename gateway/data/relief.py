@@ -1,11 +1,13 @@
 # Where memory is short, ends connections that hold it without getting on: whose frames don't come, and whose clients
-# don't read what they asked for; and, where it is far exceeded, connections that wait for still more.
+# don't read what they asked for; and, where it is far exceeded, connections that wait for still more. A connection that
+# has waited for long is let on, one at a time.
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gateway.data.budget import EXCESS
+from gateway.data.watch import PATIENCE_S
 
 if TYPE_CHECKING:
     from gateway.data.links import Link
@@ -17,8 +19,12 @@ def relieve(reactor: Reactor[Link], now: float, frame_timeout_s: float) -> None:
     budget = reactor.budget
     reactor.shared.bound(budget.is_wanted)
     if budget.has_waiters:
+        budget.grant()
         for link in list(reactor.links):
             reactor.guard(link, link.check_course, now, frame_timeout_s)
+        late = [link for link in reactor.links if link.waits_s(now) > PATIENCE_S]
+        for link in sorted(late, key=lambda link: link.waits_s(now), reverse=True):
+            reactor.guard(link, link.read_first)  # has an effect on one of them, if on any
     if budget.used > budget.limit:
         idle = [link for link in reactor.links if not link.is_reading(now)]
         idle.sort(key=lambda link: link.session.account.used)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         def end_client(self, is_eof: bool, now: float) -> None: ...
         def end_upstream(self, is_eof: bool, now: float) -> None: ...
         def look_ahead(self) -> None: ...
+        def end_reading(self) -> None: ...
         def let_go(self, large: Large) -> None: ...
         def hold_back(self, large: Large, sent: int) -> None: ...
         def flushed(self) -> None: ...
@@ -159,9 +160,12 @@ class Shortcut:
         large = inbound.large
         if large is None:
             buf, start, room = self._buf, _HEAD_ROOM, self._shared.size
-        else:
+        elif inbound.may_read():
             buf, start = large.buffer, inbound.received
-            room = large.size - start
+            room = large.end - start
+        else:
+            link.end_reading()
+            return
         size = calls.receive(self._client_fd, buf, start, room)
         if size <= 0:
             if size != calls.NOTHING:
@@ -171,9 +175,10 @@ class Shortcut:
         seen.is_drained = size < room
         end = start + size
         if large is not None:
-            inbound.received = end
-            if size < room:
+            if end < large.size:
+                inbound.add(size)
                 return
+            inbound.received = end
             start = 0
             seen.is_drained = calls.is_empty(self._client_fd)
         pos, passed = passing.requests(buf, start, end, now, now, self._rejected.asks, terms)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import sys
+import termios
 from typing import TYPE_CHECKING, Any
 
 from gateway.data.reactor import DEAF, IN, QUIET
@@ -56,6 +59,16 @@ class Side:
             return self.sock.getsockopt(socket.IPPROTO_TCP, tcp_info, 1)[0] == _CLOSE_WAIT
         except OSError:
             return False
+
+    @property
+    def unread(self) -> int:
+        """Bytes that its peer has sent and nobody has read."""
+        count = bytearray(4)
+        try:
+            fcntl.ioctl(self._fd, termios.FIONREAD, count)
+        except OSError:
+            return 0
+        return int.from_bytes(count, sys.byteorder)
 
     def open(self, reactor: Reactor[Any], handler: Handler) -> None:
         """Put it into the reactor.

@@ -306,7 +306,7 @@ class Tls:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._error = error
+            self._error = error.with_traceback(None)  # which would keep `view`, and its buffer from growing
         self._beside -= records * _DATA_RECORD
         if self._beside < 0:
             self._beside = 0

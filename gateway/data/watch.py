@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
+from gateway.data.inbound import HEAD_ROOM
 from gateway.data.reactor import IN
 
 if TYPE_CHECKING:
@@ -104,16 +105,23 @@ class Watch:
 
     def check_course(self, timeout_s: float, is_wanted: bool, now: float) -> Late | None:
         """Memory is short (`is_wanted`: this connection's): whether its half-sent frame won't be whole in that time."""
-        inbound = self._client.inbound
+        client, inbound = self._client, self._client.inbound
         large = inbound.large
         if large is None:
             return None
-        if not self._client.mask & IN or not is_wanted:
-            large.since = 0.0  # bytes that we don't read are not the client's fault
+        waits = inbound.waiting
+        if not (client.mask & IN or waits) or not is_wanted:
+            large.since = 0.0  # bytes that we don't read are not the client's fault …
             return None
-        large.since = large.since or now
-        age = now - large.since
-        if age <= PATIENCE_S or inbound.partial * timeout_s >= large.size * age:
+        unread = client.unread if waits else 0  # … so where they wait for room they are counted
+        come = inbound.partial + unread
+        if not large.since:
+            large.since, large.came = now, come
+        if unread >= HEAD_ROOM:
             return None
-        text = f"others wait for memory, and of {large.size} bytes {inbound.partial} came in {age:.1f} s"
-        return Late("slow_request", text)
+        for since, came in ((large.since, large.came), (self.frame_at, 0)):
+            age = now - since
+            if since and age > PATIENCE_S and (come - came) * timeout_s < (large.size - came) * age:
+                text = f"others wait for memory, and of {large.size - came} bytes {come - came} came in {age:.1f} s"
+                return Late("slow_request", text)
+        return None

@@ -164,6 +164,9 @@ def test_only_the_head_of_a_frame_is_looked_at(kind: Any, begun: bytes, is_looke
     with near, far:
         far.sendall(struct.pack(">ihhi", 500_000, 0, 9, 7))
         account = Account(Budget(2**30), "test")
+        used_before = account.take(500_000, 500_000)
+        assert used_before is not None
+        account.give(used_before)
         inbound = kind(Shared(), account, lambda: None, is_client=True)
         inbound.begin(begun)
         inbound.is_large_next = True
@@ -420,11 +423,11 @@ async def test_a_half_sent_frame_without_progress_is_closed_after_the_deadline()
 
 async def test_a_frame_waits_for_memory_in_turn_and_gets_it() -> None:
     async with staged(max_buffered_bytes=1_500_000) as stage:
-        _, one, one_broker = stage.connect()
+        first, one, one_broker = stage.connect()
         second, two, two_broker = stage.connect()
         frame = request(1, values=(bytes(1_000_000),))
         await one.send_all(frame[:500_000])
-        await until(lambda: stage.reactor.budget.used >= 1_000_000)
+        await until(lambda: first.client.inbound.partial == 500_000)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(two.send_all, frame)
             await until(lambda: second.client.inbound.waiting)

@@ -271,7 +271,7 @@ async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_m
         data = client.encrypt(bytes(100_000))
         await client.stream.send_all(data)
         await until(lambda: len(near.recv(len(data), socket.MSG_PEEK)) == len(data))
-        c_in.large = link.session.account.take(80_000, c_in)
+        c_in.large = link.session.account.take(80_000, 80_000)
         assert c_in.receive(near) == 0
         assert c_in.partial < 80_000
         assert not c_in.drained, "the kernel has more"

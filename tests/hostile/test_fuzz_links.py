@@ -18,7 +18,6 @@ import trio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.data.budget import Account, Budget, Large
 from gateway.data.links import Link
 from gateway.data.pending import PRODUCE
 from gateway.data.reactor import IN
@@ -341,11 +340,11 @@ async def test_an_answer_the_broker_sent_before_it_reset_is_still_read() -> None
 
 async def test_memory_asked_for_by_both_sides_of_a_link_goes_to_the_one_that_asked() -> None:
     async with staged(max_buffered_bytes=1_000_000) as stage, trio.open_nursery() as nursery:
-        _, holder, holder_broker = stage.connect()
+        holding, holder, holder_broker = stage.connect()
         link, client, broker = stage.connect()
         frame = request(9, values=(bytes(900_000),))
-        await holder.send_all(frame[:100_000])
-        await until(lambda: stage.reactor.budget.used > 0)
+        await holder.send_all(frame[:700_000])
+        await until(lambda: holding.client.inbound.partial == 700_000)
         await client.send_all(other_request(1, key=api.METADATA, version=1, body=bytes(4)))
         await receive_exactly(broker, 18)
         answered = metadata(1, 9000)
@@ -354,7 +353,7 @@ async def test_memory_asked_for_by_both_sides_of_a_link_goes_to_the_one_that_ask
         await some_time()
         nursery.start_soon(client.send_all, ours)
         await until(lambda: link.client.inbound.waiting)
-        nursery.start_soon(holder.send_all, frame[100_000:])
+        nursery.start_soon(holder.send_all, frame[700_000:])
         with trio.fail_after(SOON_S):
             assert await receive_exactly(holder_broker, len(frame)) == frame
             assert await receive_exactly(broker, len(ours)) == ours
@@ -515,26 +514,6 @@ async def test_a_shorter_hold_than_the_last_one_ends_in_time() -> None:
         await client.send_all(request(2))
         await until(lambda: link.parked.held is not None)
         assert stage.wakes(link, due)
-
-
-class Waiting:
-    def __init__(self) -> None:
-        self.large: Large | None = None
-
-    def granted(self, large: Large) -> None:
-        self.large = large
-
-
-def test_a_connection_waiting_behind_one_that_has_gone_gets_its_turn() -> None:
-    budget = Budget(1000)
-    one, two, three = (Account(budget, name) for name in "abc")
-    first = one.take(600, Waiting())
-    large, small = Waiting(), Waiting()
-    assert first is not None
-    assert two.take(900, large) is None
-    assert three.take(300, small) is None
-    two.forget(large)
-    assert small.large is not None
 
 
 async def test_an_error_while_a_link_is_closed_does_not_leave_the_reactor() -> None:
