@@ -154,6 +154,7 @@ def serve(path: Path) -> int:
         shutdown_delay_s=settings.shutdown_delay,
         origin=supervisor.Origin(tuple(map(str, examined.files)), read_at_ns),
         log_format=settings.log.format,
+        health=settings.health_address,
     )
 
 
@@ -223,6 +224,7 @@ def summarize(settings: Settings) -> list[str]:
         lines += _summarize_listener(listener)
     lines.append(f"clients    {_describe_authentication(settings.authentication)}")
     lines.append(f"admin      {_describe_admin(settings)}")
+    lines.append(f"health     {settings.health_url}/healthz, /readyz")
     lines.append(f"workers    {_describe_workers(settings)}")
     total = "none, nothing is rejected" if thresholds.total is None else f"{thresholds.total:,} bytes/s per broker"
     lines.append(f"total      {total}")

@@ -1,6 +1,6 @@
 # The parent: starts the control process and the worker, starts them again when they die, passes signals on. It owns
-# what must outlive them: the listening sockets, the memory that workers share, and the making of the socketpairs
-# between them.
+# what must outlive them: the listening sockets, the memory that workers share, the making of the socketpairs between
+# them, and the answers of the health port (health.py), for which control reports its condition every second.
 #
 # It knows nothing of Kafka, metrics or policies and imports none of it, so there is little in it that could fail. Each
 # child has a socketpair to it, with the messages below in channel.py's framing. Children listen to their parent only:
@@ -8,7 +8,7 @@
 # group, a terminal a whole process group), and they end with their parent (PR_SET_PDEATHSIG where there is one, else
 # the end of their socket).
 #
-# Stop: control turns `readyz` and everything goes on for the delay that was asked for, so that whoever sends clients
+# Stop: `readyz` turns and everything goes on for the delay that was asked for, so that whoever sends clients
 # here stops doing so. Then listening sockets close, children get Stop, workers drain, control writes down what they
 # reported; what is left at the deadline is killed.
 
@@ -32,6 +32,7 @@ from msgspec.structs import replace
 
 from gateway import shared_memory
 from gateway.channel import Channel, ChannelClosed
+from gateway.health import Health, HealthServer
 
 log = logging.getLogger("gateway.supervisor")
 
@@ -133,6 +134,13 @@ class Adopt(msgspec.Struct, frozen=True, tag=True):
     drain_timeout_s: float
 
 
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """Control, when these change and every second: why the gateway isn't ready, and what it goes on without."""
+
+    problems: tuple[str, ...]
+    lacking: tuple[str, ...]
+
+
 class GiveUp(msgspec.Struct, frozen=True, tag=True):
     """It makes no sense to start this child again: the parent prints why, ends everything and exits with 1. After
     `WasUp` only the child ends, and is started again.
@@ -142,7 +150,7 @@ class GiveUp(msgspec.Struct, frozen=True, tag=True):
 
 
 ToChild = Listening | Start | Reload | NewChannel | Leaving | Stop
-ToParent = Listen | Unlisten | Reconnect | WasUp | Adopt | GiveUp
+ToParent = Listen | Unlisten | Reconnect | WasUp | Adopt | Report | GiveUp
 
 _decode_for_child = msgspec.msgpack.Decoder(ToChild).decode
 _decode_for_parent = msgspec.msgpack.Decoder(ToParent).decode
@@ -254,6 +262,10 @@ class ParentLink:
         """Control: another configuration holds."""
         self._line.post(message)
 
+    def report(self, problems: Sequence[str], lacking: Sequence[str]) -> None:
+        """Control: what the health port says from here on."""
+        self._line.post(Report(tuple(problems), tuple(lacking)))
+
     async def give_up(self, text: str) -> None:
         """Ask the parent to end the whole gateway with this message; returns when it knows."""
         self._line.post(GiveUp(text))
@@ -323,6 +335,7 @@ def run(
     shutdown_delay_s: float = 0.0,
     origin: Origin = NO_ORIGIN,
     log_format: str = "console",
+    health: tuple[str, int] | None = None,
     program: Program = module_of,
 ) -> int:
     """Run a gateway until SIGTERM or SIGINT, and return the exit code.
@@ -331,6 +344,7 @@ def run(
     opened before anything is started: one that can't be opened is exit code 1 with one line. `memory_bytes`: of the
     memory that all workers map. `shutdown_delay_s`: from SIGTERM to the end of listening; another signal skips it, and
     SIGINT has none. `log_format`: of the lines of children that don't know the configuration yet, or never do.
+    `health`: host and port of the health port.
     """
     _raise_file_limit()
 
@@ -342,6 +356,8 @@ def run(
     try:
         for name, (host, port) in listeners.items():
             family.open(name, host, port)
+        if health is not None:
+            family.open_health(*health)
     except ListenFailed as error:
         log.error("can't listen on %s", error)
         return 1
@@ -409,6 +425,8 @@ class _Family:
         self._workers = [_Child(number) for number in range(workers)]
         self._memory = shared_memory.create(memory_bytes) if memory_bytes else None
         self._listening: dict[str, tuple[str, int, socket.socket]] = {}
+        self._health = Health()
+        self._health_socket: socket.socket | None = None
         self._leaving = False
         self._stopping = trio.Event()
         self._exit_code = 0
@@ -423,6 +441,10 @@ class _Family:
         self._listening[name] = (host, port, sock)
         return sock
 
+    def open_health(self, host: str, port: int) -> None:
+        """Unlike the others it goes to no child, and is open to the end."""
+        self._health_socket = open_listener(host, port)
+
     def close(self, name: str) -> None:
         if name in self._listening:
             self._listening.pop(name)[2].close()
@@ -432,6 +454,8 @@ class _Family:
             with trio.open_signal_receiver(*_SIGNALS) as signals:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow_signals, signals, nursery)
+                    if self._health_socket is not None:
+                        nursery.start_soon(HealthServer(self._health_socket, self._health).run)
                     async with trio.open_nursery() as children:
                         children.start_soon(self._enforce_deadline, children.cancel_scope)
                         async with trio.open_nursery() as keepers:
@@ -444,6 +468,8 @@ class _Family:
                 child.kill()
             for name in list(self._listening):
                 self.close(name)
+            if self._health_socket is not None:
+                self._health_socket.close()
             if self._memory is not None:
                 os.close(self._memory)
         return self._exit_code
@@ -461,7 +487,7 @@ class _Family:
                     child.kill()
             elif number == signal.SIGTERM and self._shutdown_delay_s and not self._leaving:
                 log.info("%s: not ready any more; no new connections in %g s", name, self._shutdown_delay_s)
-                self._leaving = True
+                self._leaving = self._health.is_stopping = True
                 if self._control.line is not None:
                     self._control.line.post(Leaving())
                 nursery.start_soon(self._stop_later)
@@ -477,6 +503,7 @@ class _Family:
 
     def _stop(self) -> None:
         self._stopping.set()
+        self._health.is_stopping = True
         for name in list(self._listening):
             self.close(name)
         # Control writes down what the workers say last, so they end before it, and all of it before the deadline.
@@ -581,6 +608,8 @@ class _Family:
             case Adopt():
                 self._start = replace(self._start, settings=message.settings, origin=message.origin)
                 self._shutdown_delay_s, self._drain_timeout_s = message.shutdown_delay_s, message.drain_timeout_s
+            case Report(problems, lacking):
+                self._health.report(problems, lacking, trio.current_time())
             case GiveUp(text):
                 log.error("%s", text)
                 if not self._start.was_up:

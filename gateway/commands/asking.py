@@ -49,12 +49,16 @@ class Place(NamedTuple):
     trust: ssl.SSLContext | None = None
 
 
-def add_place(parser: argparse.ArgumentParser, *, formats: bool = True) -> None:
-    """Arguments that say where the gateway is, who asks and, with `formats`, how its answer is printed."""
+def add_place(
+    parser: argparse.ArgumentParser, *, formats: bool = True, server: str = "admin server", url: str = DEFAULT_URL
+) -> None:
+    """Arguments that say where the gateway is, who asks and, with `formats`, how its answer is printed. `server`: which
+    one of its servers is asked, by default at `url`.
+    """
     parser.add_argument(
         "config", nargs="?", type=Path, metavar="CONFIG", help="its YAML file, with the address under admin:"
     )
-    parser.add_argument("--url", help=f"of its admin server (default {DEFAULT_URL})")
+    parser.add_argument("--url", help=f"of its {server} (default {url})")
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE",
         help=f"with a token of the admin server's (default ${FILE_VARIABLE}, else that of CONFIG)",
@@ -95,7 +99,7 @@ def find_place(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Pla
         parser.error("CONFIG and --url both say where the gateway is: give one of them")
     if args.key and not args.cert:
         parser.error("--key: is that of a certificate: give --cert as well")
-    admin = _load(args.config).admin if args.config else None
+    admin = load_config(args.config).admin if args.config else None
     url = args.url or (admin.url if admin else DEFAULT_URL)
     if not url.lower().startswith(("http://", "https://")):
         raise CannotAsk(f"--url {url}: is not a valid address; for example: {DEFAULT_URL}")
@@ -208,7 +212,7 @@ def shown(where: str, answer: T, describe: Callable[[T], list[str]]) -> list[str
         raise CannotAsk(f"{where}: answers with something that this release doesn't know: {error!r}") from error
 
 
-def _load(path: Path) -> config.Settings:
+def load_config(path: Path) -> config.Settings:
     try:
         return config.load(path)
     except config.ConfigError as error:

@@ -1,5 +1,6 @@
 # `produce-gateway health`: whether a gateway lives, or with --ready whether clients should be sent to it, as an exit
-# code. For health checks of containers, whose images need no other HTTP client for it. Judges nothing itself.
+# code. For health checks of containers, whose images need no other HTTP client for it. Judges nothing itself. Asks the
+# health port; with --url the admin port is possible as well, which answers the same as long as it has time.
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ import sys
 from typing import Final
 
 from gateway.arguments import Parser, add_examples
-from gateway.commands.asking import CannotAsk, add_place, find_place
+from gateway.commands.asking import CannotAsk, Place, add_place, find_place, load_config
 from gateway.commands.output import printable
+from gateway.health import LIVE_PATH, READY_PATH
 from gateway.http_client import HttpError, fetch
 
-LIVES: Final = "/healthz"
-READY: Final = "/readyz"
+DEFAULT_URL: Final = "http://127.0.0.1:9295"
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 2**20
 
@@ -23,8 +24,12 @@ def main(argv: list[str]) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     try:
-        place = find_place(parser, args)
-        url = place.url.rstrip("/") + (READY if args.ready else LIVES)
+        if args.config and not args.url:
+            place = Place(load_config(args.config).health_url)  # a port without TLS and tokens
+        else:
+            args.url = args.url or DEFAULT_URL
+            place = find_place(parser, args)
+        url = place.url.rstrip("/") + (READY_PATH if args.ready else LIVE_PATH)
         answer = fetch(url, timeout_s=args.timeout, max_bytes=MAX_ANSWER_BYTES, trust=place.trust)
     except (CannotAsk, HttpError) as error:
         print(error, file=sys.stderr)
@@ -38,12 +43,12 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="produce-gateway health", description="Whether a gateway lives, as an exit code: for health checks."
     )
-    add_place(parser, formats=False)
+    add_place(parser, formats=False, server="health port, or admin server", url=DEFAULT_URL)
     parser.add_argument("--ready", action="store_true", help="whether it is ready for clients (/readyz)")
     parser.add_argument(
         "--timeout", type=_seconds, default=TIMEOUT_S, metavar="S", help="for the whole answer (default %(default)g)"
     )
-    add_examples(parser, "/etc/produce-gateway/gateway.yaml", "--url http://gw1:9190 --ready")
+    add_examples(parser, "/etc/produce-gateway/gateway.yaml", "--url http://gw1:9295 --ready")
     return parser
 
 

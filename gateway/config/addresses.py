@@ -26,12 +26,13 @@ def loops(upstream: Upstream, listeners: Mapping[str, Listener]) -> list[str]:
     ]
 
 
-def taken_ports(upstream: Upstream, listeners: Mapping[str, Listener], admin: tuple[str, int]) -> Iterator[str]:
-    """Warnings: ports that brokers with usual node ids would have, were they not others' already. `admin`: host and
-    port of the admin server.
+def taken_ports(
+    upstream: Upstream, listeners: Mapping[str, Listener], beside: Mapping[str, tuple[str, int]]
+) -> Iterator[str]:
+    """Warnings: ports that brokers with usual node ids would have, were they not others' already. `beside`: host and
+    port by key, of what is no listener.
     """
-    own = {f"{path}.port": (listener.host, listener.port) for path, listener in listeners.items()}
-    own["admin.port"] = admin
+    own = {f"{path}.port": (listener.host, listener.port) for path, listener in listeners.items()} | dict(beside)
     for path, listener in listeners.items():
         if listener.sni is not None:
             continue  # brokers have no ports there

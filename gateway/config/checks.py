@@ -41,7 +41,7 @@ def warnings(settings: Settings) -> list[str]:
             " header, the gateway's own clients can't send it: whatever stands before the brokers must take both"
         )
     listeners = {path_of(name): listener for name, listener in settings.all_listeners.items()}
-    found += taken_ports(settings.upstream, listeners, (settings.admin.host, settings.admin.port))
+    found += taken_ports(settings.upstream, listeners, settings.other_ports)
     admin = settings.admin
     if not is_loopback(admin.host) and not admin.has_credentials:
         found.append(f"admin.open: any client that reaches {admin.host}:{admin.port} may change policies")

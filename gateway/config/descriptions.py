@@ -27,7 +27,9 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "listener": "Where clients connect.",
         "listeners": "Several listeners by name, each with the keys of listener, in place of it.",
         "authentication": "SASL that ends at the gateway. Without it SASL passes through to the brokers.",
-        "admin": "The admin server: /metrics, /healthz, /readyz, REST.",
+        "admin": "The admin server: /metrics, REST, the console.",
+        "health": "The health port: /healthz and /readyz, in plain HTTP, for probes of Kubernetes, load balancers and"
+        " containers. It answers whatever the admin server has to do.",
         "workers": "Number of data processes, each of which uses one core at most; auto: one for each core that the"
         " gateway may use.",
         "thresholds": "Bytes per second of each broker, and of topics on each broker.",
@@ -123,6 +125,10 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "sasl.oauthbearer.expected.issuer": "What the claim iss of a token must be.",
         "sasl.oauthbearer.sub.claim.name": "The claim with the client's name.",
         "sasl.oauthbearer.clock.skew.seconds": "How much the issuer's clock and the gateway's may differ.",
+    },
+    "Health": {
+        "host": "The address that the health port listens on. Without it, that of the admin server.",
+        "port": "The health port. Without it, the admin server's port + 105.",
     },
     "Admin": {
         "host": "The address of the admin server. One that is reachable from other machines needs a token.",

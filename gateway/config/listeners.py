@@ -187,11 +187,12 @@ class Listener(TlsSection):
         return self.port + 1 + node_id if place is None or place.port is None else place.port
 
 
-def check_ports(listeners: Mapping[str, Listener], admin_host: str, admin_port: int) -> None:
-    """Addresses that can't be bound twice. Ports of brokers yet unknown are addresses.py's to warn of.
+def check_ports(listeners: Mapping[str, Listener], others: Mapping[str, tuple[str, int]]) -> None:
+    """Addresses that can't be bound twice. Ports of brokers yet unknown are addresses.py's to warn of. `others`: host
+    and port by key, of what is no listener.
 
     Raises:
-        ValueError: two of these have the same port.
+        ValueError: two of these have the same port, or one is no port.
     """
     bound: list[tuple[str, int, str]] = []
     for name, listener in listeners.items():
@@ -200,10 +201,16 @@ def check_ports(listeners: Mapping[str, Listener], admin_host: str, admin_port: 
                 if other == port and overlap(host, listener.host):
                     raise ValueError(f"{path_of(name)}.port: {port}, of {purpose}, is taken by {whose}: choose another")
         bound += [(listener.host, port, f"{purpose} in {path_of(name)}") for port, purpose in listener.ports.items()]
-    for name, listener in listeners.items():
-        if admin_port in listener.ports and overlap(admin_host, listener.host):
-            whose = "the listener" if name == DEFAULT_LISTENER else f"listener {name}"
-            raise ValueError(f"admin.port: {admin_port} is a port of {whose} as well: choose another one")
+    for key, (host, port) in others.items():
+        if port > 65535:
+            raise ValueError(f"{key}: without it the port would be {port}, which is beyond 65535: write one")
+        for name, listener in listeners.items():
+            if port in listener.ports and overlap(host, listener.host):
+                whose = "the listener" if name == DEFAULT_LISTENER else f"listener {name}"
+                raise ValueError(f"{key}: {port} is a port of {whose} as well: choose another one")
+        for beside, (beside_host, beside_port) in others.items():
+            if beside < key and beside_port == port and overlap(host, beside_host):
+                raise ValueError(f"{key}: {port} is {beside} as well: choose another one")
 
 
 def overlap(host: str, other: str) -> bool:

@@ -55,6 +55,8 @@ from policies.rollout import EVERYBODY, Rollout
 from policies.thresholds.values import OUT_KEY, TOTAL_KEY, check_each
 from protocol.api import ERROR_NAMES
 
+# Not beside the admin port: there are other gateways' admin ports on one machine, or the ports of brokers.
+HEALTH_SHIFT: Final = 105
 MIN_RELOAD_S: Final = 0.1  # the file is looked at in a thread
 
 
@@ -87,6 +89,12 @@ class Upstream(Client):
         """The bootstrap servers as (host, port)."""
         pairs = (server.rpartition(":") for server in self.bootstrap_servers.split(","))
         return tuple((host.strip("[]"), int(port)) for host, _, port in pairs)
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    """Under which this machine reaches what is bound to that host."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _check_token(line: str) -> str:
@@ -143,13 +151,19 @@ class Admin(TlsSection):
     @property
     def url(self) -> str:
         """Under which this machine reaches it."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
-        return f"http{'s' if self.tls else ''}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return _url("https" if self.tls else "http", self.host, self.port)
 
     @property
     def names(self) -> frozenset[str]:
         """Lower-case names that a request's header Host may have."""
         return frozenset(name.lower() for name in (self.host, *self.hosts))
+
+
+class Health(Section):
+    """The port that answers nothing but /healthz and /readyz, which load on the admin port doesn't reach."""
+
+    host: str | None = None  # None: as of the admin server, so that whoever reached that reaches this
+    port: Port | None = None  # None: admin.port + HEALTH_SHIFT
 
 
 class TopicThreshold(Section):
@@ -323,6 +337,7 @@ class Settings(Section):
     listeners: dict[ListenerName, Listener] = {}  # … by name, as Kafka's listeners have names
     authentication: Authentication | None = None  # None: SASL passes through to the brokers
     admin: Admin = Admin()
+    health: Health = Health()
     workers: Workers = 1  # data processes; each keeps at most one core busy
     thresholds: Thresholds = Thresholds()
     client_quotas: tuple[dict[str, Any], ...] = ()  # as in a document of `policies export`
@@ -416,7 +431,7 @@ class Settings(Section):
                 f"limits.max_request_bytes: {self.limits.max_request_bytes:,} bytes could never be read under"
                 f" limits.max_buffered_bytes = {self.limits.max_buffered_bytes:,}: raise the latter",
             )
-        check_ports(self.all_listeners, self.admin.host, self.admin.port)
+        check_ports(self.all_listeners, self.other_ports)
         if self.storage and self.storage.source == "snapshots" and self.storage.reads.topic == self.usage_log.topic:
             raise ValueError(f"storage.snapshots.topic: {self.usage_log.topic} is the usage log's: name another one")
         if self.policies_store.topic in (self.usage_log.topic, self.storage and self.storage.reads.topic):
@@ -440,6 +455,22 @@ class Settings(Section):
                 " group's publishRateInBytes, or leave soft out"
             )
         return self
+
+    @property
+    def health_address(self) -> tuple[str, int]:
+        """Host and port of the health port."""
+        admin, own = self.admin, self.health
+        return admin.host if own.host is None else own.host, own.port or admin.port + HEALTH_SHIFT
+
+    @property
+    def health_url(self) -> str:
+        """Under which this machine reaches the health port."""
+        return _url("http", *self.health_address)
+
+    @property
+    def other_ports(self) -> Mapping[str, tuple[str, int]]:
+        """The addresses that are no listener's, by their key in the file."""
+        return {"admin.port": (self.admin.host, self.admin.port), "health.port": self.health_address}
 
     @property
     def all_listeners(self) -> Mapping[str, Listener]:

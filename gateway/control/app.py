@@ -250,7 +250,7 @@ class _Control:
                 outer.start_soon(self._usage_log.run)
                 outer.start_soon(self._spooling.run)
                 outer.start_soon(self._follow_channels, outer)
-                outer.start_soon(self._condition.show, self._metrics)
+                outer.start_soon(self._condition.show, self._metrics, self._link.report)
                 outer.start_soon(self._serve_admin)
                 outer.start_soon(self._protection.run)
                 outer.start_soon(self._fleet.run)

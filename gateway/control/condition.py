@@ -21,7 +21,8 @@ from gateway.control.spooling import Spooling
 from gateway.control.workers import Workers
 from policies.text import ERROR_CHARS, one_line
 
-SHOW_S: Final = 1.0
+LOOK_S: Final = 0.2
+REPORT_S: Final = 1.0
 
 
 class Condition:
@@ -59,11 +60,18 @@ class Condition:
         self._was_complete = was_complete
         self._since_ms = round(time.time() * 1000)
 
-    async def show(self, metrics: Metrics) -> None:
-        """Keep the metrics of lacking parts up to date, until cancelled."""
+    async def show(self, metrics: Metrics, report: Callable[[list[str], list[str]], None]) -> None:
+        """Keep the metrics of lacking parts up to date, and report problems and what is lacking, until cancelled: when
+        they change, and every REPORT_S, so that who hears nothing knows that this process hangs.
+        """
+        reported, reported_at = None, -math.inf
         while True:
             metrics.show_lacking(self._lacking())
-            await trio.sleep(SHOW_S)
+            found, now = (self.problems(), self.lacking()), trio.current_time()
+            if found != reported or now >= reported_at + REPORT_S:
+                report(*found)
+                reported, reported_at = found, now
+            await trio.sleep(LOOK_S)
 
     def problems(self) -> list[str]:
         """Why the gateway isn't ready."""

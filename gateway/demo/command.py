@@ -130,10 +130,11 @@ class Gateway:
         folder.mkdir()
         self._log = folder / "gateway.log"
         port = embedded.free_port(BROKERS + 2)  # the bootstrap listener, then port + 1 + node id
-        self._admin_port = embedded.free_port()
+        self._admin_port, self._health_port = embedded.free_port(), embedded.free_port()
         self.bootstrap_servers = f"{embedded.HOST}:{port}"
         config = folder / "gateway.yaml"
-        config.write_text(yaml.safe_dump(gateway_config(cluster.bootstrap_servers, port, self._admin_port, folder)))
+        ports = port, self._admin_port, self._health_port
+        config.write_text(yaml.safe_dump(gateway_config(cluster.bootstrap_servers, ports, folder)))
         with self._log.open("ab") as log:
             self._process = embedded.spawn(
                 [sys.executable, "-m", "gateway", "serve", str(config)],
@@ -148,7 +149,7 @@ class Gateway:
         while True:
             self.check()
             try:
-                self._get("/readyz")
+                self._get("/readyz", self._health_port)
                 return
             except OSError as error:
                 if time.monotonic() > deadline:
@@ -157,7 +158,7 @@ class Gateway:
 
     def metrics(self) -> str:
         try:
-            return self._get("/metrics")
+            return self._get("/metrics", self._admin_port)
         except OSError as error:
             self.check()
             raise DemoError(f"the gateway's /metrics does not answer: {error}") from error
@@ -175,8 +176,8 @@ class Gateway:
     def kill(self) -> None:
         embedded.reap(self._process)
 
-    def _get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{embedded.HOST}:{self._admin_port}{path}", timeout=30) as answer:
+    def _get(self, path: str, port: int) -> str:
+        with urllib.request.urlopen(f"http://{embedded.HOST}:{port}{path}", timeout=30) as answer:
             return str(answer.read().decode())
 
     def _last_words(self) -> str:
@@ -184,12 +185,14 @@ class Gateway:
         return " | ".join(lines[-4:])[-800:] or "it logged nothing"
 
 
-def gateway_config(upstream: str, port: int, admin_port: int, folder: Path) -> dict[str, Any]:
-    """The gateway's configuration file, as YAML has it."""
+def gateway_config(upstream: str, ports: tuple[int, int, int], folder: Path) -> dict[str, Any]:
+    """The gateway's configuration file, as YAML has it. `ports`: of the listener, the admin server and health."""
+    port, admin_port, health_port = ports
     return {
         "upstream": {"bootstrap_servers": upstream},
         "listener": {"host": embedded.HOST, "port": port},
         "admin": {"host": embedded.HOST, "port": admin_port},
+        "health": {"host": embedded.HOST, "port": health_port},
         "thresholds": {
             "total.bytes.in.per.sec.threshold": TOTAL,
             "topics": {name: {"bytes.in.per.sec.threshold": limit} for name, limit in THRESHOLDS.items()},

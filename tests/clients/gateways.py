@@ -36,7 +36,8 @@ class Gateway:
     def __init__(self, upstream: str, settings: dict[str, Any] | None = None, node_ids: int = 3) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="produce-gateway-")
         folder = Path(self._folder.name)
-        self.port = embedded.free_port(node_ids + 3)  # bootstrap, then port + 1 + node id for 1..node_ids, then admin
+        # bootstrap, then port + 1 + node id for 1..node_ids, then admin and health
+        self.port = embedded.free_port(node_ids + 4)
         self._admin_port = self.port + node_ids + 2
         self.bootstrap = f"{embedded.HOST}:{self.port}"
         self.admin = f"http://{embedded.HOST}:{self._admin_port}"
@@ -44,6 +45,7 @@ class Gateway:
             "upstream": {"bootstrap_servers": upstream},
             "listener": {"host": embedded.HOST, "port": self.port},
             "admin": {"host": embedded.HOST, "port": self._admin_port},
+            "health": {"host": embedded.HOST, "port": self._admin_port + 1},
             "usage_log": {"spool_dir": str(folder / "spool")},
             # A fleet of its own: limits hold over all gateways that share this topic, and tests share a cluster.
             "resourceUsagePublishTopicName": f"__produce_gateway_resource_usage_{self.port}",

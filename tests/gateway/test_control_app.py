@@ -35,13 +35,14 @@ class Gateway:
     """`produce-gateway serve`, its log and its admin port."""
 
     def __init__(self, path: Path, upstream: str, extra: str = "", spool: Path | None = None, files: int = 0) -> None:
-        first = free_port(10)
-        self.admin, self.port = first, first + 1
+        first = free_port(11)
+        self.admin, self.port, self.health = first, first + 1, first + 10
         self.spool = spool or path / "spool"
         self.config = config = path / f"gw-{first}.yaml"
         config.write_text(
             f"upstream: {{bootstrap_servers: '{upstream}', metadata_refresh: 300ms}}\n"
             f"listener: {{port: {self.port}}}\nadmin: {{port: {self.admin}}}\n"
+            f"health: {{port: {self.health}}}\n"
             f"usage_log: {{spool_dir: {self.spool}}}\ngateway_id: gw\n{extra}\n"
         )
         command = [sys.executable, "-m", "gateway", "serve", str(config)]
@@ -68,8 +69,9 @@ class Gateway:
     def wait_for_log(self, pattern: str, count: int = 1) -> None:
         self.wait_for(pattern, lambda: len(re.findall(pattern, self.read_log())) >= count)
 
-    def get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=10)
+    def get(self, path: str, port: int = 0) -> tuple[int, str]:
+        """From the admin port, or that one."""
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.admin, timeout=10)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

@@ -86,7 +86,7 @@ def test_the_load_does_not_go_on_for_ever() -> None:
 
 def test_the_gateway_accepts_the_demos_configuration(tmp_path: object) -> None:
     assert str(tmp_path)
-    config = demo.gateway_config("127.0.0.1:9092", 19092, 9190, tmp_path)  # type: ignore[arg-type]
+    config = demo.gateway_config("127.0.0.1:9092", (19092, 9190, 9295), tmp_path)  # type: ignore[arg-type]
     settings = parse(yaml.safe_dump(config))
     assert settings.thresholds.total == demo.TOTAL
     assert settings.thresholds.by_topic() == demo.THRESHOLDS

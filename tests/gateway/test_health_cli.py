@@ -36,8 +36,9 @@ def test_the_address_is_that_of_the_configuration(tmp_path: Path, capsys: pytest
     with serving(Says("/healthz")) as server:
         server.say({})
         port = server.url.rpartition(":")[2]
-        admin = f"admin: {{host: 0.0.0.0, port: {port}, open: true}}"
-        path.write_text(f"upstream: {{bootstrap_servers: 'b:1'}}\n{admin}\n")
+        # With a certificate that is required at the admin port, which a probe has none of.
+        admin = "admin: {host: 0.0.0.0, ssl.keystore.location: k, ssl.truststore.location: t, ssl.client.auth: required"
+        path.write_text(f"upstream: {{bootstrap_servers: 'b:1'}}\n{admin}, open: true}}\nhealth: {{port: {port}}}\n")
         assert main(["health", str(path)]) == 0
     capsys.readouterr()
 

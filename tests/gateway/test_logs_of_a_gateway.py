@@ -32,6 +32,7 @@ upstream:
   metadata_refresh: 500ms
 listener: {{port: {port}}}
 admin: {{port: {admin_port}, tokens: [{admin}]}}
+health: {{port: {health_port}}}
 usage_log: {{spool_dir: {spool}}}
 drain_timeout: 3s
 log: {{format: json, levels: {{gateway.cluster: debug}}}}
@@ -50,11 +51,12 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 class Served:
     def __init__(self, folder: Path) -> None:
-        self.admin_port = embedded.free_port(2)
+        self.admin_port = embedded.free_port(3)
         self.port = self.admin_port + 1
         file, self.log = folder / "gw.yaml", folder / "log"
         names = {"upstream": UPSTREAM, "admin": ADMIN, "spool": folder / "spool"}
-        file.write_text(CONFIG.format(port=self.port, admin_port=self.admin_port, **names))
+        ports = {"port": self.port, "admin_port": self.admin_port, "health_port": self.admin_port + 2}
+        file.write_text(CONFIG.format(**ports, **names))
         with self.log.open("wb") as out:
             self.process = subprocess.Popen([sys.executable, "-m", "gateway", "serve", str(file)], stderr=out)
 

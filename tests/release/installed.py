@@ -125,9 +125,9 @@ class Installed:
 
     def _ready(self, process: subprocess.Popen[Any], path: Path) -> bool:
         assert process.poll() is None, (self.folder / "log").read_text("utf-8")
-        admin = yaml.safe_load(path.read_text())["admin"]
+        health = yaml.safe_load(path.read_text())["health"]
         try:
-            with urllib.request.urlopen(f"http://{admin['host']}:{admin['port']}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{health['host']}:{health['port']}/readyz", timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -138,6 +138,7 @@ def _settings(bootstrap: str, port: int) -> dict[str, Any]:
         "upstream": {"bootstrap_servers": bootstrap},
         "listener": {"host": embedded.HOST, "port": port},
         "admin": {"host": embedded.HOST, "port": embedded.free_port()},
+        "health": {"host": embedded.HOST, "port": embedded.free_port()},
         "thresholds": {"total.bytes.in.per.sec.threshold": "10MB", "on_exceed": "delay"},
         "usage_log": {"spool_dir": "./spool"},
         "internal_topics": "none",
