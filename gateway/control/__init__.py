@@ -39,6 +39,7 @@
 #   turns.py             who is next where many wait, fairly by address
 #   metrics/             every metric, by subject and in one table
 #   admin.py             the admin server: /metrics, /healthz, /readyz, and the API beside them
+#   http_server.py       HTTP for it: connections, their places and time
 #   admin_tls.py         TLS of the admin server
 #   when_asked.py        what is beside them: made when it is first asked for
 #   brokers_time.py      what time it is, by the brokers

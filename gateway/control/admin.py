@@ -1,5 +1,5 @@
-# The admin server: /metrics, /healthz, /readyz, /v1/…, /admin/v2/… and the console, by Hypercorn on trio, on a socket
-# that the parent opened.
+# The admin server's application: /metrics, /healthz, /readyz, /v1/…, /admin/v2/… and the console. http_server.py serves
+# it, on a socket that the parent opened.
 #
 # Paths that must always answer are in a table without a framework; everything else goes to another ASGI
 # application: to the API in rest/, or to the console, which asks all of this for what it shows. Who may ask for what is
@@ -7,42 +7,26 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import logging
-import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState
-from hypercorn.utils import wrap_app
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from gateway.control.access.gate import CERTIFICATE, Gate
-from gateway.control.admin_tls import AdminTls
+from gateway.control.access.gate import Gate
+from gateway.control.http_server import Application
+from gateway.health import LIVE_PATH, READY_PATH, readiness
 from gateway.hosts import is_own
 
-log = logging.getLogger("gateway.control")
-
-Application = Callable[[Any, Any, Any], Awaitable[None]]
-Answer = tuple[int, str, bytes | Iterator[bytes]]  # status, content type, body: whole, or pieces that a thread makes
+Answer = tuple[int, str, bytes | Sequence[bytes]]  # status, content type, body: whole, or in pieces
 Route = Callable[[], Awaitable[Answer]]
 API_PATHS: Final = ("/v1/", "/admin/v2/", "/openapi.json")
 CONSOLE_PATHS: Final = ("/console", "/login", "/logout")  # and "/"
-HEALTH_PATHS: Final = ("/healthz", "/readyz")
-MAX_CONNECTIONS: Final = 100
-MAX_HEAD: Final = 16 * 1024  # bytes of a request's line and headers
-MAX_STREAMS: Final = 10  # of one HTTP/2 connection
-IDLE_S: Final = 30.0
-READ_S: Final = 120  # between two reads, so longer than any answer takes
-CONNECTION_S: Final = 600.0
-PAUSE_S: Final = 0.1
-OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+HEALTH_PATHS: Final = (LIVE_PATH, READY_PATH)  # also on the health port, which others' load doesn't reach
+EXPOSITION_S: Final = 1.0
 _FOREIGN_HOST: Final = b"here is no such host: use an address or localhost, or add the name to admin.hosts\n"
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -58,8 +42,9 @@ def make_application(
     gate: Gate | None = None,
     console: Callable[[Application], Application] | None = None,
 ) -> Application:
-    """`metrics` renders the exposition in pieces (in a thread); `find_problems` says why the gateway isn't ready, and
-    `find_lacking` names the parts that it goes on without, ready all the same.
+    """`metrics` renders the exposition in pieces: in a thread, and once for all who ask within EXPOSITION_S.
+    `find_problems` says why the gateway isn't ready, and `find_lacking` names the parts that it goes on without, ready
+    all the same.
 
     `views`: more paths, each with the function that gives the JSON value shown there. `api`: has all other paths of
     API_PATHS. `hosts`: names of this server, lower-case, apart from localhost and addresses: under another one (DNS
@@ -69,16 +54,17 @@ def make_application(
     `console`: makes what answers CONSOLE_PATHS, from what is returned here.
     """
 
+    exposition = _Exposition(metrics)
+
     async def show_metrics() -> Answer:
-        return 200, CONTENT_TYPE_LATEST, metrics()
+        return 200, CONTENT_TYPE_LATEST, await exposition.pieces()
 
     async def show_health() -> Answer:
         return 200, _TEXT, b"ok\n"
 
     async def show_readiness() -> Answer:
-        problems = find_problems()
-        said = {"ready": not problems, "problems": problems, "lacking": find_lacking()}
-        return as_json(said, 503 if problems else 200)
+        status, said = readiness(find_problems(), find_lacking())
+        return status, "application/json", said
 
     def show(view: Callable[[], Any]) -> Route:
         async def answer() -> Answer:
@@ -88,8 +74,8 @@ def make_application(
 
     routes: dict[str, Route] = {
         "/metrics": show_metrics,
-        "/healthz": show_health,
-        "/readyz": show_readiness,
+        LIVE_PATH: show_health,
+        READY_PATH: show_readiness,
         **{path: show(view) for path, view in views.items()},
     }
 
@@ -111,13 +97,6 @@ def make_application(
     guarded = (gate or Gate(hosts=hosts)).before(beyond)
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
-        if scope["type"] != "http":
-            return
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         if scope["path"] in HEALTH_PATHS:
             await beyond(scope, receive, send)
@@ -130,6 +109,26 @@ def make_application(
     return application
 
 
+class _Exposition:
+    """The text of /metrics. It is made once for all who ask meanwhile and for EXPOSITION_S after that: with many topics
+    it takes seconds of control's time, and anybody may ask.
+    """
+
+    def __init__(self, render: Callable[[], Iterator[bytes]]) -> None:
+        self._render = render
+        self._making = trio.Lock()
+        self._made: tuple[bytes, ...] = ()
+        self._made_at = -math.inf
+
+    async def pieces(self) -> Sequence[bytes]:
+        async with self._making:
+            if trio.current_time() >= self._made_at + EXPOSITION_S:
+                self._made = ()  # of 26 MB, with 200,000 series, not two at a time
+                self._made = await trio.to_thread.run_sync(lambda: tuple(self._render()))
+                self._made_at = trio.current_time()
+            return self._made
+
+
 async def _send(send: Any, method: str, answer: Answer) -> None:
     status, kind, body = answer
     headers = [(b"content-type", kind.encode())]
@@ -139,8 +138,7 @@ async def _send(send: Any, method: str, answer: Answer) -> None:
     if method == "HEAD":
         body = b""
     elif not isinstance(body, bytes):
-        # Each is sent before the next one is made: for 24 MB at once the kernel takes longer than we for their text.
-        while (piece := await trio.to_thread.run_sync(next, body, None)) is not None:
+        for piece in body:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         body = b""
     await send({"type": "http.response.body", "body": body})
@@ -148,88 +146,3 @@ async def _send(send: Any, method: str, answer: Answer) -> None:
 
 def as_json(value: Any, status: int = 200) -> Answer:
     return status, "application/json", json.dumps(value).encode() + b"\n"
-
-
-class _Bounded(trio.abc.Listener[trio.SocketStream]):
-    """Accepts while there are places; later connections wait in the kernel's queue."""
-
-    def __init__(self, sock: socket.socket, places: trio.Semaphore) -> None:
-        self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
-        self._places = places
-
-    async def accept(self) -> trio.SocketStream:
-        await self._places.acquire()
-        try:
-            while True:
-                try:
-                    return await self._listener.accept()
-                except OSError as error:
-                    if error.errno not in OUT_OF_RESOURCES:
-                        raise
-                await trio.sleep(PAUSE_S)  # the acceptor says so in the log; trio would with a traceback
-        except BaseException:
-            self._places.release()
-            raise
-
-    async def aclose(self) -> None:
-        await self._listener.aclose()
-
-
-class _Connection(TCPServer):
-    """Hypercorn's, but over as soon as its client is gone: not only when it would have been idle for too long."""
-
-    async def _read_data(self) -> None:
-        await super()._read_data()
-        await self.idle_task.stop()
-
-
-async def serve(
-    sock: socket.socket,
-    application: Application,
-    max_connections: int = MAX_CONNECTIONS,
-    tls: AdminTls | None = None,
-) -> None:
-    """Serve until cancelled. `tls` None: plain HTTP."""
-    config = Config()
-    config.accesslog = None
-    config.errorlog = log
-    config.loglevel = "WARNING"
-    config.include_server_header = False
-    config.keep_alive_timeout = IDLE_S  # also: a request's head has to be whole by then
-    config.read_timeout = READ_S
-    config.h11_max_incomplete_size = MAX_HEAD
-    config.h2_max_concurrent_streams = MAX_STREAMS
-    context = WorkerContext(None)
-    places = trio.Semaphore(max_connections)
-
-    async def serve_one(stream: trio.SocketStream) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_end_later, stream)
-                secured = stream if tls is None else await tls.secure(stream)
-                if secured is not None:
-                    app = wrap_app(cast("Any", _of_client(application, secured)), config.wsgi_max_body_size, None)
-                    await _Connection(app, config, context, ConnectionState({}), cast("Any", secured))
-                nursery.cancel_scope.cancel()
-        finally:
-            places.release()
-
-    await trio.serve_listeners(serve_one, [_Bounded(sock, places)])
-
-
-def _of_client(application: Application, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> Application:
-    """With the client's certificate in the scope, where it has shown one."""
-    if not isinstance(stream, trio.SSLStream):
-        return application
-    certificate = stream.getpeercert(binary_form=True)
-
-    async def with_certificate(scope: Any, receive: Any, send: Any) -> None:
-        await application({**scope, CERTIFICATE: certificate}, receive, send)
-
-    return with_certificate
-
-
-async def _end_later(stream: trio.SocketStream) -> None:
-    """Hypercorn waits for ever for a client that doesn't read; this also bounds the time that a place can be held."""
-    await trio.sleep(CONNECTION_S)
-    await stream.aclose()

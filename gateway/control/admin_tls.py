@@ -16,9 +16,9 @@ from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.control")
 
-HANDSHAKE_S: Final = 30.0
+HANDSHAKE_S: Final = 10.0
 LINGER_S: Final = 1.0
-PROTOCOLS: Final = ("h2", "http/1.1")
+PROTOCOLS: Final = ("http/1.1",)
 _TLS_RECORD: Final = b"\x16"  # the type of a ClientHello's
 _HINT: Final = b'{"title": "Bad Request", "status": 400, "detail": "here is TLS: use https://"}\n'
 _PLAIN_ANSWER: Final = (

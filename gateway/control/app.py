@@ -1,7 +1,7 @@
 # The control process' composition root: builds everything else in this folder, nests the nurseries, starts, accepts,
 # drains. All that may take its time is here, so that it never holds up the data path.
 #
-# Two nurseries, as Hypercorn has them: acceptors and metadata in the inner one, which ends first; workers' channels,
+# Two nurseries: acceptors and metadata in the inner one, which ends first; workers' channels,
 # usage log and admin server in the outer one, which goes on until the workers have said their last.
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gateway.control.brokers_time import BrokersTime
 from gateway.control.cluster import Cluster
 from gateway.control.condition import Condition
 from gateway.control.fleet import FleetControl
+from gateway.control.http_server import Application, serve
 from gateway.control.intake import Intake
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.listeners import Listeners
@@ -106,13 +107,13 @@ def _make_authenticators(settings: Settings, secret: bytes, errors: InternalErro
     return make_authenticators(settings, secret, errors)
 
 
-def _make_api(gateway: Gateway) -> admin.Application:
+def _make_api(gateway: Gateway) -> Application:
     from gateway.control.rest.api import make_api  # noqa: PLC0415 - when it is asked for
 
     return make_api(gateway)
 
 
-def _make_console(application: admin.Application) -> admin.Application:
+def _make_console(application: Application) -> Application:
     from gateway.control.console.site import make_console  # noqa: PLC0415 - likewise
 
     return make_console(application)
@@ -127,7 +128,7 @@ class _Control:
         self._parts = parts
         self._restarted = link.was_up  # clients are at work, and workers hold what an earlier control told them
         self._metrics = Metrics(settings.limits.max_client_metrics, settings.limits.max_topic_metrics)
-        errors = InternalErrors(self._metrics.count_internal_error)
+        errors = self._errors = InternalErrors(self._metrics.count_internal_error)
         self._usage_log = UsageLog(None, settings.gateway, self._metrics)
         self._spooling = Spooling(settings, parts, self._usage_log, self._metrics)
         self._recent, self._timeline = Recent(), Timeline()
@@ -384,7 +385,8 @@ class _Control:
             gate=make_gate(self._settings.admin, self._metrics.admin_refused),
             console=lambda everything: WhenAsked(functools.partial(_make_console, everything)),
         )
-        await admin.serve(sock, application, tls=make_tls(self._settings.admin, self._metrics.admin_refused))
+        tls = make_tls(self._settings.admin, self._metrics.admin_refused)
+        await serve(sock, application, tls, self._metrics.admin_connection_refused, self._errors)
 
     def _metrics_text(self) -> Iterator[bytes]:
         """In a thread."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from gateway.control.admin import Application
+from gateway.control.http_server import Application
 
 
 class WhenAsked:

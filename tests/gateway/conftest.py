@@ -9,7 +9,7 @@ import pytest
 import trio
 from pytest_trio import trio_fixture
 
-from gateway.control.admin import serve
+from gateway.control.http_server import serve
 from gateway.supervisor import open_listener
 from tests.gateway.test_rest import Server
 

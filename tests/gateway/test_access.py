@@ -20,7 +20,7 @@ from gateway.control.access.holders import Holders
 from gateway.control.access.making import make_gate
 from gateway.control.access.rules import OTHERS, TABLE, Rule, Rules
 from gateway.control.access.sessions import Sessions
-from gateway.control.admin import serve
+from gateway.control.http_server import serve
 from gateway.control.rest.api import describe
 from gateway.control.rest.asker import TEMPORARY_S
 from gateway.policy_document import of_data
@@ -273,6 +273,15 @@ async def test_anonymous_callers_read_nothing_where_that_is_configured(port: Any
     for path in ("/healthz", "/readyz"):
         assert await status(port, "GET", path, {}) == 200
         assert await status(port, "GET", path, by("x" * 20)) == 200
+
+
+@pytest.mark.trio
+async def test_a_body_that_anybody_may_send_is_small(port: Any) -> None:
+    port.up()
+    assert await status(port, "POST", "/v1/session", JSON, '{"token": "vera-0123456789abcdef"}') == 200
+    assert await status(port, "POST", "/v1/session", JSON, '{"token": "' + 70_000 * "x" + '"}') == 413
+    chunked = {**JSON, "Transfer-Encoding": "chunked"}
+    assert await status(port, "POST", "/v1/session", chunked, "2\r\n{}\r\n0\r\n\r\n") == 413
 
 
 @pytest.mark.trio

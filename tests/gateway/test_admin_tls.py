@@ -20,8 +20,8 @@ from gateway.certificates import LOOK_S, ListenerTls
 from gateway.commands import topics
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
-from gateway.control.admin import serve
 from gateway.control.admin_tls import AdminTls
+from gateway.control.http_server import serve
 from gateway.embedded import wait_for
 from gateway.roles import Role
 from gateway.supervisor import open_listener
@@ -239,17 +239,18 @@ async def test_a_new_certificate_is_used_and_connections_that_are_there_go_on(
 
 
 @pytest.mark.trio
-async def test_a_connection_may_be_of_http_2(port: Any) -> None:
-    def work() -> str:
+async def test_a_client_that_offers_http_2_speaks_http_1(port: Any) -> None:
+    def work() -> tuple[str | None, bytes]:
         context = port.authority.client_context()
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols(["h2", "http/1.1"])
         with (
             socket.create_connection(("127.0.0.1", port.port), 20) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
         ):
-            return str(secured.selected_alpn_protocol())
+            secured.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return secured.selected_alpn_protocol(), secured.recv(15)
 
-    assert await apart(work) == "h2"
+    assert await apart(work) == ("http/1.1", b"HTTP/1.1 200 OK")
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import trio
 from pytest_trio import trio_fixture
+from trio.testing import MockClock
 
-from gateway.control.admin import make_application, serve
+from gateway.control.admin import EXPOSITION_S, make_application
+from gateway.control.http_server import serve
 from gateway.embedded import free_port
 from gateway.supervisor import open_listener
 
@@ -120,23 +122,27 @@ async def test_its_own_names_and_addresses_are_fine(server: Server, host: str) -
 
 
 @pytest.mark.trio
-async def test_connections_are_bounded_and_others_wait_for_a_place() -> None:
-    server = Server()
-    sock = open_listener("127.0.0.1", server.port)
+async def test_the_exposition_is_made_once_for_all_who_ask_at_a_time(mock_clock: MockClock) -> None:
+    made: list[bytes] = []
+
+    def render() -> Iterator[bytes]:
+        made.append(b"metric %d\n" % len(made))
+        yield made[-1]
+
+    application = make_application(render, list)
+    answers: list[bytes] = []
+
+    async def ask() -> None:
+        async def send(message: Any) -> None:
+            answers.append(message.get("body", b""))
+
+        scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": [], "client": ("127.0.0.1", 1)}
+        await application(scope, trio.sleep_forever, send)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, sock, make_application(lambda: iter(()), list), 2)
-        held = [await trio.open_tcp_stream("127.0.0.1", server.port) for _ in range(3)]
-        request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        for stream in held[:2]:  # both have a place
-            await stream.send_all(request)
-            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
-        await held[2].send_all(request)
-        with trio.move_on_after(0.2) as waiting:
-            await held[2].receive_some()
-        assert waiting.cancelled_caught
-        await held[0].aclose()
-        with trio.fail_after(20):
-            assert (await held[2].receive_some()).startswith(b"HTTP/1.1 200")
-        for stream in held[1:]:
-            await stream.aclose()
-        nursery.cancel_scope.cancel()
+        for _ in range(50):
+            nursery.start_soon(ask)
+    assert (len(made), answers.count(b"metric 0\n")) == (1, 50)
+    mock_clock.jump(EXPOSITION_S)
+    await ask()
+    assert (len(made), answers.count(b"metric 1\n")) == (2, 1)

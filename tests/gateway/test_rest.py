@@ -1,4 +1,4 @@
-# The REST API over real HTTP: Hypercorn on trio, the real PolicySet and store of a file-less service.
+# The REST API over real HTTP, with the real PolicySet and store of a file-less service.
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import trio
 from pytest_trio import trio_fixture
 
 from gateway import channel
-from gateway.control.admin import serve
+from gateway.control.http_server import serve
 from gateway.control.rest import groups as rest_groups
 from gateway.supervisor import open_listener
 from policies.explain import FleetUse

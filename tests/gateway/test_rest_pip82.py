@@ -14,7 +14,7 @@ from gateway import config
 from gateway.control.access.failures import Failures
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
-from gateway.control.admin import serve
+from gateway.control.http_server import serve
 from gateway.control.snapshots import groups_of
 from gateway.supervisor import open_listener
 from policies import explain

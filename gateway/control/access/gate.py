@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -114,6 +115,8 @@ class Gate:
             headers = headers_of(scope)
             rule = self._rules.of(scope["method"], scope["path"])
             caller, refusal = await self._judge(scope, headers, rule)
+            if refusal is None and rule.role is Role.NONE and _body_bytes(headers) > MAX_FORM:  # of anybody
+                refusal = Refusal(413, "", f"a body here may have {MAX_FORM} bytes")
             if refusal is None and scope["method"] not in READS and _needs_csrf(caller):
                 receive, refusal = await _check_csrf(caller.csrf, headers, receive)
             if refusal is not None:
@@ -304,6 +307,12 @@ def headers_of(scope: Any) -> dict[str, str]:
         is_part = name == b"cookie" and "cookie" in found  # HTTP/2 may bring them one by one
         found[name.decode("latin-1")] = f"{found['cookie']}; {text}" if is_part else text
     return found
+
+
+def _body_bytes(headers: Mapping[str, str]) -> float:
+    """As announced; a body in chunks announces nothing."""
+    size = headers.get("content-length", "0")
+    return math.inf if "transfer-encoding" in headers or not size.isdigit() else int(size)
 
 
 def _caller_of(holder: Holder, how: How, csrf: str = "") -> Caller:

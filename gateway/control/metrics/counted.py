@@ -69,6 +69,14 @@ TRAFFIC: Final = (
         "CSRF token (`csrf`); and connections whose TLS handshake failed (`tls`).",
     ),
     Family(
+        "admin_connections_refused",
+        "counter",
+        ("reason",),
+        "Connections to the admin port that got no place, lost it to another one, or were too slow, by reason: too "
+        "many of one address (`address`) or in all (`connections`), no first byte in time (`silent`), no whole request "
+        "(`request`), or a response that the client did not take (`response`).",
+    ),
+    Family(
         "accept_pauses",
         "counter",
         (),

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from prometheus_client.process_collector import ProcessCollector
 
 from gateway.channel import API_REQUESTS, COUNTS, Gauges, Groups, Interval, Latencies, Rates
-from gateway.control import admission, internal_errors
+from gateway.control import admission, http_server, internal_errors
 from gateway.control.access import failures
 from gateway.control.metrics.certificates import CertificateExpiry, Place
 from gateway.control.metrics.counted import CHANGES, CLUSTER, ITSELF, TRAFFIC, USAGE_LOG
@@ -121,6 +121,8 @@ class Metrics:
             self.usage_log.dropped.labels(reason)
         for reason in failures.REASONS:
             self._counters["admin_requests_refused"].labels(reason)
+        for reason in http_server.REASONS:
+            self._counters["admin_connections_refused"].labels(reason)
         for limit in admission.REASONS:
             self.connections_refused.labels(limit)
         for where in internal_errors.PLACES:
@@ -136,6 +138,10 @@ class Metrics:
     def count_internal_error(self, where: str) -> None:
         """One of internal_errors.PLACES."""
         self._counters["internal_errors"].labels(where).inc()
+
+    def admin_connection_refused(self, reason: str) -> None:
+        """One to the admin port was, or was ended; one of http_server.REASONS."""
+        self._counters["admin_connections_refused"].labels(reason).inc()
 
     def know_topics(self, topics: Iterable[str]) -> None:
         """All that the cluster's metadata lists."""

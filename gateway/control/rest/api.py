@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from gateway import channel
 from gateway.control.access.gate import gate_of
-from gateway.control.admin import Application
+from gateway.control.http_server import Application
 from gateway.control.rest import configuration, problems, session, state, storage
 from gateway.control.rest import groups as rest_groups
 from gateway.control.rest import models as shapes

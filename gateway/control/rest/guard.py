@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway.control.access.gate import headers_of
-from gateway.control.admin import Application
+from gateway.control.http_server import Application
 from gateway.control.rest.problems import MAX_ERRORS, Finding, problem
 
 BODY_S: Final = 60.0
