@@ -44,8 +44,8 @@ USER 10001:10001
 # The spool (usage_log.spool_dir: ./spool) and, with internal_topics: none, policies that were changed at run time.
 WORKDIR /var/lib/produce-gateway
 VOLUME /var/lib/produce-gateway
-# Bootstrap, brokers 0 to 9 (port + 1 + node id), admin server.
-EXPOSE 19092 19093-19102 9190
+# Bootstrap, brokers 0 to 9 (port + 1 + node id), admin server, health port.
+EXPOSE 19092 19093-19102 9190 9295
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --start-interval=2s --retries=3 \
     CMD ["produce-gateway", "health", "/etc/produce-gateway/gateway.yaml"]

@@ -17,6 +17,7 @@ import yaml
 
 from gateway import cli, config
 from gateway.commands import health
+from gateway.health import DEAD_S
 from tests.deploy import programs
 
 pytestmark = pytest.mark.timeout(1200)  # the first test on a machine compiles Helm
@@ -134,6 +135,7 @@ def test_the_configuration_is_one_that_the_gateway_takes(values: Path) -> None:
     ports = made.ports
     assert ports.pop("kafka") == listener.port
     assert ports.pop("admin") == settings.admin.port
+    assert settings.health_address == ("0.0.0.0", ports.pop("health"))
     assert ports == {f"broker-{node}": listener.broker_port(node) for node in _ids(ports)}
     assert made.container["args"][0] in cli._commands()
 
@@ -162,7 +164,7 @@ def _ids(names: Mapping[str, Any]) -> list[int]:
 def test_with_sni_all_brokers_are_behind_one_port() -> None:
     made = rendered(CHART / "ci" / "sni-tls.yaml")
     assert made.service_ports() == {"kafka": 443}
-    assert set(made.ports) == {"kafka", "admin"}
+    assert set(made.ports) == {"kafka", "admin", "health"}
     listener = made.settings.all_listeners["default"]
     assert listener.broker_address(7) == ("broker-7.kafka.example", 443)
     assert listener.bootstrap == ("kafka.example", 443)
@@ -240,47 +242,40 @@ PROBES = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessPro
 
 
 @each_values
-def test_probes_ask_what_the_gateway_answers_as_the_kubelet_can(values: Path) -> None:
+def test_probes_ask_the_port_that_load_on_the_admin_server_does_not_reach(values: Path) -> None:
     made = rendered(values)
-    admin = made.settings.admin
     for name, path in PROBES.items():
         probe = made.container[name]
-        if admin.client_auth == "required":  # of which the kubelet has none
-            assert "httpGet" not in probe
-            program, *words = probe["exec"]["command"]
-            assert program == "produce-gateway"
-            args = health.make_parser().parse_args(words[1:])
-            assert (words[0], args.ready) == ("health", path == "/readyz")
-            assert (str(args.cert), str(args.key)) == (admin.keystore, admin.key)
-            assert args.timeout < probe["timeoutSeconds"]
-            assert str(args.config) == made.container["args"][1]
-        else:
-            scheme = "HTTPS" if admin.tls else "HTTP"
-            assert {"scheme": "HTTP", **probe["httpGet"]} == {"path": path, "port": "admin", "scheme": scheme}
-            assert "exec" not in probe
+        assert probe["httpGet"] == {"path": path, "port": "health"}  # in plain HTTP, without a certificate
+    # A restart of the pod ends all connections: control has a minute to come back, and liveness asks for another one.
+    liveness = made.container["livenessProbe"]
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] >= DEAD_S
 
 
 @each_values
-def test_others_ask_the_admin_port_as_it_has_to_be_asked(values: Path) -> None:
+def test_others_ask_the_ports_as_they_have_to_be_asked(values: Path) -> None:
     made = rendered(values)
-    admin, pod = made.settings.admin, made.one("Pod", f"{NAME}-test-ready")["spec"]
-    (test,) = pod["containers"]
+    admin = made.settings.admin
+    (test,) = made.one("Pod", f"{NAME}-test-ready")["spec"]["containers"]
     args = health.make_parser().parse_args(test["args"][1:])
     assert (test["args"][0], args.ready) == ("health", True)
-    scheme, _, place = args.url.partition("://")
-    service, _, port = place.partition(":")
-    assert service in admin.names
-    assert made.service_ports(service.partition(".")[0]) == {"admin": int(port)}
-    assert scheme == ("https" if admin.tls else "http")
-    assert (args.cert is not None) == (args.key is not None) == (admin.client_auth == "required")
-    folders = {str(Path(path).parent) for path in (args.ca, args.cert, args.key) if path}
-    assert [each["mountPath"] for each in test.get("volumeMounts", ())] == sorted(folders)
-    if args.cert:
-        assert all("items" not in volume["secret"] for volume in pod["volumes"])  # else some of them isn't there
+    service, _, port = args.url.removeprefix("http://").partition(":")
+    ports = {"admin": admin.port, "health": made.settings.health_address[1]}
+    assert made.service_ports(service) == ports
+    assert int(port) == ports["health"]
     for monitor in made.of("ServiceMonitor"):
         (endpoint,) = monitor["spec"]["endpoints"]
-        assert endpoint.get("scheme", "http") == scheme
+        assert endpoint.get("scheme", "http") == ("https" if admin.tls else "http")
         assert ("cert" in endpoint.get("tlsConfig", {})) == (admin.client_auth == "required")
+
+
+def test_a_network_policy_names_each_port_and_lets_the_nodes_probe() -> None:
+    made = rendered(CHART / "ci" / "everything.yaml")
+    rules = made.one("NetworkPolicy")["spec"]["ingress"]
+    named = [port["port"] for rule in rules for port in rule["ports"]]
+    assert sorted(named) == sorted(made.ports)
+    (probing,) = [rule for rule in rules if rule["ports"][0]["port"] == "health"]
+    assert "from" not in probing  # which is everybody: no selector means a node
 
 
 def test_everything_is_there_when_it_is_asked_for_and_not_before() -> None:

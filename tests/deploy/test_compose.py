@@ -90,6 +90,7 @@ def test_each_broker_is_one_of_the_voters_and_advertises_its_own_name() -> None:
 def test_the_ports_of_the_gateway_are_published() -> None:
     listener = GATEWAY.all_listeners["machine"]
     wanted = {listener.port, *(listener.broker_port(node_id) for node_id in (1, 2, 3)), GATEWAY.admin.port}
+    wanted.add(GATEWAY.health_address[1])
     published = set()
     for port in SERVICES["gateway"]["ports"]:
         _, outside, inside = port.rsplit(":", 2)

@@ -74,15 +74,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if not (or .Values.admin.existingSecret .Values.admin.open) }}
 {{- fail "admin.existingSecret is required: a Secret with the key token, which `kubectl create secret generic NAME --from-literal=token=$(openssl rand -hex 32)` makes; or admin.open: true, if every client that reaches the port may change policies" }}
 {{- end }}
-{{- range $key := list "upstream" "listener" "listeners" "admin" "workers" "shutdown_delay" "drain_timeout" }}
+{{- range $key := list "upstream" "listener" "listeners" "admin" "health" "workers" "shutdown_delay" "drain_timeout" }}
 {{- if hasKey $.Values.config $key }}
-{{- fail (printf "config.%s is made of other values: see upstream, listener, tls, admin, workers, shutdownDelaySeconds and drainTimeoutSeconds in values.yaml" $key) }}
+{{- fail (printf "config.%s is made of other values: see upstream, listener, tls, admin, health, workers, shutdownDelaySeconds and drainTimeoutSeconds in values.yaml" $key) }}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- range $key, $value := dict "ssl.client.auth" "admin.clientAuth" "ssl.truststore.location" "admin.clientCaSecret" }}
 {{- if hasKey $.Values.admin.extra $key }}
-{{- fail (printf "admin.extra has %s, which is made of %s: probes depend on it" $key $value) }}
+{{- fail (printf "admin.extra has %s, which is made of %s: commands in the pods depend on it" $key $value) }}
 {{- end }}
 {{- end }}
 {{- if ne .Values.admin.clientAuth "none" }}
@@ -164,18 +164,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toYaml (mergeOverwrite (deepCopy .Values.admin.extra) $made) }}
 {{- end }}
 
-{{/* How the kubelet asks a path of the admin server. It has no certificate to show, so where one is required a command
-in the pod shows the server's own. */}}
-{{- define "pg.probe" -}}
-{{- if eq .root.Values.admin.clientAuth "required" -}}
-exec: {command: [produce-gateway, health, {{ if eq .path "/readyz" }}--ready, {{ end }}{{ include "pg.ownCertificate" .root | splitList " " | join ", " }}, /etc/produce-gateway/config/gateway.yaml]}
-timeoutSeconds: 15
-{{- else -}}
-httpGet: {path: {{ .path }}, port: admin{{ if .root.Values.admin.tlsSecret }}, scheme: HTTPS{{ end }}}
-timeoutSeconds: 5
-{{- end }}
-{{- end }}
-
 {{/* Options of commands in a pod: the certificate of the admin server as one's own, where one is required. */}}
 {{- define "pg.ownCertificate" -}}
 {{- if eq .Values.admin.clientAuth "required" -}}
@@ -194,6 +182,9 @@ listener:
   {{- include "pg.listener" . | nindent 2 }}
 admin:
   {{- include "pg.admin" . | nindent 2 }}
+health:
+  host: 0.0.0.0
+  port: {{ .Values.health.port }}
 workers: {{ .Values.workers }}
 shutdown_delay: {{ int .Values.shutdownDelaySeconds }}
 drain_timeout: {{ int .Values.drainTimeoutSeconds }}
