@@ -1,9 +1,9 @@
-# A crowd in front of one worker: hostile clients on real sockets, plain or with TLS, through the worker's own way of
-# taking a connection, and behind it a broker that lies, stalls and resets. Among them is one good client with a good
-# broker, whose connection must live on. Memory is short.
+# A crowd in front of one worker: hostile clients on real sockets, plain or with TLS, perhaps through a proxy (PROXY
+# protocol), which the real control (control.py) hands over to it, and behind it a broker that lies, stalls and resets.
+# Among them is one good client with a good broker, whose connection must live on. Memory is short.
 #
-# Rules: no exception that nobody expects; no message to control that breaks the rules of plays.py; the good client gets
-# every answer, in order; when all have gone no memory is held.
+# Rules: no exception that nobody expects, least of all one that ends control; no message to control that breaks the
+# rules of plays.py; the good client gets every answer, in order; when all have gone no memory is held.
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, cast
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from gateway.certificates import ListenerTls
 from gateway.channel import (
@@ -26,9 +27,11 @@ from gateway.channel import (
     Accepted,
     Broker,
     Brokers,
+    FindConnections,
     Groups,
     ListenerSettings,
     Log,
+    OwnSasl,
     Policy,
     Quotas,
     Topics,
@@ -41,8 +44,10 @@ from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api
 from tests.certificates import Authority
 from tests.gateway.play import other_request, request
-from tests.hostile import frames
-from tests.hostile.frames import IDS, PROTECTED, numbered
+from tests.hostile import frames, logins, managing
+from tests.hostile.control import Control, Faults, folder, replayable
+from tests.hostile.frames import IDS, PROTECTED, STRANGE, numbered
+from tests.hostile.logins import Login
 from tests.hostile.player import Answers
 from tests.hostile.plays import AWAITED, Cost, Play, Violation
 from tests.protocol import produce_cases as cases
@@ -50,6 +55,17 @@ from tests.protocol import produce_cases as cases
 GOOD, BAD = 2, 1  # brokers
 SLACK = 16 * 2**20  # what was read already has to stay somewhere
 DEADLINE_S = 30.0  # milliseconds on a machine that does nothing else
+_ENDS = b"\xcb\0\x71\x09\x0a\0\0\x01\x04\xd2\x23\x84"
+_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+HEADERS = (
+    b"PROXY TCP4 203.0.113.9 10.0.0.1 1234 9092\r\n",
+    b"PROXY TCP6 2001:db8::1 ::1 1 2\r\n",
+    b"PROXY UNKNOWN\r\n",
+    _SIGNATURE + b"\x21\x11\0\x0c" + _ENDS,
+    _SIGNATURE + b"\x20\0\0\0",
+    _SIGNATURE + b"\x21\x11\x01\0" + _ENDS + bytes(244),
+    b"",
+)
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError, OSError)
 
 
@@ -63,32 +79,40 @@ def _certificates() -> tuple[Authority, ListenerTls]:
 class Crowd:
     """One worker, its brokers and whoever comes."""
 
-    def __init__(self, seed: int, cost: Cost, awaited: frozenset[str]) -> None:
+    def __init__(self, seed: int, cost: Cost, awaited: frozenset[str], faults: Faults, path: Path) -> None:
         self.rng = rng = Random(seed)
         self.cost = cost
         self._awaited = awaited
         self.tls = rng.random() < 0.4
         self.sasl = rng.random() < 0.4
+        self.own = OwnSasl(logins.MECHANISMS, rng.random() < 0.5) if rng.random() < 0.4 else None
+        self.proxied = rng.random() < 0.3
         self.bugs: list[Exception] = []
         self.good_answers: list[int] = []
         self.worker = Worker(cast("Any", None), 0)
-        self.play = Play(self.worker, cost, awaited)  # which looks at the messages to control
+        self.play = Play(self.worker, cost, awaited, faults, path)  # which looks at the messages to control
+        self.control = Control(path, self.own is not None and self.own.tells_brokers, most=rng.choice((3, 6, 1000)))
         self._corpus = frames.corpus()
 
     async def run(self) -> None:
+        reactor: Any = None
         try:
-            async with trio.open_nursery() as self._nursery:
-                nursery = self._nursery
+            async with trio.open_nursery() as nursery:
                 brokers = [await self._listen(nursery, serve) for serve in (self._serve_badly, self._serve_well)]
                 self._configure(brokers)
-                reactor = self.worker.configured.connections.reactor
+                self.play.begin(self.control, nursery)
+                while not self.control.workers.connected or self.worker.plane is None:
+                    await wait_all_tasks_blocked()
+                    self.play.look_at_control()
+                plane = self.worker.configured
+                reactor = plane.connections.reactor
                 reactor.on_bug = lambda _link, bug: self.bugs.append(bug)
-                nursery.start_soon(reactor.run)
-                nursery.start_soon(reactor.run_timers)
-                nursery.start_soon(self.worker.configured.clockwork.run)
+                for task in (reactor.run, reactor.run_timers, plane.clockwork.run, plane.listing.run):
+                    nursery.start_soon(task)
                 with trio.move_on_after(DEADLINE_S) as limit:
                     async with trio.open_nursery() as clients:
                         clients.start_soon(self._be_good)
+                        clients.start_soon(self._inquire)
                         for _ in range(self.rng.randint(1, 6)):
                             clients.start_soon(self._quietly, self._be_bad)
                 if limit.cancelled_caught:
@@ -96,18 +120,24 @@ class Crowd:
                 for link in list(reactor.links):
                     reactor.guard(link, link.close, "disconnects_drain")
                 reactor.settle(trio.current_time())
-                self.play._look_at_messages()
+                self.play.look_at_messages()
                 if self.bugs:
                     raise self.bugs[0]
+                self.control.ask_well()
+                with trio.fail_after(DEADLINE_S):
+                    while not self.control.answers_well:
+                        self.play.look_at_control()
+                        await wait_all_tasks_blocked(0.001)
+                self.play.look_at_control()
                 if reactor.budget.used:
                     raise Violation("memory", f"{reactor.budget.used} bytes are held for nobody")
                 nursery.cancel_scope.cancel()
         finally:
-            if not getattr(reactor._poller, "closed", False):
+            if reactor is not None and not getattr(reactor._poller, "closed", False):
                 reactor._poller.close()
 
     def _configure(self, brokers: list[int]) -> None:
-        rng, obey = self.rng, self.worker.obey
+        rng, obey = self.rng, self.control.workers.tell
         obey(
             WorkerSettings(
                 PROTOCOL,
@@ -117,8 +147,8 @@ class Crowd:
                 internal_client_ids=("good",),
                 protected_topics=PROTECTED,
                 acks0=rng.choice(("delay", "drop")),
-                managed_apis=rng.choice(((), (32, 44))),
-                listeners={DEFAULT_LISTENER: ListenerSettings(_certificates()[1] if self.tls else None)},
+                managed_apis=rng.choice(((), tuple(managing.APIS))),
+                listeners={DEFAULT_LISTENER: ListenerSettings(_certificates()[1] if self.tls else None, sasl=self.own)},
                 upstream_sasl=self.sasl,
             )
         )
@@ -193,8 +223,25 @@ class Crowd:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.cost.ends["on sockets"] += 1
-        self.worker.configured.connections.accept(Accepted(broker, "127.0.0.1:1"), near.detach(), self._nursery)
+        accepted = Accepted(broker, "127.0.0.1:1", self.proxied)
+        await self.control.workers.hand_over(near, accepted)
+        if self.proxied:
+            with suppress(*GONE):
+                await far.send_all(self._header(broker == GOOD))
         return far
+
+    def _header(self, good: bool) -> bytes:
+        """Of the PROXY protocol: the good client has an address of its own."""
+        rng = self.rng
+        if good:
+            return b"PROXY TCP4 198.51.100.1 10.0.0.1 1234 9092\r\n"
+        header = rng.choice(HEADERS)
+        return frames.mutate(rng, bytes(4) + header, bytes(4) + HEADERS[0])[4:] if rng.random() < 0.4 else header
+
+    async def _inquire(self) -> None:
+        """Somebody looks at the connections meanwhile."""
+        for name in (None, *self.rng.sample(STRANGE, 3)):
+            await self.control.workers.inquiries.ask(FindConnections(limit=3, principal=name, client_id=name))
 
     async def _be_good(self) -> None:
         try:
@@ -218,7 +265,9 @@ class Crowd:
             _end(below, reset=self.rng.random() < 0.3)
 
     async def _ask_well(self, stream: Any, _below: trio.SocketStream) -> None:
-        login = frames.login("alice") if self.sasl else []
+        login = frames.login("alice") if self.sasl and self.own is None else []
+        if self.own is not None:
+            login = [frames.handshake(b"PLAIN"), frames.authenticate(b"\0alice\0alice-secret")]
         asked = [other_request(9, key=18, version=0), request(9, {"calm": [0]}, client_id="good"), other_request(9)]
         asked += [request(9, {"calm": [0]}, client_id="good", values=(bytes(50_000),)), *asked]
         for wanted, frame in enumerate((*login, *asked), 1):
@@ -234,6 +283,8 @@ class Crowd:
     async def _ask_badly(self, stream: Any, below: trio.SocketStream) -> None:
         rng, corpus = self.rng, self._corpus
         script = frames.login(rng.choice(frames.USERS)) if rng.random() < 0.5 else []
+        if self.own is not None:
+            script = list(Login(rng).frames)
         broken = rng.choice((0.0, 0.05, 0.5))
         with trio.move_on_after(0.2):  # a client that doesn't read may never get rid of it all
             async with trio.open_nursery() as nursery:
@@ -242,6 +293,8 @@ class Crowd:
                 for correlation in range(1, rng.randint(2, 30)):
                     pool = corpus.produce if rng.random() < 0.6 else corpus.others
                     frame = script.pop(0) if script else rng.choice(pool)
+                    if not script and rng.random() < 0.05:
+                        frame = managing.request(rng)
                     if rng.random() < 0.05:
                         frame = request(9, {"free": [0]}, values=(bytes(rng.choice((40_000, 300_000))),))
                     frame = numbered(frame, correlation)
@@ -305,11 +358,13 @@ def gather(seed: int, cost: Cost, awaited: frozenset[str] = AWAITED) -> None:
         Violation, or what came out of the gateway that mustn't.
     """
 
-    async def run() -> None:
-        await Crowd(seed, cost, awaited).run()
+    async def run(faults: Faults) -> None:
+        with folder() as path:
+            await Crowd(seed, cost, awaited, faults, path).run()
 
     try:
-        trio.run(run)
+        with replayable() as faults:
+            trio.run(run, faults)
     except BaseException as error:
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]

@@ -289,12 +289,12 @@ def _sasl_requests() -> list[bytes]:
     return greetings + [authenticate(token, version) for token in tokens for version in (0, 1, 2)]
 
 
-def sasl_answer(version: int, correlation: int, error: int, token: bytes) -> bytes:
-    head = struct.pack(">i", correlation)
+def sasl_answer(version: int, correlation: int, error: int, token: bytes, lifetime_ms: int = 0) -> bytes:
+    head, lifetime = struct.pack(">i", correlation), struct.pack(">q", lifetime_ms)
     if version >= 2:
-        body = b"\0" + struct.pack(">h", error) + b"\0" + cases.uvarint(len(token) + 1) + token + bytes(8) + b"\0"
+        body = b"\0" + struct.pack(">h", error) + b"\0" + cases.uvarint(len(token) + 1) + token + lifetime + b"\0"
     else:
-        body = struct.pack(">hhi", error, -1, len(token)) + token + (bytes(8) if version else b"")
+        body = struct.pack(">hhi", error, -1, len(token)) + token + (lifetime if version else b"")
     return cases.framed(head + body)
 
 

@@ -1,5 +1,5 @@
-# Who plays: a random client, broker and control for a worker on stage (plays.py). Reads nothing of the gateway but how
-# long a session holds, so that time passes where something waits for it.
+# Who plays: random clients and brokers for a worker and its control on stage (plays.py), and orders of that control's.
+# Reads nothing of the gateway but how long a session holds, so that time passes where something waits for it.
 #
 # Each connection has its own share of broken frames, on either side: where all were broken none would get far.
 
@@ -18,7 +18,9 @@ from gateway.channel import (
     Broker,
     Brokers,
     Groups,
+    ListenerSettings,
     OtherRates,
+    OwnSasl,
     Parts,
     Policy,
     Quotas,
@@ -35,16 +37,16 @@ from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import Factor
 from policies.thresholds.broker_meters import Others
 from protocol import api
-from protocol.refusal import refuse
-from protocol.wire import MalformedFrame
-from tests.hostile import frames
+from tests.hostile import frames, logins, managing
 from tests.hostile.frames import IDS, NAMES, PROTECTED, Corpus, answering, numbered
-from tests.hostile.plays import Op, Play
+from tests.hostile.logins import Login
+from tests.hostile.plays import Op, Play, Start
 from tests.protocol import produce_cases as cases
 
 BROKERS = (Broker(1, "10.0.0.1", 9092), Broker(2, "10.0.0.2", 9092))
 TOLD = {DEFAULT_LISTENER: {1: ("gateway", 19094), 2: ("gateway", 19095)}}
-MANAGED = (api.CREATE_TOPICS, api.DESCRIBE_CONFIGS, api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS, 48, 49)
+MANAGED = tuple(managing.APIS)
+PRINCIPALS = ("User:CN=alice", "User:" + "n" * 1000, "User:CN=\u20ac\\,,O=x", "User:")  # that certificates make
 _TOPIC = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
 _encode = msgspec.msgpack.encode
 
@@ -52,17 +54,37 @@ _encode = msgspec.msgpack.encode
 class Peer:
     """The two ends of one connection."""
 
-    def __init__(self, rng: Random, number: int, logs_in: bool) -> None:
+    def __init__(self, rng: Random, number: int, logs_in: bool, own: Login | None = None) -> None:
         self.number = number
         self.correlation = 1 + int(rng.random() * 1000)
         self.broken = rng.choice((0.0, 0.0, 0.03, 0.3, 0.9))  # of requests
         self.lies = rng.choice((0.0, 0.0, 0.02, 0.3))  # of answers
         self.script = frames.login(rng.choice(frames.USERS), rng.randint(0, 2)) if logs_in else []
+        self.login: Login | None = None  # of SASL that ends at the gateway
+        self.manages = rng.choice((0.02, 0.02, 0.3))  # so many of its requests are for control
+        if own is not None:
+            self.begin(own)
         self.unsent = b""  # cut off the last piece
         self.answers: deque[tuple[bytes, bool]] = deque()  # whether it is a lie
         self.is_lying = False
         self.answer_rest = b""
         self.steps = 5 + int(rng.random() * rng.choice((10, 40, 150)))
+
+    def begin(self, login: Login) -> None:
+        """Authenticate at the gateway, again perhaps."""
+        self.login = login
+        self.script = list(login.frames)
+
+    def hear(self, frame: bytes) -> None:
+        """The gateway's answer to a step."""
+        if self.login is None or self.script or len(frame) < 14:
+            return
+        try:
+            error, said = logins.heard(frame, self.login.version)
+        except (struct.error, IndexError):  # to something else
+            return
+        step = None if error else self.login.hear(said)
+        self.script = [] if step is None else [step]
 
 
 class Answers:
@@ -96,9 +118,13 @@ class Answers:
             return frames.handshake_answer(correlation, rng.choice((0, 0, 0, 0, 33)) if self._sasl else 34)
         if key == api.SASL_AUTHENTICATE:
             token = rng.choice((b"", b"", b"v=signature")) if b"n," not in frame else b"r=nonce,s=c2FsdA==,i=4096"
-            return frames.sasl_answer(version, correlation, rng.choice((0, 0, 0, 0, 58)) if self._sasl else 34, token)
+            lifetime_ms = rng.choice((0, 0, 3000)) if correlation == 2 else 0  # the gateway's own, or of anybody
+            error = rng.choice((0, 0, 0, 0, 58)) if self._sasl else 34
+            return frames.sasl_answer(version, correlation, error, token, lifetime_ms)
         if correlation >= 0x7FFF0000 and (key, version) == (api.METADATA, 12):
             return self._named(frame, correlation)
+        if key in managing.APIS and rng.random() < 0.8 and (said := managing.answer(rng, frame)) is not None:
+            return said
         pool = self._corpus.answers.get((key, version))
         if pool is None:
             return cases.framed(struct.pack(">i", correlation) + rng.randbytes(rng.choice((0, 2, 30))))
@@ -160,8 +186,12 @@ class Player:
         self._opened = 0
         draw = rng.random()
         self._sasl, self._asks_sasl = draw < 0.45, draw < 0.6
+        here = OwnSasl(logins.MECHANISMS), OwnSasl(logins.MECHANISMS, True), OwnSasl((), True)
+        self._own = rng.choice((None, None, *here))  # SASL that ends at the gateway
         self._answers = Answers(rng, sasl=self._asks_sasl)  # between the two the gateway is not told, and learns it
-        self._queue: deque[Op] = deque(Op("down", data=_encode(message)) for message in self._beginning())
+        start = Start(self._own is not None and self._own.tells_brokers, rng.choice((0, 0, 2000)))
+        self._queue: deque[Op] = deque((Op("control", data=_encode(start)),))
+        self._queue += (Op("down", data=_encode(message)) for message in self._beginning())
 
     def __call__(self, play: Play) -> Op | None:
         if self._queue:
@@ -202,11 +232,12 @@ class Player:
             protected_topics=PROTECTED,
             acks0=rng.choice(("delay", "drop")),
             policies=rng.choice(((), (), ("tests.hostile.plays:Plugin",))),
-            managed_apis=rng.choice(((), MANAGED)),
+            managed_apis=rng.choice(((), MANAGED, MANAGED)),
             observe=rng.random() < 0.15,
             upstream_sasl=self._sasl,
             max_partitions_per_request=rng.choice((3, 10_000, 10_000, 10_000, 10_000)),
             max_connections_per_principal=rng.choice((1, 5000, 5000, 5000)),
+            listeners={DEFAULT_LISTENER: ListenerSettings(sasl=self._own)},
         )
 
     def _policy(self) -> Policy:
@@ -275,24 +306,26 @@ class Player:
         connection = play.connections[peer.number]
         for frame in connection.forwarded:
             self._serve(peer, frame)
-        connection.forwarded = []
+        for frame in connection.heard:
+            peer.hear(frame)
+        connection.forwarded, connection.heard = [], []
         peer.steps -= 1
         if connection.is_finishing and not (peer.answers or peer.answer_rest):
             return Op("close", peer.number)
         if draw < 0.084 or peer.steps < 0:
             return Op(rng.choice(("close", "close", "close", "gone", "drain", "short")), peer.number)
-        turn = connection.session.admin.turn
-        if turn is not None and turn.token and draw < 0.5:
-            return Op("answer", peer.number, self._answer(turn.request, peer))
         if (peer.answers or peer.answer_rest) and draw < 0.55:
             return self._say(peer)
         return self._ask(peer)
 
     def _open(self) -> Op:
         self._opened += 1
-        logs_in = self.rng.random() < (0.9 if self._asks_sasl else 0.2)
-        self._peers[self._opened] = Peer(self.rng, self._opened, logs_in)
-        return Op("open", self._opened, value=self.rng.choice((1, 1, 2, -1)))
+        rng, own = self.rng, self._own
+        logs_in = rng.random() < (0.9 if self._asks_sasl else 0.2)
+        login = Login(rng) if own is not None and own.mechanisms and rng.random() < 0.95 else None
+        self._peers[self._opened] = Peer(rng, self._opened, logs_in and own is None, login)
+        certified = rng.choice(PRINCIPALS) if own is not None and not own.mechanisms else ""
+        return Op("open", self._opened, certified.encode(), rng.choice((1, 1, 2, -1)))
 
     def _time(self, play: Play) -> Op:
         rng = self.rng
@@ -323,10 +356,14 @@ class Player:
     def _request(self, peer: Peer) -> bytes:
         rng, corpus = self.rng, self._corpus
         peer.correlation += 1
+        if peer.login is not None and not peer.script and rng.random() < 0.02:
+            peer.begin(Login(rng))
         if peer.script:
             frame = peer.script.pop(0)
         elif self._dear and rng.random() < self._dear:
             return numbered(frames.dear(rng, rng.randint(1000, self._most)), peer.correlation)
+        elif rng.random() < peer.manages:
+            frame = managing.request(rng)
         else:
             draw = rng.random()
             pool = corpus.produce if draw < 0.6 else corpus.others if draw < 0.95 else corpus.sasl
@@ -362,20 +399,6 @@ class Player:
             at = rng.randrange(len(data))
             data, peer.answer_rest = data[:at], data[at:]
         return Op("broker", peer.number, data, float(peer.is_lying))
-
-    # --- control's answer to an admin request -------------------------------------------------------------------------
-
-    def _answer(self, request: bytes, peer: Peer) -> bytes:
-        """Encoded (upstream, client, memo)."""
-        draw = self.rng.random()
-        if draw < 0.4:
-            return _encode((cases.framed(request), b"", b"memo"))
-        if draw < 0.5:
-            return _encode((b"", b"", b""))
-        try:
-            return _encode((b"", refuse(request, 42, "no"), b""))
-        except MalformedFrame:
-            return _encode((b"", b"", b""))
 
 
 def _by_id(names: dict[str, bytes]) -> dict[bytes, str]:

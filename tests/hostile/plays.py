@@ -1,6 +1,7 @@
 # A worker on stage with everything on: settings, thresholds, quotas, resource groups and storage as control would send
 # them, sessions fed with bytes as links feed them, time that passes when the play says so (player.py). The worker is
-# the real one with its own tasks by the clock; there are no sockets, and control is here.
+# the real one with its own tasks by the clock, and so is its control (control.py), at the other end of a real channel;
+# no client and no broker has a socket.
 #
 # A play is a list of operations (`Op`) that says everything: saved, cut down and played again it does the same. After
 # each of them the rules below are looked at; a broken one is a `Violation`. What the rules are judged by is independent
@@ -13,11 +14,13 @@ import re
 import struct
 import sys
 import time
+import traceback
 import types
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -25,24 +28,40 @@ import trio
 from trio._core import _run as _scheduler
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.channel import Answer, Ask, Demand, Down, Interval, Log, Rates, Refresh, Spooled, WorkerSettings
+from gateway.channel import (
+    Ask,
+    Brokers,
+    Demand,
+    Down,
+    Groups,
+    Interval,
+    Log,
+    Policy,
+    Quotas,
+    Rates,
+    Storage,
+    Topics,
+    WorkerSettings,
+)
 from gateway.data.budget import Budget
-from gateway.data.ends import UpstreamError
+from gateway.data.ends import AuthenticationFailed, TooManyConnections, UpstreamError
 from gateway.data.gate import Gate
 from gateway.data.ledger import Ledger
 from gateway.data.pending import LOCAL
 from gateway.data.session import Session
+from gateway.data.termination import Termination
 from gateway.data.worker import Worker
 from gateway.data.world import World
 from policies.engine import Engine
 from policies.limits.meter import Meter
-from policies.quotas.lines import QuotaLines, QuotaRate
+from policies.quotas.lines import QuotaLines
 from policies.usage import NOTES
 from policies.verdict import DELAY, REJECT, Verdict
 from protocol import api, produce_request
 from protocol.framing import check_request_head
 from protocol.wire import MalformedFrame
 from tests.gateway.play import account
+from tests.hostile.control import Control, Ended, Faults, folder, replayable
 from tests.hostile.frames import SASL, batch_bytes, offered, split
 
 MAX_UP = 4 * 2**20  # bytes of a message to control
@@ -50,11 +69,15 @@ MAX_TEXT = 1000  # characters of a line for the log
 BOUNDS = {"topic": 249, "client_id": 256, "principal": 256, "software": 128}
 FORWARDED = ("accepted", "duplicate", "unacknowledged", "errored", "unanswered")  # of policies.usage.OUTCOMES
 OWN_ID = 0x7FFF0000  # correlation ids of the gateway's own requests begin here
+ANONYMOUS = "User:ANONYMOUS"
+SETTLES = 50  # rounds in which everything comes to rest
+_SNAPSHOTS = (WorkerSettings, Brokers, Topics, Policy, Quotas, Groups, Storage)
 _SHARED = (World, Budget, Engine, Ledger, QuotaLines, Meter, type, types.FunctionType, types.ModuleType)
 
 # Rules that the gateway doesn't keep yet; each is looked at once it is taken out. Others of their kind are "protected",
 # "nameless", "names", "message size", "log text" and "before authentication".
 AWAITED: frozenset[str] = frozenset()
+MAX_PRINCIPAL = 1024 + len("User:")
 
 
 class Violation(AssertionError):
@@ -68,9 +91,10 @@ class Violation(AssertionError):
 class Op(msgspec.Struct, array_like=True, omit_defaults=True):
     """One step of a play.
 
-    down: `data` is a message to the worker. open: connection `number` to broker `value`. client, broker: these bytes
+    control: `data` says what it is like (Start), before anything else. down: `data` is a message to the worker. open:
+    connection `number` to broker `value`; `data`: the principal that its certificate makes. client, broker: these bytes
     arrive from that side; a broker's are not what Kafka would say if `value` is set. time: `value` seconds pass. gone,
-    drain, short: what a link would tell the session. answer: control's to that session's question, if it has one.
+    drain, short: what a link would tell the session.
     """
 
     what: str
@@ -79,7 +103,15 @@ class Op(msgspec.Struct, array_like=True, omit_defaults=True):
     value: float = 0.0
 
 
+class Start(msgspec.Struct, array_like=True):
+    """What a control is started with."""
+
+    tells_brokers: bool = False
+    max_reauth_ms: int = 0
+
+
 _decode_down = msgspec.msgpack.Decoder(Down).decode
+_decode_start = msgspec.msgpack.Decoder(Start).decode
 
 
 class Plugin:
@@ -144,12 +176,26 @@ class Connection:
         self.answers_left = b""
         self.owed: deque[int] = deque()  # correlation ids, in the order of the requests
         self.forwarded: list[bytes] = []
-        self.told: list[bytes] = []  # what control had sent to the broker
+        self.heard: list[bytes] = []  # answers while its SASL ends at the gateway and hasn't ended, likewise
         self.head = b""  # of the answer that is on its way to the client
         self.left = 0  # bytes of it that are still to come
+        self._part = b""
         self.is_broker_honest = True
         self.may_be_authenticated = False
         self.asked_sasl: set[int] = set()  # correlation ids of SaslAuthenticate that went upstream
+
+    @property
+    def ends_here(self) -> bool:
+        """Its SASL ends at the gateway."""
+        return isinstance(self.session.authentication, Termination)
+
+    def hear(self, data: bytes) -> None:
+        """Keep what the client needs for its next step."""
+        if self.ends_here and not self.session.authentication.is_done:
+            self._part += data
+            whole = split(self._part)
+            self.heard += whole
+            self._part = self._part[sum(map(len, whole)) :]
 
     @property
     def is_silent(self) -> bool:
@@ -162,26 +208,84 @@ class Play:
     as the worker says.
     """
 
-    def __init__(self, worker: Worker, cost: Cost, awaited: frozenset[str] = AWAITED) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        cost: Cost,
+        awaited: frozenset[str] = AWAITED,
+        faults: Faults | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """`faults`: of its control, which keeps its files in `folder`."""
         self.worker = worker
         self.cost = cost
         self.awaited = awaited
+        self.control: Control | None = None
+        self._faults = faults
+        self.folder = folder
+        self.nursery: trio.Nursery | None = None
         self.connections: dict[int, Connection] = {}
         self.offered = 0
         self.sent = 0
         self.outcomes: Counter[str] = Counter()
         self.messages: deque[Any] = deque()  # to control, not looked at yet
-        worker.uplink.channel = cast("Any", self)
 
-    # --- control's side of the channel --------------------------------------------------------------------------------
+    # --- control ------------------------------------------------------------------------------------------------------
 
-    backlog = 0
-    backlog_bytes = 0
+    def begin(self, control: Control, nursery: trio.Nursery) -> None:
+        """That control is there from here on."""
+        self.control = control
+        nursery.start_soon(control.run, self.worker, self.messages.append, nursery)
 
-    def post(self, message: Any, fd: int = -1) -> None:
-        self.messages.append(message)
+    async def settle(self) -> None:
+        """Let everything come to rest that messages between worker and control lead to.
 
-    def _look_at_messages(self) -> None:
+        Raises:
+            Ended, Violation: see `look_at_control`.
+        """
+        for _ in range(SETTLES):
+            await wait_all_tasks_blocked()
+            self.look_at_control()
+            for one in list(self.connections.values()):
+                self._resume(one)
+            if not self.messages:
+                return
+            self.look_at_messages()
+        raise Violation("control", "it never comes to rest")
+
+    def look_at_control(self) -> None:
+        """
+        Raises:
+            Ended: it would have come to its end.
+            Violation: it has had an error of its own, or owes somebody an answer.
+        """
+        control = self.control
+        if control is None:
+            return
+        if control.ended is not None:
+            raise Ended(_first(control.ended)) from control.ended
+        if self._faults is not None and self._faults.found:
+            found = self._faults.found.pop()
+            raise Violation("error of its own", f"{found.splitlines()[-1]}\n{found}")
+        for ask in control.late[:1]:
+            raise Violation("unanswered", f"{ask.mechanism or 'admin request'} {ask.request[:60]!r}")
+        for ask in control.repeated[:1]:
+            raise Violation("asked again", f"{ask.mechanism or 'admin request'} {ask.request[:60]!r}")
+        for principal in control.principals:
+            self.expect("names", len(principal) <= MAX_PRINCIPAL and principal.isprintable(), f"{principal[:60]!r}")
+
+    async def ask_well(self) -> None:
+        """Whatever was asked, a good client is answered.
+
+        Raises:
+            Violation: it isn't.
+        """
+        if self.control is not None:
+            self.control.ask_well()
+            await self.settle()
+            self.expect("others", self.control.answers_well, "a good client's questions are not answered well")
+
+    def look_at_messages(self) -> None:
         while self.messages:
             message = self.messages.popleft()
             size = len(msgspec.msgpack.encode(message))
@@ -194,11 +298,11 @@ class Play:
                         for name, most in BOUNDS.items():
                             value = getattr(row, name)
                             self.expect("names", len(value) <= most, f"{name} of {len(value)} characters")
-                    if message.seq >= 0:
-                        self.worker.obey(Spooled(message.seq))
                 case Rates():
                     topics = (topic.topic for broker in message.brokers for topic in broker.topics)
-                    self._look_at_names(chain(topics, _names(message.quotas)), BOUNDS["client_id"])
+                    clients = (quota.client_id for quota in message.quotas if quota.client_id)
+                    self._look_at_names(chain(topics, clients), BOUNDS["client_id"])
+                    self._look_at_names((quota.user for quota in message.quotas if quota.user), MAX_PRINCIPAL)
                     for text in message.warnings:
                         self._look_at_text(text)
                 case Demand():
@@ -206,9 +310,7 @@ class Play:
                 case Log():
                     self._look_at_text(message.text)
                 case Ask():
-                    self._look_at_names((message.principal,), BOUNDS["principal"])
-                case Refresh():
-                    pass
+                    self._look_at_names((message.principal,), MAX_PRINCIPAL)
 
     def _look_at_names(self, names: Any, most: int) -> None:
         for name in names:
@@ -236,19 +338,38 @@ class Play:
         connection = self.connections.get(op.number)
         if op.what == "time":
             clock.jump(op.value)
-            await wait_all_tasks_blocked()
-            for one in list(self.connections.values()):
-                self._resume(one)
+            await self.settle()
+        elif op.what == "control":
+            assert self.nursery is not None
+            assert self.folder is not None
+            start = _decode_start(op.data)
+            self.begin(Control(self.folder, start.tells_brokers, start.max_reauth_ms), self.nursery)
+            await self.settle()
         elif op.what == "down":
-            self.worker.obey(_decode_down(op.data))
+            message = _decode_down(op.data)
+            if isinstance(message, _SNAPSHOTS) and self.control is not None:
+                self.control.workers.tell(message)
+                await self.settle()
+            else:
+                self.worker.obey(message)
         elif op.what == "open":
             if connection is None:
-                session = Session(self.world, int(op.value), account(), trio.current_time())
-                self.connections[op.number] = Connection(op.number, session)
+                self._open(op)
         elif connection is not None:
             self._do(connection, op)
         if self.messages:
-            self._look_at_messages()
+            await self.settle()
+
+    def _open(self, op: Op) -> None:
+        session = Session(self.world, int(op.value), account(), trio.current_time())
+        session.admin.peer = f"10.0.0.{op.number % 250}:{op.number}"
+        try:
+            if op.data:
+                session.authentication.certify(op.data.decode())
+        except TooManyConnections:
+            session.close()
+        else:
+            self.connections[op.number] = Connection(op.number, session)
 
     def _do(self, connection: Connection, op: Op) -> None:
         session = connection.session
@@ -259,13 +380,6 @@ class Play:
             case "broker":
                 connection.is_broker_honest = connection.is_broker_honest and not op.value
                 self._answered(connection, op.data)
-            case "answer":
-                turn = session.admin.turn
-                if turn is not None and turn.token:
-                    upstream, client, memo = msgspec.msgpack.decode(op.data)
-                    connection.told.append(upstream)
-                    self.worker.obey(Answer(turn.token, upstream, client, memo))
-                    self._resume(connection)
             case "gone":
                 session.hold.client_gone = True
             case "drain":
@@ -276,16 +390,17 @@ class Play:
             case "close":
                 self._close(connection, "closed")
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """End everything; the sums must agree then.
 
         Raises:
             Violation: they don't, or a connection held too much.
         """
+        await self.ask_well()
         for connection in list(self.connections.values()):
             self._close(connection, "closed")
         self.worker.configured.intervals.close(final=True)
-        self._look_at_messages()
+        await self.settle()
         told = sum(self.outcomes.values())
         if told != self.offered:
             raise Violation("accounts", f"{self.offered} bytes were offered, counted are {told}: {dict(self.outcomes)}")
@@ -334,10 +449,13 @@ class Play:
         self._forwarded(connection, handled, upstream)
         for frame in handled:
             self._note_handled(connection, frame)
+        if isinstance(malformed, AuthenticationFailed) and len(data) > pos + 12:  # the client has been told
+            connection.owed += (struct.unpack_from(">i", frame, 8)[0] for frame in split(data)[many : many + 1])
         self._told_client(connection)
         self._check_gate(session.gate)
-        if guarded is not None:
-            self.expect("before authentication", guarded == self._guarded(connection), "it was counted")
+        still = None if guarded is None else self._guarded(connection)  # control may have let it in meanwhile
+        if still is not None:
+            self.expect("before authentication", guarded == still, "it was counted")
         if malformed is not None:
             world.log("warning", f"connection closed: {malformed}")
             connection.is_finishing = True
@@ -376,7 +494,7 @@ class Play:
             key, _, correlation = struct.unpack_from(">hhi", frame, 4)
             if key == api.PRODUCE:
                 self._check_produce(frame)
-            if key == api.SASL_AUTHENTICATE:
+            if key == api.SASL_AUTHENTICATE and not connection.ends_here:
                 connection.asked_sasl.add(correlation)
             if self._is_guarded(connection):
                 self.expect("before authentication", key in SASL, f"API key {key} was forwarded")
@@ -384,7 +502,8 @@ class Play:
 
     def _is_own(self, connection: Connection, frame: bytes) -> bool:
         key, version, correlation = struct.unpack_from(">hhi", frame, 4)
-        return (key == api.METADATA and version in (1, 12) and correlation >= OWN_ID) or frame in connection.told
+        is_lookup = key == api.METADATA and version in (1, 12) and correlation >= OWN_ID
+        return is_lookup or (self.control is not None and frame in self.control.told)
 
     def _check_produce(self, frame: bytes) -> None:
         offer = offered(frame)
@@ -409,6 +528,12 @@ class Play:
                 raise Violation("protected", "in gate.topics.by_id")
 
     def _is_guarded(self, connection: Connection) -> bool:
+        if connection.ends_here:
+            authentication = connection.session.authentication
+            if authentication.is_done and authentication.demand.wants_sasl:
+                principal = connection.session.client.principal
+                self.expect("identity", self.control is not None and principal in self.control.principals, principal)
+            return authentication.is_owed
         return self.world.settings.upstream_sasl and not connection.may_be_authenticated
 
     def _guarded(self, connection: Connection) -> tuple[int, ...] | None:
@@ -462,6 +587,7 @@ class Play:
             return
         data = b"".join(to_client)
         to_client.clear()
+        connection.hear(data)
         while data:
             if connection.left:
                 passed = min(connection.left, len(data))
@@ -487,12 +613,26 @@ class Play:
         if connection.is_parked:
             buf = bytearray(connection.unhandled)
             parked = (buf, 0, len(buf))
-            if session.authentication.is_done or not self.world.cluster.wants_sasl:
+            if not session.authentication.is_owed:
                 self.offered += _discarded(connection.unhandled, self.world.settings)
         session.close(parked)
         if guarded is not None:
             self.expect("unauthenticated end", guarded == self._guarded(connection), "it was counted")
         del self.connections[connection.number]
+
+
+def _only(error: BaseException) -> BaseException:
+    """What is left when groups of one are opened."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _first(error: BaseException) -> str:
+    """What a control died of, and where."""
+    one = _only(error)
+    at = traceback.extract_tb(one.__traceback__)[-1]
+    return f"{type(one).__name__} at {Path(at.filename).name}:{at.lineno} {at.name}: {str(one)[:200]}"
 
 
 def _is_part(frame: bytes, sent: bytes) -> bool:
@@ -527,10 +667,6 @@ def _discarded(data: bytes, settings: WorkerSettings) -> int:
     return size
 
 
-def _names(quotas: tuple[QuotaRate, ...]) -> Iterator[str]:
-    return (name for quota in quotas for name in (quota.user, quota.client_id) if name)
-
-
 def held_bytes(session: Session) -> int:
     """About what a session keeps for itself, in bytes of Python objects."""
     seen: set[int] = set()
@@ -563,20 +699,20 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
     """
     trace: list[Op] = []
 
-    async def run() -> None:
+    async def run(faults: Faults) -> None:
         worker = Worker(cast("Any", None), 0)
-        play = Play(worker, cost, awaited)
         try:
-            async with trio.open_nursery() as nursery:
-                worker.obey(WorkerSettings(1, "gw"))  # something that tasks by the clock can begin with
-                play.messages.clear()
-                for task in tasks_of(worker):
-                    nursery.start_soon(task)
-                while (op := next_op(play)) is not None:
-                    trace.append(op)
-                    await play.do(op, clock)
-                play.finish()
-                nursery.cancel_scope.cancel()
+            with folder() as path:
+                play = Play(worker, cost, awaited, faults, path)
+                async with trio.open_nursery() as play.nursery:
+                    worker.obey(WorkerSettings(1, "gw"))  # something that tasks by the clock can begin with
+                    for task in tasks_of(worker):
+                        play.nursery.start_soon(task)
+                    while (op := next_op(play)) is not None:
+                        trace.append(op)
+                        await play.do(op, clock)
+                    await play.finish()
+                    play.nursery.cancel_scope.cancel()
         finally:
             with suppress(OSError):
                 worker.configured.connections.reactor._poller.close()
@@ -585,10 +721,10 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
     _scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # as Hypothesis does: the same play, whoever else has played
     _scheduler._r.seed(0)
     try:
-        trio.run(run, clock=clock)
+        with replayable() as faults:
+            trio.run(run, faults, clock=clock)
     except BaseException as error:
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
+        error = _only(error)
         error.trace = trace  # type: ignore[attr-defined]
         raise error from None
     return trace

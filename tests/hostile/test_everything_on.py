@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from random import Random
 
 import pytest
 
+from gateway.channel import Answer, Ask
+from gateway.control.authentication import Authenticator
+from gateway.control.policies.kafka_admin import KafkaAdmin
+from gateway.control.policies.service import OUTCOMES
 from protocol import produce_request
 from protocol.wire import MalformedFrame
 from tests.hostile import frames
 from tests.hostile.captures import captured
+from tests.hostile.control import Ended
 from tests.hostile.crowd import gather
 from tests.hostile.player import Player
-from tests.hostile.plays import Cost, perform
+from tests.hostile.plays import Cost, Op, Play, Violation, perform
 
 
 @pytest.mark.parametrize("first", range(1, 6))
@@ -30,8 +36,41 @@ def test_no_crowd_ends_another_connection_or_keeps_memory(seed: int) -> None:
     gather(seed, Cost())
 
 
-def test_a_seed_is_a_play() -> None:
-    assert perform(Player(7, 100), Cost()) == perform(Player(7, 100), Cost())
+@pytest.mark.parametrize("seed", [7, 8, 9])
+def test_a_seed_is_a_play(seed: int) -> None:
+    assert perform(Player(seed, 100), Cost()) == perform(Player(seed, 100), Cost())
+
+
+@pytest.mark.parametrize("part", [Authenticator, KafkaAdmin])
+def test_an_error_of_controls_is_found(part: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(self: object, ask: Ask) -> Answer:
+        raise KeyError("nobody expects this")
+
+    monkeypatch.setattr(part, "answer", answer)
+    with pytest.raises((Ended, Violation), match="nobody expects this"):
+        for seed in range(20):
+            perform(Player(seed, 250), Cost())
+
+
+def test_clients_get_in_and_policies_change() -> None:
+    """Else nothing behind the first step was played."""
+    got_in: set[str] = set()
+    outcomes: Counter[str] = Counter()
+
+    class Noted(Player):
+        def __call__(self, play: Play) -> Op | None:
+            if play.control is not None:
+                got_in.update(play.control.principals)
+                for outcome in OUTCOMES:
+                    labels = {"outcome": outcome}
+                    name = "produce_gateway_policy_changes_total"
+                    outcomes[outcome] += int(play.control.metrics.registry.get_sample_value(name, labels) or 0)
+            return super().__call__(play)
+
+    for seed in range(40):
+        perform(Noted(seed, 100), Cost())
+    assert {"User:alice", "User:bob", "User:olivia", "User:x=,y"} <= got_in
+    assert min(outcomes["accepted"], outcomes["refused"], outcomes["unchanged"]) > 0
 
 
 def test_captures_are_whole_frames_and_their_answers_those_of_the_requests() -> None:

@@ -1,0 +1,249 @@
+# The control side of a play: the real parts of it that need no network, on a real channel to the worker on stage. What
+# these parts are asked and answer is noted, and so is each way in which a control process would have come to its end.
+#
+#   worker ── Channel ── Workers ─┬─ Authenticator     SASL that ends at the gateway, files of tests/hostile/logins.py
+#                                 ├─ KafkaAdmin ── PolicyService ── FileStore
+#                                 ├─ Admission         connections, and verdicts about proxied ones
+#                                 └─ Intake ── UsageLog ── Spool; Metrics; FleetControl
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+import socket
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final, TypeVar
+from unittest import mock
+
+import trio
+
+from gateway.channel import Answer, Ask, Channel, Down, Up, decode_down
+from gateway.config import AuthenticationSettings, Settings
+from gateway.control.admission import Admission
+from gateway.control.authentication import Authenticator
+from gateway.control.fleet import FleetControl
+from gateway.control.intake import Intake
+from gateway.control.metrics import Metrics
+from gateway.control.policies.kafka_admin import KafkaAdmin
+from gateway.control.policies.service import PolicyService
+from gateway.control.policies.store import FileStore
+from gateway.control.snapshots import groups_of, quotas_of, thresholds_of
+from gateway.control.usage_log import Spool, UsageLog
+from gateway.control.workers import Workers
+from gateway.fleet.exchange import DROPPED
+from policies.policy_set import PolicySet
+from policies.policy_values import PolicyKey
+from protocol import configs as c
+from protocol import scram
+from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
+from tests.hostile import logins
+
+T = TypeVar("T")
+SPOOL: Final = 2**24
+MOST_ASKED: Final = 2  # times the same: once more when control was started again
+LATE_S: Final = 1.0  # by the clock of a play: failures are answered after 0.1 s
+PLACES: Final = {1: frozenset({"free", "calm", "clicks"}), 2: frozenset({"red.a.one", "free"})}
+BASE: Final = {PolicyKey.of_broker(): 1e6, PolicyKey.of_topic("calm"): 300.0}
+MEMORY: Final = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None  # a sync costs nothing there
+
+
+class Ended(Exception):
+    """A control process would have come to its end."""
+
+
+class Watched(Channel[Up, Down]):
+    """A worker's end. `watch` is shown each message that the worker posts."""
+
+    watch: Callable[[Any], None]
+
+    def post(self, message: Up, fd: int = -1) -> None:
+        super().post(message, fd)
+        self.watch(message)
+
+
+class Faults(logging.Handler):
+    """Errors of the gateway's own that it has survived, as its log tells them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[0] is not None:
+            self.found.append(f"{record.getMessage()}\n{''.join(traceback.format_exception(*record.exc_info))}")
+
+
+class Control:
+    """
+    Attributes:
+        told: frames that it has sent to brokers through the worker.
+        principals: who it has let in.
+        open: questions without an answer yet, by token, and when they were asked.
+        repeated: those that a worker asks again and again.
+    """
+
+    def __init__(self, folder: Path, tells_brokers: bool = False, max_reauth_ms: int = 0, most: int = 1000) -> None:
+        records, own, keys = _credentials()
+        given: dict[str, Any] = {
+            "sasl.enabled.mechanisms": list(logins.MECHANISMS),
+            "credentials_file": records,
+            "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+            "sasl.oauthbearer.expected.audience": "kafka",
+            "sasl.oauthbearer.expected.issuer": "https://issuer",
+            "connections.max.reauth.ms": max_reauth_ms,
+            **({"upstream_credentials_file": own} if tells_brokers else {}),
+        }
+        self.metrics = metrics = Metrics()
+        self._spool = Spool(folder / "spool", SPOOL, 3600, published_only=False)
+        self._usage_log = UsageLog(self._spool, "gw", metrics)
+        self._fleet = FleetControl(metrics.show_fleet(DROPPED))
+        store = FileStore(folder / "policies.jsonl", BASE)
+        self.policies = PolicyService(store, metrics, self._tell, lambda: PLACES, clock=_now)
+        self.admin = KafkaAdmin(self.policies)
+        self.authenticator = Authenticator(AuthenticationSettings.model_validate(given), _now)
+        self.workers = Workers(
+            Intake(self._usage_log, metrics),
+            metrics,
+            self._fleet,
+            lambda: None,
+            lambda number: None,
+            ask=self._ask,
+            admission=Admission(most, most // 2),
+        )
+        self.told: set[bytes] = set()
+        self.principals: set[str] = set()
+        self.open: dict[int, tuple[float, Ask]] = {}
+        self.repeated: list[Ask] = []
+        self.ended: BaseException | None = None
+        self._asked: Counter[tuple[str, bytes, bytes, bytes]] = Counter()
+        self._heard: dict[int, Answer] = {}
+        self._post: Callable[[Any], None] = lambda message: None
+
+    async def run(self, worker: Any, watch: Callable[[Any], None], dialling: trio.Nursery) -> None:
+        """Be there for that worker, until cancelled or at its end. `dialling`: see Worker.converse."""
+        ours, theirs = socket.socketpair()
+        channel = Watched(theirs, decode_down)
+        channel.watch = watch
+        self._post = channel.post
+        parts = (self._usage_log, self._fleet, self.policies, self.admin, self.authenticator)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(worker.converse, channel, dialling)
+                for part in parts:
+                    nursery.start_soon(part.run)
+                nursery.start_soon(self.workers.serve, 0, ours)
+        except Exception as error:
+            self.ended = error
+        finally:
+            self._spool.close()
+
+    def _tell(self, policies: PolicySet) -> None:
+        settings = _settings()
+        with self.workers.together():
+            for snapshot in (thresholds_of, quotas_of, groups_of):
+                self.workers.tell(snapshot(policies, settings))
+
+    def _ask(self, question: Ask, reply: Callable[[Answer], None]) -> None:
+        """As gateway/control/app.py does it."""
+        self.open[question.token] = trio.current_time(), question
+        self._asked[question.peer, question.request, question.memo, question.answer] += bool(question.request)
+        if self._asked[question.peer, question.request, question.memo, question.answer] > MOST_ASKED:
+            self.repeated.append(question)
+        part = self.authenticator if question.mechanism or not question.request else self.admin
+        part.take(question, functools.partial(self._reply, reply))
+
+    def _reply(self, reply: Callable[[Answer], None], answer: Answer) -> None:
+        reply(answer)
+        self.open.pop(answer.token, None)
+        if answer.upstream:
+            self.told.add(answer.upstream)
+        if answer.identity is not None:
+            self.principals.add(answer.identity.principal)
+        if answer.token < 0:
+            self._heard[answer.token] = answer
+
+    @property
+    def late(self) -> list[Ask]:
+        """Questions that nobody has answered."""
+        return [ask for at, ask in self.open.values() if trio.current_time() - at > LATE_S]
+
+    # --- a good client, at the end of it all --------------------------------------------------------------------------
+
+    def ask_well(self) -> None:
+        """A right password, and a threshold that may be: `answers_well` says what came of them."""
+        plain = SASL_AUTHENTICATE.encode_request(SaslAuthenticateRequest(b"\0alice\0alice-secret"), 1, 1, b"good")
+        row = c.IncrementalAlterConfigsResource(c.TOPIC, "clicks", (c.ConfigOperation("x", c.SET, "1"),))
+        configs = c.INCREMENTAL_ALTER_CONFIGS.encode_request(c.IncrementalAlterConfigsRequest((row,)), 1, 1, b"good")
+        until = 2.0**40
+        self._post(Ask(-1, until, "10.9.9.9:9", "User:ANONYMOUS", plain[4:], mechanism="PLAIN"))
+        self._post(Ask(-2, until, "10.9.9.9:9", "User:good", configs[4:]))
+
+    @property
+    def answers_well(self) -> bool:
+        signed_in, passed = self._heard.get(-1), self._heard.get(-2)
+        if signed_in is None or passed is None:
+            return False
+        is_in = signed_in.identity is not None and signed_in.identity.principal == "User:alice"
+        return (is_in or bool(signed_in.upstream)) and passed == Answer(-2)
+
+
+def _now() -> float:
+    return logins.NOW + trio.current_time()
+
+
+@functools.cache
+def _settings() -> Settings:
+    return Settings.model_validate({"upstream": {"bootstrap_servers": "127.0.0.1:9092"}})
+
+
+@functools.cache
+def _kept() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="produce-gateway-fuzz-", dir=MEMORY)
+
+
+@functools.cache
+def _credentials() -> tuple[Path, Path, Path]:
+    return logins.write_credentials(Path(_kept().name))
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """For what one control keeps."""
+    with tempfile.TemporaryDirectory(dir=_kept().name) as path:
+        yield Path(path)
+
+
+@contextmanager
+def replayable() -> Iterator[Faults]:
+    """Within it a control does the same again: what threads do is done at once, nonces follow from a seed, and records
+    of passwords cost little. Its errors are told.
+    """
+    faults = Faults()
+    log = logging.getLogger("gateway")
+    before = log.propagate, log.level
+    log.addHandler(faults)
+    log.propagate = False
+    log.setLevel(logging.ERROR)
+    try:
+        with (
+            mock.patch.object(trio.to_thread, "run_sync", _at_once),
+            mock.patch.object(secrets, "token_bytes", Random(1).randbytes),
+            mock.patch.object(scram, "MIN_ITERATIONS", logins.ITERATIONS),
+        ):
+            yield faults
+    finally:
+        log.removeHandler(faults)
+        log.propagate, log.level = before
+
+
+async def _at_once(call: Callable[..., T], *args: Any, **_: Any) -> T:
+    await trio.lowlevel.checkpoint()
+    return call(*args)
