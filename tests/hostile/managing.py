@@ -23,12 +23,32 @@ APIS: Final[dict[int, Api[Any, Any]]] = {
     )
 }  # fmt: skip
 _KEYS = (TOPIC_KEY, TOPIC_KEY, TOTAL_KEY, TOTAL_KEY, OUT_KEY, "retention.ms", "segment.ms", "x" + TOPIC_KEY)
-_VALUES = ("500", "500", "1", "0", "-1", "1e400", "NaN", "9" * 400, "5MB", "", None, None, "\u0665", "1" * 5000, "a\nb")
+_VALUES = (
+    "500",
+    "500",
+    "400",
+    "2000000",
+    "2000001",
+    "300",
+    "1",
+    "0",
+    "-1",
+    "1e400",
+    "NaN",
+    "9" * 400,
+    "5MB",
+    "",
+    None,
+    None,
+    "\u0665",
+    "1" * 5000,
+    "a\nb",
+)
 _QUOTAS = (
-    "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate", "x" * 300,
-    "producer_byte_rate.bps", "connection_creation_rate", "a\nb",
+    "producer_byte_rate", "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
+    "producer_byte_rate.bps", "connection_creation_rate", "a\nb", "x" * 300,
 )  # fmt: skip
-_RATES = (1.0, 1000.0, 1e300, 0.0, -1.0, float("inf"), float("nan"), 5e-324)
+_RATES = (1.0, 1000.0, 2000.0, 1e6, 1e300, 0.0, -1.0, float("inf"), float("nan"), 5e-324)
 _ENTITIES: Final = (("user",), ("client-id",), ("user", "client-id"), ("ip",), ("user", "user"), ("", "x" * 300), ())
 _MATCHED: Final = ("user", "client-id", "ip", "", "x")
 DENIED: Final = 29
@@ -43,18 +63,25 @@ def _resource(rng: Random) -> tuple[int, str]:
     return kind, rng.choice(("", "1", "2", "-1", "9" * 40, "one")) if kind == c.BROKER else _name(rng)
 
 
+def _key(rng: Random, kind: int) -> str:
+    """Of a config: mostly one that a resource of that kind may have."""
+    if rng.random() < 0.3:
+        return rng.choice(_KEYS)
+    return TOPIC_KEY if kind == c.TOPIC else rng.choice((TOTAL_KEY, OUT_KEY))
+
+
 def _entity(rng: Random) -> Any:
     kinds = rng.choice(_ENTITIES)
     return tuple(q.EntityPart(kind, rng.choice((None, "alice", "app", "10.0.0.1", *STRANGE))) for kind in kinds)
 
 
 def _body(rng: Random, key: int) -> Any:
-    many, check = range(rng.choice((0, 1, 1, 1, 2, 3, 8))), rng.random() < 0.3
-    few = rng.choice((1, 1, 2, 3))
+    many, check = range(rng.choice((0, 1, 1, 1, 1, 1, 2, 3, 8))), rng.random() < 0.3
+    few = rng.choice((1, 1, 1, 1, 2, 3))
     if key == t.CREATE_TOPICS.key:
         topics = []
         for _ in many:
-            options = tuple(t.TopicConfig(rng.choice(_KEYS), rng.choice(_VALUES)) for _ in range(few))
+            options = tuple(t.TopicConfig(_key(rng, c.TOPIC), rng.choice(_VALUES)) for _ in range(few))
             placed = (t.Assignment(0, (1, 2)),) if rng.random() < 0.2 else ()
             topics.append(t.CreatableTopic(_name(rng), rng.choice((1, 3, -1, 2**31 - 1)), 1, placed, options))
         return t.CreateTopicsRequest(tuple(topics), 1000, check)
@@ -64,17 +91,19 @@ def _body(rng: Random, key: int) -> Any:
     if key == c.ALTER_CONFIGS.key:
         rows = []
         for _ in many:
-            given = tuple(c.AlterableConfig(rng.choice(_KEYS), rng.choice(_VALUES)) for _ in range(few))
-            rows.append(c.AlterConfigsResource(*_resource(rng), given))
+            kind, name = _resource(rng)
+            given = tuple(c.AlterableConfig(_key(rng, kind), rng.choice(_VALUES)) for _ in range(few))
+            rows.append(c.AlterConfigsResource(kind, name, given))
         return c.AlterConfigsRequest(tuple(rows), check)
     if key == c.INCREMENTAL_ALTER_CONFIGS.key:
         changes = []
         for _ in many:
+            kind, name = _resource(rng)
             ops = tuple(
-                c.ConfigOperation(rng.choice(_KEYS), rng.choice((0, 0, 0, 1, 2, 3, 127)), rng.choice(_VALUES))
+                c.ConfigOperation(_key(rng, kind), rng.choice((0, 0, 0, 0, 1, 1, 2, 3, 127)), rng.choice(_VALUES))
                 for _ in range(few)
             )
-            changes.append(c.IncrementalAlterConfigsResource(*_resource(rng), ops))
+            changes.append(c.IncrementalAlterConfigsResource(kind, name, ops))
         return c.IncrementalAlterConfigsRequest(tuple(changes), check)
     if key == q.DESCRIBE_CLIENT_QUOTAS.key:
         parts = tuple(

@@ -61,7 +61,7 @@ class Peer:
         self.lies = rng.choice((0.0, 0.0, 0.02, 0.3))  # of answers
         self.script = frames.login(rng.choice(frames.USERS), rng.randint(0, 2)) if logs_in else []
         self.login: Login | None = None  # of SASL that ends at the gateway
-        self.manages = rng.choice((0.02, 0.02, 0.3))  # so many of its requests are for control
+        self.manages = rng.choice((0.02, 0.1, 0.7))  # so many of its requests are for control
         if own is not None:
             self.begin(own)
         self.unsent = b""  # cut off the last piece
