@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tests.hostile.control import Ended
 from tests.hostile.crowd import gather
 from tests.hostile.player import Player
 from tests.hostile.plays import AWAITED, Cost, Op, Violation, again, perform
@@ -36,6 +37,9 @@ DEAR_BYTES = 100_000  # … and up to so long
 MINIMISE_S = 20.0
 MAX_S_PER_MB = 1.0  # loose: what an ordinary machine needs a tenth of, also while it does something else
 MAX_HELD = 4 * 2**20  # bytes, of one connection
+
+
+ENDS = "control would end"
 
 
 class Failure(NamedTuple):
@@ -57,6 +61,8 @@ def play(seed: int, cost: Cost, awaited: frozenset[str], *, dear: float = DEAR, 
 def _kind(error: Exception) -> str:
     if isinstance(error, Violation):
         return "rule broken: " + "".join(letter for letter in re.split("[{'(]", str(error))[0] if not letter.isdigit())
+    if isinstance(error, Ended):
+        return f"{ENDS}: {str(error).split(': ')[0]}"
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {os.path.basename(at.filename)}:{at.lineno} {at.name}"
 
@@ -187,11 +193,13 @@ def _tell(failure: Failure, folder: Path) -> None:
 
 def _report(cost: Cost, kinds: Counter[str], most: int, seconds: float) -> int:
     broken = sum(count for kind, count in kinds.items() if "rule broken" in kind)
+    ends = sum(count for kind, count in kinds.items() if ENDS in kind)
     rows = [
         ("inputs", f"{cost.inputs:,}"),
         ("bytes", f"{cost.bytes / 1e6:,.0f} MB"),
         ("connections", f"{cost.ends.total():,}: " + ", ".join(f"{n:,} {why}" for why, n in cost.ends.most_common())),
-        ("unexpected exceptions", str(kinds.total() - broken)),
+        ("ends of a control", str(ends)),
+        ("unexpected exceptions", str(kinds.total() - broken - ends)),
         ("rules broken", str(broken)),
         ("slowest input", f"{cost.slowest[0] * 1e3:.1f} ms of CPU (seed {cost.slowest[1]})"),
         (
