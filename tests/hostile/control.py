@@ -31,6 +31,7 @@ from gateway.control.admission import Admission
 from gateway.control.authentication import Authenticator
 from gateway.control.fleet import FleetControl
 from gateway.control.intake import Intake
+from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import Metrics
 from gateway.control.policies.kafka_admin import KafkaAdmin
 from gateway.control.policies.service import PolicyService
@@ -48,7 +49,7 @@ from tests.hostile import logins
 
 T = TypeVar("T")
 SPOOL: Final = 2**24
-MOST_ASKED: Final = 2  # times the same: once more when control was started again
+MOST_ASKED: Final = 2  # times the same question: once more when control was started again, or clients repeat it
 LATE_S: Final = 1.0  # by the clock of a play: failures are answered after 0.1 s
 PLACES: Final = {1: frozenset({"free", "calm", "clicks"}), 2: frozenset({"red.a.one", "free"})}
 BASE: Final = {PolicyKey.of_broker(): 1e6, PolicyKey.of_topic("calm"): 300.0}
@@ -88,9 +89,18 @@ class Control:
         principals: who it has let in.
         open: questions without an answer yet, by token, and when they were asked.
         repeated: those that a worker asks again and again.
+        errors: of its own that it has survived, by where.
     """
 
-    def __init__(self, folder: Path, tells_brokers: bool = False, max_reauth_ms: int = 0, most: int = 1000) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tells_brokers: bool = False,
+        max_reauth_ms: int = 0,
+        most: int = 1000,
+        before: Control | None = None,
+    ) -> None:
+        """`most`: connections, of which half from one address. `before`: in the place of that one, which has ended."""
         records, own, keys = _credentials()
         given: dict[str, Any] = {
             "sasl.enabled.mechanisms": list(logins.MECHANISMS),
@@ -101,14 +111,19 @@ class Control:
             "connections.max.reauth.ms": max_reauth_ms,
             **({"upstream_credentials_file": own} if tells_brokers else {}),
         }
+        self._number: int = before._number + 1 if before is not None else 1
+        self._scope = trio.CancelScope()
+        self._is_over = trio.Event()
         self.metrics = metrics = Metrics()
+        self.errors: list[str] = []
+        errors = InternalErrors(self.errors.append)
         self._spool = Spool(folder / "spool", SPOOL, 3600, published_only=False)
         self._usage_log = UsageLog(self._spool, "gw", metrics)
         self._fleet = FleetControl(metrics.show_fleet(DROPPED))
         store = FileStore(folder / "policies.jsonl", BASE)
         self.policies = PolicyService(store, metrics, self._tell, lambda: PLACES, clock=_now)
-        self.admin = KafkaAdmin(self.policies)
-        self.authenticator = Authenticator(AuthenticationSettings.model_validate(given), _now)
+        self.admin = KafkaAdmin(self.policies, errors=errors)
+        self.authenticator = Authenticator(AuthenticationSettings.model_validate(given), _now, errors)
         self.workers = Workers(
             Intake(self._usage_log, metrics),
             metrics,
@@ -117,9 +132,11 @@ class Control:
             lambda number: None,
             ask=self._ask,
             admission=Admission(most, most // 2),
+            errors=errors,
         )
-        self.told: set[bytes] = set()
-        self.principals: set[str] = set()
+        self.told: set[bytes] = set() if before is None else before.told
+        self.principals: set[str] = set() if before is None else before.principals
+        self._tries: Counter[int] = Counter() if before is None else before._tries
         self.open: dict[int, tuple[float, Ask]] = {}
         self.repeated: list[Ask] = []
         self.ended: BaseException | None = None
@@ -135,15 +152,22 @@ class Control:
         self._post = channel.post
         parts = (self._usage_log, self._fleet, self.policies, self.admin, self.authenticator)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(worker.converse, channel, dialling)
-                for part in parts:
-                    nursery.start_soon(part.run)
-                nursery.start_soon(self.workers.serve, 0, ours)
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(worker.converse, channel, dialling, self._number)
+                    for part in parts:
+                        nursery.start_soon(part.run)
+                    nursery.start_soon(self.workers.serve, 0, ours)
         except Exception as error:
             self.ended = error
         finally:
             self._spool.close()
+            self._is_over.set()
+
+    async def kill(self) -> None:
+        """Return when it has ended, as if somebody had killed it."""
+        self._scope.cancel()
+        await self._is_over.wait()
 
     def _tell(self, policies: PolicySet) -> None:
         settings = _settings()
@@ -154,8 +178,10 @@ class Control:
     def _ask(self, question: Ask, reply: Callable[[Answer], None]) -> None:
         """As gateway/control/app.py does it."""
         self.open[question.token] = trio.current_time(), question
+        self._tries[question.token] += question.token > 0
         self._asked[question.peer, question.request, question.memo, question.answer] += bool(question.request)
-        if self._asked[question.peer, question.request, question.memo, question.answer] > MOST_ASKED:
+        same = self._asked[question.peer, question.request, question.memo, question.answer]
+        if same > MOST_ASKED or self._tries[question.token] > MOST_ASKED:
             self.repeated.append(question)
         part = self.authenticator if question.mechanism or not question.request else self.admin
         part.take(question, functools.partial(self._reply, reply))

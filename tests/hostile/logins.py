@@ -33,6 +33,7 @@ _HARD: Final = (  # JSON, as it may stand in a token that an issuer signs: names
 )  # fmt: skip
 
 
+_CLAIMS: Final = ("sub", "sub", "sub", "exp", "iat", "nbf", "aud", "iss")
 _PIECES: Final = b"\0\0\0\0n,,n=a,r=b,c=biws,p=AAAA=\0\x01auth=Bearer "
 
 
@@ -88,7 +89,7 @@ def tokens() -> tuple[bytes, ...]:
     """Good ones, and those with something strange in one place, or two."""
     rng = Random(1)
     found = [token(claims(sub=f'"{name}"')) for name in SUBJECTS] * 20
-    found += [token(claims(**{name: value})) for name in ("sub", "exp", "iat", "nbf", "aud", "iss") for value in _HARD]
+    found += [token(claims(**{name: value})) for name in _CLAIMS for value in _HARD]
     for value in _HARD:
         found.append(token(claims(), f'{{"alg":"EdDSA","kid":{value}}}'))
         found.append(token(claims(), f'{{"alg":{value},"kid":"one"}}'))

@@ -190,7 +190,8 @@ class Player:
         self._own = rng.choice((None, None, *here))  # SASL that ends at the gateway
         self._answers = Answers(rng, sasl=self._asks_sasl)  # between the two the gateway is not told, and learns it
         start = Start(self._own is not None and self._own.tells_brokers, rng.choice((0, 0, 2000)))
-        self._queue: deque[Op] = deque((Op("control", data=_encode(start)),))
+        self._control = Op("control", data=_encode(start))
+        self._queue: deque[Op] = deque((self._control,))
         self._queue += (Op("down", data=_encode(message)) for message in self._beginning())
 
     def __call__(self, play: Play) -> Op | None:
@@ -297,6 +298,8 @@ class Player:
         draw = rng.random()
         if not peers or (len(peers) < 4 and draw < 0.03):
             return self._open()
+        if draw < 0.032:
+            return self._control
         if draw < 0.07:
             return self._time(play)
         if draw < 0.08:

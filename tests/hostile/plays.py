@@ -91,7 +91,8 @@ class Violation(AssertionError):
 class Op(msgspec.Struct, array_like=True, omit_defaults=True):
     """One step of a play.
 
-    control: `data` says what it is like (Start), before anything else. down: `data` is a message to the worker. open:
+    control: `data` says what it is like (Start), before anything else, and when it is to be killed and started again.
+    down: `data` is a message to the worker. open:
     connection `number` to broker `value`; `data`: the principal that its certificate makes. client, broker: these bytes
     arrive from that side; a broker's are not what Kafka would say if `value` is set. time: `value` seconds pass. gone,
     drain, short: what a link would tell the session.
@@ -267,6 +268,8 @@ class Play:
         if self._faults is not None and self._faults.found:
             found = self._faults.found.pop()
             raise Violation("error of its own", f"{found.splitlines()[-1]}\n{found}")
+        for where in control.errors[:1]:
+            raise Violation("error of its own", where)
         for ask in control.late[:1]:
             raise Violation("unanswered", f"{ask.mechanism or 'admin request'} {ask.request[:60]!r}")
         for ask in control.repeated[:1]:
@@ -342,8 +345,10 @@ class Play:
         elif op.what == "control":
             assert self.nursery is not None
             assert self.folder is not None
-            start = _decode_start(op.data)
-            self.begin(Control(self.folder, start.tells_brokers, start.max_reauth_ms), self.nursery)
+            start, before = _decode_start(op.data), self.control
+            if before is not None:
+                await before.kill()
+            self.begin(Control(self.folder, start.tells_brokers, start.max_reauth_ms, before=before), self.nursery)
             await self.settle()
         elif op.what == "down":
             message = _decode_down(op.data)
