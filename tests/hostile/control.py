@@ -164,13 +164,20 @@ class Control:
             self._spool.close()
             self._is_over.set()
 
+    async def run_alone(self) -> None:
+        """Be there without a worker, for policies alone."""
+        try:
+            await self.policies.run()
+        finally:
+            self._spool.close()
+
     async def kill(self) -> None:
         """Return when it has ended, as if somebody had killed it."""
         self._scope.cancel()
         await self._is_over.wait()
 
     def _tell(self, policies: PolicySet) -> None:
-        settings = _settings()
+        settings = settings_of_a_play()
         with self.workers.together():
             for snapshot in (thresholds_of, quotas_of, groups_of):
                 self.workers.tell(snapshot(policies, settings))
@@ -226,7 +233,7 @@ def _now() -> float:
 
 
 @functools.cache
-def _settings() -> Settings:
+def settings_of_a_play() -> Settings:
     return Settings.model_validate({"upstream": {"bootstrap_servers": "127.0.0.1:9092"}})
 
 

@@ -1,5 +1,6 @@
 # Fuzzing for as long as one likes: plays of sessions with everything on (plays.py, player.py) on all cores, and in one
-# more process crowds on sockets (crowd.py). Tests play some of the same (test_everything_on.py); this is for millions.
+# more process crowds on sockets (crowd.py) and visitors of the admin server (web.py), in turns. Tests play some of the
+# same (test_everything_on.py); this is for millions.
 #
 #   python -m tests.hostile.fuzz [--inputs N] [--seconds S] [--seed N] [--processes N] [--save FOLDER] [--all-rules]
 #   python -m tests.hostile.fuzz --replay FILE
@@ -10,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import re
@@ -28,10 +30,11 @@ from tests.hostile.control import Ended
 from tests.hostile.crowd import gather
 from tests.hostile.player import Player
 from tests.hostile.plays import AWAITED, Cost, Op, Violation, again, perform
+from tests.hostile.web import surf
 
-INPUTS = 300  # of one play
+INPUTS = 500  # of one play
 PLAYS = 40  # of one task
-CROWDS = 20  # likewise
+CROWDS = 20  # likewise, or so many of web.py
 DEAR = 0.0005  # of the requests are dear to read …
 DEAR_BYTES = 100_000  # … and up to so long
 MINIMISE_S = 20.0
@@ -95,17 +98,20 @@ class Task(NamedTuple):
     seeds: range
     awaited: frozenset[str]
     dear: float
-    crowds: bool = False
+    play: str = "session"  # or "crowd", "web"
 
 
 _Found = tuple[Cost, list[Failure], int]
 
 
-def _crowd(seed: int, cost: Cost, awaited: frozenset[str]) -> Failure | None:
+def _on_sockets(seed: int, cost: Cost, task: Task) -> Failure | None:
     try:
-        gather(seed, cost, awaited)
+        if task.play == "web":
+            surf(seed, cost)
+        else:
+            gather(seed, cost, task.awaited)
     except Exception as error:
-        return Failure(seed, f"crowd, {_kind(error)}", "".join(traceback.format_exception(error))[-1500:], [])
+        return Failure(seed, f"{task.play}, {_kind(error)}", "".join(traceback.format_exception(error))[-1500:], [])
     return None
 
 
@@ -114,10 +120,10 @@ def _work(task: Task) -> _Found:
     cost, failures = Cost(), {}
     for seed in task.seeds:
         cost.seed = seed
-        if task.crowds:
-            failure = _crowd(seed, cost, task.awaited)
-        else:
+        if task.play == "session":
             failure = play(seed, cost, task.awaited, dear=task.dear)
+        else:
+            failure = _on_sockets(seed, cost, task)
         if failure is not None and failure.kind not in failures:
             failures[failure.kind] = failure
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -126,7 +132,7 @@ def _work(task: Task) -> _Found:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.hostile.fuzz", description="Fuzz sessions of the data plane."
+        prog="python -m tests.hostile.fuzz", description="Fuzz sessions of the data plane, and control."
     )
     parser.add_argument("--inputs", type=int, default=10**18, help="stop after about so many")
     parser.add_argument("--seconds", type=float, default=None, help="stop after so long (60, unless --inputs is given)")
@@ -155,12 +161,14 @@ def _fuzz(options: Any, seed: int, awaited: frozenset[str]) -> int:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes + 1, context) as pool:
         at_work: set[Future[_Found]] = set()
-        crowd: Future[_Found] | None = None
+        on_sockets: Future[_Found] | None = None
+        kinds_on_sockets = itertools.cycle(("crowd", "web"))
         while True:
             goes_on = cost.inputs < options.inputs and time.monotonic() - began < options.seconds
-            if goes_on and (crowd is None or crowd.done()):
-                crowd = pool.submit(_work, Task(range(seed, seed + CROWDS), awaited, 0.0, crowds=True))
-                at_work.add(crowd)
+            if goes_on and (on_sockets is None or on_sockets.done()):
+                kind = next(kinds_on_sockets)
+                on_sockets = pool.submit(_work, Task(range(seed, seed + CROWDS), awaited, 0.0, kind))
+                at_work.add(on_sockets)
             while goes_on and len(at_work) <= 2 * options.processes:
                 task = Task(range(seed, seed + PLAYS), awaited, options.dear)
                 at_work.add(pool.submit(_work, task))

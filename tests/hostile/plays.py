@@ -264,7 +264,7 @@ class Play:
         if control is None:
             return
         if control.ended is not None:
-            raise Ended(_first(control.ended)) from control.ended
+            raise Ended(first_of(control.ended)) from control.ended
         if self._faults is not None and self._faults.found:
             found = self._faults.found.pop()
             raise Violation("error of its own", f"{found.splitlines()[-1]}\n{found}")
@@ -626,16 +626,16 @@ class Play:
         del self.connections[connection.number]
 
 
-def _only(error: BaseException) -> BaseException:
+def only(error: BaseException) -> BaseException:
     """What is left when groups of one are opened."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
-def _first(error: BaseException) -> str:
+def first_of(error: BaseException) -> str:
     """What a control died of, and where."""
-    one = _only(error)
+    one = only(error)
     at = traceback.extract_tb(one.__traceback__)[-1]
     return f"{type(one).__name__} at {Path(at.filename).name}:{at.lineno} {at.name}: {str(one)[:200]}"
 
@@ -729,7 +729,7 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
         with replayable() as faults:
             trio.run(run, faults, clock=clock)
     except BaseException as error:
-        error = _only(error)
+        error = only(error)
         error.trace = trace  # type: ignore[attr-defined]
         raise error from None
     return trace

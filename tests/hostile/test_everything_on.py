@@ -1,5 +1,6 @@
 # The short form of `make fuzz`: a few thousand inputs with everything on, the same ones everywhere. The rules are those
-# of plays.py and crowd.py; what breaks one is played again with `python -m tests.hostile.fuzz --seed N --inputs 1`.
+# of plays.py, crowd.py and web.py; what breaks one is played again with `python -m tests.hostile.fuzz --seed N
+# --inputs 1`.
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from tests.hostile.control import Control, Ended
 from tests.hostile.crowd import gather
 from tests.hostile.player import Player
 from tests.hostile.plays import Cost, Op, Play, Violation, perform
+from tests.hostile.web import surf
 
 
 @pytest.mark.parametrize("first", range(1, 6))
@@ -32,6 +34,11 @@ def test_no_play_breaks_a_rule(first: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_no_crowd_ends_another_connection_or_keeps_memory(seed: int) -> None:
     gather(seed, Cost())
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_nobody_at_the_admin_port_ends_it_or_gets_no_answer(seed: int) -> None:
+    surf(seed, Cost())
 
 
 @pytest.mark.parametrize("seed", [7, 8, 9])
