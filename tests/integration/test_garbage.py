@@ -15,6 +15,7 @@ import pytest
 from gateway.embedded import HOST, Cluster, wait_for
 from tests.background import Background
 from tests.gateway import play
+from tests.hostile.unharmed import unharmed, versions
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, sums
 from tests.integration.wire import Wire
 
@@ -126,14 +127,18 @@ class Result(NamedTuple):
 
 @pytest.fixture(scope="module")
 def gateway(kafka: Cluster) -> Iterator[Gateway]:
-    with Gateway(kafka.bootstrap_servers) as running:
+    with Gateway(kafka.bootstrap_servers) as running, unharmed(running, lambda: versions(running.broker_port(1))):
         yield running
 
 
 @pytest.fixture(scope="module")
 def result(kafka: Cluster) -> Result:
     create_topic(kafka, TOPIC)
-    with Gateway(kafka.bootstrap_servers) as gateway, Producer(gateway.broker_port(1)) as producer:
+    with (
+        Gateway(kafka.bootstrap_servers) as gateway,
+        unharmed(gateway, lambda: versions(gateway.broker_port(1))),
+        Producer(gateway.broker_port(1)) as producer,
+    ):
         ports = {"bootstrap": gateway.port, "broker 1": gateway.broker_port(1)}
         cases = {
             (listener, name): _send(gateway, producer, port, garbage)

@@ -23,11 +23,13 @@ from gateway.embedded import Cluster, wait_for
 from protocol import api
 from tests.clients import harness
 from tests.gateway import play
+from tests.hostile.unharmed import RoundTrip, unharmed
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 from tests.integration.wire import Wire
 from tests.protocol import test_identity as frames
 
 LIFETIME_MS = 3000
+LONG_MS = 600_000
 LOAD_S = 24
 RATE = 400  # records a second of each client
 USERS = {"gateway": "gateway-secret", "mallory": "mallory-secret", "replicator": "replicator-secret"}
@@ -86,7 +88,8 @@ def staged(lifetime_ms: int) -> Iterator[Stage]:
         }
         with Gateway(kafka.sasl_bootstrap_servers, {"upstream": upstream}) as gateway:
             create_topic(kafka, "clicks")
-            yield Stage(kafka, gateway)
+            with unharmed(gateway, None if lifetime_ms < LONG_MS else lambda: signed_in(gateway)):
+                yield Stage(kafka, gateway)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +100,7 @@ def brief() -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with staged(600_000) as stage:
+    with staged(LONG_MS) as stage:
         yield stage
 
 
@@ -141,6 +144,19 @@ def sign_in(wire: Wire, token: bytes = MALLORY) -> None:
     for frame in (handshake(), authenticate(token)):
         wire.send(frame)
         assert error(wire.receive()) == 0
+
+
+@contextmanager
+def signed_in(gateway: Gateway) -> Iterator[RoundTrip]:
+    """A client that behaves: it has an account, and asks for metadata."""
+    with Wire(gateway.broker_port(1)) as wire:
+        sign_in(wire, b"\0gateway\0gateway-secret")
+
+        def ask() -> None:
+            wire.send(metadata())
+            wire.receive()
+
+        yield ask
 
 
 def proof(first: bytes, server_first: bytes, password: bytes) -> bytes:
