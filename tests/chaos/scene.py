@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +82,7 @@ class Fault:
     proxied: bool = False
     own_clock: bool = False  # the gateway's wall clock is ours
     own_disk: bool = False  # so is the spool's disk
+    settings: Mapping[str, Any] = field(default_factory=dict)  # more sections of the gateway's configuration
 
 
 @dataclass
@@ -244,6 +245,7 @@ class Scene:
         usage_topic, policies, resource_usage = self.internal
         pace = self.fault.pace
         return {
+            **self.fault.settings,
             "workers": WORKERS,
             "upstream": {"bootstrap_servers": self._upstream(), "metadata_refresh": "2s"},
             "policies_store": {"topic": policies},

@@ -1,24 +1,31 @@
 # `python -m tests.chaos.soak [SECONDS]` (or `make soak DURATION=…`; an hour if nothing is said): does anything grow?
 # The three producers and the consumer of a scene at their limits, an operator who changes thresholds, and strangers who
-# come and go all the time, each with a client id and a topic that nobody has heard of. Prints a table every minute;
-# exit code 1: a line through the figures, without the first fifth, rises by more than noise, or the accounts are wrong.
+# come and go all the time: clients with an id and a topic that nobody has heard of, and on all ports those who try to
+# do harm (tests/hostile/everywhere.py). Prints a table every minute; exit code 1: a line through the figures, without
+# the first fifth, rises by more than noise, a process has ended, /readyz or a client that behaves was silenced
+# (tests/hostile/unharmed.py), or the accounts are wrong.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 import statistics
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from gateway.embedded import wait_for
-from tests.background import Background
+from tests.background import Background, Telling
 from tests.chaos.faults import API_VERSIONS, nothing, resident
 from tests.chaos.scene import BROKERS, HEADER, RECOVERY_S, Chaos, Fault, Scene
 from tests.clients import processes
 from tests.gateway import play
+from tests.hostile import everywhere
+from tests.hostile.unharmed import Good, unharmed, versions
 from tests.integration.gateways import Gateway
 from tests.integration.wire import Wire
 
@@ -29,6 +36,8 @@ WARM = 0.2  # of the time: caches and lists of names fill up to their bounds
 PER_S = 10.0  # strangers
 PACE = 0.25  # of a scene's load: an hour of it fits on a disk
 NOISE = 0.05  # of the mean: what a line may rise by
+HELD_FILES = 60.0  # of strangers, more or less of whom are there when somebody counts
+MEMORY = 512 * 2**20  # that a process may have more at any time; what stays is in the table
 MIB = 2**20
 
 
@@ -40,7 +49,7 @@ class Measure(NamedTuple):
     form: str = "{:.0f}"
 
 
-class Strangers(Background):
+class Inventive(Background):
     """Opens connections, asks, produces to a topic that isn't there, and goes; from the beginning of its `with` on."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -69,10 +78,30 @@ def measures(gateway: Gateway) -> dict[Measure, float]:
     for name, pid in family.items():
         folder = processes.PROC / str(pid)
         found[Measure(f"{name} MiB", 8.0, "{:.1f}")] = resident(pid) / MIB
-        found[Measure(f"{name} files", 12.0)] = len(list((folder / "fd").iterdir()))
+        found[Measure(f"{name} files", HELD_FILES)] = len(list((folder / "fd").iterdir()))
         found[Measure(f"{name} threads", 1.0)] = len(list((folder / "task").iterdir()))
     found[Measure("/metrics KiB", 4.0, "{:.1f}")] = len(gateway.metrics()) / 1024
     return found
+
+
+@contextlib.contextmanager
+def harmed(gateway: Gateway, good: Good) -> Iterator[list[str]]:
+    """What strangers have done that they must not, once it is over."""
+    found: list[str] = []
+    try:
+        with unharmed(gateway, good, memory=MEMORY) as seen:
+            yield found
+    except AssertionError as error:
+        found.append(str(error))
+    for name, took in (("/readyz", seen.ready), ("a client that behaves", seen.good), ("a bare server", seen.bare)):
+        waits = sorted(each.waited for each in took)
+        if waits:
+            p99 = waits[int(0.99 * (len(waits) - 1))]
+            print(
+                f"{name:<22} asked {len(waits):>7,} times: p99 {1000 * p99:.0f} ms, longest {1000 * waits[-1]:.0f} ms"
+            )
+    for name, more in seen.more.items():
+        print(f"{name:<22} had at most {more / MIB:+.0f} MiB")
 
 
 def growth(times: Sequence[float], values: Sequence[float]) -> float:
@@ -83,26 +112,37 @@ def growth(times: Sequence[float], values: Sequence[float]) -> float:
 def main(duration_s: float) -> int:
     """The exit code."""
     every_s = min(EVERY_S, duration_s / LEAST_SAMPLES)
-    fault = Fault("soak", nothing, pace=PACE)
     samples: list[tuple[float, dict[Measure, float]]] = []
-    with Chaos() as kafka, Scene(kafka, fault) as scene:
-        with scene.squeeze, Strangers(scene.gateway) as strangers:
+    faults: list[str] = []
+    with ExitStack() as stack:
+        settings, ports = stack.enter_context(everywhere.listeners(BROKERS))
+        kafka = stack.enter_context(Chaos())
+        scene = stack.enter_context(Scene(kafka, Fault("soak", nothing, pace=PACE, settings=settings)))
+        gateway = scene.gateway
+        good = functools.partial(versions, gateway.broker_port(1))
+        with scene.squeeze, harmed(gateway, good) as found, Inventive(gateway) as inventive:
+            others = Telling(everywhere.command(everywhere.all_ports(gateway, ports), duration_s))
+            stack.callback(others.close)
             started = time.monotonic()
             while (now := time.monotonic() - started) < duration_s:
-                samples.append((now, measures(scene.gateway)))
+                samples.append((now, measures(gateway)))
                 if len(samples) == 1:
                     print(f"{'minute':>6} {'strangers':>9}  " + "  ".join(each.name for each in samples[0][1]))
                 said = "  ".join(
                     f"{each.form.format(value):>{len(each.name)}}" for each, value in samples[-1][1].items()
                 )
-                print(f"{now / 60:>6.1f} {strangers.came:>9,}  {said}", flush=True)
+                print(f"{now / 60:>6.1f} {inventive.came + others.progress:>9,}  {said}", flush=True)
                 time.sleep(max(0.0, every_s * len(samples) - (time.monotonic() - started)))
             scene.progress(1)
+        faults += found
         standing = len(scene.loads) * (BROKERS + 1) + 10
         wait_for("strangers to be gone", lambda: scene.gateway.metric("connections") <= standing, RECOVERY_S)
         row = scene.finish()
-    print(f"\n{strangers.came:,} strangers, {strangers.turned_away} of them turned away\n{HEADER}\n{row}")
-    faults = list(row.faults)
+    print(
+        f"\n{inventive.came:,} inventive clients, {inventive.turned_away} of them turned away;"
+        f" {others.progress:,} connections of others on {len(everywhere.WAYS)} ports\n{HEADER}\n{row}"
+    )
+    faults += row.faults
     warm = [(at, found) for at, found in samples if at >= WARM * duration_s]
     for each in warm[0][1]:
         values = [found[each] for _, found in warm]

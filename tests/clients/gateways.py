@@ -58,7 +58,8 @@ class Gateway:
         }  # never a spool in the working directory
         given["admin"] = config["admin"] | given.get("admin", {})
         if "listeners" in given:
-            del config["listener"]
+            own = config.pop("listener")
+            given["listeners"] = {name: own | listener for name, listener in given["listeners"].items()}
         else:
             given["listener"] = config["listener"] | given.get("listener", {})
         self._file.write_text(yaml.safe_dump(config | given))

@@ -37,12 +37,12 @@ _CLAIMS: Final = ("sub", "sub", "sub", "exp", "iat", "nbf", "aud", "iss")
 _PIECES: Final = b"\0\0\0\0n,,n=a,r=b,c=biws,p=AAAA=\0\x01auth=Bearer "
 
 
-def write_credentials(folder: Path) -> tuple[Path, Path, Path]:
+def write_credentials(folder: Path, iterations: int = ITERATIONS) -> tuple[Path, Path, Path]:
     """Files: records of passwords, the gateway's own credentials for brokers, the issuer's keys."""
     records, own, keys = folder / "credentials.yaml", folder / "own.yaml", folder / "jwks.json"
     made = {
         user: {
-            mechanism: scram.record_text(scram.make_record(name, password, sha256(user.encode()).digest(), ITERATIONS))
+            mechanism: scram.record_text(scram.make_record(name, password, sha256(user.encode()).digest(), iterations))
             for mechanism, name in scram.HASHES.items()
         }
         for user, password in USERS.items()

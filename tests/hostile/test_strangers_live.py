@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import socket
+import subprocess
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
+from gateway import embedded
 from gateway.channel import WorkerSettings
 from gateway.data.budget import POOLED_BYTES, Account, Budget
 from gateway.data.ends import Unauthenticated
@@ -21,9 +24,12 @@ from gateway.data.watch import PATIENCE_S
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.background import until
+from tests.clients.gateways import Gateway
 from tests.gateway.play import Play, other_answer, other_request, request
 from tests.gateway.test_links import Stage, receive_exactly, staged
-from tests.hostile.strangers import LEFT, LIMITS, MIB, play
+from tests.hostile import everywhere
+from tests.hostile.strangers import LEFT, LIMITS, MIB, Broker, play
+from tests.hostile.unharmed import unharmed, versions
 
 ASKED = other_request(1, key=api.METADATA, version=1, body=bytes(4))
 
@@ -323,3 +329,15 @@ def test_strangers_that_try_everything_at_once_take_nothing_from_others() -> Non
     assert seen.left == LEFT
     assert {cause for cause, count in seen.disconnects.items() if count} >= {"malformed", "too_large", "first_byte"}
     assert seen.log_lines < 500
+
+
+def test_strangers_on_all_ports_end_no_process_and_silence_nobody() -> None:
+    with closing(Broker()) as broker, everywhere.listeners(1) as (settings, ports):
+        upstream = f"127.0.0.1:{broker.port}"
+        with Gateway(upstream, settings | {"internal_topics": "none"}, 1) as gateway:
+            with unharmed(gateway, partial(versions, gateway.broker_port(1))):
+                found = everywhere.all_ports(gateway, ports)
+                strangers = embedded.spawn(everywhere.command(found, 12.0), stdout=subprocess.DEVNULL)
+                strangers.wait()
+                assert embedded.reap(strangers) == 0
+            assert "Traceback" not in gateway.log()
