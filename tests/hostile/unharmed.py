@@ -60,13 +60,13 @@ class Took(NamedTuple):
 
 
 class Asking:
-    """Asks the same again and again, in a thread, until the `with` ends."""
+    """Asks the same again and again, in a thread, until the `with` ends; `took` gets what came of it."""
 
-    def __init__(self, ask: RoundTrip, name: str) -> None:
+    def __init__(self, ask: RoundTrip, took: list[Took]) -> None:
         self._ask = ask
+        self._took = took
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
-        self.took: list[Took] = []
+        self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Asking:
         self._thread.start()
@@ -86,7 +86,7 @@ class Asking:
                 is_refused = True
             except (OSError, ValueError) as failure:
                 error = f"{type(failure).__name__}: {failure}"
-            self.took.append(Took(began, time.monotonic() - began, error, is_refused))
+            self._took.append(Took(began, time.monotonic() - began, error, is_refused))
 
 
 class Unharmed:
@@ -200,9 +200,12 @@ def unharmed(
     url = f"{health or getattr(gateway, 'health', gateway.admin)}/readyz"
     seen = Unharmed(gateway, memory)
     with _bare() as bare, good() if good is not None else nullcontext() as round_trip:
-        asking = [Asking(lambda: _ready(url), "ready"), Asking(bare, "bare"), Asking(seen.look, "memory")]
-        if round_trip is not None:
-            asking.append(Asking(round_trip, "good"))
+        asking = [
+            Asking(lambda: _ready(url), seen.ready),
+            Asking(bare, seen.bare),
+            Asking(seen.look, []),
+            *([Asking(round_trip, seen.good)] if round_trip is not None else []),
+        ]
         for each in asking:
             each.__enter__()
         try:
@@ -210,7 +213,6 @@ def unharmed(
         finally:
             for each in asking:
                 each.__exit__()
-    seen.ready, seen.bare, seen.good = asking[0].took, asking[1].took, asking[3].took if asking[3:] else []
     faults = seen.faults()
     assert not faults, "; ".join(faults)
 
