@@ -1,5 +1,5 @@
-# Clients of a gateway at which SASL ends: users, keys and tokens, and what they say, right and wrong. A seed means the
-# same everywhere: keys are made of a text, and EdDSA signs without chance.
+# Clients of a gateway at which SASL ends: users, keys, tokens and certificates, and what they say, right and wrong. A
+# seed means the same everywhere: keys are made of a text, and EdDSA signs without chance.
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import functools
 import json
 import struct
 from base64 import urlsafe_b64encode
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import yaml
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.name import _ASN1Type
+from cryptography.x509.oid import NameOID
 
 from gateway.kafka import sasl
+from gateway.principal_rules import NoPrincipal, PrincipalRules
 from protocol import scram
 from tests.hostile import frames
 from tests.hostile.frames import STRANGE
@@ -104,6 +109,53 @@ def tokens() -> tuple[bytes, ...]:
 
 def bearer(value: bytes) -> bytes:
     return b"n,,\x01auth=Bearer " + value + b"\x01\x01"
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+RULES: Final = (
+    "DEFAULT",
+    r"RULE:^CN=(.*?)[,+].*$/$1/L,DEFAULT",
+    r"RULE:^.*?O=(.*?),.*$/$1@$1/U,RULE:^CN=([a-z]+)$/$1/",
+)
+
+
+@functools.cache
+def rules() -> tuple[PrincipalRules, ...]:
+    return tuple(map(PrincipalRules, RULES))
+
+
+@functools.cache
+def certificates() -> tuple[bytes, ...]:
+    """In DER, with names that an authority may have signed."""
+    kinds = (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.EMAIL_ADDRESS, NameOID.DOMAIN_COMPONENT)
+    rng, key, found = Random(2), _key("issuer"), []
+    for _ in range(100):
+        rows = []
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            text = rng.choice(
+                ("alice", "a,b", 'a"b+c=d', "\u20ac\U0001f600", "a\nb", "\0", " a ", "#00", "x" * 60, "\u202e")
+            )
+            form = rng.choice((_ASN1Type.UTF8String, _ASN1Type.UTF8String, _ASN1Type.BMPString, _ASN1Type.IA5String))
+            if form is not _ASN1Type.UTF8String:
+                text = text.encode("ascii", "replace").decode()
+            rows.append(x509.NameAttribute(rng.choice(kinds), text, form))
+        name = x509.Name(rows)
+        begin = datetime(2026, 1, 1, tzinfo=UTC)
+        builder = x509.CertificateBuilder(name, name, key.public_key(), 7, begin, begin + timedelta(days=999))
+        found.append(builder.sign(key, None).public_bytes(Encoding.DER))
+    return tuple(found)
+
+
+def certified(rng: Random) -> str:
+    """The principal that a rule makes of such a certificate, perhaps a broken one; "" where it makes none."""
+    certificate = rng.choice(certificates())
+    if rng.random() < 0.5:
+        certificate = frames.mutate(rng, bytes(4) + certificate, bytes(4) + rng.choice(certificates()))[4:]
+    try:
+        return rng.choice(rules()).principal_of(certificate)
+    except NoPrincipal:
+        return ""
 
 
 # --- what a client says -----------------------------------------------------------------------------------------------

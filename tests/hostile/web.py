@@ -3,7 +3,8 @@
 # and bodies, then the same broken, cut and repeated, and frames of HTTP/2 in any order.
 #
 # Rules: no exception comes out of the server, which would end control, none into its log; a request that is whole gets
-# an answer, and none of 500; in between and at the end a good client gets what it asks for.
+# an answer, and none of 500; without the token of an operator nobody changes anything, whatever the path looks like; in
+# between and at the end a good client gets what it asks for.
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import hashlib
 import json
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -67,8 +68,23 @@ _HEADERS: Final[tuple[tuple[str, bytes], ...]] = (
 )  # fmt: skip
 
 
+_AROUND: Final[tuple[Callable[[str], str], ...]] = (  # the gate, perhaps
+    lambda path: "/" + path,
+    lambda path: path + "/",
+    lambda path: "/healthz/.." + path,
+    lambda path: "/readyz%2f.." + path,
+    lambda path: "/." + path,
+    lambda path: path + ";a=b",
+    lambda path: path + "%00",
+    lambda path: path.replace("/", "%2f"),
+    lambda path: path.replace("v", "%76").upper(),
+    lambda path: "http://localhost" + path,
+    lambda path: "/login/.." + path,
+)
+
+
 class Wish:
-    """A request that may be asked for."""
+    """A request that may be asked for. `may_change`: its token gives the right to change something."""
 
     def __init__(self, rng: Random) -> None:
         rule = rng.choice(ROUTES)
@@ -77,6 +93,8 @@ class Wish:
         while "{" in path:
             before, _, rest = path.partition("{")
             path = before + _quoted(rng) + rest.partition("}")[2]
+        if rng.random() < 0.1:
+            path = rng.choice(_AROUND)(path)
         names = ("topic", "user", "client_id", "principal", "limit", "page", "minutes", "broker", "name", "until", "x")
         queries = [f"{rng.choice(names)}={_quoted(rng)}" for _ in range(rng.choice((0, 0, 1, 1, 3)))]
         self.target = path + ("?" + "&".join(queries) if queries else "")
@@ -84,9 +102,11 @@ class Wish:
         kind = b"application/x-www-form-urlencoded" if rule.page else b"application/json"
         self.headers = [("Host", rng.choice((b"localhost", b"127.0.0.1:1", b"localhost", b"evil", b"\xff")))]
         self.headers.append(("Content-Type", kind if rng.random() < 0.95 else b"text/\xff; charset=\xe9"))
+        self.may_change = False
         if rng.random() < 0.85:
-            token = rng.choice((*TOKENS.values(), TOKENS["admin"], TOKENS["admin"])).encode()
-            self.headers.append(("Authorization", b"Bearer " + token))
+            role = rng.choice((*TOKENS, "admin", "admin"))
+            self.may_change = role != "viewer"
+            self.headers.append(("Authorization", b"Bearer " + TOKENS[role].encode()))
         self.headers += rng.sample(_HEADERS, rng.choice((0, 0, 0, 1, 2)))
 
     def as_http1(self) -> bytes:
@@ -267,6 +287,13 @@ class Web:
         await stream.send_all(data)
         status = await _status(stream, wish.method)
         self._cost.ends[f"HTTP {status // 100}xx"] += 1
+        is_change = wish.method.upper() in ("PUT", "POST", "DELETE", "PATCH") and 200 <= status < 300
+        if (
+            is_change
+            and not wish.may_change
+            and not any(word in wish.target for word in ("session", "login", "logout"))
+        ):
+            raise Violation("rights", f"{status} to {wish.method} {wish.target[:200]}")
         if status == 500:
             raise Violation("500", f"{wish.method} {wish.target[:200]} {wish.body[:200]!r}")
 
