@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
 import secrets
+import shutil
 import socket
 import tempfile
 import traceback
@@ -120,10 +122,12 @@ class Control:
         self._spool = Spool(folder / "spool", SPOOL, 3600, published_only=False)
         self._usage_log = UsageLog(self._spool, "gw", metrics)
         self._fleet = FleetControl(metrics.show_fleet(DROPPED))
-        store = FileStore(folder / "policies.jsonl", BASE)
-        self.policies = PolicyService(store, metrics, self._tell, lambda: PLACES, clock=_now)
+        self._store = FileStore(folder / "policies.jsonl", BASE)
+        self.policies = PolicyService(self._store, metrics, self._tell, lambda: PLACES, clock=_now)
         self.admin = KafkaAdmin(self.policies, errors=errors)
-        self.authenticator = Authenticator(AuthenticationSettings.model_validate(given), _now, errors)
+        self.authenticator = Authenticator(
+            AuthenticationSettings.model_validate(given), bytes(32), folder, _now, errors
+        )
         self.workers = Workers(
             Intake(self._usage_log, metrics),
             metrics,
@@ -162,6 +166,7 @@ class Control:
             self.ended = error
         finally:
             self._spool.close()
+            self._store.close()
             self._is_over.set()
 
     async def run_alone(self) -> None:
@@ -170,6 +175,7 @@ class Control:
             await self.policies.run()
         finally:
             self._spool.close()
+            self._store.close()
 
     async def kill(self) -> None:
         """Return when it has ended, as if somebody had killed it."""
@@ -238,19 +244,21 @@ def settings_of_a_play() -> Settings:
 
 
 @functools.cache
-def _kept() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="produce-gateway-fuzz-", dir=MEMORY)
+def _kept() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="produce-gateway-fuzz-", dir=MEMORY))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 @functools.cache
 def _credentials() -> tuple[Path, Path, Path]:
-    return logins.write_credentials(Path(_kept().name))
+    return logins.write_credentials(_kept())
 
 
 @contextmanager
 def folder() -> Iterator[Path]:
     """For what one control keeps."""
-    with tempfile.TemporaryDirectory(dir=_kept().name) as path:
+    with tempfile.TemporaryDirectory(dir=_kept()) as path:
         yield Path(path)
 
 
