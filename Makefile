@@ -95,7 +95,7 @@ disk: env ## a disk of 200 MB under one of three brokers at full load: only its 
 chaos: env ## kills, stops, resets, full disks and the like under load with limits active: prints a table (ARGS='killed clock')
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-soak: env ## an hour (DURATION=600: seconds) of mixed load and made-up names: memory, descriptors, /metrics must not grow
+soak: env ## an hour (DURATION=600: seconds) of mixed load, made-up names and strangers on all ports: nothing must grow or end
 	@$(BIN)/python -m tests.chaos.soak $(DURATION)
 
 spark: env classes ## tests of the audit with Spark
@@ -111,7 +111,7 @@ bench: env ## what the gateway costs per request and per gigabyte (ARGS=--help)
 bench-compare: env ## this checkout beside another revision, in turns: is it slower? (REV=v0.1.0, ARGS=--help)
 	@$(BIN)/python -m tests.bench.compare $(REV) $(ARGS)
 
-fuzz: env ## sessions and links with everything on, fed with broken traffic: prints a table (INPUTS=… SECONDS=… SEED=… ARGS=--help)
+fuzz: env ## sessions, links, control and the admin server, fed with broken traffic: prints a table (INPUTS=… SECONDS=… SEED=… ARGS=--help)
 	@$(BIN)/python -m tests.hostile.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 docs: env ## the documentation site, into build/site (ARGS=--help)
