@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from random import Random
 
 import pytest
+import trio
 
 from gateway.channel import Answer, Ask
 from gateway.control.authentication import Authenticator
@@ -20,7 +22,10 @@ from tests.hostile.control import Control, Ended
 from tests.hostile.crowd import gather
 from tests.hostile.player import Player
 from tests.hostile.plays import Cost, Op, Play, Violation, perform
-from tests.hostile.web import surf
+from tests.hostile.web import Web, surf
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
+POST = b"\x83\x86\x44\x08/metrics\x41\x09localhost"  # of HTTP/2
 
 
 @pytest.mark.parametrize("first", range(1, 6))
@@ -39,6 +44,28 @@ def test_no_crowd_ends_another_connection_or_keeps_memory(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_nobody_at_the_admin_port_ends_it_or_gets_no_answer(seed: int) -> None:
     surf(seed, Cost())
+
+
+def test_data_for_a_stream_that_has_been_answered_ends_nobody_else() -> None:
+    """112 bytes of HTTP/2, without a token, ended control."""
+
+    class Late(Web):
+        async def visit(self, rng: Random) -> None:
+            stream = await self.connect()
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(
+                    PREFACE + struct.pack(">I", len(POST))[1:] + b"\1\4" + struct.pack(">I", 1) + POST
+                )
+                await stream.receive_some()
+                with trio.move_on_after(1):
+                    await stream.receive_some()
+                await stream.send_all(b"\0\0\1\0\0\0\0\0\1x")
+                await stream.send_eof()
+                while await stream.receive_some():
+                    pass
+            await stream.aclose()
+
+    surf(1, Cost(), Late)
 
 
 @pytest.mark.parametrize("seed", [7, 8, 9])

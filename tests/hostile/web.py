@@ -219,7 +219,7 @@ class Web:
                     for _ in range(ROUNDS):
                         async with trio.open_nursery() as visitors:
                             for _ in range(VISITORS):
-                                visitors.start_soon(self._visit, Random(self._rng.random()))
+                                visitors.start_soon(self.visit, Random(self._rng.random()))
                         self._look()
                         await self._be_good()
                 if limit.cancelled_caught:
@@ -238,7 +238,7 @@ class Web:
         if self._faults.found:
             raise Violation("error of its own", self._faults.found.pop())
 
-    async def _connect(self) -> trio.SocketStream:
+    async def connect(self) -> trio.SocketStream:
         self._look()
         self._address = self._address % 200 + 1
         sock = trio.socket.socket()
@@ -256,7 +256,7 @@ class Web:
             + b'\r\n\r\n{"value":"1kB"}',
         ):
             try:
-                async with await self._connect() as stream:
+                async with await self.connect() as stream:
                     await stream.send_all(request)
                     status = await _status(stream, "GET")
             except (OSError, trio.BrokenResourceError):
@@ -266,10 +266,10 @@ class Web:
             if status != 200:
                 raise Violation("others", f"a good client gets {status} to {request[:40]!r}")
 
-    async def _visit(self, rng: Random) -> None:
+    async def visit(self, rng: Random) -> None:
         way = rng.choice((self._ask, self._ask, self._ask, self._break, self._break, self._mix))
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            stream = await self._connect()
+            stream = await self.connect()
             try:
                 await way(rng, stream)
             finally:
@@ -388,7 +388,7 @@ async def _status(stream: trio.SocketStream, method: str) -> int:
             return status
 
 
-def surf(seed: int, cost: Cost) -> None:
+def surf(seed: int, cost: Cost, kind: type[Web] = Web) -> None:
     """Play one of these.
 
     Raises:
@@ -397,7 +397,7 @@ def surf(seed: int, cost: Cost) -> None:
 
     async def run(faults: Faults) -> None:
         with folder() as path:
-            await Web(seed, cost, faults, path).run()
+            await kind(seed, cost, faults, path).run()
 
     try:
         with replayable() as faults:
