@@ -41,6 +41,7 @@ class Gateway:
         self._admin_port = self.port + node_ids + 2
         self.bootstrap = f"{embedded.HOST}:{self.port}"
         self.admin = f"http://{embedded.HOST}:{self._admin_port}"
+        self.health = f"http://{embedded.HOST}:{self._admin_port + 1}"
         config: dict[str, Any] = {
             "upstream": {"bootstrap_servers": upstream},
             "listener": {"host": embedded.HOST, "port": self.port},

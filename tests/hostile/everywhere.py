@@ -65,7 +65,7 @@ def listeners(node_ids: int) -> Iterator[tuple[dict[str, Any], Ports]]:
 
 def all_ports(gateway: Gateway, ports: Ports) -> Ports:
     """Those of broker 1 at `listeners`, and the gateway's own."""
-    admin, health = (urlsplit(url).port or 0 for url in (gateway.admin, getattr(gateway, "health", gateway.admin)))
+    admin, health = (urlsplit(url).port or 0 for url in (gateway.admin, gateway.health))
     theirs = {kind: port + 2 for kind, port in ports.items()}
     return {"plain": gateway.broker_port(1), **theirs, "admin": admin, "health": health}
 

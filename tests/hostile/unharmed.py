@@ -197,7 +197,7 @@ def unharmed(
     Raises:
         AssertionError: behind it, unless it was left by an error: they have done harm.
     """
-    url = f"{health or getattr(gateway, 'health', gateway.admin)}/readyz"
+    url = f"{health or gateway.health}/readyz"
     seen = Unharmed(gateway, memory)
     with _bare() as bare, good() if good is not None else nullcontext() as round_trip:
         asking = [

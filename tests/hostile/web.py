@@ -1,4 +1,4 @@
-# Strangers and clumsy clients of the admin server: the real one (Hypercorn, gate, REST API, console, policy service) on
+# Strangers and clumsy clients of the admin server: the real one (server, gate, REST API, console, policy service) on
 # a loopback socket, fed with HTTP/1 and HTTP/2: every route of the table with strange values in paths, queries, headers
 # and bodies, then the same broken, cut and repeated, and frames of HTTP/2 in any order.
 #
@@ -28,7 +28,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.channel import Groups, Policy, Quotas
 from gateway.config import Admin
-from gateway.control import admin
+from gateway.control import admin, http_server
 from gateway.control.access.making import make_gate
 from gateway.control.access.rules import TABLE
 from gateway.control.console.site import make_console
@@ -174,7 +174,7 @@ def _body(rng: Random, path: str) -> bytes:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def _application(control: Control) -> admin.Application:
+def _application(control: Control) -> http_server.Application:
     """As gateway/control/app.py makes it."""
     lines = [f"{role}1:{role}:sha256:{hashlib.sha256(token.encode()).hexdigest()}" for role, token in TOKENS.items()]
     settings = Admin.model_validate({"tokens": lines})
@@ -228,7 +228,7 @@ class Web:
 
     async def _serve(self, sock: socket.socket) -> None:
         try:
-            await admin.serve(sock, _application(self._control))
+            await http_server.serve(sock, _application(self._control))
         except Exception as error:
             self._ended = error
 
