@@ -13,7 +13,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -63,11 +63,21 @@ class ImportRefused(Exception):
     """Nothing to print; the text is one line: the fault, its place, and a right value."""
 
 
+class Endpoint(NamedTuple):
+    """A listener of the brokers: its bootstrap address, its security.protocol, what to add by hand."""
+
+    address: str = ""
+    protocol: str = "PLAINTEXT"
+    notes: tuple[str, ...] = ()
+
+
 class Given(NamedTuple):
-    """A file's contents: properties by their names, the listener that clients use, remarks for standard error."""
+    """A file's contents: properties by their names, the brokers' listeners with the best for clients first, remarks for
+    standard error.
+    """
 
     properties: dict[str, str]
-    bootstrap: str
+    listeners: list[Endpoint]
     remarks: list[str]
 
 
@@ -89,7 +99,7 @@ def main(argv: list[str]) -> int:
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
         default="",
-        help="the plaintext listener that clients' connections go to, where FILE names another one or none",
+        help="the brokers' listener that clients' connections go to, where FILE names another one or none",
     )
     parser.add_argument(
         "--aggregate-limits",
@@ -126,7 +136,7 @@ def convert(text: str, name: str, bootstrap_servers: str = "", *, aggregate_limi
         raise ImportRefused(f"there is no {PREFIX}* in it, and no spec.kafka.quotas of type strimzi: nothing to import")
     writer = _Writer(properties, list(given.remarks), aggregate_limits)
     writer.check_names()
-    printed = writer.write(name, bootstrap_servers, given.bootstrap)
+    printed = writer.write(name, bootstrap_servers, given.listeners)
     try:
         config.parse(printed, "the resulting YAML")
     except config.ConfigError as error:
@@ -136,7 +146,7 @@ def convert(text: str, name: str, bootstrap_servers: str = "", *, aggregate_limi
 
 def _parse_properties(text: str) -> Given:
     try:
-        return Given(java_properties.parse(text), "", [])
+        return Given(java_properties.parse(text), [], [])
     except java_properties.InvalidFile as error:
         raise ImportRefused(str(error)) from error
 
@@ -174,7 +184,7 @@ def _parse_resource(text: str) -> Given:
     settings, quotas = _dig(kafka, "config"), _dig(kafka, "quotas")
     properties = {str(key): _text(value) for key, value in settings.items()} if isinstance(settings, dict) else {}
     remarks = _take_quotas(quotas, properties) if isinstance(quotas, dict) else []
-    return Given(properties, _clients_listener(kafkas[0], kafka), remarks)
+    return Given(properties, _listeners(kafkas[0], kafka), remarks)
 
 
 def _take_quotas(quotas: dict[Any, Any], properties: dict[str, str]) -> list[str]:
@@ -215,15 +225,49 @@ def _take_principals(value: Any, remarks: list[str]) -> str:
     return ";".join(taken)
 
 
-def _clients_listener(resource: Any, kafka: Any) -> str:
-    """Strimzi's bootstrap service, with the port of the first internal listener without TLS."""
+def _listeners(resource: Any, kafka: Any) -> list[Endpoint]:
+    """Of internal ones Strimzi's bootstrap service, of others the address in the resource's status. Internal ones come
+    first, of them those without TLS, since they need no more than the address.
+    """
     name, namespace = _dig(resource, "metadata", "name"), _dig(resource, "metadata", "namespace")
-    listeners = _dig(kafka, "listeners")
+    listeners, states = _dig(kafka, "listeners"), _dig(resource, "status", "listeners")
+    outside = {
+        _dig(each, "name"): _text(_dig(each, "bootstrapServers"))
+        for each in (states if isinstance(states, list) else ())
+    }
+    found = []
     for listener in listeners if isinstance(listeners, list) else ():
-        if _dig(listener, "type") == "internal" and not _dig(listener, "tls") and name:
-            host = f"{name}-kafka-bootstrap" + (f".{namespace}.svc" if namespace else "")
-            return f"{host}:{_dig(listener, 'port')}"
-    return ""
+        is_internal, tls = _dig(listener, "type") == "internal", bool(_dig(listener, "tls"))
+        host = f"{name}-kafka-bootstrap" + (f".{namespace}.svc" if namespace else "")
+        internal = f"{host}:{_dig(listener, 'port')}" if is_internal and name else ""
+        address = internal or outside.get(_dig(listener, "name"), "")
+        if address:
+            endpoint = Endpoint(address, *_listener_security(listener, _text(name) or "CLUSTER", tls))
+            found.append((not is_internal, tls, endpoint))
+    return [endpoint for *_, endpoint in sorted(found, key=lambda each: each[:2])]
+
+
+def _listener_security(listener: Any, cluster: str, tls: bool) -> tuple[str, tuple[str, ...]]:
+    """A listener's security.protocol, and what else the gateway needs there that the resource doesn't hold."""
+    kind = _dig(listener, "authentication", "type")
+    sasl = kind in ("scram-sha-512", "oauth") or (kind == "custom" and bool(_dig(listener, "authentication", "sasl")))
+    notes = []
+    if tls:
+        notes.append(
+            f"ssl.ca.location: name a file with the brokers' CA: ca.crt in the secret {cluster}-cluster-ca-cert, or the"
+            " CA of the listener's own certificate."
+        )
+    if kind == "tls":
+        notes.append(
+            "ssl.certificate.location, ssl.key.location: the listener wants a client certificate: user.crt and user.key"
+            " in the secret of a KafkaUser for the gateway."
+        )
+    if sasl:
+        mechanism = {"scram-sha-512": "SCRAM-SHA-512", "oauth": "OAUTHBEARER"}.get(kind, "the listener's")
+        notes.append(
+            f"sasl.mechanism ({mechanism}) with its credentials: the gateway's own clients need a user of their own."
+        )
+    return f"{'SASL_' if sasl else ''}{'SSL' if tls else 'PLAINTEXT'}", tuple(notes)
 
 
 class _Writer:
@@ -249,18 +293,28 @@ class _Writer:
             if key not in KNOWN:
                 self.remarks.append(f"{key}: unknown{_suggest(key, KNOWN)}: left out")
 
-    def write(self, name: str, override: str, listener: str) -> str:
+    def write(self, name: str, override: str, listeners: Sequence[Endpoint]) -> str:
         self._lines = [f"# Imported from {_one_line(name)}. Now run `produce-gateway check` on it."]
         admin = self._properties.get(BOOTSTRAP, "")
-        bootstrap = override or admin or listener
+        bootstrap = override or admin or (listeners[0].address if listeners else "")
         if not bootstrap:
             raise ImportRefused(
-                f"{BOOTSTRAP} is missing, and no internal listener without TLS is there: give"
+                f"{BOOTSTRAP} is missing, and no listener with a known address is there: give"
                 " --bootstrap-servers host:port"
             )
         security, notes = self._admin_properties()
         apart = bool(override and admin and override != admin)
-        self._write_upstream(bootstrap, admin, {} if apart else security, [] if apart else notes)
+        clients: tuple[dict[str, str], list[str]] = (security, notes)
+        if apart or not admin:
+            listener = next((each for each in listeners if each.address == bootstrap), Endpoint())
+            if listener.protocol != "PLAINTEXT":
+                clients = ({"security.protocol": listener.protocol}, list(listener.notes))
+                self.remarks += [
+                    f"upstream.{note.partition(':')[0]}: see the comment in the output" for note in listener.notes
+                ]
+            elif apart:
+                clients = ({}, [])
+        self._write_upstream(bootstrap, admin, *clients)
         produce = self._write_thresholds()
         self._write_client_quotas()
         self._write_internal()
@@ -271,12 +325,6 @@ class _Writer:
         return "\n".join(self._lines) + "\n"
 
     def _write_upstream(self, bootstrap: str, admin: str, security: Mapping[str, str], notes: list[str]) -> None:
-        protocol = security.get("security.protocol", "").upper()
-        if "SSL" in protocol:
-            self.remarks.append(
-                f"{ADMIN}security.protocol={protocol}: clients' connections are relayed in plaintext, so give the"
-                " listener for them by --bootstrap-servers"
-            )
         self._lines += ["", "upstream:"]
         if bootstrap == admin:
             self._comment(
@@ -344,8 +392,8 @@ class _Writer:
         self._comment("Metered, never limited.", 2)
         if any("=" in principal for principal in principals):
             self._comment(
-                "Names of client certificates never come up here: clients' connections are without TLS. Strimzi's own"
-                " operators go to the brokers directly.",
+                "Names of client certificates come up where clients' TLS ends at the gateway, on a listener with"
+                " ssl.client.auth. Strimzi's own operators go to the brokers directly.",
                 2,
             )
         self._lines.append("  principals:")
@@ -383,6 +431,13 @@ class _Writer:
             self._lines.append(f"  {line}")
         if FALLBACK in self._properties:
             self._lines.append(f"  {FALLBACK.removeprefix(PREFIX)}: {self._share(FALLBACK)}")
+        elif any(side + what in self._properties for side in (SOFT, HARD) for what in (FREE_BYTES, FREE_PERCENT)):
+            self._comment(
+                "As in Strimzi's proposal 035, where these limits come from: a pause while the state of the disks can't"
+                " be determined. 1.0 lets producers in then.",
+                2,
+            )
+            self._line(2, FALLBACK.removeprefix(PREFIX), 0)
         if VALIDITY in self._properties:
             self._line(2, VALIDITY.removeprefix(PREFIX), self._iso(VALIDITY))
 

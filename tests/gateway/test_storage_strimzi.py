@@ -152,6 +152,25 @@ def test_soft_and_hard_of_the_proposal_become_limits() -> None:
     assert (hard.type, hard.level) == ("MinFreeBytes", 10**9)
 
 
+@pytest.mark.parametrize("side", ["soft", "hard"])
+@pytest.mark.parametrize("what", ["min-free-bytes", "min-free-percent"])
+def test_limits_of_the_proposal_keep_its_fail_safe(side: str, what: str) -> None:
+    given = {"produce": "100", f"storage.{side}.{what}": "0.2" if "percent" in what else "5"}
+    storage = settings_of(convert_all(given)).storage
+    assert storage is not None
+    assert storage.fallback == 0  # 035: "Defaulting to PAUSE as the fail-safe option"
+    chosen = settings_of(convert_all({**given, "throttle.factor.fallback": "1.0"})).storage
+    assert chosen is not None
+    assert chosen.fallback == 1
+
+
+def test_limits_of_the_released_plugin_keep_its_fallback() -> None:
+    for given in ({PER_VOLUME + "bytes": "1"}, {"storage.hard": "5"}):
+        storage = settings_of(convert_all(given, aggregate=True)).storage
+        assert storage is not None
+        assert storage.fallback == 1
+
+
 def test_a_soft_limit_without_a_quota_is_left_out_with_a_word() -> None:
     result = convert_all({"storage.soft.min-free-bytes": "2", "storage.hard.min-free-bytes": "1"})
     storage = settings_of(result).storage
@@ -284,7 +303,7 @@ def test_java_names_become_librdkafkas() -> None:
     assert f"# Not taken over, since it is about Java's client: {ADMIN}request.timeout.ms." in result.text
     for key in ("sasl.password", "ssl.key.password"):
         assert f"the output holds {key} in clear: better from a file, as the comment says" in result.remarks
-    assert any("clients' connections are relayed in plaintext" in remark for remark in result.remarks)
+    assert "plaintext" not in result.text + "".join(result.remarks)  # upstream's own TLS relays clients' connections
 
 
 def test_java_stores_are_explained_and_passwords_left_out() -> None:
@@ -376,6 +395,54 @@ def test_a_kafka_resource_comes_through() -> None:
     assert settings.storage is not None
     assert (settings.storage.check_interval, settings.storage.min_available_bytes) == (30, 5_368_709_120)
     assert f"{PREFIX}produce: left out: spec.kafka.quotas.producerByteRate replaces it" in result.remarks
+
+
+TLS_LISTENER = "- {name: tls, port: 9093, type: internal, tls: true}"
+PLAIN_LISTENER = "- {name: plain, port: 9092, type: internal, tls: false}"
+
+
+@pytest.mark.parametrize(
+    ("authentication", "protocol", "by_hand"),
+    [
+        ("", "SSL", ["ssl.ca.location"]),
+        (", authentication: {type: tls}", "SSL", ["ssl.ca.location", "ssl.certificate.location, ssl.key.location"]),
+        (", authentication: {type: scram-sha-512}", "SASL_SSL", ["ssl.ca.location", "sasl.mechanism (SCRAM-SHA-512)"]),
+    ],
+)
+def test_a_resource_with_tls_listeners_only_comes_through(
+    authentication: str, protocol: str, by_hand: list[str]
+) -> None:
+    text = RESOURCE.replace(PLAIN_LISTENER, "").replace(TLS_LISTENER, TLS_LISTENER[:-1] + authentication + "}")
+    result = strimzi.convert(text, "-")
+    upstream = settings_of(result).upstream
+    assert upstream.bootstrap_servers == "my-cluster-kafka-bootstrap.kafka.svc:9093"
+    assert upstream.properties == {"security.protocol": protocol}
+    assert "my-cluster-cluster-ca-cert" in result.text
+    told = [remark for remark in result.remarks if remark.startswith("upstream.")]
+    assert [remark.startswith(f"upstream.{key}") for remark, key in zip(told, by_hand, strict=True)] == [True] * len(
+        told
+    )
+
+
+def test_an_external_listener_is_known_by_its_status() -> None:
+    text = RESOURCE.replace(PLAIN_LISTENER, "").replace(
+        TLS_LISTENER, "- {name: out, port: 9094, type: route, tls: true}"
+    )
+    with pytest.raises(ImportRefused, match="no listener with a known address"):
+        strimzi.convert(text, "-")
+    status = "status:\n  listeners:\n  - {name: out, bootstrapServers: 'kafka.example.com:443'}\n"
+    upstream = settings_of(strimzi.convert(text + status, "-")).upstream
+    assert (upstream.bootstrap_servers, upstream.properties) == ("kafka.example.com:443", {"security.protocol": "SSL"})
+
+
+def test_a_listener_that_was_chosen_by_hand_has_its_own_security() -> None:
+    text = RESOURCE.replace(
+        "storage.check-interval", "kafka.admin.bootstrap.servers: c:9091\n      " + PREFIX + "produce"
+    )
+    chosen = "my-cluster-kafka-bootstrap.kafka.svc:9093"
+    settings = settings_of(strimzi.convert(text, "-", chosen))
+    assert (settings.upstream.bootstrap_servers, settings.upstream.properties) == (chosen, {"security.protocol": "SSL"})
+    assert settings.storage_admin.bootstrap_servers == "c:9091"
 
 
 def test_an_excluded_principal_that_is_none_does_not_end_the_import() -> None:
