@@ -191,7 +191,7 @@ class Observed:
         self._offline = tuple(sorted(seen.observation.offline))
         kept = {place: topics for place, topics in self._dirs.items() if place[0] in seen.departed}
         self._dirs = kept | seen.dirs
-        self._newcomers.note(active, seen.excused, now)
+        self._newcomers.note(active, seen.excused, now, seen.observation.registered)
         if memory is not None:
             adopted = {broker_id: last for broker_id, last in memory.lasts.items() if known.get(broker_id) is not last}
             memory.note(assessment, seen.departed)

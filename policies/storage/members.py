@@ -79,29 +79,41 @@ class Memory:
 
 
 class Newcomers:
-    """Brokers that joined while others were observed, and haven't described a log dir so far."""
+    """Brokers that joined while others were observed, and haven't described a log dir so far. One that was active or
+    registered before is none: what is on its disks can't be determined, as [035] has it, until it describes them.
+    """
 
-    __slots__ = ("_active", "_joined", "grace_s")
+    __slots__ = ("_joined", "grace_s")
 
     def __init__(self, grace_s: float) -> None:
         self.grace_s = grace_s
-        self._active: frozenset[int] = frozenset()  # of the last look that succeeded
-        self._joined: Mapping[int, float] = {}
+        self._joined: Mapping[int, float] = {}  # every known broker; -inf: not new. Replaced, never changed: see Memory
+
+    def grace_left_s(self, broker_id: int, now: float) -> float:
+        """For how long the broker may be without a description; 0 or less: it has to have one."""
+        return self._joined.get(broker_id, now) + self.grace_s - now if self._joined else 0.0
 
     def excused(self, missing: Collection[int], now: float) -> frozenset[int]:
         """Those of the missing ones that a look may do without."""
-        return frozenset(
-            broker_id
-            for broker_id in missing
-            if self._active
-            and (broker_id in self._joined or broker_id not in self._active)
-            and now - self._joined.get(broker_id, now) < self.grace_s
-        )
+        return frozenset(broker_id for broker_id in missing if self.grace_left_s(broker_id, now) > 0)
 
-    def note(self, active: Collection[int], excused: Collection[int], now: float) -> None:
-        """A look succeeded, and did without these."""
-        self._active = frozenset(active)
-        self._joined = {broker_id: self._joined.get(broker_id, now) for broker_id in excused}
+    def note(
+        self, active: Collection[int], excused: Collection[int], now: float, registered: Collection[int] | None = None
+    ) -> None:
+        """A look succeeded, and did without these. `registered`: active ones, and those that are fenced; others don't
+        belong to the cluster any more. None: not known.
+        """
+        old = -math.inf
+        joined = dict(self._joined) if registered is None else {b: self._joined.get(b, old) for b in registered}
+        for broker_id in active:
+            is_new = self._joined and broker_id in excused
+            joined[broker_id] = self._joined.get(broker_id, now) if is_new else old
+        self._joined = joined
+
+    def described(self, broker_id: int) -> None:
+        """The broker isn't new any more, if it was known."""
+        if broker_id in self._joined:
+            self._joined = {**self._joined, broker_id: -math.inf}
 
 
 def volumes_of(departed: Mapping[int, Last]) -> Iterable[Volume]:

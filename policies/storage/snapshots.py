@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 from policies.storage.judging import Assessment, assess
 from policies.storage.keeping import Factor
 from policies.storage.limits import SoftHard
+from policies.storage.members import Newcomers
 from policies.storage.volumes import LimitPolicy, ObservationFailed, Volume
 from policies.text import ERROR_CHARS, one_line
 
@@ -67,9 +68,9 @@ class SnapshotView:
     The list of active brokers is no snapshot but an observation of our own: it holds for `list_age_s` (None: as long as
     a snapshot) of monotonic time, whatever the wall clock does meanwhile.
 
-    A broker that joins the list has `grace_s` until its first snapshot. One that leaves it counts on until its last
-    snapshot is `forget_after_s` old, if a volume is at a limit there (None: no longer than it is active): whoever reads
-    the topic knows it, also after a restart.
+    A broker that the list has for the first time has `grace_s` until its first snapshot. One that leaves the list
+    counts on until its last snapshot is `forget_after_s` old, if a volume is at a limit there (None: no longer than it
+    is active): whoever reads the topic knows it, also after a restart.
 
     Without a policy only the limits count that the snapshots bring. `paused`: as in `assess`; set it after a restart if
     the workers still hold a PAUSE that was observed.
@@ -79,8 +80,8 @@ class SnapshotView:
     """
 
     __slots__ = (
-        "_active", "_joined", "_listed_at", "_policy", "_reason", "_snapshots", "fail_safe", "forget_after_s",
-        "grace_s", "list_age_s", "max_age_s", "paused",
+        "_active", "_listed_at", "_newcomers", "_policy", "_reason", "_snapshots", "fail_safe", "forget_after_s",
+        "list_age_s", "max_age_s", "paused",
     )  # fmt: skip
 
     def __init__(
@@ -100,9 +101,8 @@ class SnapshotView:
         if fail_safe not in ("PAUSE", "OPEN"):
             raise ValueError(f"snapshots.fail_safe: {fail_safe} must be PAUSE or OPEN")
         self.max_age_s = max_age_s
-        self.grace_s = grace_s
         self.forget_after_s = forget_after_s
-        self._joined: dict[int, float] = {}  # brokers without a snapshot so far, by monotonic time
+        self._newcomers = Newcomers(grace_s)
         self.fail_safe: FailSafe = fail_safe
         self.paused = False
         self._policy = policy or SoftHard()
@@ -113,7 +113,7 @@ class SnapshotView:
 
     def put(self, broker_id: int, snapshot: Snapshot | None) -> None:
         """The broker's record in the topic; None: a tombstone, it has none any more."""
-        self._joined.pop(broker_id, None)
+        self._newcomers.described(broker_id)
         if snapshot is None:
             self._snapshots.pop(broker_id, None)
         else:
@@ -121,9 +121,7 @@ class SnapshotView:
 
     def active(self, brokers: Collection[int], now: float) -> None:
         """Take the list of active brokers. Without a single one the state of none is known."""
-        if self._active:
-            new = frozenset(brokers) - self._active
-            self._joined = {b: at for b, at in self._joined.items() if b in brokers} | dict.fromkeys(new, now)
+        self._newcomers.note(brokers, frozenset(brokers) - self._snapshots.keys(), now)
         self._active = frozenset(brokers)
         self._listed_at = now
         self._reason = ""
@@ -147,7 +145,7 @@ class SnapshotView:
             if reason is None and snapshot is not None:
                 volumes += snapshot.volumes
                 reason = "partial" if snapshot.unreadable else None
-            if snapshot is None and self._grace_left_s(broker_id, now) > 0:
+            if snapshot is None and self._newcomers.grace_left_s(broker_id, now) > 0:
                 fresh.add(broker_id)
             elif reason is not None:
                 reasons[broker_id] = reason
@@ -187,7 +185,7 @@ class SnapshotView:
             if snapshot is not None:
                 left += (snapshot.at + self.max_age_s - wall, snapshot.at - MAX_AHEAD_S - wall)
             else:
-                left.append(self._grace_left_s(broker_id, now))
+                left.append(self._newcomers.grace_left_s(broker_id, now))
         left += (until - wall for _, _, until in self._departed(wall))
         soonest = min((each for each in left if each > 0), default=None)
         return None if soonest is None else now + soonest
@@ -202,10 +200,6 @@ class SnapshotView:
             return self.current(wall + ahead, now + ahead).factor
         finally:
             self.paused = paused
-
-    def _grace_left_s(self, broker_id: int, now: float) -> float:
-        """0 or less: none."""
-        return self._joined[broker_id] + self.grace_s - now if broker_id in self._joined else 0.0
 
     def _departed(self, wall: float) -> Iterator[tuple[int, Snapshot, float]]:
         """The last snapshots of brokers that aren't active, each with the wall time until which it counts."""

@@ -225,6 +225,21 @@ async def test_a_broker_that_joins_may_be_undescribed_for_a_while(
 
 
 @pytest.mark.trio
+async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+    disks = Disks(seen())
+    scene.see(disks)
+    await scene.at(0)
+    disks.said = ALONE
+    await scene.at(60)
+    disks.said = ALONE._replace(brokers=frozenset({1, 2}))
+    await scene.at(120)
+    assert scene.control.status()["problem"] == "active broker 2 did not describe a single log dir"
+    await scene.at(180)
+    await scene.at(240)
+    assert scene.state == (0.0, "fallback")
+
+
+@pytest.mark.trio
 async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: trio.testing.MockClock, scene: Play) -> None:
     records = Records()
     for broker_id, each in enumerate(volumes(5 * GB), 1):

@@ -7,6 +7,7 @@ import inspect
 
 import pytest
 
+from gateway.config import Storage
 from policies.storage import (
     FactorSource,
     FailSafe,
@@ -21,6 +22,7 @@ from policies.storage import (
 )
 
 GB = 1_000_000_000
+GRACE_S = Storage.model_fields["new_broker_grace"].default  # the sentences hold with what is shipped
 POLICY = SoftHard(VolumeLimit("MinFreeBytes", 20 * GB), VolumeLimit("MinFreeBytes", 10 * GB))
 
 
@@ -34,7 +36,7 @@ def factor(policy: LimitPolicy, *volumes: Volume) -> float:
 
 
 def view(*snapshots: Snapshot, fail_safe: FailSafe = "PAUSE", active: tuple[int, ...] = (1, 2)) -> SnapshotView:
-    made = SnapshotView(180.0, fail_safe, POLICY)
+    made = SnapshotView(180.0, fail_safe, POLICY, grace_s=GRACE_S)
     for snapshot in snapshots:
         made.put(snapshot.broker_id, snapshot)
     made.active(active, 1000.0)
@@ -154,7 +156,7 @@ def test_an_unknown_broker_does_not_hide_a_breach_that_is_known() -> None:
 @pytest.mark.parametrize("fail_safe", ["PAUSE", "OPEN"])
 def test_before_anything_is_known_the_fail_safe_holds(fail_safe: FailSafe) -> None:
     """Also before the topic was read and before the active brokers are known."""
-    made = SnapshotView(180.0, fail_safe, POLICY)
+    made = SnapshotView(180.0, fail_safe, POLICY, grace_s=GRACE_S)
     assert made.current(1000.0, 1000.0).factor.state == fail_safe
     made.put(1, snapshot(1, 90))
     made.active_failed("no broker answers")
@@ -204,10 +206,25 @@ def test_only_the_currently_active_brokers_have_to_be_known() -> None:
     assert made.current(1000.0, 1000.0).factor.value == 1  # broker 3 is gone, its last snapshot still there
     made.active([1, 2, 3], 1001.0)
     assert made.current(1001.0, 1001.0).factor.value == 0
-    made.active([1, 4], 1002.0)
-    assert made.current(1002.0, 1002.0).reasons == {4: "missing"}
-    made.put(4, snapshot(4, 15, at=1003.0))
-    assert made.current(1003.0, 1003.0).factor.value == 0.5
+    made.active([1], 1002.0)
+    made.put(2, None)
+    assert made.current(1002.0, 1002.0).reasons == {}
+    made.active([1, 2], 1003.0)
+    assert made.current(1003.0, 1003.0).reasons == {2: "missing"}  # not for a while: it is known, and returns
+    made.put(2, snapshot(2, 15, at=1004.0))
+    assert made.current(1004.0, 1004.0).factor.value == 0.5
+
+
+@pytest.mark.seed("035.22")
+@pytest.mark.parametrize("fail_safe", ["PAUSE", "OPEN"])
+def test_the_state_of_a_broker_that_returns_without_a_snapshot_cannot_be_determined(fail_safe: FailSafe) -> None:
+    made = view(snapshot(1, 90), fail_safe=fail_safe)
+    for now in (1000.0, 1060.0, 1120.0):
+        made.active([1], now)
+        assert made.current(1000.0, now).factor.origin == "valid"
+        made.active([1, 2], now + 30)
+        said = made.current(1000.0, now + 30)
+        assert (said.factor.state, said.factor.origin) == (fail_safe, "fail-safe")
 
 
 @pytest.mark.seed("035.15")

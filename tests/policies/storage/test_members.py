@@ -203,6 +203,31 @@ def test_a_broker_that_was_described_has_no_grace() -> None:
     assert excused(newcomers, {1, 2, 3}, {2, 3}, 10.0) == {3}
 
 
+def test_a_broker_that_returns_is_not_new() -> None:
+    newcomers = Newcomers(60.0)
+    excused(newcomers, {1, 2}, (), 0.0)
+    for now in (10.0, 200.0):
+        assert excused(newcomers, {1}, (), now) == frozenset()
+        assert excused(newcomers, {1, 2}, {2}, now + 10) == frozenset()
+
+
+def test_a_broker_that_leaves_within_its_grace_does_not_get_another() -> None:
+    newcomers = Newcomers(60.0)
+    excused(newcomers, {1}, (), 0.0)
+    assert excused(newcomers, {1, 2}, {2}, 10.0) == {2}
+    excused(newcomers, {1}, (), 20.0)
+    assert excused(newcomers, {1, 2}, {2}, 69.0) == {2}
+    assert excused(newcomers, {1, 2}, {2}, 70.0) == frozenset()
+
+
+def test_a_fenced_broker_that_was_registered_already_is_not_new_and_one_that_was_unregistered_is() -> None:
+    newcomers = Newcomers(60.0)
+    newcomers.note({1}, (), 0.0, {1, 2})
+    assert newcomers.excused({2}, 10.0) == frozenset()
+    newcomers.note({1}, (), 20.0, {1})
+    assert newcomers.excused({2}, 30.0) == {2}
+
+
 def test_without_a_grace_nobody_is_excused() -> None:
     newcomers = Newcomers(0.0)
     excused(newcomers, {1}, (), 0.0)
@@ -273,6 +298,16 @@ def test_a_broker_that_joins_has_a_grace_until_its_first_snapshot() -> None:
     assert made.current(1070.0, 1070.0).factor == made.next(1069.0, 1069.0)
     made.put(2, Snapshot(2, 1069.0, (volume(5 * GB, 2),)))
     assert made.current(1069.0, 1069.0).factor.value == 0.0
+
+
+def test_a_broker_that_returns_without_a_snapshot_is_unknown() -> None:
+    made = snapshots({1: 50.0}, grace_s=60.0)
+    for now in (1010.0, 1200.0):
+        made.active([1, 2], now)
+        made.active([1], now + 1)
+        assert made.current(1010.0, now + 61).reasons == {}
+        made.active([1, 2], now + 62)
+        assert made.current(1010.0, now + 62).reasons == {2: "missing"}
 
 
 def test_nobody_is_new_at_the_start_and_none_that_had_a_snapshot() -> None:
