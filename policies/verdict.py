@@ -30,6 +30,7 @@ STORAGE_THROTTLE: Final = "storage-throttle"
 STORAGE_PAUSE: Final = "storage-pause"
 CLIENT_QUOTA: Final = "client-quota"
 RESOURCE_GROUP: Final = "resource-group"
+NEVER_PASSES: Final = frozenset({PROTECTED_TOPIC, UNKNOWN_TOPIC_ID})  # no limit: however long it waits
 
 # How the text of a limit that delays ends, before the time.
 DELAYED: Final = "delayed by "

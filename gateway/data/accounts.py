@@ -14,6 +14,7 @@ from policies import decision
 from policies.decision import NO_LIMITS, Limit
 from policies.repeats import NO_EPOCH, sends_same_bytes
 from policies.usage import DELAYED, NOTES
+from policies.verdict import NEVER_PASSES
 from protocol import api
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ else:
         from gateway.data import sums_compiled as sums  # the same, where a compiler was
     except ImportError:
         from gateway.data import sums
+
+ACKS0_LIMIT = "acks0-limit"  # policies.usage.REASONS
 
 
 class Accounts:
@@ -95,8 +98,15 @@ class Accounts:
         tally = _Tally(self)
         for part in parts:
             why = refused[part[:2]]
-            self._broker.throttled.uncounted += part[2]
+            if why.reason not in NEVER_PASSES:
+                self._broker.throttled.uncounted += part[2]
             tally.add(part, self._topics.name(part[0], version), "rejected", why.reason, why.throttle_ms)
+
+    def drop(self, parts: Sequence[Partition], version: int, reason: str) -> None:
+        """Count partitions with acks=0 that are not forwarded: their client can't be told."""
+        if reason == ACKS0_LIMIT:
+            self._broker.throttled.uncounted += sum(part[2] for part in parts)
+        self.count(parts, version, "dropped", reason)
 
     def are_taken(self, parts: Iterable[Partition], version: int) -> bool:
         """Whether the broker has taken something of this connection's for the topics of all of these."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gateway.data.accounts import ACKS0_LIMIT
 from gateway.data.gate import Gate
 from gateway.data.hold import MAX_MUTE_S, MAX_WAIT_S, Hold
 from gateway.data.lookup import VERSION, Lookup
 from gateway.data.pending import ACKS0, LOOKUP, PRODUCE
 from gateway.data.steps import ANSWER, DROPPED, FORWARD, HOLD, REPLACE, SKIPPED, ProduceRequest, Step
 from policies.usage import DELAYED
-from policies.verdict import PROTECTED_TOPIC, STORAGE_PAUSE, UNKNOWN_TOPIC_ID, counts_retries
+from policies.verdict import NEVER_PASSES, STORAGE_PAUSE, counts_retries
 from protocol import api, produce_request, produce_response, rewrite
 from protocol.produce_request import gathered
 
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
     from protocol.produce_request import Partition
     from protocol.produce_response import Row
 
-NEVER_PASSES = frozenset({PROTECTED_TOPIC, UNKNOWN_TOPIC_ID})  # however long it waits: acks=0 is not held for it
 MIN_HOLD_S = 0.05
 FIRST_HOLD_S = 1.0  # of a request whose topics are paused, while nothing says that its client writes to others
 LOOK_AGAIN_S = 1.0  # at acks=0 in a pause: memory may have become short
 CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
-ACKS0_LIMIT = "acks0-limit"
 
 
 class Enforcement:
@@ -101,7 +100,7 @@ class Enforcement:
                 accounts.note([(part, DELAYED, STORAGE_PAUSE, held_ms) for part in parts], request.version)
         elif longest_s and (acks or gate.world.settings.acks0 == "delay"):
             if not acks and (hold.draining or hold.memory_short):  # the client can't be told
-                accounts.count(parts, request.version, "dropped", CONNECTION_LOST if hold.draining else ACKS0_LIMIT)
+                accounts.drop(parts, request.version, CONNECTION_LOST if hold.draining else ACKS0_LIMIT)
                 return DROPPED
             hold.paused_since = hold.paused_since or now
             until = min(hold.latest, hold.paused_since + longest_s) if acks else now + LOOK_AGAIN_S
@@ -200,7 +199,7 @@ class Enforcement:
             reason = refused[part[:2]].reason
             dropped.setdefault(reason if reason in NEVER_PASSES else ACKS0_LIMIT, []).append(part)
         for reason, some in dropped.items():
-            self._accounts.count(some, version, "dropped", reason)
+            self._accounts.drop(some, version, reason)
 
     def _admit(
         self,

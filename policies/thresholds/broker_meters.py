@@ -51,7 +51,8 @@ NO_OTHERS: Final = Others()
 class BrokerMeters:
     """The traffic of one upstream broker, and each topic's part of it.
 
-    `total`: bytes that got into the log; `errors`: admitted here, refused by the broker; `throttled`: rejected here.
+    `total`: bytes that got into the log; `errors`: admitted here, refused by the broker; `throttled`: turned away
+    here by a limit.
     `passed`: bytes that got into the log before the last tick. `limits`: the broker's.
     """
 

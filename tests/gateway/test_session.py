@@ -262,6 +262,7 @@ def test_the_gateways_own_topics_are_not_for_producers() -> None:
     )
     assert play.session.hold.mute_until == 0.0
     assert play.client(request(2, {"__usage": [0]}))[0] == b""  # the second time as well: no fast way around it
+    assert play.engine.broker(1).throttled.uncounted == 0  # no limit was reached
 
 
 def test_a_client_without_a_name_loses_nothing_because_of_a_topic_that_is_not_for_it() -> None:
@@ -673,12 +674,14 @@ def test_acks_0_is_dropped_and_counted_only_where_the_operator_says_so() -> None
         ("clicks", "dropped", "acks0-limit"): (2 * SIZE, 2, 2),
         ("free", "unacknowledged", ""): (SIZE, 1, 1),
     }
+    assert play.engine.broker(1).throttled.uncounted == 2 * SIZE
 
 
 def test_acks_0_to_a_topic_of_the_gateways_own_is_dropped_under_that_reason() -> None:
     play = Play(protected_topics=("__usage",))
     assert play.client(request(1, {"__usage": [0, 1]}, acks=0)) == (b"", b"")
     assert play.rows() == {("__usage", "dropped", "protected-topic"): (2 * SIZE, 2, 1)}
+    assert play.engine.broker(1).throttled.uncounted == 0
 
 
 # --- observe ----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ BROKERS: Final = (
         "broker_throttled_rate_bytes_per_second",
         "gauge",
         ("broker",),
-        "One-minute rate of bytes that the gateway rejected, for any reason; `produce_bytes` tells reasons apart.",
+        "One-minute rate of bytes that the gateway rejected, or dropped (`acks=0`), due to a limit.",
     ),
     Family(
         "broker_threshold_bytes_per_second",
