@@ -17,14 +17,14 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.control.policies.service import OUTCOMES, Altered, PolicyService
+from gateway.control.policies.service import LOADING_S, OUTCOMES, Altered, PolicyService
 from gateway.control.policies.store import Decide, FileStore, RetriedStore, StoreError, Written
 from gateway.control.policies.topic_ids import CONFIRM_S
 from gateway.control.policies.topic_log import MAX_HISTORY
 from gateway.policy_document import DocumentError
 from policies.policy_records import BY_ITSELF, TOPIC_DELETED, Past, Source
 from policies.policy_set import PolicySet
-from policies.policy_values import End, Held, Op, PolicyError, PolicyKey, TopicId, TopicIds
+from policies.policy_values import End, Held, Op, PolicyError, PolicyKey, TopicId, TopicIds, Value
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.store import Op as QuotaOp
@@ -804,14 +804,41 @@ class Away:
         self.problem = "closed"
 
 
+async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Path, nursery: trio.Nursery) -> None:
+    store: Any = FileStore(path, BASE)
+    store.follows, store.loaded, store.problem = True, False, "not read yet"
+    service, found = PolicyService(store, Metrics(), list[PolicySet]().append), dict[bool, Value | None]()
+    nursery.start_soon(service.run)
+
+    async def ask(validate_only: bool) -> None:
+        altered = await service.alter([Op(CLICKS, 1)], ALICE, validate_only=validate_only)
+        found[validate_only] = altered.changes[0].new
+
+    async with trio.open_nursery() as askers:
+        askers.start_soon(ask, True)
+        askers.start_soon(ask, False)
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == {}
+        store.loaded, store.problem = True, ""
+    assert found == {True: 1, False: 1}
+    assert service.policies.topics() == {"clicks": 1}
+
+
 async def test_before_all_was_read_and_while_it_is_away_changes_are_refused_with_the_reason(
-    nursery: trio.Nursery,
+    nursery: trio.Nursery, mock_clock: trio.testing.MockClock
 ) -> None:
     store, metrics, told = Away(), Metrics(), list[PolicySet]()
     service = PolicyService(store, metrics, told.append)
     nursery.start_soon(service.run)
-    with pytest.raises(StoreError, match="not read yet"):
-        await service.alter([Op(CLICKS, 1)], ALICE)
+    async with trio.open_nursery() as askers:
+
+        async def ask() -> None:
+            with pytest.raises(StoreError, match="not read yet"):
+                await service.alter([Op(CLICKS, 1)], ALICE)
+
+        askers.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(LOADING_S)
     assert not metrics.up
     store.loaded, store.problem, store.arriving = True, "", [Op(CLICKS, 2)]
     await service.loaded.wait()

@@ -60,6 +60,7 @@ log = logging.getLogger("gateway.policy")
 audit_log = logging.getLogger("gateway.audit")
 
 POLL_S: Final = 0.2  # how long a change may have to wait for a poll
+LOADING_S: Final = 8.0  # for what was kept, after a start; clients of Kafka's admin APIs are told after 10 s
 AGAIN_S: Final = 5.0  # after something that is over could not be taken back
 LAG_S: Final = 1.0  # gateways take back one after the other, or they would fence each other off
 LOOK_S: Final = 60.0  # the clock may be set
@@ -153,7 +154,8 @@ async def _unknown() -> QuotaStore | None:
 class PolicyService:
     """One gateway's policies.
 
-    `loaded` is set when all that was kept has been read once: before, only the base holds, and nothing can be changed.
+    `loaded` is set when all that was kept has been read once: before, only the base holds, and changes wait for it,
+    LOADING_S at most.
     """
 
     def __init__(
@@ -435,6 +437,9 @@ class PolicyService:
 
     async def _change(self, decide: Callable[[PolicySet], PolicySet], source: Source, validate_only: bool) -> Altered:
         try:
+            if not self._store.loaded:  # a first start makes the topic while clients are let in already
+                with trio.move_on_after(LOADING_S):
+                    await self.loaded.wait()
             if not self._store.loaded or (validate_only and self._store.problem):
                 raise StoreError(self._store.problem)
             if validate_only:
