@@ -6,10 +6,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import prometheus_client
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway import volume_agent
 from gateway.control.metrics import FAMILIES, PREFIX, Metrics
+from policies.storage import Volume
 from tests import pages, seeds
 
 ROOT = Path(__file__).parent.parent
@@ -52,6 +55,29 @@ def test_the_table_of_metrics_has_every_metric_that_is_exposed_with_its_type() -
     table = {(f"{PREFIX}_{family.name}", str(family.kind)): set(family.labels) for family in FAMILIES.values()}
     assert shown.keys() == table.keys()
     assert [name for name, labels in shown.items() if labels is not None and labels - {"le"} != table[name]] == []
+
+
+def test_families_that_stand_for_mbeans_exist_with_these_labels() -> None:
+    section = (ROOT / "docs" / "metrics.md").read_text("utf-8").partition("## Names in JMX")[2].partition("\n## ")[0]
+    exposed = {family.exposed.removeprefix(f"{PREFIX}_"): set(family.labels) for family in FAMILIES.values()}
+    agent = volume_agent.Metrics()
+    agent.volumes.shown = (Volume(1, "a", 2, 1),)
+    for family in text_string_to_metric_families(prometheus_client.generate_latest(agent.registry).decode()):
+        for sample in family.samples:
+            exposed[sample.name.removeprefix(f"{PREFIX}_")] = set(sample.labels)
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
+    named = [re.findall(r"`([a-z_]+)(?:\{([^}]*)\})?`", row[1]) for row in rows]
+    assert len(rows) >= 18
+    assert all(named)
+    for name, text in [each for row in named for each in row]:
+        labels = {part.partition("=")[0] for part in text.split(",") if part}
+        assert labels <= exposed[name], name
+        assert "=" in text or labels == exposed[name] or not exposed[name], name
+    mbeans = set(re.findall(r"type=(?:LocalThrottleFactor|ClusterVolumeSouce|StorageChecker),name=(\w+)", section))
+    assert mbeans == {
+        "ThrottleFactor", "FallbackThrottleFactorApplied", "LimitViolated", "ActiveBrokers", "ActiveLogDirs",
+        "TotalStorageUsedBytes", "SoftLimitBytes", "HardLimitBytes",
+    }  # fmt: skip
 
 
 def test_the_page_on_the_proposals_names_the_tests_of_each_sentence() -> None:
