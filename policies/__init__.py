@@ -18,6 +18,7 @@
 # policy_values.py, policy_set.py, policy_records.py
 #                 what may be changed at run time: one value; the file's and those set since; how they are written down
 # fitting.py      which of many thresholds go together
+# small_limits.py which limits are so small that nobody means them
 # explain/        every rule that looks at some traffic, put beside each other for people
 # whatif/         recorded usage decided once more by other policies: differences
 # usage.py        the usage record: fields and types, for the writer and the audit

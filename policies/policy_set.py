@@ -53,6 +53,7 @@ from policies.policy_values import (
 from policies.quotas import store as client_quotas
 from policies.quotas.names import Entity, QuotaError, QuotaKey, QuotaType
 from policies.quotas.store import Alteration, QuotaStore
+from policies.small_limits import small_limits
 from policies.thresholds.sums import (
     EVERY_BROKER,
     Committed,
@@ -229,6 +230,7 @@ class PolicySet:
         found = sum_warnings(self.committed(places)) + self.reserved_warnings(places)
         if not self._totals and self._topics:
             found.append(without_total_text(len(self._topics)))
+        found += small_limits(self._effective)
         return (*found, *self.quotas().warnings(self.shared()), *self._dangling())
 
     def reserved_warnings(self, places: Places | None) -> list[str]:

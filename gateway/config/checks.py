@@ -13,6 +13,7 @@ from gateway.config.storage import Storage, limits_production
 from gateway.hosts import is_loopback
 from gateway.listener_names import path_of
 from policies.rollout import EVERYBODY
+from policies.small_limits import small_limits
 from policies.thresholds.values import excess_text, used_up_text, without_total_text
 from policies.verdict import RETRIED_BY_ALL, THROTTLING_QUOTA_EXCEEDED
 from protocol.api import ERROR_NAMES, RETRIABLE
@@ -22,7 +23,7 @@ MAX_REQUEST_WAIT_S: Final = 15.0  # in all, delays included (docs/non-obvious.md
 
 def warnings(settings: Settings) -> list[str]:
     """Settings that are allowed but hardly meant, and parts that are off."""
-    found = _sum_warnings(settings.thresholds)
+    found = _sum_warnings(settings.thresholds) + small_limits(settings.policy_values())
     found += _code_warnings(settings.reject_code)
     if settings.mode == "observe":
         found.append("mode observe: nothing is limited, only counted (would_reject, would_delay)")

@@ -12,6 +12,7 @@ from policies.explain.case import Case
 from policies.explain.model import BROKER_QUOTA, Asked, Explanation, Held, Known, Rule, Shadowed, sortable
 from policies.explain.sentences import notes, storage_effect, summary_of, why_internal
 from policies.explain.wording import amount_text
+from policies.small_limits import small_text
 from policies.units import exact_rate
 from policies.verdict import PROTECTED_TOPIC
 
@@ -41,7 +42,7 @@ def explain(asked: Asked, known: Known, held: Iterable[Held] = ()) -> Explanatio
         tuple(rules),
         tuple(shadowed),
         tuple(lately),
-        tuple(notes(made)),
+        tuple(dict.fromkeys((*notes(made), *_small(rules)))),
     )
 
 
@@ -55,6 +56,12 @@ def _rules(case: Case) -> list[Rule]:
     }
     asked = [rule for kind in Limits._fields for rule in limits[kind](case)]
     return [*others.protected(case), *asked, others.fence(case), *quotas.broker_rules(case)]
+
+
+def _small(rules: Iterable[Rule]) -> Iterator[str]:
+    for level in (level for rule in rules for level in rule.levels if level.unit == "bytes/s"):
+        if text := small_text(level.configured):
+            yield f"{level.what}: {text}"
 
 
 def _silenced(rule: Rule, why: str) -> Shadowed:

@@ -410,6 +410,12 @@ def test_a_soft_limit_may_lower_resource_groups_alone(rate: str, accepted: bool)
         assert "storage.soft: a soft limit has no effect where no produce limit exists" in problems(text)[0]
 
 
+def test_a_limit_that_lets_hardly_anything_pass_is_a_warning() -> None:
+    text = UPSTREAM + "client_quotas: [{user: alice, producer_byte_rate: 10}]\n"
+    (warning,) = config.warnings(parse(text))
+    assert warning.startswith("producer_byte_rate:broker_bps of {user=alice}: 10 bytes/s is less than one usual batch")
+
+
 def test_head_room_is_reckoned_from_the_largest_total() -> None:
     text = (
         UPSTREAM + "storage: {min.available.bytes: 1GB, throttle.factor.fallback: 0}\nthresholds:\n  on_exceed: delay\n"

@@ -995,23 +995,34 @@ async def test_a_brokers_quota_is_taken_away_from_it_alone(stage: Stage) -> None
 
 @pytest.mark.trio
 async def test_a_client_that_sets_a_quota_above_the_brokers_reads_so_in_the_answer(stage: Stage) -> None:
-    stage.upstream = QuotaStore({Entity("bob"): {QuotaKey.parse("producer_byte_rate"): 3.0}})
-    said = await stage.quotas((user("bob"), {"producer_byte_rate": 5.0}), (user("eve"), {"producer_byte_rate": 5.0}))
+    stage.upstream = QuotaStore({Entity("bob"): {QuotaKey.parse("producer_byte_rate"): 3000.0}})
+    said = await stage.quotas(
+        (user("bob"), {"producer_byte_rate": 5000.0}), (user("eve"), {"producer_byte_rate": 5000.0})
+    )
     assert results(said) == [(user("bob"), 0), (user("eve"), 0)]
     warned, fine = (row.error_message for row in said.entries)
-    assert "does not hold: brokers enforce producer_byte_rate:broker_bps=3 {user=bob} of their own" in warned
+    assert "does not hold: brokers enforce producer_byte_rate:broker_bps=3000 {user=bob} of their own" in warned
     assert fine is None
 
 
 @pytest.mark.trio
 async def test_what_the_brokers_lose_by_the_same_request_is_no_reason_to_warn(stage: Stage) -> None:
     rate = QuotaKey.parse("producer_byte_rate")
-    stage.upstream = QuotaStore({Entity("bob"): {rate: 3.0}, Entity("eve"): {rate: 3.0}})
-    moved = {"producer_byte_rate": 5.0, "producer_byte_rate.upstream": None}
-    said = await stage.quotas((user("bob"), moved), (user("eve"), {"producer_byte_rate": 5.0}))
+    stage.upstream = QuotaStore({Entity("bob"): {rate: 3000.0}, Entity("eve"): {rate: 3000.0}})
+    moved = {"producer_byte_rate": 5000.0, "producer_byte_rate.upstream": None}
+    said = await stage.quotas((user("bob"), moved), (user("eve"), {"producer_byte_rate": 5000.0}))
     fine, warned = (row.error_message for row in said.entries)
     assert fine is None
     assert "does not hold" in warned
+
+
+@pytest.mark.trio
+async def test_a_client_that_sets_a_senseless_quota_reads_so_in_the_answer(stage: Stage) -> None:
+    said = await stage.quotas((user("bob"), {"producer_byte_rate": 10.0}), (user("eve"), {"request_percentage": 10.0}))
+    assert results(said) == [(user("bob"), 0), (user("eve"), 0)]
+    warned, fine = (row.error_message for row in said.entries)
+    assert "{user=bob}: 10 bytes/s is less than one usual batch of 16 KiB in 10 s" in warned
+    assert fine is None
 
 
 @pytest.mark.trio

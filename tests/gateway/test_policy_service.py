@@ -563,21 +563,21 @@ async def test_topics_that_are_not_there_are_in_the_answer_and_in_the_log_after_
 async def test_thresholds_of_the_file_for_topics_that_are_not_there_are_taken_with_a_warning(
     path: Path, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gateway = await Gateway(path, nursery, {TOTAL: 12.0, CLICKS: 5.0}).start()
+    gateway = await Gateway(path, nursery, {TOTAL: 120_000.0, CLICKS: 50_000.0}).start()
     gateway.places = {1: {"clicks"}, 2: set()}
     gateway.service.see_topics({})
     assert not caplog.messages
-    await gateway.service.rebase({TOTAL: 12.0, CLICKS: 5.0, VIEWS: 9.0})
+    await gateway.service.rebase({TOTAL: 120_000.0, CLICKS: 50_000.0, VIEWS: 90_000.0})
     gateway.service.see_topics({})
     broker, topics = caplog.messages
     assert "of topics that are not there (views): each takes its part" in topics
     assert broker.startswith(
-        "policies: broker 1: its topics' bytes.in.per.sec.threshold sum up to 14 bytes/s (9 bytes/s of it for topics"
+        "policies: broker 1: its topics' bytes.in.per.sec.threshold sum up to 140,000 bytes/s (90,000 bytes/s of it for"
     )
-    assert gateway.topics["views"] == 9
+    assert gateway.topics["views"] == 90_000
     with pytest.raises(PolicyError, match="of it for topics that are not there yet"):
-        await gateway.service.alter([Op(CLICKS, 6)], ALICE)
-    await gateway.service.alter([Op(CLICKS, 4)], ALICE)
+        await gateway.service.alter([Op(CLICKS, 60_000)], ALICE)
+    await gateway.service.alter([Op(CLICKS, 40_000)], ALICE)
 
 
 # --- client quotas ----------------------------------------------------------------------------------------------------
@@ -598,6 +598,22 @@ async def test_an_entity_that_is_refused_leaves_the_others_alone(gateway: Gatewa
     validated = await gateway.service.alter_quotas([of("carol", 5), of("bob", -1)], ALICE, validate_only=True)
     assert [error is None for error in validated.errors] == [True, False]
     assert list(gateway.service.policies.quotas().entries) == [Entity("alice")]
+
+
+async def test_a_senseless_limit_is_a_warning_at_every_door(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    text = "producer_byte_rate:broker_bps of {user=alice}: 10 bytes/s is less than one usual batch"
+    altered = await gateway.service.alter_quotas([of("alice", 10), of("bob", 5000), of("carol", -1)], ALICE)
+    assert [note.startswith(text) for note in altered.notes] == [True, False, False]
+    assert altered.notes[1:] == ("", "")
+    assert sum(warning.startswith(text) for warning in altered.warnings) == 1
+    assert f"policies: {text}" in caplog.text
+    altered = await gateway.service.alter([Op(VIEWS, 1), Op(TOTAL, 10**9)], ALICE)
+    assert any(
+        warning.startswith("bytes.in.per.sec.threshold of topic views: 1 bytes/s") for warning in altered.warnings
+    )
+    document = {"client_quotas": [{"user": "dave", "producer_byte_rate": 10}]}
+    applied = await gateway.service.apply(document, ALICE, dry_run=True)
+    assert any("{user=dave}: 10 bytes/s" in warning for warning in applied.warnings)
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
@@ -884,12 +900,12 @@ async def test_a_stop_closes_the_store_and_callers_that_wait_are_told() -> None:
 
 async def test_a_caller_that_sets_a_quota_above_the_brokers_is_warned(gateway: Gateway) -> None:
     rate = QuotaKey.parse("producer_byte_rate")
-    gateway.upstream = QuotaStore({Entity(DEFAULT): {rate: 1000.0}})
+    gateway.upstream = QuotaStore({Entity(DEFAULT): {rate: 2000.0}})
     more = QuotaOp("producer_byte_rate", 5000.0)
     altered = await gateway.service.alter_quotas(
         [
             Alteration([("user", "a")], [more]),
-            Alteration([("user", "b")], [QuotaOp("producer_byte_rate", 1000.0)]),
+            Alteration([("user", "b")], [QuotaOp("producer_byte_rate", 2000.0)]),
             Alteration([("user", "c")], [QuotaOp("producer_byte_rate.bps", 5000.0)]),
             Alteration([("client-id", "d")], [more]),
             Alteration([("user", "e")], [QuotaOp("nonsense", 1.0)]),
@@ -898,7 +914,7 @@ async def test_a_caller_that_sets_a_quota_above_the_brokers_is_warned(gateway: G
     )
     text = (
         "producer_byte_rate:broker_bps=5000 of {user=a} does not hold: brokers enforce"
-        " producer_byte_rate:broker_bps=1000 {user=<default>} of their own, which is less"
+        " producer_byte_rate:broker_bps=2000 {user=<default>} of their own, which is less"
     )
     assert altered.notes == (text, "", "", "", "")
     assert altered.warnings[-1:] == (text,)

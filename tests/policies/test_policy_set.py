@@ -41,7 +41,7 @@ SHARES = QuotaKey("producer_byte_rate", "shares")
 ALICE, BOB = Entity("alice"), Entity("bob")
 ALICE_RATE, ALICE_SHARES = PolicyKey.of_quota(ALICE, PRODUCE), PolicyKey.of_quota(ALICE, SHARES)
 BOB_RATE = PolicyKey.of_quota(BOB, PRODUCE)
-BASE = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB, ALICE_RATE: 1000.0}
+BASE = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB, ALICE_RATE: 2000.0}
 
 
 def refused(policies: PolicySet, *ops: Op, places: Places | None = None) -> tuple[Fault, ...]:
@@ -68,7 +68,7 @@ def test_both_values_are_shown_with_which_wins() -> None:
         (Setting(TOTAL, 12 * MB, None), "file", 12 * MB),
         (Setting(TOTAL_2, None, 8 * MB), "run time", 8 * MB),
         (Setting(CLICKS, 5 * MB, 6 * MB), "run time", 6 * MB),
-        (Setting(ALICE_RATE, 1000, None), "file", 1000),
+        (Setting(ALICE_RATE, 2000, None), "file", 2000),
         (Setting(BOB_RATE, None, 50), "run time", 50),
     ]
 
@@ -81,9 +81,9 @@ def test_a_broker_has_its_own_total_or_the_default() -> None:
 
 
 def test_quotas_are_a_store_of_all_values_in_force() -> None:
-    policies = PolicySet(BASE).alter([Op(ALICE_RATE, 2000), Op(PolicyKey.of_quota(BOB, KEYS[0]), 5)])
+    policies = PolicySet(BASE).alter([Op(ALICE_RATE, 3000), Op(PolicyKey.of_quota(BOB, KEYS[0]), 5)])
     store = policies.quotas()
-    assert dict(store.entries) == {ALICE: {PRODUCE: 2000.0}, BOB: {KEYS[0]: 5.0}}
+    assert dict(store.entries) == {ALICE: {PRODUCE: 3000.0}, BOB: {KEYS[0]: 5.0}}
     assert policies.quotas() is store
     assert store.version == policies.version
 
@@ -389,7 +389,7 @@ def test_a_quota_of_the_base_can_be_changed_but_not_removed() -> None:
     assert changed.quotas().entries[ALICE] == {PRODUCE: 5.0}
     back, errors = changed.alter_quotas([Alteration([("user", "alice")], remove[0].ops[:1])])
     assert errors == (None,)
-    assert back.quotas().entries[ALICE] == {PRODUCE: 1000.0}
+    assert back.quotas().entries[ALICE] == {PRODUCE: 2000.0}
 
 
 def test_shares_by_kafka_need_a_total_too() -> None:

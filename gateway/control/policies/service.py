@@ -52,6 +52,7 @@ from policies.policy_values import (
 from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.text import lesser_text
+from policies.small_limits import small_limits, small_text
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.sums import Committed, Places, overcommitted, unplaced
 from policies.thresholds.values import TOPIC_KEY
@@ -356,6 +357,7 @@ class PolicyService:
             if upstream is not None and upstream.entries:
                 altered.notes = await trio.to_thread.run_sync(_noted, alterations, errors, lost, upstream)
                 altered.warnings += tuple(filter(None, altered.notes))
+            altered.notes = tuple(map(_with_small, altered.notes, alterations, errors))
         return altered
 
     async def apply(
@@ -597,6 +599,16 @@ def _noted(
         else ""
         for entity, (_, ops, _) in zip(entities, alterations, strict=True)
     )
+
+
+def _with_small(note: str, alteration: Alteration, error: QuotaError | None) -> str:
+    """The note with what is hardly meant: the answer's warnings, which are about all values, have it already."""
+    small = [op for op in alteration.ops if small_text(op.value)] if error is None else []
+    if not small:
+        return note
+    entity = Entity.of(alteration.entity)
+    values = {PolicyKey.of_quota(entity, QuotaKey.parse(op.key)): op.value for op in small if op.value is not None}
+    return "; ".join(filter(None, (note, *small_limits(values))))
 
 
 def _weaker(quotas: Iterable[Change], upstream: QuotaStore) -> tuple[str, ...]:
