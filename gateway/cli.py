@@ -259,19 +259,21 @@ def summarize(settings: Settings) -> list[str]:
 
 
 def _summarize_listener(listener: Listener) -> list[str]:
+    from gateway.sockets import address_text
+
     host, port = listener.bootstrap
-    on = listener.host if port == listener.port else f"{listener.host}:{listener.port}"
-    lines = [f"bootstrap  {host}:{port}, listening on {on}"]
+    on = listener.host if port == listener.port else address_text(listener.host, listener.port)
+    lines = [f"bootstrap  {address_text(host, port)}, listening on {on}"]
     for node_id in sorted({*_NODES, *listener.brokers}):
         bound, (host, port) = listener.broker_port(node_id), listener.broker_address(node_id)
         beyond = port if listener.sni is not None else max(bound, port)
-        place = f"{host}:{port}" if beyond <= 65535 else f"none, port {beyond} is beyond 65535: withheld"
+        place = address_text(host, port) if beyond <= 65535 else f"none, port {beyond} is beyond 65535: withheld"
         lines.append(f"broker {node_id:<3d} {place}")
     if listener.sni is None:
         shift = (listener.advertised_port or listener.port) - listener.port
         first = listener.port + 1 + shift
         host = listener.advertised_broker_host_pattern or listener.advertised
-        lines.append(f"broker N   {host}:{first}+N, up to N = {65535 - max(first, listener.port + 1)}")
+        lines.append(f"broker N   {address_text(host, first)}+N, up to N = {65535 - max(first, listener.port + 1)}")
     else:
         lines.append("broker N   on the same port, by the server name in the TLS handshake (SNI)")
     lines.append(f"TLS        {_describe_tls(listener)}")
@@ -333,12 +335,14 @@ def _summarize_groups(settings: Settings) -> list[str]:
 
 def _describe_admin(settings: Settings) -> str:
     """The address, and who may do what there."""
+    from gateway.sockets import address_text
+
     admin = settings.admin
     kinds = {"tokens": bool(admin.tokens or admin.token_file), "client certificates": bool(admin.principals)}
     who = " and ".join(kind for kind, there in kinds.items() if there)
     others = {"viewer": "all others read", "none": "nobody else"}[admin.anonymous]
-    scheme = "https" if admin.tls else "http"
-    return f"{scheme}://{admin.host}:{admin.port}; {f'roles by {who}, {others}' if who else 'no credentials'}"
+    url = f"{'https' if admin.tls else 'http'}://{address_text(admin.host, admin.port)}"
+    return f"{url}; {f'roles by {who}, {others}' if who else 'no credentials'}"
 
 
 def _doubt_certificates(settings: Settings) -> list[str]:

@@ -1,4 +1,4 @@
-# Options that both processes set on a client's socket, and how they tell its origin.
+# Options that both processes set on a client's socket, how they tell its origin, and addresses as text.
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ Networks: TypeAlias = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 _AT_ONCE: Final = struct.pack("ii", 1, 0)  # struct linger: nothing is sent any more, the other side sees a reset
 
 
+def address_text(host: str, port: int | str) -> str:
+    """host:port, with an IPv6 literal in brackets (RFC 3986): without, its last part would be read as the port."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_of_peer(peer: str) -> str:
+    """Without the port and without brackets."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
 def network_of(peer: str) -> str:
     """The key that connections are counted by, of a peer "address:port": its address, of IPv6 the network that one
     customer is given (/64).
     """
-    host = peer.rpartition(":")[0]
+    host = host_of_peer(peer)
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -35,7 +45,7 @@ def is_within(peer: str, networks: Networks) -> bool:
     """
     if not networks:
         return False
-    address = ipaddress.ip_address(peer.rpartition(":")[0].partition("%")[0])
+    address = ipaddress.ip_address(host_of_peer(peer).partition("%")[0])
     if address.version == 6 and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return any(address in network for network in networks)

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from gateway import shared_memory
 from gateway.channel import Channel, ChannelClosed
 from gateway.health import Health, HealthServer
+from gateway.sockets import address_text
 
 log = logging.getLogger("gateway.supervisor")
 
@@ -242,7 +243,7 @@ class ParentLink:
         del self._asked[name]
         answer, fd = self._answers.pop(name)
         if answer.error or fd < 0:
-            raise ListenFailed(answer.error or f"{host}:{port}: too many open files")
+            raise ListenFailed(answer.error or f"{address_text(host, port)}: too many open files")
         return socket.socket(fileno=fd)
 
     def unlisten(self, name: str) -> None:
@@ -313,7 +314,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         ListenFailed: the address with the reason, made for a human.
     """
     if not 0 < port <= 65535:
-        raise ListenFailed(f"{host}:{port}: a port is at most 65535")
+        raise ListenFailed(f"{address_text(host, port)}: a port is at most 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     dualstack = host == "::" and socket.has_dualstack_ipv6()
     try:
@@ -322,7 +323,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         if isinstance(error, socket.gaierror):
             reason = error.strerror or str(error)
-        raise ListenFailed(f"{host}:{port}: {reason}") from error
+        raise ListenFailed(f"{address_text(host, port)}: {reason}") from error
 
 
 def run(

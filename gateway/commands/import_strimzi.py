@@ -22,6 +22,7 @@ import yaml
 from gateway import config
 from gateway.arguments import Parser, add_examples
 from gateway.kafka import java_properties
+from gateway.sockets import address_text
 from gateway.suggest import nearest
 from policies.quotas.store import MOST_PERCENT
 from policies.units import parse_iso8601
@@ -239,7 +240,7 @@ def _listeners(resource: Any, kafka: Any) -> list[Endpoint]:
     for listener in listeners if isinstance(listeners, list) else ():
         is_internal, tls = _dig(listener, "type") == "internal", bool(_dig(listener, "tls"))
         host = f"{name}-kafka-bootstrap" + (f".{namespace}.svc" if namespace else "")
-        internal = f"{host}:{_dig(listener, 'port')}" if is_internal and name else ""
+        internal = address_text(host, _dig(listener, "port")) if is_internal and name else ""
         address = internal or outside.get(_dig(listener, "name"), "")
         if address:
             endpoint = Endpoint(address, *_listener_security(listener, _text(name) or "CLUSTER", tls))

@@ -9,6 +9,7 @@ from typing import Final
 from gateway.config.listeners import ANY_HOST, Listener, overlap
 from gateway.config.sections import Upstream
 from gateway.hosts import is_loopback
+from gateway.sockets import address_text
 
 _USUAL: Final = range(10)  # most clusters count their brokers from 0 or 1
 
@@ -19,7 +20,8 @@ def loops(upstream: Upstream, listeners: Mapping[str, Listener]) -> list[str]:
     `listeners`: by their path in the file.
     """
     return [
-        f"upstream.bootstrap_servers: {host}:{port} is this gateway's own address ({path}): write those of brokers"
+        f"upstream.bootstrap_servers: {address_text(host, port)} is this gateway's own address ({path}): write those of"
+        " brokers"
         for host, port in upstream.addresses()
         for path, listener in listeners.items()
         if port == listener.port and _is_here(host, listener)

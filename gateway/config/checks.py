@@ -12,6 +12,7 @@ from gateway.config.sections import Limits, Settings, Thresholds, Upstream
 from gateway.config.storage import Storage, limits_production
 from gateway.hosts import is_loopback
 from gateway.listener_names import path_of
+from gateway.sockets import address_text
 from policies.rollout import EVERYBODY
 from policies.small_limits import small_limits
 from policies.thresholds.values import excess_text, used_up_text, without_total_text
@@ -45,7 +46,7 @@ def warnings(settings: Settings) -> list[str]:
     found += taken_ports(settings.upstream, listeners, settings.other_ports)
     admin = settings.admin
     if not is_loopback(admin.host) and not admin.has_credentials:
-        found.append(f"admin.open: any client that reaches {admin.host}:{admin.port} may change policies")
+        found.append(f"admin.open: any client that reaches {address_text(admin.host, admin.port)} may change policies")
     elif not is_loopback(admin.host) and not admin.tls:
         found.append(
             "admin.ssl.keystore.location: tokens come over the network in plain text, unless a proxy before this port"

@@ -75,6 +75,11 @@ def _check_percent(value: object) -> object:
     return value
 
 
+def _without_brackets(host: str) -> str:
+    """An IPv6 literal may be written as in an address with a port."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 def _check_network(network: str) -> None:
     try:
         ipaddress.ip_network(network)
@@ -95,5 +100,6 @@ TenantName = Annotated[str, _checked(group_names.check_tenant)]
 NamespaceName = Annotated[str, _checked(group_names.check_namespace)]
 Pattern = Annotated[str, _checked(groups.check_pattern)]
 PluginName = Annotated[str, _checked(_check_plugin)]
+Host = Annotated[str, AfterValidator(_without_brackets)]
 Network = Annotated[str, _checked(_check_network)]
 Principal = Annotated[str, _checked(_check_principal)]

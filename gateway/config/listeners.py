@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gateway.certificate_names import AdvertisedHost
 from gateway.config.authentication import Authentication
-from gateway.config.fields import Network, Port, Section
+from gateway.config.fields import Host, Network, Port, Section
 from gateway.config.tls import TlsSection
 from gateway.listener_names import DEFAULT_LISTENER, path_of
 from gateway.server_names import NODE_ID, ServerNames, host_of, is_host_name
@@ -22,7 +22,7 @@ class BrokerPlace(Section):
     """Of one broker, where it differs from all others."""
 
     port: Port | None = None  # None: the listener's port + 1 + node id
-    advertised_host: str = ""  # "": as of all brokers
+    advertised_host: Host = ""  # "": as of all brokers
     advertised_port: Port | None = None  # None: as far from `port` as the listener's is from its own
 
 
@@ -69,9 +69,9 @@ class ProxyProtocol(Section):
 
 
 class Listener(TlsSection):
-    host: str = "127.0.0.1"  # reachable from elsewhere only when somebody says so
+    host: Host = "127.0.0.1"  # reachable from elsewhere only when somebody says so
     port: Port = 19092
-    advertised_host: str = ""  # "": the host itself
+    advertised_host: Host = ""  # "": the host itself
     advertised_port: Port | None = None  # None: the port itself; brokers' ports are as far from it as from `port`
     advertised_broker_host_pattern: str = ""  # with $(node_id) in it; "": advertised_host for all brokers
     brokers: dict[int, BrokerPlace] = {}  # by node id; a number is its port, where port + 1 + node id doesn't fit
@@ -155,7 +155,7 @@ class Listener(TlsSection):
         for node_id, place in self.brokers.items():
             if place.advertised_host:
                 found.setdefault(place.advertised_host, f"brokers.{node_id}.advertised_host")
-        return tuple(AdvertisedHost(host.strip("[]"), key) for host, key in found.items())
+        return tuple(AdvertisedHost(host, key) for host, key in found.items())
 
     def broker_address(self, node_id: int) -> tuple[str, int]:
         """Host and port that clients are told; as with `broker_port` there may be no such port."""

@@ -22,6 +22,7 @@ from gateway.config.fields import (
     MAX_WORKERS,
     Findings,
     GroupName,
+    Host,
     KafkaName,
     ListenerName,
     NamespaceName,
@@ -47,6 +48,7 @@ from gateway.kafka import topic_names
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.policy_document import DocumentError, base_of
 from gateway.principal_rules import ANONYMOUS
+from gateway.sockets import address_text
 from gateway.storage.plugins import QUOTA_SOURCES
 from gateway.tokens import parse_line
 from policies.groups.finder import DEFAULT_PATTERN
@@ -94,7 +96,7 @@ class Upstream(Client):
 def _url(scheme: str, host: str, port: int) -> str:
     """Under which this machine reaches what is bound to that host."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{address_text(host, port)}"
 
 
 def _check_token(line: str) -> str:
@@ -108,7 +110,7 @@ class Admin(TlsSection):
     port, as far as it needn't say who it is.
     """
 
-    host: str = "127.0.0.1"  # metrics name topics and clients
+    host: Host = "127.0.0.1"  # metrics name topics and clients
     port: Port = 9190
     # Each as a line of the file.
     tokens: tuple[Annotated[str, AfterValidator(_check_token)], ...] = Field(default=(), repr=False)
@@ -162,7 +164,7 @@ class Admin(TlsSection):
 class Health(Section):
     """The port that answers nothing but /healthz and /readyz, which load on the admin port doesn't reach."""
 
-    host: str | None = None  # None: as of the admin server, so that whoever reached that reaches this
+    host: Host | None = None  # None: as of the admin server, so that whoever reached that reaches this
     port: Port | None = None  # None: admin.port + HEALTH_SHIFT
 
 

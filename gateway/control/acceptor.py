@@ -17,7 +17,7 @@ from gateway.config import Settings
 from gateway.control.internal_errors import ACCEPT, InternalErrors
 from gateway.control.metrics import Metrics
 from gateway.control.workers import Workers
-from gateway.sockets import Networks, is_within, network_of, reset
+from gateway.sockets import Networks, address_text, host_of_peer, is_within, network_of, reset
 
 log = logging.getLogger("gateway.control")
 
@@ -61,7 +61,7 @@ class Acceptor:
                 except OSError as error:
                     await self._pause(error)
                     continue
-                peer = f"{address[0]}:{address[1]}"
+                peer = address_text(address[0], address[1])
                 with self._errors.contain(ACCEPT, peer), client:
                     await self._admit(listener, broker, peer, client)
 
@@ -71,7 +71,7 @@ class Acceptor:
         why = self._workers.admission.refusal(network_of(peer), proxied=proxied)
         if why:
             reset(socket.socket(fileno=client.detach()))
-            self._workers.refusals.note(peer.rpartition(":")[0], why)
+            self._workers.refusals.note(host_of_peer(peer), why)
             return
         accepted = Accepted(broker, peer, proxied, listener)
         await self._workers.hand_over(socket.socket(fileno=client.detach()), accepted)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from gateway.config import Listener
 from gateway.control.listeners import Listeners
 from gateway.control.metadata import Source, Unreachable, View
 from gateway.control.metrics import Metrics
+from gateway.sockets import address_text
 from policies.policy_values import TopicIds
 from policies.storage import Spread
 from policies.thresholds.sums import Places
@@ -181,7 +183,7 @@ class Cluster:
         self._metrics.cluster.up.set(0)
         if self._down_since is None:
             self._down_since = trio.current_time()
-            servers = ",".join(f"{host}:{port}" for host, port in self._bootstrap)
+            servers = ",".join(itertools.starmap(address_text, self._bootstrap))
             log.error("the cluster at %s does not answer (%s); asking again every %g s", servers, why, self._refresh_s)
         if not self._brokers and not self.known:
             self._tell_if_new(Brokers(self._bootstrap, ()))  # so that a worker can dial, fail and say so
@@ -194,6 +196,6 @@ class Cluster:
             self._down_since = None
 
     def _print_mapping(self) -> None:
-        upstream = ",".join(f"{host}:{port}" for host, port in self._bootstrap)
+        upstream = ",".join(itertools.starmap(address_text, self._bootstrap))
         for line in self._listeners.describe(upstream, {key: each.address for key, each in self._brokers.items()}):
             log.info("%s", line)

@@ -14,6 +14,7 @@ import trio
 
 from gateway.config import Listener
 from gateway.listener_names import BrokerSocket, prefix_of, read_broker_socket
+from gateway.sockets import address_text
 
 log = logging.getLogger("gateway.cluster")
 
@@ -117,13 +118,13 @@ class Listeners:
         """The ways to each broker, and a command to try, a line each; `upstream`: the bootstrap servers."""
         lines = []
         for name, listener in self._configured.items():
-            bootstrap = "{}:{}".format(*listener.bootstrap)
+            bootstrap = address_text(*listener.bootstrap)
             lines.append(f"{prefix_of(name)}bootstrap: {bootstrap} -> {upstream}")
             for node_id, address in self.addresses(brokers)[name].items():
                 lines.append(_line(name, node_id, address, brokers[node_id]))
         for name, listener in self._configured.items():
             options = " -X security.protocol=SSL" if listener.tls is not None else ""
-            lines.append("{}try: kcat -b {}:{}{} -L".format(prefix_of(name), *listener.bootstrap, options))
+            lines.append(f"{prefix_of(name)}try: kcat -b {address_text(*listener.bootstrap)}{options} -L")
         return lines
 
     def describe_broker(self, node_id: int, upstream: Address | None) -> list[str]:
@@ -133,6 +134,5 @@ class Listeners:
 
 
 def _line(listener: str, node_id: int, told: Address, upstream: Address | None) -> str:
-    host, port = told
-    behind = "{}:{}".format(*upstream) if upstream else "?"
-    return f"{prefix_of(listener)}broker {node_id}: {host}:{port} -> {behind}"
+    behind = address_text(*upstream) if upstream else "?"
+    return f"{prefix_of(listener)}broker {node_id}: {address_text(*told)} -> {behind}"

@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 
 from gateway.channel import Accepted
+from gateway.sockets import host_of_peer
 from protocol.proxy_header import Ends
 
 
@@ -38,9 +39,8 @@ class Arriving:
         """The client's, and the one that it is connected to."""
         if self.passed_on is not None:
             return self.passed_on
-        host, _, port = self.peer.rpartition(":")
         own = self.client.getsockname()
-        return Ends((host, int(port)), (own[0], own[1]))
+        return Ends((host_of_peer(self.peer), int(self.peer.rpartition(":")[2])), (own[0], own[1]))
 
     def fields(self, kind: str, reason: str) -> dict[str, str | int]:
         """For a line of the log about it (gateway.logs.FIELDS)."""

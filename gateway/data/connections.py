@@ -27,7 +27,7 @@ from gateway.data.tls_links import TlsLink
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
 from gateway.principal_rules import ANONYMOUS
-from gateway.sockets import network_of, reset
+from gateway.sockets import host_of_peer, network_of, reset
 from protocol.proxy_header import encode
 
 SPREAD_SHARE: Final = 0.6  # of the time to drain, in which connections begin to end; the rest is for answers
@@ -162,7 +162,7 @@ class Connections:
 
     def _begin(self, arriving: Arriving, opened: Opened, dialled: Dialled, now: float) -> Session | None:
         """None: the principal of its certificate has too many connections."""
-        account = Account(self.reactor.budget, arriving.peer.rpartition(":")[0])
+        account = Account(self.reactor.budget, host_of_peer(arriving.peer))
         session = Session(self._world, dialled.node_id, account, now, arriving.accepted.listener)
         if opened.principal == ANONYMOUS:
             return session

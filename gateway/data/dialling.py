@@ -16,6 +16,7 @@ from gateway.data.securing import Secured, Securing
 from gateway.data.tls import Bench
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
+from gateway.sockets import address_text
 
 # The kernel takes no more while it has so many bytes that the broker has no room for yet (Linux, macOS). trio's streams
 # set 16 KiB: of a large request it would then take little more than the broker's window at once, and the client would
@@ -97,7 +98,9 @@ class Dialling:
                 number = getattr(first, "errno", None) or 0  # trio writes the address into strerror; gaierror's are < 0
                 why = os.strerror(number) if number > 0 else getattr(first, "strerror", None) or str(first)
         fields: Fields = {"kind": "broker-unreachable", "reason": why, "broker": node_id}
-        self._uplink.complain(f"dial {node_id}", f"broker {node_id} ({host}:{port}) can't be reached: {why}", fields)
+        self._uplink.complain(
+            f"dial {node_id}", f"broker {node_id} ({address_text(host, port)}) can't be reached: {why}", fields
+        )
         return None
 
     async def _secure(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from gateway.channel import Connection, FindConnections, FoundConnections
+from gateway.sockets import host_of_peer
 
 if TYPE_CHECKING:
     from gateway.data.links import Link
@@ -77,7 +78,7 @@ def describe(link: Link, now: float) -> Connection:
 
 def matches(shown: Connection, question: FindConnections) -> bool:
     """Whether it is asked for."""
-    address = shown.peer.rpartition(":")[0].strip("[]")
+    address = host_of_peer(shown.peer)
     wanted = (
         (question.principal, shown.principal),
         (question.client_id, shown.client_id),

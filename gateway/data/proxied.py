@@ -15,7 +15,7 @@ from gateway.data.addresses import Addresses, Arriving
 from gateway.data.ends import CLOSED
 from gateway.data.uplink import Uplink
 from gateway.data.world import LOST_CONTROLS, MAX_LOST_CONTROLS, World
-from gateway.sockets import network_of, reset
+from gateway.sockets import address_text, network_of, reset
 from protocol.proxy_header import HeaderReader
 from protocol.wire import MalformedFrame
 
@@ -50,8 +50,7 @@ class Proxied:
                     return False
                 arriving.passed_on = reader.ends
                 if reader.ends is not None:
-                    host, port = reader.ends.source
-                    arriving.peer = f"{host}:{port}"
+                    arriving.peer = address_text(*reader.ends.source)
                 return await self._ask(arriving)
             except OSError:
                 why = "disconnects_client"

@@ -14,6 +14,7 @@ from gateway.broker_tls import BrokerTls, explain, make_broker_context
 from gateway.certificates import Reloaded, Words
 from gateway.data.tls import Bench, HandshakeError, Tls, greet
 from gateway.data.tls_sessions import Sessions
+from gateway.sockets import address_text
 
 if TYPE_CHECKING:
     import socket
@@ -77,7 +78,7 @@ class Securing:
         Raises:
             OSError: the connection is broken.
         """
-        broker = f"broker {node_id} ({host}:{port})"
+        broker = f"broker {node_id} ({address_text(host, port)})"
         context = self._reloaded.context(trio.current_time())
         if context is not self._context:
             self._context = context

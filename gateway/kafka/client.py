@@ -25,6 +25,7 @@ from gateway.certificates import ENDED
 from gateway.kafka import sasl
 from gateway.kafka.access import Access, Credentials, access_of
 from gateway.kafka.oauthbearer import MECHANISM, NoToken, Tokens, message
+from gateway.sockets import address_text
 from protocol import api as tables
 from protocol.admin import Api
 from protocol.describe import looks_like
@@ -61,7 +62,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
 
 class Connection:

@@ -57,7 +57,7 @@ async def test_a_header_may_come_byte_by_byte(tmp_path: Path) -> None:
             await client.send_all(bytes((byte,)))
             await trio.testing.wait_all_tasks_blocked()
         await receive_exactly(await yard.broker.receive(), len(ASKED))
-        assert [link.peer for link in yard.links()] == ["2001:db8::7:5000"]
+        assert [link.peer for link in yard.links()] == ["[2001:db8::7]:5000"]
 
 
 @pytest.mark.parametrize("first", [header(version=1), SIGNATURE + b"\x20\0\0\0", b"PROXY UNKNOWN\r\n"])

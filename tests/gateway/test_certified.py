@@ -124,6 +124,8 @@ def test_a_move_that_control_has_counted_already_counts_once() -> None:
         ("::ffff:10.1.2.3:5", True),
         ("11.0.0.1:5", False),
         ("fd00::1:5", True),
+        ("[fd00::1]:5", True),
+        ("[::ffff:10.1.2.3]:5", True),
         ("fe80::1%lo:5", False),
     ],
 )

@@ -12,6 +12,7 @@ from gateway.control.access.caller import caller_of
 from gateway.control.access.gate import gate_of
 from gateway.control.rest.context import Gateway
 from gateway.roles import Role
+from gateway.sockets import address_text
 from policies.policy_records import Source
 
 USER_HEADER: Final = "produce-gateway-user"  # the user of a command, percent-encoded; not verified
@@ -33,7 +34,7 @@ def _peer_of(request: Request) -> str:
     if request.client is None:
         return ""
     host, port = request.client
-    return f"{host}:{port}" if port else host
+    return address_text(host, port) if port else host
 
 
 def check_lasting(request: Request, until_ms: int | None, gateway: Gateway, *, preview: bool) -> None:

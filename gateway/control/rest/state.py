@@ -8,6 +8,7 @@ from fastapi import FastAPI, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway import channel, compiled
+from gateway.config.fields import Host
 from gateway.control.rest.configuration import ConfigState, of_state
 from gateway.control.rest.context import Gateway
 from gateway.control.rest.models import ShownHeld, of_held
@@ -49,7 +50,7 @@ class ConnectionsQuery(_Query):
     limit: int = Field(default=100, ge=1, le=1000)
     principal: str | None = None
     client_id: str | None = None
-    address: str | None = None
+    address: Host | None = None
     broker: int | None = None
     muted: bool = False
 
