@@ -61,32 +61,38 @@ class Lines:
         rejected: Callable[[Stream, str, float, float], None],
         delayed: Callable[[Stream, str, float, float], None],
     ) -> None:
-        policies = PolicySet(rules.values)
-        self._policies = policies
         self._rejected = rejected
         self._delayed = delayed
         self.paces = rules.on_exceed == "delay"
         fleet = OurParts()
         self._quotas = QuotaLines(fleet)
-        self._quotas.set_store(policies.quotas(), 0.0)
         self._groups = GroupLines(fleet)
-        finder = Finder(rules.topic_pattern, rules.principal_pattern, policies.tenants(), policies.namespaces())
-        limits = {
-            name: GroupLimits(publish_bytes=rates.get(PUBLISH_BYTES), publish_msgs=rates.get(PUBLISH_MSGS))
-            for name, rates in policies.groups().items()
-        }
-        self._groups.set_groups(limits, finder, 0.0)
+        self._patterns = rules.topic_pattern, rules.principal_pattern
         self._standing = Engine(0.0).broker(0).add_topic(OTHER)  # one that stands for several topics asks always
         self._own: dict[Stream, tuple[OwnLines, GroupSide | None]] = {}
         self._clock = 0.0
         self._dealt = 0.0
         self._taken: dict[int, float] = {}
+        self.set_policies(PolicySet(rules.values), 0.0)
+
+    def set_policies(self, policies: PolicySet, now: float) -> None:
+        """Go by these from now on. Debts of limits that stay, stay; clients have to `join` again."""
+        self._policies = policies
+        self._quotas.set_store(policies.quotas(), now)
+        finder = Finder(*self._patterns, policies.tenants(), policies.namespaces())
+        limits = {
+            name: GroupLimits(publish_bytes=rates.get(PUBLISH_BYTES), publish_msgs=rates.get(PUBLISH_MSGS))
+            for name, rates in policies.groups().items()
+        }
+        self._groups.set_groups(limits, finder, now)
+        self._own.clear()
 
     def join(self, stream: Stream, now: float) -> None:
         """Find the limits of this client."""
         broker, topic, principal, client_id = stream.key
         quotas = self._quotas.of(broker, principal.partition(":")[2], client_id, now)
         side = self._side(topic, principal, now)
+        stream.limited = False
         if quotas.produce or side is not None:
             self._own[stream] = OwnLines(quotas.produce), side
             stream.limited = True

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from itertools import groupby
@@ -25,6 +26,7 @@ from policies.decision import Patience
 from policies.engine import Engine
 from policies.limits.meter import TICK_S
 from policies.policy_set import PolicySet
+from policies.policy_values import Values
 from policies.thresholds.broker_meters import BrokerMeters, Others
 from policies.thresholds.topic_meter import TopicMeter
 from policies.usage import DELAYED, NOTES
@@ -175,6 +177,7 @@ class Replay:
         """The arguments are those of `replay`."""
         self._rules = rules
         self._policies = PolicySet(rules.values)
+        self._later = deque(rules.later)
         self._phases = phases
         self._window_ms = window_ms
         self._from_ms = from_ms
@@ -196,6 +199,8 @@ class Replay:
         start, end = head.start_ms / 1000, max(head.end_ms, head.start_ms + 1) / 1000
         worker = self._worker(head, start)
         self._catch_up(start, end)
+        if self._later and self._later[0][0] <= head.start_ms:
+            self._change(head.start_ms, start)
         _look(worker.engine, start)
         if self._is_behind and start - self._told_at >= TELL_S:
             self._tell_others(start)
@@ -261,6 +266,24 @@ class Replay:
             worker = self._workers[head.life] = _Worker(engine, is_first, phase.at_edges)
         return worker
 
+    def _change(self, at_ms: int, now: float) -> None:
+        """The policies of that time are in force from now on."""
+        values: Values = {}
+        while self._later and self._later[0][0] <= at_ms:
+            values = self._later.popleft()[1]
+        self._policies = PolicySet(values)
+        self._lines.set_policies(self._policies, now)
+        for worker in self._workers.values():
+            worker.unforce()
+            self._set_thresholds(worker.engine)
+            for stream in worker.streams.values():
+                if not stream.exempt:
+                    self._lines.join(stream, now)
+
+    def _set_thresholds(self, engine: Engine) -> None:
+        policies, on_exceed = self._policies, self._rules.on_exceed
+        engine.set_policy(policies.total(), policies.topics(), totals=policies.totals(), on_exceed=on_exceed)
+
     def _forget(self, now: float) -> None:
         """Workers that ended, or have nothing to do: all their rates are 0 by now."""
         for life, worker in list(self._workers.items()):
@@ -272,9 +295,7 @@ class Replay:
         """With ticks since `began`; its meters begin at `start`, from which on something is known."""
         engine = Engine(began)
         _look(engine, start)
-        policies = self._policies
-        on_exceed = self._rules.on_exceed
-        engine.set_policy(policies.total(), policies.topics(), totals=policies.totals(), on_exceed=on_exceed)
+        self._set_thresholds(engine)
         for node_id, names in self._rules.topics.items():
             engine.set_topics(node_id, names)
         if self._lines.paces:

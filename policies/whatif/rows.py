@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from policies.engine import OnExceed
 from policies.policy_set import PolicySet
-from policies.policy_values import PolicyKey, Value
+from policies.policy_values import PolicyKey, Value, Values
+from policies.whatif.timetable import Timetable
 
 Life = tuple[str, str, int]  # gateway, boot, worker
 StreamKey = tuple[int, str, str, str]  # broker, topic, principal, client id
@@ -49,9 +50,9 @@ class Shift(NamedTuple):
 class Rules:
     """The policies to decide by. All are enforced, also those that are only observed.
 
-    `values`: of policy_values. `topics`: of each broker, by node id, those that share the rest of its total behind
-    explicit thresholds. `exempt_*`: metered, never limited. `delivery_s`: after that many seconds a client gives up the
-    bytes that it holds.
+    `values`: of policy_values; `later`: those that took their place. `topics`: of each broker, by node id, those that
+    share the rest of its total behind explicit thresholds. `exempt_*`: metered, never limited. `delivery_s`: after that
+    many seconds a client gives up the bytes that it holds.
     """
 
     values: Mapping[PolicyKey, Value]
@@ -62,13 +63,19 @@ class Rules:
     exempt_clients: frozenset[str] = frozenset()
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     delivery_s: float = 120.0
+    later: Timetable = ()
 
     @property
     def is_per_broker(self) -> bool:
         """Whether no limit holds over several brokers, so that each can be replayed by itself."""
-        policies = PolicySet(self.values)
-        fleet_wide = any(key.unit == "bps" for values in policies.quotas().entries.values() for key in values)
-        return not (fleet_wide or policies.groups())
+        return not any(map(_is_fleet_wide, (self.values, *(values for _, values in self.later))))
 
     def exempts(self, stream: StreamKey) -> bool:
         return stream[2] in self.exempt_principals or stream[3] in self.exempt_clients
+
+
+def _is_fleet_wide(values: Values) -> bool:
+    policies = PolicySet(values)
+    return bool(policies.groups()) or any(
+        key.unit == "bps" for entries in policies.quotas().entries.values() for key in entries
+    )

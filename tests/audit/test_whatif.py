@@ -318,6 +318,88 @@ def test_wrong_options(argv: tuple[str, ...], words: str, tmp_path: Path, capsys
     assert words in capsys.readouterr().err
 
 
+HISTORY = {
+    "version": 2,
+    "changes": [
+        {"kind": "topic", "name": "clicks", "key": "bytes.in.per.sec.threshold", "old": 1e6, "new": 3000000,
+         "until": None, "version": 2, "at": "2025-11-20T01:00:00.500Z", "who": "", "door": "rest", "peer": ""},
+        {"kind": "tenant", "name": "acme", "key": "resourcegroup", "old": None, "new": "gold",
+         "until": None, "version": 1, "at": "2025-11-20T00:00:00Z", "who": "", "door": "rest", "peer": ""},
+    ],
+}  # fmt: skip
+
+
+def test_changes_at_run_time_are_read_as_the_command_prints_them() -> None:
+    from gateway.audit.whatif import history
+
+    clicks, acme = history.parse(json.dumps(HISTORY))
+    assert clicks == (1763600400500, PolicyKey.of_topic("clicks"), 1e6, 3e6)
+    assert acme == (1763596800000, PolicyKey.of_tenant("acme"), None, "gold")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no JSON", "Expecting value"),
+        ("{}", "'changes' is missing"),
+        ('{"changes": [{}]}', "'kind' is missing"),
+        (json.dumps(HISTORY).replace("resourcegroup", "x"), "unknown key 'x'"),
+        (json.dumps(HISTORY).replace("3000000", "true"), "its value is no number: True"),
+        (json.dumps(HISTORY).replace("2025-11-20T00:00:00Z", "now"), "'now' is no time"),
+    ],
+)
+def test_a_history_that_is_none_is_refused(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text("upstream: {bootstrap_servers: 'k:9092'}\n")
+    (tmp_path / "history").write_text(text)
+    assert run(str(path), "--history", str(tmp_path / "history"), "--spool", str(tmp_path)) == 2
+    assert f"--history: {tmp_path / 'history'}: " in (said := capsys.readouterr().err)
+    assert words in said
+    assert "policies history --limit 1000 -o json" in said
+
+
+def test_the_changes_hold_from_their_times_on_and_the_wish_over_all() -> None:
+    from gateway import config
+    from gateway.audit.whatif import history
+    from gateway.audit.whatif.command import rules_of
+
+    past = history.parse(json.dumps(HISTORY))
+    settings = config.parse(
+        "upstream: {bootstrap_servers: 'k:9092'}\nthresholds: {total.bytes.in.per.sec.threshold: 9MB}"
+    )
+    rules, _ = rules_of(settings, {PolicyKey.of_broker(): 5e6}, 30.0, past)
+    assert rules.values == {PolicyKey.of_broker(): 5e6, PolicyKey.of_topic("clicks"): 1e6}
+    assert [at_ms for at_ms, _ in rules.later] == [1763596800000, 1763600400500]
+    assert rules.later[-1][1][PolicyKey.of_topic("clicks")] == 3e6
+
+
+def test_a_baseline_that_does_not_explain_the_records_is_told(answer: Callable[..., Any]) -> None:
+    from gateway.audit.whatif.command import _unexplained
+
+    lines = lines_of(two_brokers())
+    right = answer(lines, rules_for_two(0.5), baseline=rules_for_two())
+    assert right.baseline_off.share < 0.01
+    assert _unexplained(right, []) == []
+    wrong = answer(lines, rules_for_two(0.5), baseline=rules_for_two(0.5))
+    assert wrong.baseline_off.share > 0.1
+    (note,) = _unexplained(wrong, [])
+    assert note.startswith("the baseline doesn't explain the records: by it alone ")
+    assert "give --history" in note
+    assert answer(lines, rules_for_two()).baseline_off is None
+
+
+def test_policies_that_were_changed_on_the_way_explain_the_records(answer: Callable[..., Any]) -> None:
+    made = worker()
+    play([made], START, 120)
+    made.engine.set_policy(150_000.0, {})
+    lines = lines_of(play([made], START + 120, 120))
+    changed = Rules(limits().values, later=((START_MS + 120_000, {PolicyKey.of_broker(): 150_000.0}),))
+    assert answer(lines, changed, baseline=changed).baseline_off.share < 0.02
+    assert answer(lines, limits(), baseline=limits()).baseline_off.share > 0.1
+
+
 def test_the_parts_of_a_configuration_that_are_replayed() -> None:
     from gateway import config
     from gateway.audit.whatif.command import rules_of

@@ -5,30 +5,33 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gateway import config
 from gateway import policy_document as document
 from gateway.audit import cli
+from gateway.audit.whatif import history
 from gateway.secret_key import ROLLOUT, derive_key, find_secret
 from policies.policy_set import PolicySet
 from policies.rollout import EVERYBODY
+from policies.units import format_time
 from policies.whatif.replay import WARM_UP_S
 from policies.whatif.rows import Rules
-
-if TYPE_CHECKING:
-    from gateway.audit.whatif.reading import Recorded
+from policies.whatif.timetable import Changed, timetable
 
 BY: Final = ("broker", "topic", "principal", "client_id")
+UNEXPLAINED: Final = 0.1  # of an outcome's bytes: further off than a replay of the policies in force is
 _DESCRIPTION: Final = (
     "A policy's would-be effect on the recorded usage: the clients rejected or delayed, and the bytes."
 )
 _EPILOG: Final = """\
 POLICY is a gateway's configuration file: its thresholds, client_quotas and resource_groups are replayed, and
-enforced in any mode. With --apply a document of `produce-gateway policies` stands over it.
+enforced in any mode. With --history the changes at run time hold from their times on, as they did; the file of it is
+the output of `produce-gateway policies history --limit 1000 -o json`. With --apply a document of `produce-gateway
+policies` stands over all of that.
 
 exit codes: 0 done; 1 it could not be done, or POLICY is wrong; 2 wrong options; 3 with --strict, when something is
 missing.
@@ -36,6 +39,7 @@ missing.
 examples:
   produce-gateway audit what-if gateway.yaml --bootstrap-servers localhost:9092 --from 1d
   produce-gateway audit what-if gateway.yaml --apply wish.yaml --tables ./audit --by topic --window 1m --format json
+  produce-gateway audit what-if gateway.yaml --history history.json --apply wish.yaml --spool /var/lib/gateway/spool
 """
 
 
@@ -58,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("policy", metavar="POLICY", type=Path, help="the configuration file of a gateway")
     add("--apply", metavar="FILE", type=Path, help="a document as `produce-gateway policies apply` takes it")
+    add("--history", metavar="FILE", type=Path, help="changes at run time, as `policies history -o json` prints them")
     add("--by", default="topic", metavar="A,B", help=f"any of {', '.join(BY)}; empty for one sum (%(default)s)")
     add("--window", metavar="DURATION", help="rows per 1m, 1h, 1d …")
     add("--format", choices=("table", "json"), default="table")
@@ -75,7 +80,10 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
     if options.topics is not None and options.topics < 1:
         cli.refuse(f"--topics: {options.topics} is no number of topics")
     settings = config.load(options.policy)
-    rules, warnings = rules_of(settings, _changes(options.apply), patience / 1000)
+    past, wish = _past(options.history), _changes(options.apply)
+    rules, warnings = rules_of(settings, wish, patience / 1000, past)
+    baseline = rules_of(settings, {}, patience / 1000, past)[0] if wish or past else None
+    of_baseline = _baseline_text(options, past)
     secret = find_secret(settings)
     key = None if secret is None else derive_key(secret, ROLLOUT)
     name = str(options.policy if options.apply is None else options.apply)
@@ -91,25 +99,45 @@ def _what_if(options: argparse.Namespace) -> Callable[[], int]:
         start = reading.start_ms and reading.start_ms - round(WARM_UP_S * 1000)
         ways = cli.Ways(whatif_reading.read, whatif_reading.read_tables, whatif_reading.begin)
         with cli.opened_by(ways, replace(reading, start_ms=start), tell) as records:
-            answer = whatif.what_if(records, rules, question, topics=options.topics, tell=tell)
+            answer = whatif.what_if(
+                records,
+                rules,
+                question,
+                topics=options.topics,
+                baseline=baseline if is_enforced(settings) else None,
+                tell=tell,
+            )
             integrity = job.find_gaps(records, question, tell)
-            about = _about(records, name, [*warnings, *_unsure(answer, rules, options.topics)])
+            notes = [*warnings, *_unsure(answer, rules, options.topics), *_unexplained(answer, past)]
+            about = {"policy": name, "baseline": of_baseline, "sources": records.about, "warnings": notes}
         if options.format == "json":
             text = tables.dumps(
                 whatif_text.as_json(answer, {**about, "integrity": tables.integrity_json(integrity)}, key)
             )
         else:
-            notes = "".join(f"note: {warning}\n" for warning in about["warnings"])
-            trust = tables.integrity_text(integrity, about["sources"], question.from_ms)
-            text = f"{whatif_text.as_text(answer, name)}\n\n{notes}{trust}"
+            said = "".join(f"note: {warning}\n" for warning in notes)
+            trust = tables.integrity_text(integrity, records.about, question.from_ms)
+            text = f"{whatif_text.as_text(answer, name)}\n\nbaseline: {of_baseline}\n{said}{trust}"
         return cli.put(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
 
     return work
 
 
-def rules_of(settings: config.Settings, changes: dict[Any, Any], delivery_s: float) -> tuple[Rules, list[str]]:
-    """The parts of a configuration, and of changes at run time, that can be replayed; and notes on the rest."""
-    values = dict(PolicySet(settings.policy_values(), changes).effective())
+def is_enforced(settings: config.Settings) -> bool:
+    """Whether all limits of the file were enforced for all clients, so that the records show what they did."""
+    return "observe" not in _modes(settings) and min(settings.rollout) >= EVERYBODY
+
+
+def _modes(settings: config.Settings) -> set[str]:
+    groups = settings.resource_groups
+    return {settings.mode, settings.thresholds.mode, settings.client_quotas_mode, groups.mode}
+
+
+def rules_of(
+    settings: config.Settings, wish: dict[Any, Any], delivery_s: float, past: Sequence[Changed] = ()
+) -> tuple[Rules, list[str]]:
+    """What can be replayed of a file, of the `past` changes at run time, and of a wish; and notes on the rest."""
+    values, later = timetable(settings.policy_values(), past, wish)
     groups = settings.resource_groups
     rules = Rules(
         values,
@@ -119,10 +147,10 @@ def rules_of(settings: config.Settings, changes: dict[Any, Any], delivery_s: flo
         frozenset(settings.internal.principals),
         frozenset(settings.internal.client_ids),
         delivery_s=delivery_s,
+        later=later,
     )
     found = []
-    modes = {settings.mode, settings.thresholds.mode, settings.client_quotas_mode, groups.mode}
-    if "observe" in modes:
+    if "observe" in _modes(settings):
         found.append("mode observe: this is the policies' effect if they were enforced")
     elif min(settings.rollout) < EVERYBODY:
         found.append(
@@ -149,6 +177,44 @@ def _changes(path: Path | None) -> dict[Any, Any]:
         cli.refuse(f"--apply: {path}: {error.strerror if isinstance(error, OSError) else error}")
 
 
+def _past(path: Path | None) -> list[Changed]:
+    if path is None:
+        return []
+    try:
+        return history.parse(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, history.InvalidHistory) as error:
+        cli.refuse(f"--history: {path}: {error.strerror if isinstance(error, OSError) else error}")
+
+
+def _baseline_text(options: argparse.Namespace, past: Sequence[Changed]) -> str:
+    """The policies that the answer starts from."""
+    if options.history is None:
+        return f"{options.policy} alone, without changes at run time (--history)"
+    if not past:
+        return f"{options.policy}; {options.history} has no change at run time"
+    first, last = (format_time(pick(each.at_ms for each in past)) for pick in (min, max))
+    count = f"{len(past):,} change{'' if len(past) == 1 else 's'}"
+    return f"{options.policy}, with {count} at run time from {first} to {last} ({options.history})"
+
+
+def _unexplained(answer: Any, past: Sequence[Changed]) -> list[str]:
+    """Whether the baseline alone would have given something else than what happened: then the answer is about more than
+    the wish.
+    """
+    off = answer.baseline_off
+    if off is None or off.share <= UNEXPLAINED:
+        return []
+    remedy = (
+        "was the file another one then, or is its history longer than what was given?"
+        if past
+        else "policies were changed at run time, or the file was another one: give --history"
+    )
+    return [
+        f"the baseline doesn't explain the records: by it alone {off.what_if:,} bytes would be {off.outcome}, and"
+        f" really {off.actual:,} were: {remedy}"
+    ]
+
+
 def _unsure(answer: Any, rules: Rules, topics: int | None) -> list[str]:
     """The questions that the records leave open."""
     found = []
@@ -164,10 +230,6 @@ def _unsure(answer: Any, rules: Rules, topics: int | None) -> list[str]:
         shares = ", ".join(f"{count} on broker {broker}" for broker, count in sorted(answer.shares.items())[:5])
         found.append(f"topics without a threshold share the rest; counted are those with traffic ({shares}): --topics")
     return found
-
-
-def _about(records: Recorded, name: str, warnings: list[str]) -> dict[str, Any]:
-    return {"policy": name, "sources": records.about, "warnings": warnings}
 
 
 def _fail(lines: Any) -> int:

@@ -10,7 +10,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
@@ -29,6 +29,7 @@ from policies.whatif.tick_phase import Phase
 
 BY: Final = ("broker", "topic", "principal", "client_id")
 CLIENT: Final = ("topic", "principal", "client_id")
+_LITTLE: Final = 0.001
 _WARM_UP_MS: Final = round(WARM_UP_S * 1000)
 _PARTITIONS: Final = 4  # for each broker: fewer of them meet in one task
 _SUM: Final = (
@@ -72,11 +73,23 @@ class Effect:
         return finally_dropped(defaultdict(int, sums), torn).bytes
 
 
+class Off(NamedTuple):
+    """The outcome of which a replay's bytes are furthest from those of the records. `share`: of the larger of both; 0
+    where that is little beside the bytes accepted.
+    """
+
+    outcome: str
+    actual: int
+    what_if: int
+    share: float
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`rows`: as asked, by window and keys. `clients`: over the whole time, by CLIENT, the hardest hit first.
     `unknown`: whether there are rejected bytes that may have come again, which the records can't tell. `shares`: by
-    broker, the number of topics taken to share the rest that explicit thresholds leave.
+    broker, the number of topics taken to share the rest that explicit thresholds leave. `baseline_off`: how far the
+    baseline alone is from what happened; None: it was not asked for.
     """
 
     question: job.Question
@@ -84,6 +97,7 @@ class Answer:
     clients: list[Effect]
     unknown: bool
     shares: dict[int, int]
+    baseline_off: Off | None = None
 
 
 def what_if(
@@ -92,6 +106,7 @@ def what_if(
     question: job.Question,
     *,
     topics: int | None = None,
+    baseline: Rules | None = None,
     tell: Callable[[str], None] = job.no_progress,
 ) -> Answer:
     """Replay the records, and those of the five minutes before `question.from_ms` to warm up.
@@ -99,6 +114,7 @@ def what_if(
     Args:
         question: `by` some of BY.
         topics: the number of topics that each broker leads; None: those that the records name.
+        baseline: policies that may have been in force, to be compared with what happened.
     """
     start = None if question.from_ms is None else question.from_ms - _WARM_UP_MS
     chosen = _pieces(transforms.within(records.records, start, question.to_ms))
@@ -113,10 +129,14 @@ def what_if(
     try:
         found, _ = _effects(sums, [*([schema.WINDOW] if question.window_ms else []), *question.by])
         clients, unknown = _effects(sums, CLIENT)
+        off = _off(sums) if baseline == rules else None
     finally:
         sums.unpersist()
+    if baseline is not None and off is None:
+        tell("replaying the baseline")
+        off = _off(_replayed(chosen, replace(baseline, topics=led), phases, question))
     clients.sort(key=lambda effect: (-effect.dropped(CHANGE), -effect.bytes("rejected", CHANGE), str(effect.keys)))
-    return Answer(question, found, clients, unknown > 0, {broker: len(names) for broker, names in led.items()})
+    return Answer(question, found, clients, unknown > 0, {broker: len(names) for broker, names in led.items()}, off)
 
 
 def _pieces(records: DataFrame) -> DataFrame:
@@ -184,6 +204,17 @@ def _replayed(pieces: DataFrame, rules: Rules, phases: Mapping[Life, Phase], que
     )
     # Pickled, not by Arrow: some ten thousand texts are as quick that way, and need neither it nor pandas.
     return pieces.sparkSession.createDataFrame(ordered.rdd.mapPartitions(run), _SUM, verifySchema=False)
+
+
+def _off(sums: DataFrame) -> Off:
+    """Of outcomes that bytes end in: how many are delayed follows from how clients send, which isn't known as well."""
+    ended = sums.where(~F.col("outcome").isin(*usage.NOTES))
+    rows = ended.groupBy("outcome").agg(*(F.sum(f"{which}_bytes").alias(which) for which in (ACTUAL, CHANGE))).collect()
+    found = {row["outcome"]: (row[ACTUAL] or 0, row[CHANGE] or 0) for row in rows}
+    accepted, _ = found.get("accepted", (0, 0))
+    outcome, (actual, change) = max(found.items(), key=lambda each: abs(each[1][1]), default=("accepted", (0, 0)))
+    matters = abs(change) > _LITTLE * accepted
+    return Off(outcome, actual, actual + change, abs(change) / max(actual, actual + change) if matters else 0.0)
 
 
 def _effects(sums: DataFrame, keys: Iterable[str]) -> tuple[list[Effect], int]:

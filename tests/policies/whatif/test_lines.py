@@ -81,6 +81,16 @@ def test_what_did_not_get_into_the_log_counts_in_its_clients_quota(outcome: str)
     assert found[WEB] == pytest.approx([10_000] * 6, rel=0.2)
 
 
+def test_a_quota_that_was_changed_on_the_way_holds_from_its_time_on() -> None:
+    rows = in_order(offered(WEB, 100_000, 60), offered(APP, 100_000, 60))
+    (low, high), none = (rules(quota("web", rate)).values for rate in (40_000.0, 80_000.0)), rules({}).values
+    later = ((START_MS + 20_000, high), (START_MS + 40_000, none))
+    found = admitted(rows, list(replay(rows, Rules(low, later=later), {}, window_ms=10_000)), 60)
+    assert found[WEB][:4] == pytest.approx([40_000] * 2 + [80_000] * 2, rel=0.1)
+    assert sum(found[WEB]) == pytest.approx(600_000, rel=0.01)  # what waited came when the quota was gone
+    assert found[APP] == [100_000] * 6
+
+
 def test_waiting_bytes_come_when_there_is_room_again() -> None:
     rows = in_order(offered(WEB, 100_000, 20), offered(WEB, 1000, 80, 20))
     shifts = list(replay(rows, rules(quota("web", 40_000.0)), {}, window_ms=10_000))

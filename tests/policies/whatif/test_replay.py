@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -85,6 +86,16 @@ def test_the_policy_in_force_gives_back_what_happened() -> None:
     assert min(sum(size for key, size in truth.items() if key[2] == kind) for kind in ("accepted", "rejected")) > 1e7
     assert any(row.repeats for row in rows if row.outcome == "rejected"), "some were rejected again and again"
     assert worst(rows, replay(rows, limits(), phases_of(rows), window_ms=MINUTE_MS)) < 0.02
+
+
+def test_policies_that_were_changed_on_the_way_give_back_what_happened() -> None:
+    made = worker()
+    play([made], START, 150)
+    made.engine.set_policy(TOTAL * 0.7, {topic: limit * 0.7 for topic, limit in TOPICS.items()})
+    rows = play([made], START + 150, 150)
+    changed = replace(limits(), later=((round((START + 150) * 1000), limits(0.7).values),))
+    assert worst(rows, replay(rows, changed, phases_of(rows), window_ms=MINUTE_MS)) < 0.02
+    assert worst(rows, replay(rows, limits(), phases_of(rows), window_ms=MINUTE_MS)) > 0.1
 
 
 def test_intervals_that_do_not_follow_the_ticks_leave_less_certainty() -> None:
