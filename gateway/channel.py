@@ -143,6 +143,7 @@ class Topics(msgspec.Struct, frozen=True, tag=True):
 class Policy(msgspec.Struct, frozen=True, tag=True):
     """V1 thresholds in bytes per second; `total` None = no limit; `totals`: of brokers with their own.
     `enforce_percent`: of the clients, for which they are enforced (policies.rollout).
+    `burst_s`: policies.thresholds.broker_limits.ThresholdRules.
     """
 
     version: int
@@ -152,6 +153,7 @@ class Policy(msgspec.Struct, frozen=True, tag=True):
     mode: Mode = "enforce"
     totals: dict[int, float] = {}
     enforce_percent: float = 100.0
+    burst_s: float = 0.0
 
 
 class Quotas(msgspec.Struct, frozen=True, tag=True):

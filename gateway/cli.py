@@ -229,7 +229,8 @@ def summarize(settings: Settings) -> list[str]:
     total = "none, nothing is rejected" if thresholds.total is None else f"{thresholds.total:,} bytes/s per broker"
     lines.append(f"total      {total}")
     if thresholds.total is not None:
-        lines.append(f"on exceed  {thresholds.on_exceed}")
+        burst = f"; a burst of {thresholds.burst:g} s" if thresholds.burst else ""
+        lines.append(f"on exceed  {thresholds.on_exceed}{burst}")
     lines += [f"broker {node_id:<3d} total {total:,.0f} bytes/s" for node_id, total in thresholds.by_broker().items()]
     for broker, value in sorted(thresholds.out().items(), key=lambda item: -1 if item[0] is None else item[0]):
         place = "each broker" if broker is None else f"broker {broker}"

@@ -83,15 +83,17 @@ class Engine:
         totals: Mapping[int, float] = NO_TOTALS,
         on_exceed: OnExceed = "reject",
         mode: Mode = "enforce",
+        burst_s: float = 0.0,
     ) -> None:
         """Replace all thresholds, in bytes per second. `total` (of each broker) None = nothing is ever over.
 
         `totals`: by node id, of brokers that have one of their own. `on_exceed`: batches beyond a threshold are
         rejected by its EWMA (V1), or delayed, as they always are while the storage factor is below 1. `mode` "observe":
-        verdicts are only to be counted. Whether they fit is not judged here: see policy_set.py.
+        verdicts are only to be counted. `burst_s`: see ThresholdRules. Whether they fit is not judged here: see
+        policy_set.py.
         """
         explicit = {topic.encode(): threshold for topic, threshold in topics.items()}
-        self._rules = ThresholdRules(total, totals, explicit, on_exceed == "delay", mode == "observe")
+        self._rules = ThresholdRules(total, totals, explicit, on_exceed == "delay", mode == "observe", burst_s)
         self._apply()
 
     @property

@@ -90,6 +90,23 @@ def over_threshold(
     return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
 
 
+def used_up_burst(
+    topic: str,
+    node_id: int,
+    throttle_ms: int,
+    rate: tuple[float, float],
+    total: tuple[float, float],
+    burst_s: float,
+) -> Verdict:
+    """Rejected by V1 thresholds, not for their averages but for what passed above both within a short time."""
+    text = (
+        f"topic {topic} has used up a burst of {burst_s:g} s above its threshold of {format_rate(rate[1])} (1-minute"
+        f" EWMA {format_rate(rate[0])}), and broker {node_id} above its total of {format_rate(total[1])}; retry in"
+        f" {throttle_ms / 1000:.1f} s"
+    )
+    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
+
+
 def used_up_threshold(
     topic: str,
     node_id: int,

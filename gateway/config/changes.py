@@ -36,7 +36,10 @@ _OF_LISTENERS: Final[tuple[Path, ...]] = (
     ("proxy_protocol",),
 )
 LIVE: Final[tuple[Path, ...]] = (
-    *(("thresholds", key) for key in (TOTAL_KEY, OUT_KEY, "brokers", "topics", "on_exceed", "mode", "enforce_percent")),
+    *(
+        ("thresholds", key)
+        for key in (TOTAL_KEY, OUT_KEY, "brokers", "topics", "on_exceed", "burst", "mode", "enforce_percent")
+    ),
     ("client_quotas",),
     ("client_quotas_mode",),
     ("client_quotas_enforce_percent",),

@@ -155,10 +155,10 @@ def _storage_warnings(settings: Settings) -> list[str]:
             f" {storage.validity:g} s, nothing is held back; 0.0 would pause instead"
         )
     found += _effect_warnings(settings, storage)
-    if settings.thresholds.limits_bytes and settings.thresholds.on_exceed == "reject":
+    if settings.thresholds.limits_bytes and settings.thresholds.on_exceed == "reject" and not settings.thresholds.burst:
         found.append(
             "storage: thresholds.on_exceed reject goes by the average of a minute and lets bursts in that no hard limit"
-            " may have room for; delay bounds the bytes written between two checks"
+            " may have room for; delay, or thresholds.burst: 10s, bounds the bytes written between two checks"
         )
     return found + _headroom_warnings(storage, settings.thresholds)
 

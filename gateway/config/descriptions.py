@@ -152,6 +152,7 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "brokers": "Totals of particular brokers, by node id.",
         "topics": "Thresholds of topics, by name. The others share what these leave.",
         "on_exceed": "reject: by Kafka's one-minute rate. delay: slow producers down to their threshold.",
+        "burst": "With on_exceed reject: seconds of a threshold that may pass above it at once. 0: no such bound.",
         "mode": "observe: only count what thresholds would reject or delay.",
         "enforce_percent": "For how many percent of the clients thresholds are enforced; the others are only counted.",
         "source": "The name of a plugin that provides total and topics instead.",

@@ -191,6 +191,7 @@ class Thresholds(Section):
     brokers: dict[Annotated[int, Field(ge=0)], BrokerThreshold] = {}
     topics: dict[KafkaName, TopicThreshold] = {}
     on_exceed: Literal["reject", "delay"] = "reject"  # as the proposal has it
+    burst: Seconds = Field(default=0.0, ge=0, le=3600)  # above a threshold, where on_exceed is reject; 0: no bound
     mode: Literal["enforce", "observe"] = "enforce"
     enforce_percent: Percent = EVERYBODY  # of the clients; for all others they are only observed
     source: PluginName = ""  # of the operator's own (produce_gateway.quota_sources): replaces total and topics
@@ -203,6 +204,8 @@ class Thresholds(Section):
             check_each([self.total, *self.by_broker().values()], self.by_topic())
         if self.options and not self.source:
             raise ValueError(f"options: are handed to a source of your own: write source: NAME ({QUOTA_SOURCES})")
+        if self.burst and self.on_exceed == "delay":
+            raise ValueError("burst: has no effect with on_exceed: delay, which lets a second of a threshold through")
         return self
 
     def by_topic(self) -> dict[str, float]:

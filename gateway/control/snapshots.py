@@ -82,6 +82,7 @@ def thresholds_of(policies: PolicySet, settings: Settings) -> Policy:
         mode,
         policies.totals(),
         settings.thresholds.enforce_percent,
+        settings.thresholds.burst,
     )
 
 

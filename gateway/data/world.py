@@ -207,6 +207,7 @@ class World:
             totals=policy.totals,
             on_exceed=policy.on_exceed,
             mode=policy.mode,
+            burst_s=policy.burst_s,
         )
         self._roll_out(threshold=policy.enforce_percent)
         self.ledger.renew()

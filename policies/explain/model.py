@@ -90,6 +90,7 @@ class Known(NamedTuple):
     storage_mode: Mode = "enforce"
     affected: Sequence[Affected] | None = None  # the topics that the storage factor is about; None: all
     on_exceed: OnExceed = "reject"
+    burst_s: float = 0.0  # of thresholds that reject
     threshold_mode: Mode = "enforce"
     quota_mode: Mode = "enforce"
     observe: bool = False

@@ -53,6 +53,9 @@ def _threshold(case: Case, broker: int | None, total: float, limit: float, origi
     )  # fmt: skip
     now = (meter is not None and meter.over) or case.was_held(TOPIC_THRESHOLD, broker)
     note = scaled(scale) or ("nothing is left of the total to share" if limit == 0 and not origin else "")
+    if case.known.burst_s and case.known.on_exceed == "reject" and scale == 1.0:
+        burst = f"{case.known.burst_s:g} s of each may pass above it at once, whatever the one-minute rate is"
+        note = f"{note}; {burst}" if note else burst
     mode = case.mode(case.known.threshold_mode, "threshold")
     effect: OnExceed = "delay" if scale != 1.0 else case.known.on_exceed  # as the engine does while disks fill up
     return Rule(TOPIC_THRESHOLD, broker, levels, effect, "produce", mode, now, note)

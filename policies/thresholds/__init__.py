@@ -8,4 +8,5 @@
 # storage_limits.py what storage says: the pause, queues while disks fill up, and the topics that are held
 # strategy.py       what thresholds do about requests beyond them: one interface
 # rejecting.py      thresholds by rejection: the one-minute rate decides
+# bursting.py       the same, with a bound on what passes before the average shows it
 # pacing.py         thresholds by delay: two debts, the shorter one is waited for

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from policies.decision import Limit, Patience
 from policies.fleet.keys import total_key
 from policies.fleet.lines import FleetLine, OurParts
+from policies.thresholds.bursting import BurstRejecter
 from policies.thresholds.pacing import Pacer
 from policies.thresholds.rejecting import Rejecter
 from policies.thresholds.storage_limits import NO_AFFECTED, NO_EFFECT, AffectedLimits, StorageEffect, StorageLimit
@@ -28,7 +29,7 @@ from policies.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from policies.limits.meter import Ticks
+    from policies.limits.meter import FleetMeter, Ticks
     from policies.thresholds.broker_meters import BrokerMeters
     from policies.thresholds.storage_limits import Holding
     from policies.thresholds.topic_meter import TopicMeter
@@ -38,7 +39,8 @@ class ThresholdRules(NamedTuple):
     """Thresholds as they are configured, bytes per second.
 
     `total`: of each broker, None = no limit; `totals`: of brokers with their own. `topics`: by name. `delays`: batches
-    beyond a threshold wait instead of being rejected. `observes`: verdicts are only counted.
+    beyond a threshold wait instead of being rejected. `observes`: verdicts are only counted. `burst_s`: where batches
+    are rejected, seconds of a threshold that may pass above it (bursting.py); 0: as many as the average lets.
     """
 
     total: float | None = None
@@ -46,6 +48,7 @@ class ThresholdRules(NamedTuple):
     topics: Mapping[bytes, float] = {}
     delays: bool = False
     observes: bool = False
+    burst_s: float = 0.0
 
     @property
     def limits_bytes(self) -> bool:
@@ -138,11 +141,15 @@ class BrokerLimits:
         configured = rules.totals.get(self.meters.node_id, rules.total)
         self.total = None if configured is None else configured * effect.factor
         delays = self.total is not None and (rules.delays or effect.factor < 1.0)
-        if delays == self.strategy.delays:
+        burst_s = 0.0 if delays or self.total is None else rules.burst_s
+        if (delays, burst_s) == (self.strategy.delays, self.strategy.burst_s):
             self.strategy.retune(now)
         else:
             self.strategy.release()
-            self.strategy = Pacer(self, self._fleet) if delays else Rejecter(self)
+            if delays:
+                self.strategy = Pacer(self, self._fleet)
+            else:
+                self.strategy = BurstRejecter(self, burst_s, now) if burst_s else Rejecter(self)
         for meter in self.meters.topics.values():
             meter.limit = self.explicit(meter.name)
         self.recount()
@@ -200,8 +207,8 @@ class BrokerLimits:
             return None
         return total * self._fleet.fraction(total_key(self.meters.node_id), total / self.effect.factor)
 
-    def portion_of(self, meter: TopicMeter) -> float:
-        """Ours of a topic's threshold where it delays, 0..1: by our part of its traffic."""
+    def portion_of(self, meter: FleetMeter) -> float:
+        """Ours of a threshold where it delays or has a burst, 0..1: by our part of the traffic of topic or total."""
         processes = self._fleet.processes
         if processes == 1:
             return 1.0

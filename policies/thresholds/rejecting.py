@@ -32,7 +32,7 @@ class Rejecter(ThresholdStrategy):
         self._over: list[TopicMeter] = []
         self._candidates: list[TopicMeter] | None = None
 
-    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict:
+    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
         total, due = self._limits.meters.total, self._limits.ticks.due
         limit, total_limit = meter.threshold, self._limits.total
         assert limit is not None, "a topic without a threshold is never over"
@@ -58,8 +58,12 @@ class Rejecter(ThresholdStrategy):
             meter.uncounted -= size
             meter.settled -= size
 
+    def is_over(self, meter: TopicMeter) -> bool:
+        """Whether the rates of topic and total were over when they were last looked at."""
+        return meter.thresholds_to == -math.inf
+
     def is_limiting(self, meter: TopicMeter) -> bool:
-        return meter.thresholds_ask
+        return self.is_over(meter)
 
     def refresh(self) -> None:
         self.release()
@@ -79,7 +83,7 @@ class Rejecter(ThresholdStrategy):
         share = self._limits.share
         assert share is not None
         if self._candidates is None:
-            topics = (m for m in self._limits.meters.topics.values() if m.limit is None and not m.thresholds_ask)
+            topics = (m for m in self._limits.meters.topics.values() if m.limit is None and not self.is_over(m))
             self._candidates = sorted(topics, key=attrgetter("fleet_rate"))
         while self._candidates and self._candidates[-1].fleet_rate > share:
             self._reject(self._candidates.pop())

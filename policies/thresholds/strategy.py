@@ -55,6 +55,11 @@ class ThresholdStrategy:
     def close_tick(self, now: float) -> None:
         """Called before the meters tick, as that sets `uncounted` to 0."""
 
+    @property
+    def burst_s(self) -> float:
+        """Seconds of a threshold that may pass above it; 0: they have no such bound."""
+        return 0.0
+
     def is_hungry(self, now: float) -> bool:
         """Whether a request has to wait for the total."""
         return False

@@ -418,5 +418,7 @@ internal: {principals: ["User:mirror"]}
     assert rules.values[PolicyKey.of_topic("clicks")] == 2e6, "a document stands over the file"
     assert rules.exempt_principals == {"User:mirror"}
     assert [note.split(":")[0].split(" is ")[0] for note in notes] == ["mode observe", "request_percentage"]
+    burst = config.parse("{upstream: {bootstrap_servers: 'k:9092'}, thresholds: {burst: 10s}}")
+    assert rules_of(burst, {}, 30.0)[1][0].startswith("thresholds.burst is not replayed")
     steps = config.parse("{upstream: {bootstrap_servers: 'k:9092'}, thresholds: {enforce_percent: 5}}")
     assert rules_of(steps, {}, 30.0)[1][0].startswith("enforce_percent: ")

@@ -410,6 +410,13 @@ def test_a_soft_limit_may_lower_resource_groups_alone(rate: str, accepted: bool)
         assert "storage.soft: a soft limit has no effect where no produce limit exists" in problems(text)[0]
 
 
+def test_a_burst_is_off_unless_it_is_set_and_goes_with_rejections_only() -> None:
+    assert parse(UPSTREAM).thresholds.burst == 0
+    assert parse(UPSTREAM + "thresholds: {burst: 10s}").thresholds.burst == 10
+    said = problems(UPSTREAM + "thresholds: {burst: 10s, on_exceed: delay}")[0]
+    assert "burst: has no effect with on_exceed: delay" in said
+
+
 def test_a_limit_that_lets_hardly_anything_pass_is_a_warning() -> None:
     text = UPSTREAM + "client_quotas: [{user: alice, producer_byte_rate: 10}]\n"
     (warning,) = config.warnings(parse(text))

@@ -184,6 +184,17 @@ def test_a_topic_over_its_limit_is_rejected_here_with_throttle_time_and_a_mute(v
     assert play.engine.broker(1).total.uncounted == 0
 
 
+def test_a_burst_passes_untouched_until_it_is_used_up_and_the_rest_is_rejected() -> None:
+    play = Play().named()
+    play.engine.set_policy(SIZE, {"clicks": float(SIZE)}, burst_s=10.0)
+    play.engine.broker(1).vouch(b"clicks")
+    play.engine.look(play.now)
+    sent = [request(number) for number in range(1, 15)]
+    assert b"".join(play.client(frame)[0] for frame in sent) == b"".join(sent[:10])
+    assert play.rows()["clicks", "rejected", "topic-threshold"] == (SIZE, 1, 1)  # the others wait behind the mute
+    assert play.engine.broker(1).total.uncounted == 10 * SIZE
+
+
 def test_only_the_partitions_over_their_limit_are_taken_out_of_a_mixed_request() -> None:
     play = Play(**OVER).named().overload()
     upstream, client = play.client(request(1, {"free": [0], "clicks": [0, 1]}))

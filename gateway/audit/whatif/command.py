@@ -163,6 +163,8 @@ def rules_of(
         found.append("policies of your own are not replayed: the bytes that they rejected stay rejected")
     if any(key.kind == "quota" and key.quota.type == "request_percentage" for key in values):
         found.append("request_percentage is not replayed: records don't say how long requests took")
+    if settings.thresholds.burst:
+        found.append("thresholds.burst is not replayed: what thresholds reject for their one-minute rates alone is")
     if settings.acks0 == "drop":
         found.append("acks0 drop: requests with acks=0 are replayed as if they waited")
     return rules, found

@@ -220,6 +220,9 @@ def as_yaml(advice: Sequence[Advice], wish: Wish, complete: bool = True) -> str:
         f"# A broker's topics take at most {format_rate(used)} of the total of {format_rate(wish.total)} together; all"
         " others share the rest.",
         "# A topic beyond its threshold is held back only while its broker is beyond the total.",
+        "# With on_exceed: reject write thresholds.burst: 10s into the gateways' files: by the one-minute rate alone a"
+        " quiet",
+        "# broker takes three times its total for 25 s.",
     ]
     if not complete:
         lines.append("# Records are missing or malformed (`produce-gateway audit` lists them): rates may be higher.")

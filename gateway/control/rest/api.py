@@ -400,7 +400,8 @@ class _Views:
         )
         if policy is not None:
             rollout = known.rollout._replace(threshold=policy.enforce_percent)
-            known = known._replace(on_exceed=policy.on_exceed, threshold_mode=policy.mode, rollout=rollout)
+            known = known._replace(on_exceed=policy.on_exceed, burst_s=policy.burst_s)
+            known = known._replace(threshold_mode=policy.mode, rollout=rollout)
         if quotas is not None:
             rollout = known.rollout._replace(quota=quotas.enforce_percent)
             known = known._replace(quota_mode=quotas.mode, rollout=rollout)

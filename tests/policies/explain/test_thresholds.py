@@ -42,6 +42,16 @@ def test_a_threshold_binds_when_topic_and_total_are_exceeded() -> None:
     assert found.summary.startswith("nothing limits this traffic now; topic-threshold on broker 1 would be first")
 
 
+def test_a_burst_is_told_where_thresholds_reject() -> None:
+    values = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}
+    (one, delayed) = (
+        rule(explain(ASKED, known(values, rates=rates(), burst_s=10.0, on_exceed=how)), "topic-threshold")
+        for how in ("reject", "delay")
+    )
+    assert one.note == "10 s of each may pass above it at once, whatever the one-minute rate is"
+    assert delayed.note == ""
+
+
 def test_a_broker_of_its_own_total_shadows_the_default() -> None:
     found = explain(ASKED._replace(broker=2), known({TOTAL: 12.0 * MB, TOTAL_2: 8.0 * MB}))
     assert rule(found, "topic-threshold").levels[1].limit == 8.0 * MB

@@ -1,0 +1,166 @@
+# V1's thresholds by rejection with a bound beside the average. On a broker that was quiet for a minute the average
+# begins at 0 and lets three times the total pass for 25 seconds. Here total and topic have a token bucket each, which
+# holds `burst_s` seconds of its threshold: a request is rejected if V1's rule says so, or if both buckets are used up.
+# As in V1, a topic within its own threshold is never rejected, and one beyond it may use what others leave.
+#
+# The hot path counts on in `uncounted`: `free_to` is what a topic may bring before its buckets are looked at again.
+# What it brought until then is taken out of them afterwards, as if it had come evenly. In a fleet each worker has that
+# part of a bucket that it has of the traffic, and an equal part of it where nothing is known yet.
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from policies.limits.bucket import Bucket
+from policies.limits.meter import FleetMeter
+from policies.thresholds.rejecting import Rejecter
+from policies.verdict import MAX_THROTTLE_MS, Verdict, used_up_burst
+
+if TYPE_CHECKING:
+    from policies.decision import Patience
+    from policies.thresholds.broker_limits import BrokerLimits
+    from policies.thresholds.topic_meter import TopicMeter
+
+FLOOR: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
+SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
+LOOKS: Final = 8  # topics that use up what the total has left look at it again when they have taken this part of it
+
+
+class BurstRejecter(Rejecter):
+    """The buckets of one broker, which has a total threshold. A topic without traffic has none: its own is full."""
+
+    __slots__ = ("_buckets", "_burst_s", "_now", "_seen", "_since", "_total")
+
+    def __init__(self, limits: BrokerLimits, burst_s: float, now: float) -> None:
+        super().__init__(limits)
+        self._burst_s = burst_s
+        self._now = self._since = now
+        self._seen = limits.meters.total.uncounted
+        self._buckets: dict[TopicMeter, Bucket] = {}
+        assert limits.total is not None
+        self._total = self._full(self._rate(limits.total, limits.meters.total))
+        for meter in limits.meters.topics.values():
+            meter.seen = meter.uncounted
+
+    @property
+    def burst_s(self) -> float:
+        """Seconds of a threshold that may pass at once."""
+        return self._burst_s
+
+    def judge(self, meter: TopicMeter, topic: bytes, size: int, patience: Patience, now: float) -> Verdict | None:
+        self._now = now
+        if self.is_over(meter):
+            return super().judge(meter, topic, size, patience, now)
+        owed_s = self._settle_total(now)
+        bucket = self._settle(meter, owed_s, now)
+        if bucket is None or bucket.level(now) > 0.0 or self._total.level(now) > 0.0:
+            self._grant(meter, bucket)
+            return None
+        meter.ask_thresholds(False, 0.0)
+        limit, total_limit = meter.threshold, self._limits.total
+        assert limit is not None
+        assert total_limit is not None
+        wait_s = min(bucket.wait(now) + size / bucket.rate, owed_s + size / self._total.rate)
+        return used_up_burst(
+            topic.decode(errors="replace"),
+            self._limits.meters.node_id,
+            min(max(math.ceil(1000 * wait_s), 1), MAX_THROTTLE_MS),
+            (meter.fleet_rate, limit),
+            (self._limits.meters.total.fleet_rate, total_limit),
+            self._burst_s,
+        )
+
+    def is_limiting(self, meter: TopicMeter) -> bool:
+        bucket = self._buckets.get(meter)
+        return self.is_over(meter) or (bucket is not None and bucket.in_debt and self._total.in_debt)
+
+    def join(self, meter: TopicMeter) -> None:
+        meter.seen = meter.uncounted
+        self._grant(meter, None)
+
+    def retune(self, now: float) -> None:
+        self._now = now
+
+    def close_tick(self, now: float) -> None:
+        self._now = now
+        owed_s = self._settle_total(now)
+        self._seen = 0
+        for meter in self._limits.meters.topics.values():
+            if meter.uncounted != meter.seen or meter in self._buckets:
+                bucket = self._settle(meter, owed_s, now)
+                if bucket is not None and bucket.is_full(now):
+                    del self._buckets[meter]
+            meter.seen = 0
+        self._since = now
+
+    def refresh(self) -> None:
+        super().refresh()
+        self._rate_total(self._now)
+        topics = self._limits.meters.topics
+        for meter in topics.values():
+            if not self.is_over(meter):
+                self._grant(meter, self._buckets.get(meter))
+        if len(self._buckets) > len(topics):  # some have left the broker
+            there = set(topics.values())
+            self._buckets = {meter: bucket for meter, bucket in self._buckets.items() if meter in there}
+
+    def release(self) -> None:
+        super().release()
+        for meter in self._limits.meters.topics.values():
+            meter.ask_thresholds(False)
+
+    def _grant(self, meter: TopicMeter, bucket: Bucket | None) -> None:
+        """The bytes that the topic may bring before it is looked at again: what its own bucket holds, or its part of
+        what the total's does.
+        """
+        limit = meter.threshold
+        if limit is None:
+            meter.ask_thresholds(False)
+            return
+        own = self._burst_s * self._rate(limit, meter) if bucket is None else bucket.level(self._now)
+        meter.ask_thresholds(False, max(own, self._total.level(self._now) / LOOKS, 0.0))
+
+    def _settle_total(self, now: float) -> float:
+        """Bring the total's bucket up to date; the seconds that it owes."""
+        total, counted = self._total, self._limits.meters.total.uncounted
+        self._rate_total(now)
+        total.absorb(counted - self._seen, now)
+        self._seen = counted
+        total.forgive(self._burst_s * total.rate)
+        return total.wait(now)
+
+    def _rate_total(self, now: float) -> None:
+        limits = self._limits
+        assert limits.total is not None
+        rate = self._rate(limits.total, limits.meters.total)
+        if rate != self._total.rate:
+            self._total.set_rate(rate, now)
+
+    def _settle(self, meter: TopicMeter, owed_s: float, now: float) -> Bucket | None:
+        """Bring a topic's bucket up to date; None where nothing limits it. `owed_s`: by the total."""
+        size = meter.uncounted - meter.seen
+        meter.seen = meter.uncounted
+        limit = meter.threshold
+        if limit is None:
+            return None
+        rate = self._rate(limit, meter)
+        bucket = self._buckets.get(meter)
+        if bucket is None:
+            bucket = self._buckets[meter] = self._full(rate)
+        elif rate != bucket.rate:
+            bucket.set_rate(rate, now)
+        bucket.absorb(size, now)
+        bucket.forgive((owed_s + SLACK_DEBT_S) * rate)
+        return bucket
+
+    def _full(self, rate: float) -> Bucket:
+        """As it was when the tick began, since the bytes to be taken out have come in since then."""
+        bucket = Bucket(rate, self._burst_s, 2 * self._burst_s + SLACK_DEBT_S, self._since - self._burst_s)
+        bucket.level(self._since)
+        return bucket
+
+    def _rate(self, limit: float, meter: FleetMeter) -> float:
+        """Ours of a threshold."""
+        limits = self._limits
+        return max(limit * limits.portion_of(meter), FLOOR)
