@@ -17,9 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import yaml
-
-from gateway import config
+from gateway import config, yaml_text
 from gateway.arguments import Parser, add_examples
 from gateway.kafka import java_properties
 from gateway.sockets import address_text
@@ -169,9 +167,9 @@ def _is_resource(text: str, name: str) -> bool:
 
 def _parse_resource(text: str) -> Given:
     try:
-        documents = [each for each in yaml.safe_load_all(text) if isinstance(each, dict)]
-    except yaml.YAMLError as error:
-        raise ImportRefused(f"no YAML: {' '.join(str(error).split())}") from error
+        documents = [each for each in yaml_text.load_all(text, "YAML") if isinstance(each, dict)]
+    except yaml_text.YamlError as error:
+        raise ImportRefused(str(error)) from error
     documents = [item for each in documents for item in (each.get("items") or [each]) if isinstance(item, dict)]
     kafkas = [each for each in documents if each.get("kind") == "Kafka"]
     if len(kafkas) != 1:

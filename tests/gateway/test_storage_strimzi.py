@@ -487,7 +487,9 @@ def test_kafkas_own_quotas_are_left_to_the_brokers() -> None:
     [
         ("kind: Kafka\nmetadata: {name: a}\n---\nkind: Kafka\nmetadata: {name: b}", "there are 2 (a, b)"),
         ("kind: KafkaTopic", "there is no resource of kind: Kafka in it"),
-        ("kind: [", "no YAML: "),
+        ("kind: [", "YAML:1: expected the node content"),
+        ("kind: Kafka\n---\nkind: Kafka\nkind: Kafka", "YAML:4: kind is there twice"),
+        ("a: &a [*a]\nkind: Kafka", "YAML:1: an alias (*name) stands in"),
         ("kind: Kafka\nspec: none", "nothing to import"),
     ],
 )

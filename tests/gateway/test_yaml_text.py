@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import yaml
 
-from gateway.yaml_text import Lines, YamlError, load
+from gateway.yaml_text import MAX_ADDED, MAX_ADDED_EACH, Lines, YamlError, load, load_all
+from tests.effort import lines_run
 
 TEXT = """\
 upstream: {bootstrap_servers: b}
@@ -28,6 +33,7 @@ quotas:
         ("a: \0", "x.yaml: not valid YAML: unacceptable character"),
         ("{a: &x 1, b: *y}", "x.yaml:1: found undefined alias 'y'"),
         ("a: !!python/name:os.system x", "x.yaml:1: could not determine a constructor"),
+        ("a: 1\nb: &b [1, *b]", "x.yaml:2: an alias (*name) stands in what it is an alias of"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_place(text: str, told: str) -> None:
@@ -39,6 +45,42 @@ def test_a_mistake_is_one_line_with_its_place(text: str, told: str) -> None:
 
 def test_merged_keys_are_not_given_twice() -> None:
     assert load("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}", "x.yaml")["b"] == {"x": 3, "y": 2}
+
+
+def bomb(levels: int, reference: str = "[{}]") -> str:
+    """Each level has nine of the one before it."""
+    lines = ["- &l0 {x: 1}"]
+    for level in range(1, levels + 1):
+        lines.append(f"- &l{level} " + reference.format(", ".join([f"*l{level - 1}"] * 9)))
+    return "\n".join(lines)
+
+
+# Of the second, PyYAML itself copies what is merged; of the first, whoever validates or prints the data does.
+@pytest.mark.parametrize("reference", ["[{}]", "{{<<: [{}]}}"])
+@pytest.mark.parametrize("read", [load, load_all])
+def test_aliases_of_aliases_are_refused_before_somebody_walks_through_them(
+    reference: str, read: Callable[[str, str], Any]
+) -> None:
+    def refused(levels: int) -> None:
+        with pytest.raises(YamlError) as error:
+            read("# a comment\n" + bomb(levels, reference), "x.yaml")
+        assert re.match(r"x\.yaml:[78]: with its aliases \(\*name\) this has \d{3},\d{3} keys", str(error.value))
+        assert str(error.value).endswith("; write values out instead of aliases of aliases")
+
+    assert lines_run(refused, 60) < 10 * lines_run(refused, 6)
+
+
+def test_aliases_may_make_a_text_many_times_as_large() -> None:
+    users = 3 * MAX_ADDED // 10
+    text = "base: &base {producer_byte_rate: 1, consumer_byte_rate: 2}\nquotas:\n"
+    data = load(text + "".join(f"- {{user: u{number}, values: *base}}\n" for number in range(users)), "x.yaml")
+    assert data["quotas"][-1]["values"] == {"producer_byte_rate": 1, "consumer_byte_rate": 2}
+    assert users * 5 > MAX_ADDED
+    assert MAX_ADDED_EACH >= 5
+
+
+def test_each_document_of_a_text_is_read() -> None:
+    assert load_all("a: 1\n---\nb: 2\n", "x.yaml") == [{"a": 1}, {"b": 2}]
 
 
 def test_nesting_without_end_is_refused() -> None:
