@@ -733,8 +733,9 @@ def test_limits_are_no_business_of_other_users(tmp_path: Path) -> None:
             pass
     finally:
         os.umask(before)
-    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)}
-    assert modes == {"policies.jsonl": 0o640, "kept": 0o750}
+    found = (path, path.parent, path.with_name("policies.jsonl.lock"))
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in found}
+    assert modes == {"policies.jsonl": 0o640, "kept": 0o750, "policies.jsonl.lock": 0o640}
 
 
 def test_a_store_that_can_not_be_opened_yet_is_tried_again(tmp_path: Path) -> None:
