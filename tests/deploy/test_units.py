@@ -18,6 +18,34 @@ from gateway.config import Settings
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
 MOST_EXPOSED = 1.5  # of 10, by `systemd-analyze security`; the pages say 1.3
+# What each of them is shut off from. RemoveIPC is the gateway's alone: the agent's user is the broker's.
+SHUT_OFF = {
+    "AmbientCapabilities": "",
+    "CapabilityBoundingSet": "",
+    "LockPersonality": "yes",
+    "MemoryDenyWriteExecute": "yes",
+    "NoNewPrivileges": "yes",
+    "PrivateDevices": "yes",
+    "PrivateTmp": "yes",
+    "PrivateUsers": "yes",
+    "ProtectClock": "yes",
+    "ProtectControlGroups": "yes",
+    "ProtectHome": "yes",
+    "ProtectHostname": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelTunables": "yes",
+    "ProtectProc": "invisible",
+    "ProtectSystem": "strict",
+    "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+    "RestrictNamespaces": "yes",
+    "RestrictRealtime": "yes",
+    "RestrictSUIDSGID": "yes",
+    "SystemCallArchitectures": "native",
+    "SystemCallErrorNumber": "EPERM",
+    "SystemCallFilter": "~@privileged @resources",  # the last of two lines
+    "UMask": "0077",
+}
 # In CI nothing is skipped: there a missing program is a failure.
 MISSING = shutil.which("systemd-analyze") is None and not os.environ.get("CI")
 with_systemd = pytest.mark.skipif(MISSING, reason="systemd-analyze is not installed")
@@ -65,12 +93,20 @@ def test_systemd_would_see_a_key_that_there_is_not(tmp_path: Path) -> None:
 
 
 @with_systemd
-def test_the_gateway_is_exposed_to_little() -> None:
-    command = ["systemd-analyze", "security", "--offline=true", str(FOLDER / "produce-gateway.service")]
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_each_is_exposed_to_little(path: Path) -> None:
+    command = ["systemd-analyze", "security", "--offline=true", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     found = re.search(r"exposure level for [\w.-]+: (\d+\.\d+)", done.stdout)
     assert found is not None, done.stderr
     assert float(found[1]) <= MOST_EXPOSED
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_each_is_shut_off_from_the_same(path: Path) -> None:
+    service = read(path)["Service"]
+    assert {key: service.get(key) for key in SHUT_OFF} == SHUT_OFF
+    assert "SystemCallFilter=@system-service\n" in path.read_text("utf-8")
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
