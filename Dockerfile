@@ -9,18 +9,20 @@ WORKDIR /source
 # For the compiled part of the hot path (setup.py); the image itself has no compiler.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
-# Dependencies first: a change of the program alone leaves this layer as it is.
-COPY constraints.txt pyproject.toml setup.py README.md LICENSE ./
-COPY tools/requirements.py tools/
+# Dependencies first: a change of the program alone leaves this layer as it is. All that pip fetches is what its lock
+# files have the sum of (tools/locks.py).
+COPY requirements requirements
 RUN python -m venv --without-pip /opt/produce-gateway \
- && python tools/requirements.py pyproject.toml > requirements.txt \
  && pip --python /opt/produce-gateway install --no-cache-dir --only-binary :all: \
-        --constraint constraints.txt --requirement requirements.txt
+        --require-hashes --requirement requirements/run.txt \
+ && pip install --no-cache-dir --only-binary :all: --require-hashes --requirement requirements/build.txt
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY gateway gateway
 COPY policies policies
 COPY protocol protocol
 # pip compiles what it installs: a read-only file system keeps no bytecode.
-RUN pip --python /opt/produce-gateway install --no-cache-dir --no-deps .
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
+ && pip --python /opt/produce-gateway install --no-cache-dir --no-deps --no-index wheels/*.whl
 
 FROM python:3.11-slim-trixie
 ARG VERSION=0.1.0

@@ -1,11 +1,11 @@
-# Everything runs in .venv, which `make env` builds from pyproject.toml and constraints.txt, and builds again when one of
-# them changes.
+# Everything runs in .venv, which `make env` builds from pyproject.toml, constraints.txt and requirements/build.txt, and
+# builds again when one of them changes.
 # Tools are configured in pyproject.toml, none here. `make` alone lists the targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types collected classes unit kafka clients thresholds fleet disk chaos soak fuzz spark kills bench bench-compare docs dist clean help
+.PHONY: env demo test lint types collected classes unit kafka clients thresholds fleet disk chaos soak fuzz spark sanitize kills bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,10 +33,11 @@ TYPED := $(wildcard protocol/*_compiled.pxd policies/*_compiled.pxd policies/lim
 
 env: $(READY) $(NATIVE) ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt requirements/build.txt
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or newer with venv on PATH: install one (Debian, Ubuntu: python3 python3-venv), or set PYTHON." >&2; exit 1; }
 	@$(PYTHON) -m gateway.embedded java >/dev/null
 	$(call step,virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
+	$(call step,tools of builds,$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --requirement requirements/build.txt)
 	$(call step,packages (500 MB of them PySpark),PURE_PYTHON=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[audit$(comma)dev]')
 	$(call step,Apache Kafka,$(BIN)/python -m gateway.embedded fetch >/dev/null)
 	@touch $@
@@ -114,12 +115,15 @@ bench-compare: env ## this checkout beside another revision, in turns: is it slo
 fuzz: env ## sessions, links, control and the admin server, fed with broken traffic: prints a table (INPUTS=… SECONDS=… SEED=… ARGS=--help)
 	@$(BIN)/python -m tests.hostile.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+sanitize: env ## the compiled hot path under AddressSanitizer and UBSan: its tests, then SECONDS=600 of fuzz
+	@$(BIN)/python -m tests.hostile.sanitize $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
 docs: env ## the documentation site, into build/site (ARGS=--help)
 	$(call step,site,NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS) >$(VENV)/site.log 2>&1 || { cat $(VENV)/site.log; false; })
 
 dist: env ## wheel of pure Python, source archive and bill of materials into dist/, tried in an environment of their own
 	@rm -rf dist build
-	$(call step,wheel and source archive,PURE_PYTHON=1 $(BIN)/python -m build --outdir dist >$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; false; })
+	$(call step,wheel and source archive,PURE_PYTHON=1 $(BIN)/python -m build --no-isolation --outdir dist >$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; false; })
 	$(call step,installed from scratch and used,$(BIN)/python -m tests.release dist)
 
 clean: ## remove .venv and what tools left behind (the downloaded Kafka stays in the user's cache directory)

@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from tools.requirements import requirements
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "constraints.txt"
@@ -23,6 +22,17 @@ HEAD = """\
 # What `make test` ran with: pip install --constraint constraints.txt 'produce-gateway[audit]'
 # Written by python -m tools.constraints.
 """
+
+
+def requirements(pyproject: str, extras: Sequence[str] = ()) -> list[str]:
+    """What a pyproject.toml depends on, one line for each, with the extras that are named.
+
+    Raises:
+        KeyError: there is no such extra.
+    """
+    project = tomllib.loads(pyproject)["project"]
+    optional = project.get("optional-dependencies", {})
+    return [*project["dependencies"], *(line for extra in extras for line in optional[extra])]
 
 
 def installed(lines: Iterable[str]) -> dict[str, str]:
@@ -52,9 +62,9 @@ def text(versions: Mapping[str, str]) -> str:
     return HEAD + "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
-def needed() -> list[str]:
-    """What pyproject.toml asks for, the audit's extra included."""
-    return requirements((ROOT / "pyproject.toml").read_text("utf-8"), EXTRAS)
+def needed(extras: Sequence[str] = EXTRAS) -> list[str]:
+    """What our pyproject.toml depends on, with the audit unless other extras are named."""
+    return requirements((ROOT / "pyproject.toml").read_text("utf-8"), extras)
 
 
 def main() -> int:

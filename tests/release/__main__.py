@@ -18,7 +18,7 @@ from tests.release import installed
 from tests.release.installed import ROOT, Installed
 
 TOPIC: Final = "release-dist"
-BILL: Final = ("cyclonedx-bom>=7,<8",)  # not part of what it describes: in an environment of its own
+BILL: Final = ("--only-binary", ":all:", "--require-hashes", "--requirement", str(ROOT / "requirements" / "bill.txt"))
 
 
 def main(folder: Path) -> int:
@@ -42,7 +42,7 @@ def main(folder: Path) -> int:
 
 
 def write_bill(environment: Installed, path: Path, folder: Path) -> None:
-    """What is installed there, in CycloneDX."""
+    """What is installed there, in CycloneDX. The program for it is no part of that, so it has its own environment."""
     python = folder / "env" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True)
     subprocess.run([str(python), "-m", "pip", "install", "--quiet", *BILL], check=True)

@@ -26,8 +26,8 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("gateway", "policies", "protocol")
 # What a release is made of; the rest of the folder is of no use to it.
 SOURCES: Final = (
-    *PACKAGES, "deploy", "docs", "tools", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "MANIFEST.in",
-    "README.md", "SECURITY.md", "constraints.txt", "mkdocs.yml", "pyproject.toml", "setup.py",
+    *PACKAGES, "deploy", "docs", "requirements", "tools", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE",
+    "MANIFEST.in", "README.md", "SECURITY.md", "constraints.txt", "mkdocs.yml", "pyproject.toml", "setup.py",
 )  # fmt: skip
 RUN_S: Final = 600.0  # against commands that hang
 FETCH_S: Final = 1800.0  # 500 MB with the audit

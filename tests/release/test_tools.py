@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tools import changelog, constraints
-from tools.requirements import requirements
+from tools.constraints import requirements
 
 ROOT = Path(__file__).parents[2]
 LINES = [line for line in constraints.FILE.read_text("utf-8").splitlines() if not line.startswith("#")]
