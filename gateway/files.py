@@ -20,7 +20,7 @@ def sync_directory(directory: Path) -> None:
 
 def locked(path: Path) -> IO[str] | None:
     """The file, locked for this process until it is closed; None where another process has it."""
-    file = open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o640))
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640), "a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -39,7 +39,7 @@ from tests.gateway.play import (
     with_question,
 )
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class Stage:

@@ -36,7 +36,7 @@ from gateway.sockets import Networks
 from tests.background import until
 from tests.gateway.test_control_workers import Followed
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Yard:

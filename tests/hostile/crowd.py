@@ -142,6 +142,7 @@ class Crowd:
             WorkerSettings(
                 PROTOCOL,
                 "gw",
+                connect_timeout_s=DEADLINE_S,  # brokers are in this process, which may stand still itself
                 max_buffered_bytes=rng.choice((100_000, 700_000, 2**26)),
                 max_request_bytes=2**20,
                 internal_client_ids=("good",),

@@ -78,10 +78,16 @@ def test_jobs_have_no_more_rights_than_they_need(path: Path) -> None:
 def test_commands_are_those_of_the_repository(path: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     for step in steps(path):
-        for words in re.findall(r"^\s*make ([a-z ]+)$", step.get("run", ""), re.MULTILINE):
+        for words in re.findall(r"^\s*make ([a-z ]+?)(?: [A-Z]+=\S+)*$", step.get("run", ""), re.MULTILINE):
             assert set(words.split()) <= targets
         for name in re.findall(r"^\s*(\.ci/\S+)", step.get("run", ""), re.MULTILINE):
             assert (ROOT / name).exists()
+
+
+def test_the_weekly_workflow_has_the_hot_path_under_sanitizers() -> None:
+    path = ROOT / ".github" / "workflows" / "weekly.yml"
+    assert yaml.safe_load(path.read_text("utf-8"))[True]["schedule"]  # YAML 1.1 takes "on" for a truth value
+    assert [step["run"].split()[:2] for step in steps(path) if "run" in step] == [["make", "sanitize"]]
 
 
 def test_make_understands_its_file() -> None:
