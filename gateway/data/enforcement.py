@@ -103,7 +103,8 @@ class Enforcement:
                 accounts.drop(parts, request.version, CONNECTION_LOST if hold.draining else ACKS0_LIMIT)
                 return DROPPED
             hold.paused_since = hold.paused_since or now
-            until = min(hold.latest, hold.paused_since + longest_s) if acks else now + LOOK_AGAIN_S
+            latest = hold.drained_at + MAX_WAIT_S  # a pause may last: no client is kept longer than any may be
+            until = min(latest, hold.paused_since + longest_s) if acks else now + LOOK_AGAIN_S
             if now < until:
                 return Step(HOLD, until=until)
             self._alone_s = min(2 * self._alone_s, MAX_WAIT_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 MAX_MUTE_S = 10.0  # franz-go gives a request up after 20 s, others after 30 s (docs/clients.md) …
 MAX_WAIT_S = 15.0  # … so that no request waits longer than this in all, those queued before it included
+PATIENT_WAIT_S = 50.0  # librdkafka gives up after 60 s (socket.timeout.ms), and sends ahead what its socket takes
 
 
 class Hold:
@@ -20,6 +21,7 @@ class Hold:
         client_gone: the link saw, after a pause, that the client has closed. Requests that it doesn't wait for any more
             are discarded: it has sent them again elsewhere, and they would be written twice. acks=0 is forwarded.
         draining: no new requests: they are discarded unforwarded (acks=0 passes), so that clients send them elsewhere.
+        patience_s: no request that is owed an answer waits longer, in seconds.
         memory_short: other connections wait for memory: requests that are held here without an end have to go.
     """
 
@@ -30,6 +32,7 @@ class Hold:
         "draining",
         "memory_short",
         "mute_until",
+        "patience_s",
         "paused_since",
         "until",
         "why",
@@ -37,6 +40,7 @@ class Hold:
 
     def __init__(self, now: float) -> None:
         self.until = self.mute_until = self.paused_since = self.arrived = 0.0
+        self.patience_s = MAX_WAIT_S
         self.drained_at = now
         self.why = ""
         self.client_gone = self.draining = self.memory_short = False
@@ -49,7 +53,7 @@ class Hold:
     @property
     def latest(self) -> float:
         """No request that is owed an answer waits longer than this."""
-        return self.drained_at + MAX_WAIT_S
+        return self.drained_at + self.patience_s
 
     def resume(self, now: float) -> bool:
         """Writes are not paused any more. True: there is a request that waited for that."""
@@ -57,3 +61,13 @@ class Hold:
             self.until = now
             return True
         return False
+
+    def introduce(self, software: tuple[str, str] | None) -> None:
+        """The client's software, name and version. That of librdkafka, or of its bindings, says so in either."""
+        if software is not None and any("rdkafka" in each for each in software):
+            self.patience_s = PATIENT_WAIT_S
+
+    @property
+    def is_patient(self) -> bool:
+        """The client waits for longer than others, and what it has sent ahead is not to be read until then."""
+        return self.patience_s > MAX_WAIT_S

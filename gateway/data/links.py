@@ -41,6 +41,9 @@ else:
         from gateway.data.shortcut import Shortcut
 
 MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
+MAX_HELD = 256 * 1024  # behind a pause that a client waits for
+LONG_WAIT_S = 2.0  # that requests wait: from there on the receive buffer of their connection is small …
+SHORT_WAIT_S = 1.0  # … and from there on as usual again
 GRACE_S = 30.0  # that a connection may be too old while no moment between two requests has been seen
 READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
 READ_ON_S = 0.05  # … and with so long between
@@ -444,7 +447,9 @@ class Link:
         hold.memory_short = session.account.is_wanted
         forwards = session.admin.turn is None and not (hold.paused_since and session.gate.paused())
         if hold.until and forwards and self.client.inbound.is_between:
-            more = self._read_on(min(MAX_READ_ON, self.reactor.budget.room // 2) - (end - pos))
+            # Until it may have given up, a patient client keeps in its own queue what can't be handled soon.
+            most = MAX_HELD if hold.is_patient and now < hold.latest else MAX_READ_ON
+            more = self._read_on(min(most, self.reactor.budget.room // 2) - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
                 self._give_back(large)
@@ -464,7 +469,11 @@ class Link:
         if waited and head.reason:
             session.client.world.ledger.latencies.wait(head.reason, waited)
         hold.memory_short = False  # it was about what was held; what comes next is looked at anew
-        hold.drained_at = parked.age(size, hold.drained_at, now)
+        unread = self.client.unread if parked.held is not None and not self.closed else 0
+        hold.drained_at = parked.age(size, unread, hold.drained_at, now)
+        age_s = now - hold.drained_at
+        if hold.is_patient and not LONG_WAIT_S >= age_s >= SHORT_WAIT_S:
+            self.client.bound_receive_buffer(small=age_s > LONG_WAIT_S)
 
     def _read_on(self, most: int) -> bytearray:
         """Read up to about `most` bytes more, and note when the client has closed."""

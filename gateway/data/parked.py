@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gateway.data.budget import Account, Large
+
+LOOK_S = 0.5  # between two looks at how much has arrived
+MAX_LOOKS = 128
 
 Input = tuple[bytearray, int, int, "Large | None"]  # buf[from:to], and whose buffer it is: a frame's own, or None
 
@@ -29,7 +33,7 @@ class Parked:
         head: the request at its head.
     """
 
-    __slots__ = ("_account", "_behind", "_emptied_at", "head", "held", "rounds", "since")
+    __slots__ = ("_account", "_arrived", "_handled", "head", "held", "rounds", "since")
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -37,8 +41,10 @@ class Parked:
         self.rounds = 0
         self.since = 0.0
         self.head = Head()
-        self._behind = 0  # of what was held when the socket was last seen empty: bytes not handled yet …
-        self._emptied_at = 0.0  # … and when that was; 0.0: all of it is handled
+        self._handled = 0  # bytes of what was held, since the first
+        # Times, the earliest first, and how much had arrived then, counted as in `_handled`: what is behind that in the
+        # stream came later.
+        self._arrived: deque[tuple[float, int]] = deque()
 
     def put(self, buf: bytearray, pos: int, end: int, large: Large | None) -> None:
         """Keep buf[pos:end]: `large` itself, or a copy."""
@@ -72,18 +78,19 @@ class Parked:
             self._account.discharge(held[2])
         return held
 
-    def age(self, size: int, drained_at: float, now: float) -> float:
+    def age(self, size: int, unread: int, drained_at: float, now: float) -> float:
         """Of `size` bytes that were held some were handled: the time since which the oldest one left has waited.
 
-        `drained_at`: that time as it was before. A client that pipelines into a steady delay keeps something here for
-        ever, each request but for a moment.
+        `unread`: bytes in the client's socket behind them, or more. `drained_at`: that time as it was before. A client
+        that pipelines into a steady delay keeps something here for ever, each request but for a while.
         """
         left = self.held[2] - self.held[1] if self.held is not None else 0
-        self._behind -= size - left
-        if self._emptied_at and self._behind <= 0:  # what is left came after that
-            drained_at, self._emptied_at = max(drained_at, self._emptied_at), 0.0
-        if left and not self._emptied_at:
-            self._behind, self._emptied_at = left, now
+        self._handled += size - left
+        arrived = self._arrived
+        while arrived and arrived[0][1] <= self._handled:  # what is left came after that
+            drained_at = max(drained_at, arrived.popleft()[0])
+        if left and (not arrived or (now >= arrived[-1][0] + LOOK_S and len(arrived) < MAX_LOOKS)):
+            arrived.append((now, self._handled + left + unread))
         return drained_at
 
     def close(self) -> None:

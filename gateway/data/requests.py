@@ -304,7 +304,9 @@ class Requests:
         if key == api.API_VERSIONS:
             if cap is not None and version > cap:
                 return Step(ANSWER, rewrite.unsupported_api_versions(correlation))
-            self._client.introduce(software(buf, start, stop))
+            named = software(buf, start, stop)
+            self._client.introduce(named)
+            self._hold.introduce(named)
             entry = (correlation, CAP, version)
         elif cap is not None and version > cap:
             raise unspoken(key, version)

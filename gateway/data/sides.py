@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gateway.data.reactor import Reactor
     from gateway.data.shortcut import Handler
 
+SMALL_BUFFER = 64 * 1024  # bytes, of which the kernel makes twice as many
+_SO_BUF_LOCK = 72  # <asm-generic/socket.h>
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
 
 
@@ -29,7 +31,7 @@ class Side:
         is_reset: it has failed, not come to its end.
     """
 
-    __slots__ = ("_fd", "inbound", "is_gone", "is_over", "is_reset", "is_shut", "mask", "outbound", "sock")
+    __slots__ = ("_buffer", "_fd", "inbound", "is_gone", "is_over", "is_reset", "is_shut", "mask", "outbound", "sock")
 
     def __init__(self, sock: socket.socket, inbound: Inbound, outbound: Outbound) -> None:
         self.sock = sock
@@ -37,6 +39,7 @@ class Side:
         self.inbound = inbound
         self.outbound = outbound
         self.mask = IN
+        self._buffer = 0  # the size of its receive buffer before that was made small; 0: it is not
         self.is_over = self.is_gone = self.is_shut = self.is_reset = False
 
     @property
@@ -87,6 +90,21 @@ class Side:
         if mask != self.mask:
             self.mask = mask
             reactor.modify(self._fd, mask)
+
+    def bound_receive_buffer(self, *, small: bool) -> None:
+        """Let its peer send no more ahead than SMALL_BUFFER, or as much as usual. So what can't be handled soon stays
+        in the peer's own queue: it has not sent it, as far as its timeouts go.
+        """
+        if small == bool(self._buffer):
+            return
+        try:
+            before = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER if small else self._buffer // 2)
+            if not small and sys.platform == "linux":
+                self.sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)  # the kernel chooses its size again
+        except OSError:
+            return  # it is broken, as its next event says; or the kernel is older than 5.15, and the size stays
+        self._buffer = before if small else 0
 
     def shut(self) -> None:
         """Tell its peer that nothing more comes.

@@ -116,6 +116,7 @@ class Play:
 
     def named(self, software: tuple[str, str] | None = JAVA) -> Play:
         self.session.client.software = software
+        self.session.hold.introduce(software)
         return self
 
     def overload(self, topic: str = "clicks") -> Play:

@@ -20,9 +20,10 @@ from gateway.data.budget import Account, Budget
 from gateway.data.farewell import LINGER_S
 from gateway.data.in_flight import MAX_PENDING
 from gateway.data.inbound import SHARED_BYTES, Inbound, Shared
-from gateway.data.links import GRACE_S, Link
+from gateway.data.links import GRACE_S, LONG_WAIT_S, MAX_HELD, Link
 from gateway.data.reactor import Reactor, SelectorPoller
 from gateway.data.session import Session
+from gateway.data.sides import SMALL_BUFFER
 from gateway.data.tls_links import TlsInbound
 from policies.verdict import DELAY, Verdict
 from tests import variants
@@ -511,6 +512,40 @@ async def test_a_queue_that_never_empties_does_not_age_young_requests() -> None:
             await receive_exactly(broker, 5 * len(request(1)))
             assert link.parked.held is not None
         assert link.session.hold.drained_at >= start
+
+
+class Slowest:
+    """A policy that delays every request for long."""
+
+    def decide(self, *_: object) -> Verdict:
+        return Verdict(DELAY, "slow", 10_000, "as long as may be")
+
+
+async def test_what_a_patient_client_sends_ahead_stays_in_its_own_queue_while_its_requests_wait() -> None:
+    async with staged() as stage:
+        stage.play.world.plugins = [Slowest()]
+        link, client, broker = stage.connect()
+        hold, sock = link.session.hold, link.client.sock
+        hold.introduce(("librdkafka", "2.16.0"))
+        frame = request(1, values=(bytes(50_000),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, 600 * frame)
+            await receive_exactly(broker, len(frame))
+            await until(lambda: link.parked.held is not None)
+            usual = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+            hold.drained_at -= LONG_WAIT_S + 1
+            stage.end_mute(link)
+            await receive_exactly(broker, len(frame))
+            await until(lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * SMALL_BUFFER)
+            held = link.parked.held
+            assert held is not None
+            assert held[2] - held[1] <= MAX_HELD + SHARED_BYTES
+            hold.drained_at = trio.current_time()  # and what waits is young again
+            link.parked._arrived.clear()
+            stage.end_mute(link)
+            await receive_exactly(broker, len(frame))
+            await until(lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= min(usual, 2 * 212_992))
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_client_that_closes_during_a_mute_has_its_parked_requests_discarded_and_acks_0_forwarded() -> None:

@@ -638,6 +638,18 @@ def test_no_request_waits_longer_than_fifteen_seconds_in_all() -> None:
     assert play.unhandled == b""
 
 
+@pytest.mark.parametrize("software", [("librdkafka", "2.16.0"), ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")])
+def test_librdkafka_is_kept_for_as_long_as_it_waits_itself(software: tuple[str, str]) -> None:
+    play = asked(delay(6000)).named(software)
+    start = play.now
+    upstream = play.client(b"".join(request(i) for i in range(1, 12)))[0]
+    while play.session.hold.until < start + 50.0:
+        play.now = play.session.hold.until
+        upstream += play.again()[0]
+    assert upstream == b"".join(request(i) for i in range(1, 10)), "one in 6 s, for 50 s"
+    assert play.session.hold.until == start + 50.0
+
+
 def test_several_delays_of_one_request_do_not_add_up() -> None:
     play = asked(delay(1000))
     play.world.plugins.append(Fixed(delay(4000)))

@@ -277,6 +277,32 @@ def tool(cluster: Cluster, name: str, *args: str) -> Printed:
     return Printed(out, err)
 
 
+# --- a client that sends far ahead ------------------------------------------------------------------------------------
+
+
+def test_librdkafka_with_20_s_of_its_quota_in_its_queue_waits_and_has_nothing_rejected(
+    cluster: Cluster, gateway: Gateway, quotas: Quotas
+) -> None:
+    """Rejected, it would send all of its queue again every second or two, several times what gets into the log."""
+    rate, ahead_s, names = 150_000, 20, ("ahead", "ahead-idempotent")
+    topics = [new_topic(cluster) for _ in names]
+    quotas(*((Entity(None, name), PRODUCE, float(rate)) for name in names))
+    queue = {"queue.buffering.max.kbytes": rate * ahead_s // 1000}
+    floods = [
+        Flood(gateway.bootstrap, topic, 0, {"client.id": name, "enable.idempotence": name != "ahead", **queue})
+        for topic, name in zip(topics, names, strict=True)
+    ]
+    for flood in floods:
+        flood.__enter__()
+    time.sleep(ahead_s + 5)  # the last of its queue has waited for longer than other clients may be kept
+    for flood in floods:
+        flood.end()
+    assert [flood.errors for flood in floods] == [[], []]
+    for topic in topics:
+        assert gateway.metric("produce_bytes_total", topic=topic, outcome="accepted") > rate * ahead_s
+        assert gateway.metric("produce_bytes_total", topic=topic, outcome="rejected") == 0
+
+
 # --- one rate, four clients beside each other -------------------------------------------------------------------------
 
 RATE = 2**20
