@@ -34,6 +34,7 @@ LOGGERS: Final = {
     "gateway.cluster": "Brokers and listeners, as the cluster's metadata comes and goes.",
     "gateway.control": "The control process, its parts and the admin server.",
     "gateway.fleet": "Limits that are shared with other gateways.",
+    "gateway.health": "The health port.",
     "gateway.policy": "The store of policies that are changed at run time.",
     "gateway.storage": "Storage protection.",
     "gateway.supervisor": "Processes: started, ended, stopped.",

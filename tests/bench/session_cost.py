@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--growth", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     gc.freeze()
-    gc.set_threshold(50_000, 50, 50)  # as in a worker
+    gc.set_threshold(50_000, 4, 50)  # as in a worker
     if options.growth:
         print(json.dumps(growth()))
         return 0

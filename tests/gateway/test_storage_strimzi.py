@@ -437,7 +437,7 @@ def test_an_external_listener_is_known_by_its_status() -> None:
 
 def test_a_listener_that_was_chosen_by_hand_has_its_own_security() -> None:
     text = RESOURCE.replace(
-        "storage.check-interval", "kafka.admin.bootstrap.servers: c:9091\n      " + PREFIX + "produce"
+        "storage.check-interval", "kafka.admin.bootstrap.servers: c:9091\n      " + PREFIX + "storage.check-interval"
     )
     chosen = "my-cluster-kafka-bootstrap.kafka.svc:9093"
     settings = settings_of(strimzi.convert(text, "-", chosen))

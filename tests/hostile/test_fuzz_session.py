@@ -24,6 +24,7 @@ from gateway.data.session import Session
 from gateway.data.topics import INVALID_TOPIC
 from policies.thresholds.broker_meters import OTHER
 from policies.usage import NOTES
+from policies.verdict import NEVER_PASSES
 from protocol import api, produce_request, rewrite
 from protocol.wire import MalformedFrame
 from tests.gateway.play import (
@@ -287,7 +288,12 @@ class Scene:
         known = {*self.play.session.gate.accounts.taken, OTHER}
         assert not any(meter.uncounted for name, meter in meters.topics.items() if name not in known)
         assert meters.errors.uncounted == outcomes["errored"]
-        assert meters.throttled.uncounted == outcomes["rejected"]
+        assert meters.throttled.uncounted == sum(
+            row.bytes
+            for row in rows
+            if (row.outcome == "rejected" and row.reason not in NEVER_PASSES)
+            or (row.outcome == "dropped" and row.reason == "acks0-limit")
+        )
         self.check_repeats([row for row in rows if row.outcome not in NOTES])
 
     def check_repeats(self, rows: list[Row]) -> None:
