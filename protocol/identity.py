@@ -62,8 +62,8 @@ _BEARER_AUTH = re.compile(rb"(?i:bearer) +([-_~+/.a-zA-Z0-9]+=*)")
 # --- names that the gateway gives ------------------------------------------------------------------------------------
 
 # Categories of Unicode: control characters, surrogates (which UTF-8 can't hold), format characters (which make two
-# names look alike), line and paragraph separators.
-_UNPRINTABLE = frozenset(("Cc", "Cs", "Cf", "Zl", "Zp"))
+# names look alike), characters without a meaning that all share, line and paragraph separators.
+_UNPRINTABLE = frozenset(("Cc", "Cs", "Cf", "Cn", "Co", "Zl", "Zp"))
 
 
 class UnusableName(ValueError):

@@ -22,6 +22,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
+from unicodedata import category
 
 import msgspec
 import trio
@@ -275,7 +276,8 @@ class Play:
         for ask in control.repeated[:1]:
             raise Violation("asked again", f"{ask.mechanism or 'admin request'} {ask.request[:60]!r}")
         for principal in control.principals:
-            self.expect("names", len(principal) <= MAX_PRINCIPAL and principal.isprintable(), f"{principal[:60]!r}")
+            is_printable = all(char.isprintable() or category(char) == "Zs" for char in principal)
+            self.expect("names", len(principal) <= MAX_PRINCIPAL and is_printable, f"{principal[:60]!r}")
 
     async def ask_well(self) -> None:
         """Whatever was asked, a good client is answered.
