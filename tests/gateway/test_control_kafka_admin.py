@@ -848,6 +848,7 @@ async def test_whatever_fails_here_the_client_is_told_what_the_broker_said(
     def fail(*_: object) -> None:
         raise error
 
+    caplog.set_level("WARNING", logger="gateway.policy")  # another test may have set it
     monkeypatch.setattr(stage.store, "write", fail)
     assert await stage.delete("a") == [("a", 0)]
     assert str(error) in caplog.text
