@@ -26,7 +26,7 @@ Route = Callable[[], Awaitable[Answer]]
 API_PATHS: Final = ("/v1/", "/admin/v2/", "/openapi.json")
 CONSOLE_PATHS: Final = ("/console", "/login", "/logout")  # and "/"
 HEALTH_PATHS: Final = (LIVE_PATH, READY_PATH)  # also on the health port, which others' load doesn't reach
-EXPOSITION_S: Final = 1.0
+EXPOSITION_S: Final = 0.2  # seconds: longer, and whoever looks for a change of a meter sees it late
 _FOREIGN_HOST: Final = b"here is no such host: use an address or localhost, or add the name to admin.hosts\n"
 _TEXT: Final = "text/plain; charset=utf-8"
 
