@@ -88,7 +88,7 @@ class Gateway:
         return self._log.read_text(errors="replace")
 
     def metrics(self) -> str:
-        """As they are now: the gateway keeps what it has made for a second, so for one test that asks twice."""
+        """As they are now: the gateway keeps what it has made for a while, also for a test that asks twice."""
         time.sleep(max(0.0, self._metrics_kept_until - time.monotonic()))
         with urllib.request.urlopen(f"{self.admin}/metrics", timeout=60) as answer:
             text = str(answer.read().decode())
