@@ -26,7 +26,7 @@ Route = Callable[[], Awaitable[Answer]]
 API_PATHS: Final = ("/v1/", "/admin/v2/", "/openapi.json")
 CONSOLE_PATHS: Final = ("/console", "/login", "/logout")  # and "/"
 HEALTH_PATHS: Final = (LIVE_PATH, READY_PATH)  # also on the health port, which others' load doesn't reach
-EXPOSITION_S: Final = 0.2  # seconds: longer, and whoever looks for a change of a meter sees it late
+EXPOSITION_S: Final = 0.2  # seconds between two: who asks sooner waits
 _FOREIGN_HOST: Final = b"here is no such host: use an address or localhost, or add the name to admin.hosts\n"
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -42,7 +42,7 @@ def make_application(
     gate: Gate | None = None,
     console: Callable[[Application], Application] | None = None,
 ) -> Application:
-    """`metrics` renders the exposition in pieces: in a thread, and once for all who ask within EXPOSITION_S.
+    """`metrics` renders the exposition in pieces: in a thread, and once for all who ask while another is made.
     `find_problems` says why the gateway isn't ready, and `find_lacking` names the parts that it goes on without, ready
     all the same.
 
@@ -110,23 +110,29 @@ def make_application(
 
 
 class _Exposition:
-    """The text of /metrics. It is made once for all who ask meanwhile and for EXPOSITION_S after that: with many topics
-    it takes seconds of control's time, and anybody may ask.
+    """The text of /metrics, never older than the question. With many topics it takes seconds of control's time, and
+    anybody may ask: so one is made at a time, EXPOSITION_S after the last, for all who ask until it is begun.
     """
 
     def __init__(self, render: Callable[[], Iterator[bytes]]) -> None:
         self._render = render
         self._making = trio.Lock()
         self._made: tuple[bytes, ...] = ()
-        self._made_at = -math.inf
+        self._begun_at = self._made_at = -math.inf
 
     async def pieces(self) -> Sequence[bytes]:
+        asked_at = trio.current_time()
         async with self._making:
-            if trio.current_time() >= self._made_at + EXPOSITION_S:
+            if self._begun_at < asked_at:
+                await trio.sleep_until(self._made_at + EXPOSITION_S)
+                begun_at = trio.current_time()
                 self._made = ()  # of 26 MB, with 200,000 series, not two at a time
                 self._made = await trio.to_thread.run_sync(lambda: tuple(self._render()))
-                self._made_at = trio.current_time()
-            return self._made
+                self._begun_at, self._made_at = begun_at, trio.current_time()
+            made = self._made
+            if not self._making.statistics().tasks_waiting:
+                self._made, self._begun_at = (), -math.inf  # nobody is there who could share it
+            return made
 
 
 async def _send(send: Any, method: str, answer: Answer) -> None:

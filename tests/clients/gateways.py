@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from gateway import embedded
-from gateway.control.admin import EXPOSITION_S
 from tests.clients import processes
 
 READY_TIMEOUT_S = 60.0
@@ -43,7 +42,6 @@ class Gateway:
         self.bootstrap = f"{embedded.HOST}:{self.port}"
         self.admin = f"http://{embedded.HOST}:{self._admin_port}"
         self.health = f"http://{embedded.HOST}:{self._admin_port + 1}"
-        self._metrics_kept_until = 0.0
         config: dict[str, Any] = {
             "upstream": {"bootstrap_servers": upstream},
             "listener": {"host": embedded.HOST, "port": self.port},
@@ -88,12 +86,8 @@ class Gateway:
         return self._log.read_text(errors="replace")
 
     def metrics(self) -> str:
-        """As they are now: the gateway keeps what it has made for a while, also for a test that asks twice."""
-        time.sleep(max(0.0, self._metrics_kept_until - time.monotonic()))
         with urllib.request.urlopen(f"{self.admin}/metrics", timeout=60) as answer:
-            text = str(answer.read().decode())
-        self._metrics_kept_until = time.monotonic() + EXPOSITION_S
-        return text
+            return str(answer.read().decode())
 
     def restart(self) -> int:
         """SIGTERM, and the same once more; the exit status."""

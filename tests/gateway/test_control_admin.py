@@ -122,27 +122,57 @@ async def test_its_own_names_and_addresses_are_fine(server: Server, host: str) -
 
 
 @pytest.mark.trio
-async def test_the_exposition_is_made_once_for_all_who_ask_at_a_time(mock_clock: MockClock) -> None:
-    made: list[bytes] = []
+async def test_the_exposition_is_made_once_for_all_who_ask_at_a_time_and_is_never_older_than_the_question(
+    autojump_clock: MockClock,
+) -> None:
+    made_at: list[float] = []
 
     def render() -> Iterator[bytes]:
-        made.append(b"metric %d\n" % len(made))
-        yield made[-1]
+        made_at.append(autojump_clock.current_time())
+        yield b"metric %d\n" % len(made_at)
 
     application = make_application(render, list)
-    answers: list[bytes] = []
+    answers: list[tuple[float, bytes]] = []  # when it was asked, what came
 
-    async def ask() -> None:
+    async def ask(after_s: float = 0.0) -> None:
+        await trio.sleep(after_s)
+        asked_at = trio.current_time()
+
         async def send(message: Any) -> None:
-            answers.append(message.get("body", b""))
+            if message.get("body"):
+                answers.append((asked_at, message["body"]))
 
         scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": [], "client": ("127.0.0.1", 1)}
         await application(scope, trio.sleep_forever, send)
 
+    start = trio.current_time()
     async with trio.open_nursery() as nursery:
         for _ in range(50):
             nursery.start_soon(ask)
-    assert (len(made), answers.count(b"metric 0\n")) == (1, 50)
-    mock_clock.jump(EXPOSITION_S)
-    await ask()
-    assert (len(made), answers.count(b"metric 1\n")) == (2, 1)
+        for _ in range(50):
+            nursery.start_soon(ask, EXPOSITION_S / 2)
+    assert {body for asked_at, body in answers if asked_at == start} == {b"metric 1\n"}
+    assert {body for asked_at, body in answers if asked_at > start} == {b"metric 2\n"}
+    assert (len(answers), len(made_at)) == (100, 2)
+    assert made_at[1] >= made_at[0] + EXPOSITION_S
+
+
+async def test_an_exposition_that_fails_is_made_again_for_who_asks_next(autojump_clock: MockClock) -> None:
+    faults = [ValueError("no")]
+
+    def render() -> Iterator[bytes]:
+        if faults:
+            raise faults.pop()
+        yield b"metric 1\n"
+
+    application = make_application(render, list)
+    bodies: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        bodies.append(message.get("body", b""))
+
+    scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": [], "client": ("127.0.0.1", 1)}
+    with pytest.raises(ValueError, match="no"):
+        await application(scope, trio.sleep_forever, send)
+    await application(scope, trio.sleep_forever, send)
+    assert b"metric 1\n" in bodies
