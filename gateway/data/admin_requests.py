@@ -122,7 +122,8 @@ class AdminRequests:
             self.turn.take(answer)
 
     def end(self) -> None:
-        """End the turn, if there is one."""
+        """The connection ends, and the turn, if there is one, with it."""
+        self.wake = _nothing  # else it would keep its link
         if self.turn is not None:
             self._client.world.questions.open.pop(self.turn.token, None)
             self._charge.set(0)
@@ -159,4 +160,4 @@ def _deletes_thresholds(request: Request, world: World) -> bool:
 
 
 def _nothing() -> None:
-    """A session without sockets has no link to wake."""
+    """A session without sockets, or that has ended, has no link to wake."""

@@ -265,6 +265,7 @@ class Inbound:
         self._wake()
 
     def close(self) -> None:
+        self._wake = _nothing  # else it would keep its link
         if self.waiting:
             self.waiting = False
             self._account.forget(self)
@@ -274,3 +275,7 @@ class Inbound:
         self.hand_over()
         if large is not None:
             self._account.give(large)
+
+
+def _nothing() -> None:
+    """The connection is closed."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import socket
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.data.ends import EndLog, SpeaksTls, UpstreamError, close_reason
 from gateway.data.farewell import Farewell
@@ -47,6 +47,16 @@ SHORT_WAIT_S = 1.0  # … and from there on as usual again
 GRACE_S = 30.0  # that a connection may be too old while no moment between two requests has been seen
 READ_ON_ROUNDS = 4  # while that window is read more comes, a round trip later: look again, but not for ever …
 READ_ON_S = 0.05  # … and with so long between
+
+
+class _ClosedShortcut:
+    """That of every link that is closed: it knows none of them."""
+
+    def shut(self) -> None:
+        """It is."""
+
+
+_CLOSED: Final[Any] = _ClosedShortcut()
 
 
 class Link:
@@ -699,4 +709,5 @@ class Link:
             for side in sides:
                 side.outbound.close()
             session.account.close()
+            self.shortcut = _CLOSED  # which knew the link: it is freed now, not once the collector finds the circle
             reactor.on_closed(self)

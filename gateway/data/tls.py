@@ -69,7 +69,7 @@ def go_by_name(context: ssl.SSLContext, names: ServerNames) -> None:
         try:
             connection.wanted = names.find(name)
         except UnknownName as error:
-            connection.refusal = error
+            connection.refusal = error.with_traceback(None)  # which would keep the connection
             return cast("int", ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
         return None
 
@@ -327,7 +327,7 @@ class Tls:
         """
         if self._error is not None:
             self.fault = self.fault or self._explain(self._error)
-            raise self._error
+            raise ssl.SSLError(self.fault)  # not that one: it would keep the frames that it came through
         return self._ended
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -437,7 +437,10 @@ async def _step(
         await _send_all(sock, tls.take())
     except OSError:  # the peer has gone, without waiting for the alert: the reason is told all the same
         pass
-    raise refusal
+    try:
+        raise refusal
+    finally:
+        refusal = None  # the error knows this frame
 
 
 async def _first_bytes(sock: socket.socket) -> bytes:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 import pytest
 import trio
 from pytest_trio import trio_fixture
 
 from gateway.control.http_server import serve
+from gateway.data.inbound import Inbound
+from gateway.data.links import Link
+from gateway.data.outbound import Outbound
+from gateway.data.reactor import Reactor
+from gateway.data.session import Session
+from gateway.data.sides import Side
+from gateway.data.tls import Tls
+from gateway.data.world import World
 from gateway.supervisor import open_listener
 from tests.gateway.test_rest import Server
+
+ENDED: Final = Link, Session, Side, Inbound, Outbound, Tls  # what there is of each connection
+STAYS: Final = Reactor, World  # what there is of each worker
 
 
 @trio_fixture
@@ -46,3 +60,38 @@ def gateway() -> Iterator[Server]:
     yield server
     loop[0].run_sync_soon(stop.set)
     thread.join()
+
+
+@pytest.fixture
+def no_circles() -> Iterator[None]:
+    """Nothing of a worker that the test has made is left to the garbage collector, which would come to it in minutes:
+    with strangers who connect and leave these are a worker's memory.
+    """
+    gc.freeze()  # not what was there before, which also makes this quick
+    gc.disable()
+    try:
+        yield
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = Counter(
+            type(each).__qualname__ for each in gc.garbage if isinstance(each, ENDED) and _has_way_back(each)
+        )
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        gc.unfreeze()
+    assert not left
+
+
+def _has_way_back(ended: object) -> bool:
+    """Whether it refers to itself by way of others that end with it; if not, something of the test's has kept it."""
+    seen, ahead = {id(each) for each in gc.garbage if not isinstance(each, STAYS)}, [ended]
+    while ahead:
+        for each in gc.get_referents(ahead.pop()):
+            if each is ended:
+                return True
+            if id(each) in seen:
+                seen.discard(id(each))
+                ahead.append(each)
+    return False

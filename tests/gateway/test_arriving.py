@@ -22,6 +22,8 @@ from tests.gateway.play import other_request
 from tests.gateway.test_links import receive_exactly
 from tests.gateway.yard import Yard, opened
 
+pytestmark = pytest.mark.usefixtures("no_circles")
+
 PROXIES = (ipaddress.ip_network("127.0.0.0/30"),)  # 127.0.0.1 is a proxy, 127.0.0.9 is none
 ASKED = other_request(1, key=api.METADATA, version=1, body=bytes(4))
 

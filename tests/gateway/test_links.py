@@ -40,6 +40,8 @@ from tests.gateway.play import (
     with_question,
 )
 
+pytestmark = pytest.mark.usefixtures("no_circles")
+
 DEADLINE_S = 60
 
 

@@ -30,6 +30,8 @@ from tests.gateway.play import JAVA, Play, answer, decode_answer, other_answer, 
 from tests.gateway.test_links import Stage, receive_exactly, reset, staged
 from tests.gateway.test_session_fetches import fetch
 
+pytestmark = pytest.mark.usefixtures("no_circles")
+
 
 @pytest.fixture(params=[variants.PURE, variants.COMPILED])
 def variant(request: pytest.FixtureRequest) -> str:
@@ -246,21 +248,32 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+class _Look:
+    """A session's on_upstream, and how many bytes it has handled."""
+
+    def __init__(self, look: Callable[[bytearray, int, int, float], int]) -> None:
+        self._look = look
+        self.looked_at = 0
+
+    def __call__(self, buf: bytearray, pos: int, end: int, now: float) -> int:
+        after = self._look(buf, pos, end, now)
+        self.looked_at += after - pos
+        return after
+
+
 class Consumer(Far):
     """Of Fetch answers, which are sent and expected as they are."""
 
     def __init__(self, far: Far, way: str) -> None:
         self.stage, self.link, self.client, self.broker, self.told = far.stage, far.link, far.client, far.broker, 1000
-        self.looked_at = 0
-        look, self.link.session.on_upstream = self.link.session.on_upstream, self._look
-        self._really_look = look
+        self._look = self.link.session.on_upstream = _Look(self.link.session.on_upstream)
         if way == "no pipe":
             self.stage.reactor.shared.close_pipe()
 
-    def _look(self, buf: bytearray, pos: int, end: int, now: float) -> int:
-        after = self._really_look(buf, pos, end, now)
-        self.looked_at += after - pos
-        return after
+    @property
+    def looked_at(self) -> int:
+        """Bytes of answers."""
+        return self._look.looked_at
 
     @property
     def buffer(self) -> memoryview:

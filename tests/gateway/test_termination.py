@@ -38,6 +38,8 @@ from tests.gateway.play import Play, answer, other_answer, other_request, reques
 from tests.gateway.test_control_bearer import CLAIMS, jwk, message
 from tests.gateway.test_control_bearer import token as signed
 
+pytestmark = pytest.mark.usefixtures("no_circles")
+
 STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
 SCRAM = "SCRAM-SHA-256"
 ALICE = make_record("sha256", "alice-secret", b"alice's salt", 4096)

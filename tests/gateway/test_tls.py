@@ -26,6 +26,8 @@ from tests.certificates import Authority, openssl
 from tests.gateway.play import answer, other_answer, other_request, request, size_of
 from tests.gateway.test_links import DEADLINE_S, Stage, _tcp_pair, receive_exactly, staged
 
+pytestmark = pytest.mark.usefixtures("no_circles")
+
 # By OpenSSL up to 3.1, and from 3.2 on.
 BROKEN_RECORD_SAID = ("decryption failed or bad record mac", BROKEN_RECORD_TEXT)
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)

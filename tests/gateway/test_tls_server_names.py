@@ -26,6 +26,8 @@ from policies.engine import Engine
 from tests.certificates import Authority
 from tests.gateway.play import request
 
+pytestmark = pytest.mark.usefixtures("no_circles")
+
 NAMES = ServerNames("kafka.example", "broker-$(node_id).kafka.example")
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 

@@ -9,6 +9,8 @@ import pytest
 
 from gateway.data.tls_sessions import MOST, Sessions
 
+pytestmark = pytest.mark.usefixtures("no_circles")
+
 
 class Broker:
     def __init__(self, threads: int) -> None:

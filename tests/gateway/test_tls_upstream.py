@@ -24,6 +24,8 @@ from tests.gateway.play import answer, other_answer, other_request, request
 from tests.gateway.test_links import Stage, _tcp_pair, staged
 from tests.gateway.test_tls import BROKEN_RECORD_SAID, VERSIONS, Client
 
+pytestmark = pytest.mark.usefixtures("no_circles")
+
 NODE_ID = 1
 CLIENTS = ("plain", "TLS")
 
