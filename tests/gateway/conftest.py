@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import trio
 from pytest_trio import trio_fixture
+from trio.testing import MockClock
 
 from gateway.control.http_server import serve
 from gateway.data.inbound import Inbound
@@ -60,6 +62,28 @@ def gateway() -> Iterator[Server]:
     yield server
     loop[0].run_sync_soon(stop.set)
     thread.join()
+
+
+@pytest.fixture
+def autojump_clock(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> MockClock:
+    """pytest-trio's, which would jump while threads work: hours may go by until one that the machine lets stand has
+    looked at a file.
+    """
+    run_sync, working = trio.to_thread.run_sync, 0
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        nonlocal working
+        working += 1
+        autojump_clock.autojump_threshold = math.inf
+        try:
+            return await run_sync(*args, **options)
+        finally:
+            working -= 1
+            if not working:
+                autojump_clock.autojump_threshold = 0
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", counted)
+    return autojump_clock
 
 
 @pytest.fixture
