@@ -1,4 +1,4 @@
-"""What the gateway costs, beside nothing in between, a bare loop in Python and other proxies (docs/benchmarks.md).
+"""What the gateway costs, beside nothing in between, native relays and other proxies (docs/benchmarks.md).
 
 All that is compared runs in one go and takes turns (A, B, C, A, B, C, …); figures are medians over rounds, ratios are
 taken round by round. Figures of different runs, or different machines, don't compare; ratios do, roughly.
@@ -32,10 +32,12 @@ from tests.bench.java_producer import (
     measure_java,
 )
 from tests.bench.load import SCENARIOS, Scenario, build_rawload, limit_in_force, measure
+from tests.bench.native_relays import native_relay
+from tests.bench.peers import versions, why_not_measured
 from tests.bench.plot import draw
 from tests.bench.processes import BenchError, free_ports
 from tests.bench.profile_worker import INSTRUMENTS, profile
-from tests.bench.report import BOTH, as_markdown, as_text
+from tests.bench.report import BOTH, as_markdown, as_text, tls_of
 from tests.bench.targets import (
     BUSY_THRESHOLDS,
     EVERYTHING,
@@ -47,7 +49,6 @@ from tests.bench.targets import (
     cache_dir,
     direct,
     gateway,
-    is_installed,
     kafka_proxy,
     kroxylicious,
     make_keystore,
@@ -56,17 +57,22 @@ from tests.bench.targets import (
     tls_address,
 )
 
-# Two workers, also with groups whose limits they share; TLS; both: measured where a scenario says so.
-SCALED = ("gateway-2", "gateway-2-groups", "gateway-tls", "gateway-tls-2")
+# Two workers, also with groups whose limits they share, and with TLS: measured where a scenario says so.
+SCALED = ("gateway-2", "gateway-2-groups", "gateway-tls-2")
 VARIANTS = ("gateway-limited", "gateway-groups")  # measured with small requests only
 EVERYTHING_ON = "gateway-everything"  # measured with small requests and with those of many partitions
-SECURED = ("gateway-tls-both", "kafka-proxy-tls-both")  # TLS with clients and with the broker
+NATIVE = ("haproxy", "nginx")  # measured with the raw load only
+# TLS with clients; with clients and with the broker.
+SECURED = (
+    "gateway-tls", "haproxy-tls", "nginx-tls",
+    "gateway-tls-both", "kafka-proxy-tls-both", "haproxy-tls-both", "nginx-tls-both",
+)  # fmt: skip
 # Relays that change no answer: a real broker has a listener for each, which advertises the relay's addresses. Each with
 # its first port and the first of the brokers' listeners for it, counted from the run's first port.
 BARE, SPLICE = "bare-loop", "splice-loop"
 RELAYS = {BARE: (36, 136), SPLICE: (33, 139)}
 TARGETS = (
-    "direct", "gateway", *VARIANTS, EVERYTHING_ON, *SCALED, *RELAYS, "kafka-proxy", "kroxylicious", *SECURED,
+    "direct", "gateway", *VARIANTS, EVERYTHING_ON, *SCALED, *RELAYS, "kafka-proxy", "kroxylicious", *NATIVE, *SECURED,
 )  # fmt: skip
 JAVA_RUNS: tuple[JavaScenario | ConsumerScenario, ...] = (*JAVA_SCENARIOS, *CONSUMER_SCENARIOS)
 JAVA = tuple(scenario.name for scenario in JAVA_RUNS)
@@ -111,7 +117,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--read", type=Path, metavar="FILE", help="measure nothing: print what --json wrote")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the CPU of each by kafka-proxy's")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="draw the CPU of each by kafka-proxy's and HAProxy's"
+    )
     parser.add_argument("--profile", choices=INSTRUMENTS, help="where a worker's time goes, in the first of --only")
     parser.add_argument("--ports", type=int, default=PORTS, help=f"first of about 150 ports to use ({PORTS})")
     return parser.parse_args(arguments)
@@ -130,10 +138,12 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 def run_all(options: argparse.Namespace) -> dict[str, Any]:
     wanted = options.only or [*(scenario.name for scenario in SCENARIOS), *JAVA, *FEATURED]
     targets = list(options.targets or TARGETS)
-    for missing in [name for name in targets if not is_installed(name)]:
-        say(f"{missing} is not on PATH: left out")
-        targets.remove(missing)
-    facts = machine(ROOT) | {"kafka_proxy_used": any(name.startswith("kafka-proxy") for name in targets)}
+    missing = {name: why for name in targets if (why := why_not_measured(name))}
+    targets = [name for name in targets if name not in missing]
+    reasons = list(dict.fromkeys(missing.values()))
+    for why in reasons:
+        say(f"not measured: {why}")
+    facts = machine(ROOT) | {"peers": versions(targets), "not_measured": reasons}
     rawload = build_rawload()
     rounds = options.rounds or (JAVA_ROUNDS if options.quick else ROUNDS)
     share = QUICK_SHARE if options.quick else 1.0
@@ -174,7 +184,7 @@ def run_raw(
     """The Go load against the Go null broker."""
     with ExitStack() as stack:
         ports = free_ports(ports, 130)
-        keystore = make_keystore(run_dir / "broker.pem") if set(names) & set(SECURED) else None
+        keystore = make_keystore(run_dir / "broker.pem") if any(tls_of(name) == BOTH for name in names) else None
         upstream, broker = stack.enter_context(null_broker(rawload, ports, run_dir, keystore))
         needed = [name for name in names if any(takes_part(name, scenario) for scenario in scenarios)]
         targets = start(stack, needed, upstream, ports, run_dir, keystore)
@@ -201,7 +211,7 @@ def takes_part(target: str, scenario: Scenario) -> bool:
     if target == EVERYTHING_ON:
         return scenario.limited or scenario.partitions > 1
     if target in SECURED:
-        return any(other.endswith(BOTH) for other in scenario.bars)
+        return scenario.secured
     if target == SPLICE:
         return False  # it is for what real clients can reach at best
     return scenario.scaled or target not in SCALED
@@ -211,7 +221,7 @@ def run_java(
     wanted: Sequence[str], names: Sequence[str], rounds: int, share: float, ports: int, run_dir: Path
 ) -> Iterator[dict[str, Any]]:
     """Kafka's own performance tools against real clusters, of one broker and of three."""
-    names = [name for name in names if name not in (*VARIANTS, EVERYTHING_ON, *SCALED, *SECURED)]
+    names = [name for name in names if name not in (*VARIANTS, EVERYTHING_ON, *SCALED, *NATIVE, *SECURED)]
     asked = [scenario for scenario in JAVA_RUNS if scenario.name in wanted]
     for brokers in sorted({scenario.brokers for scenario in asked}):
         ports = free_ports(ports, 142)
@@ -335,8 +345,8 @@ def start(
     ca: Path | None = None,
     behind: Mapping[str, str] = NO_RELAYS,
 ) -> list[Target]:
-    """Takes ports `ports` + 10 to `ports` + 129, in the order in which they take turns. `behind`: the upstream of
-    a relay by its name, where it is another.
+    """In the order in which they take turns. They take ports `ports` + 2 to `ports` + 129. `behind`: the upstream of a
+    relay by its name, where it is another.
     """
     run_dir = Path(tempfile.mkdtemp(dir=run_dir))
     secure_upstream = tls_address(upstream)
@@ -348,6 +358,10 @@ def start(
     def relay(name: str) -> Target:
         port, _ = RELAYS[name]
         return stack.enter_context(relay_loop(name, behind.get(name, upstream), ports + port, run_dir))
+
+    def native(name: str, port: int) -> Target:
+        broker = secure_upstream if tls_of(name) == BOTH else upstream
+        return stack.enter_context(native_relay(name, broker, port, run_dir, ca))
 
     begin = {
         "direct": lambda: direct(upstream),
@@ -379,6 +393,12 @@ def start(
         "kafka-proxy-tls-both": lambda: stack.enter_context(
             kafka_proxy(secure_upstream, ports + 100, run_dir, "kafka-proxy-tls-both", ca)
         ),
+        "haproxy": lambda: native("haproxy", ports + 2),
+        "haproxy-tls": lambda: native("haproxy-tls", ports + 3),
+        "haproxy-tls-both": lambda: native("haproxy-tls-both", ports + 4),
+        "nginx": lambda: native("nginx", ports + 5),
+        "nginx-tls": lambda: native("nginx-tls", ports + 6),
+        "nginx-tls-both": lambda: native("nginx-tls-both", ports + 7),
     }
     return [begin[name]() for name in TARGETS if name in names]
 

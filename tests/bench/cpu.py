@@ -10,6 +10,7 @@ import contextlib
 import os
 import platform
 import shutil
+import ssl
 import subprocess
 import time
 from datetime import UTC, datetime
@@ -72,7 +73,8 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def _first_line(*command: str) -> str | None:
+def first_line(*command: str) -> str | None:
+    """What a command prints first; None where it isn't on PATH or fails."""
     if shutil.which(command[0]) is None:
         return None
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -88,8 +90,8 @@ def _cpu_model() -> str:
 
 
 def _revision(root: Path) -> str | None:
-    commit = _first_line("git", "-C", str(root), "rev-parse", "--short", "HEAD")
-    changed = _first_line("git", "-C", str(root), "status", "--porcelain")
+    commit = first_line("git", "-C", str(root), "rev-parse", "--short", "HEAD")
+    changed = first_line("git", "-C", str(root), "status", "--porcelain")
     return f"{commit} and changes" if commit and changed else commit
 
 
@@ -103,9 +105,9 @@ def machine(root: Path) -> dict[str, Any]:
         "memory_gib": round(memory / 2**30, 1),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "go": _first_line("go", "version"),
-        "java": _first_line("java", "--version"),
-        "kafka_proxy": _first_line("kafka-proxy", "version"),
+        "openssl": " ".join(ssl.OPENSSL_VERSION.split()[:2]),  # that of Python
+        "go": first_line("go", "version"),
+        "java": first_line("java", "--version"),
         "revision": _revision(root),
         "load_before": os.getloadavg()[0],
     }

@@ -29,7 +29,7 @@ _producer_ids = itertools.count(1_000, 1_000)  # one per connection, never used 
 @dataclass(frozen=True)
 class Scenario:
     """A raw load. `per` says what CPU is divided by. `bars`: the highest ratios of the gateway's CPU to that of other
-    targets that we accept; a target with TLS on both sides is compared with the gateway that has it, too.
+    targets that we accept; a target with TLS is compared with the gateway that has it on the same sides.
     """
 
     name: str
@@ -42,7 +42,8 @@ class Scenario:
     idempotent: bool = False
     flags: tuple[str, ...] = ()  # further ones of the load
     limited: bool = False  # also measured with a limit in force on another topic
-    scaled: bool = False  # also measured with two workers, and over TLS
+    scaled: bool = False  # also measured with two workers
+    secured: bool = False  # also measured over TLS: with clients, and with the broker as well
     partitions: int = 1  # of each request
     depth: int = 5
     rate: int = 0  # requests per second; 0: as fast as answers come
@@ -50,12 +51,14 @@ class Scenario:
 
 SMALL = {"kafka-proxy": 0.45, "bare-loop": 1.15}
 WIDE = {"kafka-proxy": 0.45}
-LARGE = {"kroxylicious": 0.8, "kafka-proxy-tls-both": 0.9}
+WIDE_IDEMPOTENT = WIDE | {"haproxy": 1.5}
+LARGE = {"kroxylicious": 0.8, "kafka-proxy-tls-both": 0.9, "haproxy-tls": 1.0, "haproxy-tls-both": 1.0}
 SCENARIOS = (
     Scenario("small-4", "215-byte requests, 4 connections", 215, 4, 150_000, "request", SMALL, limited=True),
     Scenario(
         "small-64", "215-byte requests, 64 connections", 215, 64, 150_000, "request",
-        SMALL | {"kafka-proxy-tls-both": 0.6}, limited=True, scaled=True,
+        SMALL | {"kafka-proxy-tls-both": 0.6, "haproxy-tls": 1.15, "haproxy-tls-both": 1.15},
+        limited=True, scaled=True, secured=True,
     ),
     Scenario(
         "half-64", "215-byte requests, 64 connections, 15,000 a second, one in flight each", 215, 64, 60_000, "request",
@@ -66,30 +69,33 @@ SCENARIOS = (
         {"kafka-proxy": 0.45}, idempotent=True,
     ),
     Scenario(
-        "wide-64", "6,000-byte requests of 50 partitions, 64 connections", 6_000, 64, 40_000, "request", WIDE,
-        scaled=True, partitions=50,
+        "wide-64", "6,000-byte requests of 50 partitions, 64 connections", 6_000, 64, 40_000, "request",
+        WIDE | {"haproxy": 1.3, "haproxy-tls": 1.3, "haproxy-tls-both": 1.3}, scaled=True, secured=True, partitions=50,
     ),
     Scenario(
         "wide-idempotent-64", "6,000-byte requests of 50 partitions of idempotent producers, 64 connections", 6_000, 64,
-        40_000, "request", WIDE, idempotent=True, partitions=50,
+        40_000, "request", WIDE_IDEMPOTENT, idempotent=True, partitions=50,
     ),
     Scenario(
         "wide-transactional-64", "6,000-byte requests of 50 partitions in transactions, 64 connections", 6_000, 64,
-        40_000, "request", WIDE, idempotent=True, flags=("-txn", "orders"), partitions=50,
+        40_000, "request", WIDE_IDEMPOTENT, idempotent=True, flags=("-txn", "orders"), partitions=50,
     ),
     Scenario(
         "wide-gzip-64", "6,000-byte requests of 50 partitions, compressed by gzip, 64 connections", 6_000, 64, 40_000,
-        "request", WIDE, idempotent=True, flags=("-gzip",), partitions=50,
+        "request", WIDE_IDEMPOTENT, idempotent=True, flags=("-gzip",), partitions=50,
     ),
     Scenario(
         "100KB", "100,000-byte requests, 4 connections", 100_000, 4, 25_000, "GB", LARGE | {"kafka-proxy": 0.7},
-        scaled=True,
+        scaled=True, secured=True,
     ),
     Scenario(
         "wide-480KB", "480,000-byte requests of 30 partitions of idempotent producers, 4 connections", 480_000, 4,
         5_000, "GB", {"kafka-proxy": 0.45}, idempotent=True, partitions=30,
     ),
-    Scenario("1MB", "1,000,000-byte requests, 4 connections", 1_000_000, 4, 3_000, "GB", LARGE | {"kafka-proxy": 0.9}),
+    Scenario(
+        "1MB", "1,000,000-byte requests, 4 connections", 1_000_000, 4, 3_000, "GB", LARGE | {"kafka-proxy": 0.9},
+        secured=True,
+    ),
 )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-# From samples to tables: medians over rounds, and ratios to kafka-proxy taken round by round (what disturbs a machine
-# for longer than a round disturbs both sides of a ratio).
+# From samples to tables: medians over rounds, and ratios to kafka-proxy and to HAProxy taken round by round (what
+# disturbs a machine for longer than a round disturbs both sides of a ratio).
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-REFERENCE = "kafka-proxy"
 DIRECT = "direct"
-BOTH = "-tls-both"  # of the names of targets with TLS on both sides, which are compared with each other
+CLIENTS, BOTH = "-tls", "-tls-both"  # in the names of targets: TLS with clients; with clients and the broker
+# What all others are compared with, and the TLS that there is of each: such a target is compared with that one.
+REFERENCES = {"kafka-proxy": ("", BOTH), "haproxy": ("", CLIENTS, BOTH)}
 PAIRS = (("gateway", "gateway-2"), ("gateway-tls", "gateway-tls-2"))  # one worker, and two
 WORKER = "gateway.data"  # what a worker's command line has in it
 
@@ -29,13 +30,23 @@ def _over(rounds: Sequence[Round], target: str, key: str) -> list[float]:
     return [float(samples[target][key]) for samples in rounds if key in samples.get(target, {})]
 
 
-def reference_of(target: str) -> str:
-    return REFERENCE + BOTH if target.endswith(BOTH) else REFERENCE
+def tls_of(target: str) -> str:
+    """CLIENTS, BOTH, or nothing."""
+    return next((tls for tls in (BOTH, CLIENTS) if tls in target), "")
 
 
-def ratios(rounds: Sequence[Round], target: str, key: str, by: str | None = None) -> list[float]:
-    """That figure of the target by that of `by` or of its usual reference, one per round that has both."""
-    by = by or reference_of(target)
+def reference_of(target: str, by: str) -> str:
+    """Which target of that reference the target is compared with."""
+    return by + tls_of(target) if tls_of(target) in REFERENCES.get(by, ()) else by
+
+
+def references(rounds: Sequence[Round]) -> list[str]:
+    """Those that were measured."""
+    return [by for by in REFERENCES if any(target.startswith(by) for target in rounds[0])]
+
+
+def ratios(rounds: Sequence[Round], target: str, key: str, by: str) -> list[float]:
+    """That figure of the target by that of `by`, one per round that has both."""
     both = (samples for samples in rounds if key in samples.get(target, {}) and key in samples.get(by, {}))
     return [float(samples[target][key] / samples[by][key]) for samples in both if samples[by][key]]
 
@@ -54,14 +65,17 @@ def _median_text(found: Sequence[float]) -> str:
     return f"{median(found):.2f}" if found else "–"
 
 
-def _row(rounds: Sequence[Round], target: str, per: str, by: str) -> list[str]:
-    key = _UNITS[per][2]
-    used = _over(rounds, target, key)
+def _by(rounds: Sequence[Round], target: str, key: str, by: str) -> str:
+    return "1" if target == by else _ratio_text(ratios(rounds, target, key, by))
+
+
+def _row(rounds: Sequence[Round], target: str, per: str, compared: Sequence[str]) -> list[str]:
+    key = COST[per]
     return [
         target,
         f"{_speed(rounds, target, per):,.0f}",
-        _median_text(used),
-        "1" if target == by else _ratio_text(ratios(rounds, target, key, by)),
+        _median_text(_over(rounds, target, key)),
+        *(_by(rounds, target, key, reference_of(target, by)) for by in compared),
         _median_text(_over(rounds, target, "p50_ms")),
         _median_text(_over(rounds, target, "p99_ms")),
     ]
@@ -69,22 +83,29 @@ def _row(rounds: Sequence[Round], target: str, per: str, by: str) -> list[str]:
 
 def _table(scenario: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     speed, cpu, _ = _UNITS[scenario["per"]]
-    rounds, by = scenario["rounds"], scenario.get("reference")
-    head = ["", speed, cpu, f"of {by or REFERENCE}'s", "p50 ms", "p99 ms"]
-    rows = [_row(rounds, target, scenario["per"], by or reference_of(target)) for target in rounds[0]]
+    rounds, own = scenario["rounds"], scenario.get("reference")
+    compared = [own] if own else references(rounds)
+    head = ["", speed, cpu, *(f"of {by}'s" for by in compared), "p50 ms", "p99 ms"]
+    rows = [_row(rounds, target, scenario["per"], compared) for target in rounds[0]]
     if scenario["per"] == "record":  # of real clients, for whom nothing but this counts
         head.insert(2, f"of {DIRECT}'s")
         for row in rows:
-            found = ratios(rounds, row[0], "requests_per_s", DIRECT)
-            row.insert(2, "1" if row[0] == DIRECT else _ratio_text(found))
+            row.insert(2, _by(rounds, row[0], "requests_per_s", DIRECT))
     return head, rows
 
 
 def _notes(scenario: Mapping[str, Any]) -> list[str]:
-    """What was measured beside CPU and time."""
+    """What was measured beside CPU and time, and what clients and targets agreed on."""
     rounds = scenario["rounds"]
     memory = {target: _over(rounds, target, "kib_per_connection") for target in rounds[0]}
-    return [f"{target}: {median(found):.1f} KiB of memory each" for target, found in memory.items() if found]
+    ciphers: dict[str, list[str]] = {}
+    for target, sample in rounds[0].items():
+        if "cipher" in sample:
+            ciphers.setdefault(sample["cipher"], []).append(target)
+    return [
+        *(f"{target}: {median(found):.1f} KiB of memory each" for target, found in memory.items() if found),
+        *(f"{cipher} with clients: {', '.join(targets)}" for cipher, targets in ciphers.items()),
+    ]
 
 
 def bars(scenarios: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, list[float], float]]:
@@ -92,8 +113,7 @@ def bars(scenarios: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, list[fl
     found = []
     for scenario in scenarios:
         for other, bar in scenario.get("bars", {}).items():
-            target = f"gateway{BOTH}" if other.endswith(BOTH) else "gateway"
-            got = ratios(scenario["rounds"], target, _UNITS[scenario["per"]][2], by=other)
+            got = ratios(scenario["rounds"], f"gateway{tls_of(other)}", COST[scenario["per"]], by=other)
             if got:
                 found.append((scenario["title"], other, got, float(bar)))
     return found
@@ -143,14 +163,14 @@ def _all_scaling(run: Mapping[str, Any]) -> list[list[str]]:
 
 def _facts(run: Mapping[str, Any]) -> list[str]:
     m = run["machine"]
-    versions = [f"Python {m['python']}", *(str(m[key]) for key in ("go", "java") if m.get(key))]
-    if m.get("kafka_proxy_used"):
-        versions.append(f"kafka-proxy {m.get('kafka_proxy') or 'of unknown version'}")
+    python = f"Python {m['python']}" + (f" with {m['openssl']}" if "openssl" in m else "")
+    versions = [python, *(str(m[key]) for key in ("go", "java") if m.get(key)), *m.get("peers", ())]
     return [
         f"{m['time']}, revision {m['revision'] or 'unknown'}",
         f"{m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['kernel']}; load {m['load_before']:.1f} before, "
         f"{m['load_after']:.1f} after",
         ", ".join(versions),
+        *(f"not measured: {why}" for why in m.get("not_measured", ())),
     ]
 
 

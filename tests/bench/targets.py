@@ -1,5 +1,5 @@
-# What is compared: nothing in between, the gateway in its forms, the least that a relay in Python does, and the peers
-# that are installed.
+# What is compared: nothing in between, the gateway in its forms, the least that a relay in Python does, and
+# the peers that forward Kafka (native_relays.py has those that forward bytes).
 #
 # Each is started once per run and stands idle while another is measured. A target is an address to send to, and the
 # process whose tree's CPU counts.
@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 from confluent_kafka.admin import AdminClient
 
+from tests.bench.peers import PEERS
 from tests.bench.processes import BenchError, running, wait_for_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,15 +179,6 @@ def make_keystore(path: Path) -> Path:
     return path
 
 
-# The commands of peers: they take part where these are on PATH.
-PEERS = {"kafka-proxy": "kafka-proxy", "kroxylicious": "kroxylicious-start.sh"}
-
-
-def is_installed(target: str) -> bool:
-    """Whether a target is ours, or a peer whose command is on PATH."""
-    return all(shutil.which(command) for peer, command in PEERS.items() if target.startswith(peer))
-
-
 @contextmanager
 def relay_loop(name: str, upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
     """bare-loop or splice-loop. Each broker's address has a listener, from `port` on. It changes no answer: brokers
@@ -209,7 +201,7 @@ def kafka_proxy(
     """
     log, brokers = run_dir / f"{name}.log", upstream.split(",")
     addresses = [f"{HOST}:{port + place}" for place in range(len(brokers))]
-    command = [PEERS["kafka-proxy"], "server", "--default-listener-ip", HOST]
+    command = [PEERS["kafka-proxy"].command, "server", "--default-listener-ip", HOST]
     command += ["--http-listen-address", f"{HOST}:{port + 9}"]
     for broker, address in zip(brokers, addresses, strict=True):
         command += ["--bootstrap-server-mapping", f"{broker},{address}"]
@@ -237,7 +229,7 @@ def kroxylicious(upstream: str, port: int, run_dir: Path) -> Iterator[Target]:
         "gateways": [{"name": "plain", "portIdentifiesNode": listener}],
     }
     config.write_text(yaml.safe_dump({"virtualClusters": [cluster]}))
-    with running([PEERS["kroxylicious"], "--config", str(config)], log) as process:
+    with running([PEERS["kroxylicious"].command, "--config", str(config)], log) as process:
         bootstrap, node_port = f"{HOST}:{port}", port + 1 + NODE_ID
         wait_for_port(process, node_port, log)
         # A broker's port relays once an answer to Metadata has told of that broker.

@@ -110,6 +110,13 @@ func (l *load) dial() (net.Conn, error) {
 	return net.Dial("tcp", l.address)
 }
 
+func (l *load) cipher() string {
+	if socket, isSecure := l.all[0].socket.(*tls.Conn); isSecure {
+		return tls.CipherSuiteName(socket.ConnectionState().CipherSuite)
+	}
+	return ""
+}
+
 // greet says who we are, as clients do, and learns the topic's id where the version needs it.
 func (c *connection) greet() error {
 	answer, err := c.ask(apiVersionsRequest())

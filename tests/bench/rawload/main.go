@@ -34,6 +34,7 @@ type result struct {
 	P50        float64          `json:"p50_ms"`
 	P99        float64          `json:"p99_ms"`
 	P999       float64          `json:"p999_ms"`
+	Cipher     string           `json:"cipher,omitempty"` // of the first connection, with TLS
 }
 
 func main() {
@@ -120,6 +121,7 @@ func (l *load) result(p *phase, seconds float64) result {
 		FrameBytes: len(first.frame), BatchBytes: first.length * len(first.batches),
 		Failed: p.failed.Load(), Errors: errors,
 		P50: milliseconds(.5), P99: milliseconds(.99), P999: milliseconds(.999),
+		Cipher: l.cipher(),
 	}
 }
 
