@@ -119,11 +119,11 @@ class Unharmed:
         """Those without an answer, or with a no, or that waited longer than they may, though the machine did not stand
         still.
         """
-        return [
-            each
-            for each in took
-            if each.error or each.is_refused or each.waited > PROMPT_S + BESIDE * self._beside(each)
-        ]
+        return [each for each in took if each.error or each.is_refused or self._is_late(each)]
+
+    def _is_late(self, took: Took) -> bool:
+        # The first comparison is for an hour's 36,000 answers, each of which would be compared with as many others.
+        return took.waited > PROMPT_S and took.waited > PROMPT_S + BESIDE * self._beside(took)
 
     def _beside(self, took: Took) -> float:
         ended = took.began + took.waited
