@@ -209,7 +209,7 @@ class Engine:
         if ticks:
             for broker in self.brokers.values():
                 broker.tick(ticks, now)
-            self.groups.tick(ticks, now)
+            self.groups.tick(now)
         return ticks
 
     def next_tick(self, now: float) -> float:

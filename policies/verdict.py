@@ -172,7 +172,7 @@ def resource_group(
     observed, limit, part = (_in(unit, value) for value in (*rate, here))
     of_which = "" if part == limit else f", of which {part} are granted here"
     text = (
-        f"resource group {group} has used up its {limit}{of_which} (observed {observed}, 1-minute EWMA);"
+        f"resource group {group} has used up its {limit}{of_which} (observed {observed} here);"
         f" {outcome}{_wait(throttle_ms)}"
     )
     action = DELAY if outcome is DELAYED else REJECT

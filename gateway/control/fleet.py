@@ -250,11 +250,16 @@ class FleetControl:
         return "fallback" if is_over else "frozen"
 
     def uses(self, keys: Iterable[FleetKey] | None = None) -> dict[FleetKey, FleetUse]:
-        """The usage of these limits, or of all that this one takes of, by all gateways, and this one's part."""
-        if self._dealer is None or self._dealer.gateways == 1:  # workers tell nothing then
+        """This gateway's part of these limits, or of all that it takes of, and what others take of each."""
+        dealer, exchange = self._dealer, self.exchange
+        if dealer is None or exchange is None or dealer.gateways == 1:  # then every limit is whole here
             return {}
-        wanted = self._keys.limits if keys is None else [key for key in keys if key in self._keys.limits]
-        return {key: FleetUse(self._dealer.taken(key), self._dealer.share(key)) for key in wanted}
+        found = {}
+        for key in self._keys.limits if keys is None else keys:
+            limit = self._keys.limit_of(key)
+            if limit is not None:
+                found[key] = FleetUse(dealer.share(key, limit), exchange.peers.takers(key), dealer.gateways)
+        return found
 
     @property
     def _members(self) -> int:

@@ -71,6 +71,15 @@ class Keys:
         self._configured = Limits(policies)
         self._new.update(self._names)
 
+    def limit_of(self, key: FleetKey) -> float | None:
+        """The size of any limit, in use or not; None: there is none."""
+        if key in self.limits:
+            return self.limits[key]
+        try:
+            return self._configured.of(parse(key))
+        except ValueError:
+            return None
+
     def use(self, worker: int, key: FleetKey, idle: bool) -> bool:
         """A worker takes of it, or has ceased to; False: it is no key, or there are too many."""
         if key not in self._names:

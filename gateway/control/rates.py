@@ -37,7 +37,7 @@ def merge(said: Sequence[Rates]) -> Rates:
     return Rates(
         tuple(_merged((each.brokers for each in said), _NODE_ID, _add_broker)),
         tuple(dict.fromkeys(warning for each in said for warning in each.warnings)),
-        tuple(heapq.nlargest(MAX_QUOTA_RATES, quotas, key=lambda quota: quota.rate / quota.limit)),
+        tuple(heapq.nlargest(MAX_QUOTA_RATES, quotas, key=lambda quota: quota.use.utilization)),
         tuple(_merged((each.groups for each in said), _GROUP, _add_group)),
     )
 
@@ -67,15 +67,10 @@ def _add_topic(one: TopicRate, other: TopicRate) -> TopicRate:
 
 
 def _add_quota(one: QuotaRate, other: QuotaRate) -> QuotaRate:
-    # Workers share a line, but for shares, which each of them deals out by itself.
-    limit = one.limit + other.limit if one.key.endswith(":shares") else max(one.limit, other.limit)
-    return one._replace(rate=one.rate + other.rate, limit=limit, waiting=one.waiting or other.waiting)
+    add = one.use.added if one.key.endswith(":shares") else one.use.beside  # shares are dealt out by each for itself
+    return other._replace(use=add(other.use))
 
 
 def _add_group(one: GroupRate, other: GroupRate) -> GroupRate:
-    return other._replace(  # whose limits, of them all, are the later ones
-        topics=max(one.topics, other.topics),  # the same ones in several workers, as a rule
-        bytes_rate=one.bytes_rate + other.bytes_rate,
-        msgs_rate=one.msgs_rate + other.msgs_rate,
-        waiting=one.waiting or other.waiting,
-    )
+    topics = max(one.topics, other.topics)  # the same ones in several workers, as a rule
+    return other._replace(topics=topics, bytes=one.bytes.beside(other.bytes), msgs=one.msgs.beside(other.msgs))

@@ -64,7 +64,7 @@ class Clockwork:
                 self.tell_rates()  # all go by the sum
             if not ticks:
                 continue
-            self._world.quotas.tick(ticks, now)
+            self._world.quotas.tick(now)
             self._world.rejected.expire(now)
             self._world.ledger.renew()  # meters of topics that went quiet are gone
             self.tell_rates()
@@ -102,10 +102,10 @@ class Clockwork:
             await trio.sleep(DEAL_S)
 
     def tell_rates(self) -> None:
-        quotas = self._world.quotas.rates(MAX_QUOTA_RATES)
-        engine = self._engine
+        engine, now = self._engine, trio.current_time()
+        quotas = self._world.quotas.rates(MAX_QUOTA_RATES, now)
         self._uplink.post_if_heard(
-            Rates(tuple(engine.rates()), engine.warnings(), tuple(quotas), tuple(engine.groups.rates()))
+            Rates(tuple(engine.rates()), engine.warnings(), tuple(quotas), tuple(engine.groups.rates(now)))
         )
 
     def _tell_latencies(self, now: float) -> None:

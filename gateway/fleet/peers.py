@@ -209,6 +209,14 @@ class Peers:
         uses = [peer.uses.get(number) for peer in self._peers.values() if peer.living]
         return [use for use in uses if use is not None and not use.is_idle]
 
+    def takers(self, key: FleetKey) -> dict[str, float]:
+        """The rates, per second, that living peers take of a limit, by their names."""
+        number, found = self._limits.number(key), dict.fromkeys(self.gateways.values(), 0.0)
+        for peer in self._peers.values():
+            if peer.living and (use := peer.uses.get(number)) is not None:
+                found[peer.gateway] += use.rate
+        return found
+
     def told(self, key: FleetKey) -> Use:
         """The amounts that those count for this gateway."""
         return self._reporter.told(key)

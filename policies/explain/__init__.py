@@ -18,7 +18,7 @@
 # time. Its public names are these.
 
 from policies.explain.case import LATELY_MS
-from policies.explain.explaining import MAX_HELD, explain
+from policies.explain.explaining import MAX_HELD, explain, shared_limits
 from policies.explain.model import (
     ANONYMOUS,
     Asked,
@@ -34,7 +34,6 @@ from policies.explain.model import (
     in_force,
     origin_of,
     quotas_percent,
-    utilization,
 )
 from policies.explain.sentences import storage_effect
 from policies.explain.topic_lines import By, top, topics
@@ -58,8 +57,8 @@ __all__ = [
     "in_force",
     "origin_of",
     "quotas_percent",
+    "shared_limits",
     "storage_effect",
     "top",
     "topics",
-    "utilization",
 ]

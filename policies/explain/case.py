@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from policies.engine import Mode
-from policies.explain.model import Asked, Held, Known, Shadowed, observes, origin_of
+from policies.explain.model import ALONE, Asked, FleetUse, Held, Known, Shadowed, observes, origin_of
 from policies.explain.wording import until_text
+from policies.fleet.keys import FleetKey
 from policies.policy_records import time_text
 from policies.policy_values import PolicyKey, as_number, value_text
 from policies.quotas.names import Entity
@@ -29,17 +30,15 @@ class Case:
         self.entity = Entity(asked.user, asked.client_id)
         self.settings = {setting.key: setting for setting in known.policies.settings()}
         self.held = [each for each in held if known.now_ms - each.last_ms <= LATELY_MS]
-        self.leaders = tuple(sorted(node for node, topics in known.leads.items() if asked.topic in topics))
-        self.brokers: tuple[int | None, ...] = self._find_brokers()
+        self.leaders = known.leaders(asked.topic)
+        self.brokers = known.brokers(asked)
         storage = known.storage
         enforced = storage is not None and known.affected is None and not observes(known, known.storage_mode)
         self.observed = known.rollout.observed(asked.principal, asked.client_id, known.rollout_key)
         self.scale = storage.value if storage is not None and enforced and 0 < storage.value < 1 else 1.0
 
-    def _find_brokers(self) -> tuple[int | None, ...]:
-        if self.asked.broker is not None:
-            return (self.asked.broker,)
-        return self.leaders or tuple(sorted({*self.known.leads, *self.rates})) or (None,)
+    def fleet(self, key: FleetKey) -> FleetUse:
+        return self.known.rates.fleet.get(key, ALONE)
 
     def total(self, broker: int | None) -> float | None:
         return self.known.policies.total(broker)

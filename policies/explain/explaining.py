@@ -12,6 +12,8 @@ from policies.explain.case import Case
 from policies.explain.model import BROKER_QUOTA, Asked, Explanation, Held, Known, Rule, Shadowed, sortable
 from policies.explain.sentences import notes, storage_effect, summary_of, why_internal
 from policies.explain.wording import amount_text
+from policies.fleet.keys import FleetKey
+from policies.quotas.names import Entity
 from policies.small_limits import small_text
 from policies.units import exact_rate
 from policies.verdict import PROTECTED_TOPIC
@@ -44,6 +46,15 @@ def explain(asked: Asked, known: Known, held: Iterable[Held] = ()) -> Explanatio
         tuple(lately),
         tuple(dict.fromkeys((*notes(made), *_small(rules)))),
     )
+
+
+def shared_limits(asked: Asked, known: Known) -> list[FleetKey]:
+    """The names of the limits of this traffic that several gateways share."""
+    brokers, keys = known.brokers(asked), []
+    for found in known.policies.quotas().effective(Entity(asked.user, asked.client_id), omit_overridden_values=True):
+        keys += [quotas.quota_fleet_key(found, node) for node in ((None,) if found.key.unit == "bps" else brokers)]
+    group = known.finder and known.finder.group_of(asked.topic, asked.principal)
+    return [*keys, *groups.fleet_keys(group, known.policies.groups().get(group, ()))] if group else keys
 
 
 def _rules(case: Case) -> list[Rule]:

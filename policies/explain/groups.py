@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from policies.engine import INTERNAL_TOPICS
 from policies.explain.case import Case
-from policies.explain.model import FleetUse, Level, Rule, Traffic, sortable
-from policies.explain.wording import amount_text, scaled
-from policies.fleet.keys import Direction, group_key
-from policies.groups.lines import GroupRate
+from policies.explain.model import Level, Rule, Traffic, sortable
+from policies.explain.wording import scaled
+from policies.fleet.keys import FleetKey, group_key
 from policies.groups.names import ATTACHMENT_KEY, GROUP_KEYS, MEANS, rate_text
+from policies.limits.limit_use import LimitUse
 from policies.policy_values import PolicyKey
 from policies.verdict import RESOURCE_GROUP
 
@@ -35,53 +35,60 @@ def rules(case: Case) -> Iterator[Rule]:
 
 
 def _group_rules(case: Case, place: PolicyKey, group: str, keys: Sequence[str]) -> Iterator[Rule]:
-    """Of one direction. Traffic that is known to wait waits for the limit that is used most."""
+    """Of one direction. Traffic that had to wait lately, though no limit is used up any more, waited for the one that
+    is used most.
+    """
     levels = {key: _group_level(case, place, group, key) for key in sorted(keys, key=GROUP_KEYS.index)}
     if not levels:
         return
     direction = MEANS[keys[0]][0]
     traffic: Traffic = "produce" if direction == "publish" else "fetch"
-    held = direction == "publish" and case.was_held(RESOURCE_GROUP, None)
-    waits = held or any(rate.waiting for rate in _group_rates(case, group, direction))
-    used_most = max(levels, key=lambda key: sortable(levels[key].utilization))
+    waiting = {key for key in levels if (use := _use(case, group, key)) is not None and use.waiting}
+    if not waiting and direction == "publish" and case.was_held(RESOURCE_GROUP, None):
+        waiting = {max(levels, key=lambda key: sortable(levels[key].utilization))}
     for key, level in levels.items():
         case.note_base(PolicyKey.of_group(group, key), RESOURCE_GROUP, None)
-        now = waits and key == used_most
-        note = _fleet_note(case, group, key, level)
+        note = "; ".join(filter(None, (scaled(case.scale) if direction == "publish" else "", _whole(key, level))))
         mode = case.mode(case.known.group_mode, "group")
-        yield Rule(RESOURCE_GROUP, None, (level,), "delay", traffic, mode, now, note)
+        yield Rule(RESOURCE_GROUP, None, (level,), "delay", traffic, mode, key in waiting, note)
 
 
-def _group_rates(case: Case, group: str, direction: Direction) -> list[GroupRate]:
-    return [rate for rate in case.known.rates.groups if (rate.group, rate.direction) == (group, direction)]
+def _whole(key: str, level: Level) -> str:
+    """Where others' use isn't known; else the level's text has it."""
+    if level.configured is None or level.fleet.gateways > 1:
+        return ""
+    return f"{rate_text(key, level.configured)} for all gateways together"
 
 
 def _group_level(case: Case, place: PolicyKey, group: str, key: str) -> Level:
-    """Its limit is this gateway's part, as far as that is known."""
+    """As the group's line says that decides."""
     direction, unit = MEANS[key]
     setting = PolicyKey.of_group(group, key)
     configured = case.known.policies.groups()[group][key]
-    use = case.known.rates.fleet.get(group_key(group, direction, unit), FleetUse())
     scale = case.scale if direction == "publish" else 1.0
-    limit = (configured if use.part is None else use.part) * scale
-    rate = 0.0 if case.known.rates.brokers else None
-    for measured in _group_rates(case, group, direction):
-        rate = measured.bytes_rate if unit == "bytes" else measured.msgs_rate
-        part = measured.bytes_limit if unit == "bytes" else measured.msgs_limit
-        limit = limit if part is None else part
+    fleet = case.fleet(group_key(group, direction, unit)).times(scale)
+    use = _use(case, group, key)
+    rate = use.rate if use is not None else 0.0 if case.known.rates.brokers else None
+    limit = None if use is None else use.limit
+    if limit is None:  # no client has used it since it was set
+        limit = configured * scale if fleet.part is None else fleet.part
     what = f"{key} of group {group}, attached to {place.kind} {place.name}"
-    return Level(what, case.origin(setting), configured, limit, rate, "bytes/s" if unit == "bytes" else "messages/s")
+    named = "bytes/s" if unit == "bytes" else "messages/s"
+    wait_s = 0.0 if use is None else use.wait_s
+    return Level(
+        what, case.origin(setting), configured, limit, rate, named, wait_s, whole=configured * scale, fleet=fleet
+    )
 
 
-def _fleet_note(case: Case, group: str, key: str, level: Level) -> str:
+def _use(case: Case, group: str, key: str) -> LimitUse | None:
     direction, unit = MEANS[key]
-    use = case.known.rates.fleet.get(group_key(group, direction, unit), FleetUse())
-    of_factor = scaled(case.scale if direction == "publish" else 1.0)
-    notes = [of_factor] if of_factor else []
-    if level.configured is not None:
-        whole = f"{rate_text(key, level.configured)} for all gateways together"
-        notes.append(whole if use.rate is None else f"{whole}, which take {amount_text(level.unit)(use.rate)}")
-    return "; ".join(notes)
+    found = next((rate for rate in case.known.rates.groups if (rate.group, rate.direction) == (group, direction)), None)
+    return None if found is None else found.bytes if unit == "bytes" else found.msgs
+
+
+def fleet_keys(group: str, limits: Iterable[str]) -> list[FleetKey]:
+    """The names by which gateways share these limits of a group."""
+    return [group_key(group, *MEANS[key]) for key in limits]
 
 
 def _shadow_attached(case: Case, place: PolicyKey, group: str, why: str) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from policies.engine import BrokerRate, Mode, OnExceed
@@ -12,12 +12,14 @@ from policies.explain.wording import amount_text
 from policies.fleet.keys import FleetKey
 from policies.groups.finder import Finder
 from policies.groups.lines import GroupRate
+from policies.limits.limit_use import utilization
 from policies.policy_set import PolicySet
 from policies.policy_values import Setting
 from policies.quotas.lines import QuotaRate
 from policies.quotas.store import Effective, QuotaStore
 from policies.rollout import Rollout
 from policies.storage import Affected, Factor
+from policies.text import one_line
 
 Action = Literal["refuse", "hold", "reject", "delay"]  # refuse: for good, whatever the limits say
 Traffic = Literal["produce", "fetch", "both"]
@@ -25,18 +27,31 @@ Traffic = Literal["produce", "fetch", "both"]
 PLUGIN: Final = "plugin"
 BROKER_QUOTA: Final = "broker-quota"  # a client quota that brokers enforce
 BROKERS: Final = "brokers"  # where such a quota is from
+NAMED: Final = 3  # gateways in a text
+LEAST_WAIT_S: Final = 0.05  # shown as 0.1 s
 ANONYMOUS: Final = "ANONYMOUS"  # as Kafka calls the user of a connection that has not authenticated
 
 # --- what is known ----------------------------------------------------------------------------------------------------
 
 
 class FleetUse(NamedTuple):
-    """One limit that holds over all gateways, per second. `rate`: taken by all of them; `part`: granted to this one;
-    None: not known.
+    """One limit that holds over several gateways, per second. `part`: granted to this one, None: not known. `others`:
+    taken by other gateways, by name, as this one counts it when it deals parts out. `gateways`: that share it.
     """
 
-    rate: float | None = None
     part: float | None = None
+    others: Mapping[str, float] = {}
+    gateways: int = 1
+
+    def times(self, factor: float) -> FleetUse:
+        """The same of a limit that the storage factor makes smaller."""
+        if factor == 1.0:
+            return self
+        part = None if self.part is None else self.part * factor
+        return FleetUse(part, {name: rate * factor for name, rate in self.others.items()}, self.gateways)
+
+
+ALONE: Final = FleetUse()
 
 
 class Rates(NamedTuple):
@@ -76,6 +91,19 @@ class Flow(NamedTuple):
     would: float = 0.0
 
 
+class Asked(NamedTuple):
+    """`broker` None: all that lead a partition of the topic."""
+
+    topic: str
+    user: str = ANONYMOUS
+    client_id: str = ""
+    broker: int | None = None
+
+    @property
+    def principal(self) -> str:
+        return f"User:{self.user}"
+
+
 class Known(NamedTuple):
     """All that explains. `leads`: topics of which a broker leads a partition, as metadata says.
 
@@ -106,28 +134,28 @@ class Known(NamedTuple):
     rollout: Rollout = Rollout()  # of policies in mode enforce
     rollout_key: bytes = b""
 
+    def leaders(self, topic: str) -> tuple[int, ...]:
+        """Brokers that lead a partition of it."""
+        return tuple(sorted(node for node, topics in self.leads.items() if topic in topics))
+
+    def brokers(self, asked: Asked) -> tuple[int | None, ...]:
+        """Those that the question is about; None: of an unknown one."""
+        if asked.broker is not None:
+            return (asked.broker,)
+        measured = {broker.node_id for broker in self.rates.brokers}
+        return self.leaders(asked.topic) or tuple(sorted({*self.leads, *measured})) or (None,)
+
 
 # --- what is said -----------------------------------------------------------------------------------------------------
-
-
-class Asked(NamedTuple):
-    """`broker` None: all that lead a partition of the topic."""
-
-    topic: str
-    user: str = ANONYMOUS
-    client_id: str = ""
-    broker: int | None = None
-
-    @property
-    def principal(self) -> str:
-        return f"User:{self.user}"
 
 
 class Level(NamedTuple):
     """One number that a rule compares a rate with.
 
-    `configured`: before the storage factor and before shares are dealt out; `limit`: in force; both None where there is
-    none. `rate` None: not known. `unit`: of all three.
+    `configured`: as it is set, before the storage factor and before parts are dealt out; `whole`: in force over all
+    gateways together; `limit`: in force here, by which this gateway decides; None where there is none. `rate`: compared
+    with `limit`, None: not known. `here`: the part of `rate` that passes here, where others' is in it. `wait_s`: until
+    the bucket's debt is paid. `unit`: of all numbers but that.
     """
 
     what: str
@@ -136,19 +164,62 @@ class Level(NamedTuple):
     limit: float | None
     rate: float | None
     unit: str = "bytes/s"
+    wait_s: float = 0.0
+    whole: float | None = None
+    here: float | None = None
+    fleet: FleetUse = ALONE
 
     @property
     def utilization(self) -> float:
         return utilization(self.rate, self.limit)
 
     @property
+    def used_here(self) -> float | None:
+        """Per second; None: not known."""
+        return self.rate if self.here is None else self.here
+
+    @property
+    def used(self) -> float | None:
+        """Per second, by all gateways together; None: not known."""
+        here = self.used_here
+        return None if here is None else here + math.fsum(self.fleet.others.values())
+
+    @property
+    def headroom(self) -> float | None:
+        """By how much the traffic here can grow: up to this gateway's part, and as far as others leave it more."""
+        if self.limit is None or self.unit != "bytes/s":
+            return None
+        own = self.limit - (self.rate or 0.0)
+        return own if self.whole is None or self.fleet.gateways == 1 else max(own, self.whole - (self.used or 0.0))
+
+    @property
     def text(self) -> str:
+        held = f"; held {self.wait_s:.1f} s" if self.wait_s >= LEAST_WAIT_S else ""
+        return self._rates_text() + held
+
+    def _rates_text(self) -> str:
         amount = amount_text(self.unit)
         limit = "no limit" if self.limit is None else amount(self.limit)
         if self.rate is None:
             return f"{limit}, nothing known of its rate"
-        used = "" if math.isnan(self.utilization) else f" ({self.utilization:.0%})"
-        return f"{amount(self.rate)} of {limit}{used}" if self.limit is not None else f"{amount(self.rate)}, no limit"
+        if self.limit is None:
+            return f"{amount(self.rate)}, no limit"
+        percent = "" if math.isnan(self.utilization) else f" ({self.utilization:.0%})"
+        if self.fleet.gateways == 1 or self.whole is None:
+            return f"{amount(self.rate)} of {limit}{percent}"
+        used = f"{amount(self.whole)} over {self.fleet.gateways} gateways: {amount(self.used or 0.0)} used"
+        by = ", ".join((f"{amount(self.used_here or 0.0)} here", *self._others_text(amount)))
+        if self.here is not None:  # the sum is what decides
+            return f"{used}{percent} ({by})"
+        return f"{used} ({by}), the part of this gateway is now {limit}{percent}"
+
+    def _others_text(self, amount: Callable[[float], str]) -> Iterator[str]:
+        """The gateways that take most; those that take nothing are left out."""
+        busy = sorted(((rate, name) for name, rate in self.fleet.others.items() if rate > 0), reverse=True)
+        for rate, name in busy[:NAMED]:
+            yield f"{amount(rate)} at {one_line(name)}"
+        if left := [rate for rate, _ in busy[NAMED:]]:
+            yield f"{amount(math.fsum(left))} at {len(left)} more"
 
 
 class Rule(NamedTuple):
@@ -180,7 +251,7 @@ class Rule(NamedTuple):
         """Bytes per second by which this traffic can grow before the rule binds; None where it can't be told."""
         if not self.levels or any(level.limit is None or level.unit != "bytes/s" for level in self.levels):
             return None
-        return max((level.limit or 0.0) - (level.rate or 0.0) for level in self.levels)
+        return max(level.headroom or 0.0 for level in self.levels)
 
     @property
     def text(self) -> str:
@@ -236,15 +307,6 @@ class TopicLine(NamedTuple):
     utilization: float
     over: bool
     flow: Flow
-
-
-def utilization(rate: float | None, limit: float | None) -> float:
-    """KIP-1373, as a ratio."""
-    if rate is None or limit is None:
-        return math.nan
-    if limit <= 0:
-        return math.inf if rate > 0 else 0.0
-    return rate / limit
 
 
 def observes(known: Known, mode: Mode) -> bool:

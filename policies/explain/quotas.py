@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from policies.explain.case import Case
-from policies.explain.model import BROKER_QUOTA, BROKERS, Level, Rule, Traffic, in_force
+from policies.explain.model import ALONE, BROKER_QUOTA, BROKERS, Level, Rule, Traffic, in_force
 from policies.explain.wording import place_text, scaled
+from policies.fleet.keys import FleetKey, quota_key
+from policies.limits.limit_use import LimitUse
 from policies.policy_values import PolicyKey
 from policies.quotas.lines import UNDEALT, QuotaRate
 from policies.quotas.names import Default, Entity
@@ -48,7 +50,8 @@ def broker_rules(case: Case) -> Iterator[Rule]:
             case.shadow(BROKER_QUOTA, None, what, BROKERS, quota_text(found.key, value), why)
         note = _broker_note(case, found, ours.get(found.key))
         for broker in case.brokers:
-            level = _quota_level(case, found, broker)[0]._replace(origin=BROKERS, limit=found.value)
+            level = _quota_level(case, found, broker)[0]
+            level = level._replace(origin=BROKERS, limit=found.value, wait_s=0.0, whole=None, fleet=ALONE)
             # Only bytes that are under a quota of the gateway's are measured by it, and its own worker's time.
             if found.key.unit == "percent" or _line(case, found, broker) is None:
                 level = level._replace(rate=None)
@@ -70,26 +73,46 @@ def _broker_note(case: Case, found: Effective, own: Effective | None) -> str:
 
 
 def _quota_level(case: Case, found: Effective, broker: int | None) -> tuple[Level, bool, str]:
+    """The level, whether clients wait for it, and a note: as the line says that decides (QuotaLine), which is there as
+    long as anybody uses it.
+    """
     key, line = found.key, _line(case, found, broker)
     what = f"{quota_text(key, found.value)} {entity_text(found.source)}"
-    origin = case.origin(PolicyKey.of_quota(found.source, key))
     idle = case.known.rates.brokers and not case.known.rates.partial
-    rate = line.rate if line is not None else 0.0 if idle else None
-    waiting = line is not None and line.waiting
+    use = LimitUse(0.0, None) if line is None else line.use
+    rate = use.rate if line is not None or idle else None
+    level = Level(what, case.origin(PolicyKey.of_quota(found.source, key)), found.value, None, rate, wait_s=use.wait_s)
     if key.unit == "percent":
         percent = None if rate is None else 100 * rate
-        return Level(what, origin, found.value, found.value, percent, "%"), waiting, "of one thread's time"
+        return level._replace(limit=found.value, rate=percent, unit="%"), use.waiting, "of one thread's time"
     if key.unit == "shares":
-        dealt = None if line is None or line.limit >= UNDEALT else line.limit
+        dealt = None if use.limit is None or use.limit >= UNDEALT else use.limit
         named = TOTAL_KEY if key.type == "producer_byte_rate" else OUT_KEY
         note = f"{found.value:g} shares of what {named} of {place_text(broker)} leaves, dealt out by demand"
-        return Level(what, origin, None, dealt, rate), waiting, note
+        return level._replace(configured=None, limit=dealt), use.waiting, note
     scale = case.scale if key.type == "producer_byte_rate" else 1.0
-    return Level(what, origin, found.value, found.value * scale, rate), waiting, scaled(scale)
+    fleet = case.fleet(quota_fleet_key(found, broker)).times(scale)
+    whole = found.value * scale
+    limit = use.limit
+    if line is None or line.whole != found.value or limit is None:  # no client has used it since it was set
+        limit = whole if fleet.part is None else fleet.part
+    return level._replace(limit=limit, whole=whole, fleet=fleet), use.waiting, scaled(scale)
+
+
+def quota_fleet_key(found: Effective, broker: int | None) -> FleetKey:
+    """The name by which gateways share that quota; `broker` None: over all brokers."""
+    user, client_id = _names(found)
+    return quota_key(found.key.wire, user, client_id, broker)
+
+
+def _names(found: Effective) -> tuple[str | None, str | None]:
+    """The actual names of the clients that share it."""
+    user, client_id = (None if isinstance(name, Default) else name for name in found.bucket[1:])
+    return user, client_id
 
 
 def _line(case: Case, found: Effective, broker: int | None) -> QuotaRate | None:
-    user, client_id = (None if isinstance(name, Default) else name for name in found.bucket[1:])
+    user, client_id = _names(found)
     return case.lines.get((str(found.key), entity_text(found.source), user, client_id, broker))
 
 

@@ -28,6 +28,7 @@ from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, MAX_WAIT_S, MIN_WAIT_
 if TYPE_CHECKING:
     from policies.fleet.keys import FleetKey
     from policies.fleet.page import Page, Row
+    from policies.limits.limit_use import LimitMeter, LimitUse
 
 LOWEST: Final = 1.0  # per second: a line needs a rate, also where nothing is left
 # Seconds of a part that can be saved: fewer than of a whole limit, since all members may spend their savings in the
@@ -295,6 +296,11 @@ class FleetLine(Line):
     def in_force(self) -> float:
         """The rate, per second, that all workers of this gateway may take."""
         return self.bucket.rate * self._buckets
+
+    def use(self, meter: LimitMeter, now: float) -> LimitUse:
+        """The limit as it stands at this gateway. `meter`: of what this worker took of it."""
+        wait_s = self.wait(now)
+        return meter.use(self.in_force, wait_s, waiting=wait_s > 0.0 or now < self.hungry_until)
 
     def unsettle(self, now: float) -> None:
         """Its rate is provisional from now on."""

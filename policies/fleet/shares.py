@@ -387,18 +387,16 @@ class Dealer:
         self._dirty = self._dirty or set()
         return told
 
-    def share(self, key: str) -> float:
-        """This gateway's share of a limit just now; 0.0 where there is none."""
-        limit = self._limits.get(key)
+    def share(self, key: str, limit: float | None = None) -> float:
+        """This gateway's share of a limit just now; 0.0 where there is none. `limit`: of one that it takes nothing of,
+        and so isn't among `set_limits`.
+        """
+        limit = self._limits.get(key, limit)
         if limit is None:
             return 0.0
         if self.gateways == 1:
             return limit
         return _part(self._gateway(key, limit), limit, FLOORS * limit / self.gateways)
-
-    def taken(self, key: str) -> float:
-        """The demand of all gateways for it, as far as known, for people."""
-        return self._live.get(key, IDLE).rate + sum(use.rate for use in self._peers.of(key))
 
     def _gateway(self, key: str, limit: float) -> Share:
         """This gateway's share, by whichever way it is found at present."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from policies.decision import Limit, Patience
 from policies.fleet.keys import Direction, Unit, group_key
 from policies.fleet.lines import LOWEST, FleetLine, OurParts
+from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.limits.line import ENTER_S, LEAVE_S, MAX_WAIT_S, ask_all
-from policies.limits.meter import Meter
 from policies.verdict import Verdict, resource_group
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 IDLE_S: Final = 2.0  # a topic that was quiet for this long asks again
 MAX_LOOKS: Final = 1000  # at groups and topics in one `pace`; with more of them in use each is looked at less often
 LEAST_MSGS: Final = 0.01  # per second: a part of a few messages is less than one
-QUIET: Final = 1.0  # bytes per second: a rate below this is no traffic
 MAX_NAMES: Final = 100_000  # of topics whose group is remembered
 
 
@@ -45,18 +44,20 @@ class GroupLimits(NamedTuple):
 
 
 class GroupRate(NamedTuple):
-    """One resource group in one worker, or in all of a gateway's, per second. `topics`: with traffic. `bytes_rate`,
-    `msgs_rate`: one-minute EWMAs; limits: the gateway's part of the group's, None = no limit.
+    """One resource group in one worker, or in all of a gateway's. `topics`: with traffic. `bytes`, `msgs`: its limits,
+    of which this gateway has a part.
     """
 
     group: str
     direction: Direction
     topics: int
-    bytes_rate: float
-    msgs_rate: float
-    bytes_limit: float | None
-    msgs_limit: float | None
-    waiting: bool
+    bytes: LimitUse
+    msgs: LimitUse
+
+    @property
+    def waiting(self) -> bool:
+        """Whether clients wait for one of them."""
+        return self.bytes.waiting or self.msgs.waiting
 
 
 class GroupFinder(Protocol):
@@ -94,14 +95,14 @@ class GroupSide(Limit):
                  "message_size", "msgs", "msgs_meter", "observes", "owed_bytes", "owed_msgs", "promised", "topic_count",
                  "topics")  # fmt: skip
 
-    def __init__(self, group: str, direction: Direction) -> None:
+    def __init__(self, group: str, direction: Direction, now: float) -> None:
         self.group = group
         self.direction = direction
         self.bytes: FleetLine | None = None
         self.msgs: FleetLine | None = None
         self.observes = False
-        self.bytes_meter = Meter()
-        self.msgs_meter = Meter()
+        self.bytes_meter = LimitMeter(now)
+        self.msgs_meter = LimitMeter(now)
         self.asks = True
         self.topics: set[bytes] = set()
         self.topic_count = 0
@@ -116,23 +117,13 @@ class GroupSide(Limit):
     def lines(self) -> tuple[FleetLine, ...]:
         return tuple(line for line in (self.bytes, self.msgs) if line is not None)
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it was in debt when it was last used."""
-        return any(line.bucket.in_debt for line in self.lines)
-
-    def measured(self) -> GroupRate:
-        """The rates taken, and the limits in force."""
-        return GroupRate(
-            self.group,
-            self.direction,
-            self.topic_count,
-            self.bytes_meter.rate,
-            self.msgs_meter.rate,
-            None if self.bytes is None else self.bytes.in_force,
-            None if self.msgs is None else self.msgs.in_force,
-            self.is_waiting,
+    def measured(self, now: float) -> GroupRate:
+        """The group as it stands."""
+        of_bytes, of_msgs = (
+            meter.use(None) if line is None else line.use(meter, now)
+            for line, meter in ((self.bytes, self.bytes_meter), (self.msgs, self.msgs_meter))
         )
+        return GroupRate(self.group, self.direction, self.topic_count, of_bytes, of_msgs)
 
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
         lines = ((self.bytes, size), (self.msgs, messages))
@@ -140,13 +131,13 @@ class GroupSide(Limit):
         if line is None:
             return None
         unit: Unit = "bytes" if line is self.bytes else "msgs"
-        rate = self.bytes_meter.rate if line is self.bytes else self.msgs_meter.rate
+        rate = (self.bytes_meter if line is self.bytes else self.msgs_meter).observed
         rates = rate, line.limit * line.factor
         return resource_group(self.group, unit, answer.throttle_ms, rates, line.bucket.rate, answer.outcome)
 
     def take(self, size: int, messages: int, now: float) -> None:
-        self.bytes_meter.uncounted += size
-        self.msgs_meter.uncounted += messages
+        self.bytes_meter.taken += size
+        self.msgs_meter.taken += messages
         size -= self.owed_bytes
         messages -= self.owed_msgs
         self.owed_bytes = self.owed_msgs = 0
@@ -157,12 +148,12 @@ class GroupSide(Limit):
             self.msgs.take(messages, now)
 
     def spare(self, size: int, messages: int) -> None:
-        self.bytes_meter.uncounted += size
-        self.msgs_meter.uncounted += messages
+        self.bytes_meter.spared += size
+        self.msgs_meter.spared += messages
 
     def give_back(self, size: int, messages: int) -> None:
-        self.bytes_meter.uncounted -= size
-        self.msgs_meter.uncounted -= messages
+        self.bytes_meter.taken -= size
+        self.msgs_meter.taken -= messages
         self.owed_bytes += size
         self.owed_msgs += messages
 
@@ -172,8 +163,8 @@ class GroupSide(Limit):
 
     def absorb(self, size: int, messages: int, now: float) -> None:
         """Take the bytes and messages that came in since the last look without asking."""
-        self.bytes_meter.uncounted += size
-        self.msgs_meter.uncounted += messages
+        self.bytes_meter.taken += size
+        self.msgs_meter.taken += messages
         size -= self.owed_bytes
         messages -= self.owed_msgs
         self.owed_bytes = self.owed_msgs = 0
@@ -346,7 +337,7 @@ class GroupLines:
     def _side(self, group: str, direction: Direction, now: float) -> GroupSide:
         side = self._sides.get((group, direction))
         if side is None:
-            side = self._sides[group, direction] = GroupSide(group, direction)
+            side = self._sides[group, direction] = GroupSide(group, direction, now)
             self._set_limits(side, now)
         return side
 
@@ -389,20 +380,19 @@ class GroupLines:
             if looks <= 0:
                 return
 
-    def tick(self, ticks: int, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Close the meters' tick."""
         for side in self._queue:
             self._settle(side, now)
         for side in self._sides.values():
-            side.bytes_meter.tick(ticks)
-            side.msgs_meter.tick(ticks)
+            side.bytes_meter.tick(now)
+            side.msgs_meter.tick(now)
             side.topic_count = len(side.topics)
             side.topics = {meter.name for meter in side.in_use}
 
-    def rates(self) -> list[GroupRate]:
-        """Every group with traffic."""
-        busy = (side for side in self._sides.values() if side.bytes_meter.rate >= QUIET or side.msgs_meter.rate)
-        return [side.measured() for side in busy]
+    def rates(self, now: float) -> list[GroupRate]:
+        """Every group that was used."""
+        return [side.measured(now) for side in self._sides.values()]
 
     def _look(self, side: GroupSide, now: float) -> None:
         self._settle(side, now)

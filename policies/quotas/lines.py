@@ -25,8 +25,8 @@ from policies.decision import Limit, Patience
 from policies.fleet.keys import FleetKey, quota_key, total_out_key
 from policies.fleet.lines import LOWEST, FleetLine, OurParts
 from policies.fleet.shares import fair
+from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.limits.line import BURST_S, DEBT_S, MAX_WAIT_S, Answer, ask_all
-from policies.limits.meter import Meter
 from policies.quotas.names import STRANGERS, Default, QuotaType
 from policies.quotas.store import BucketKey, QuotaStore
 from policies.quotas.text import entity_text, limit_text
@@ -58,8 +58,8 @@ class QuotaRate(NamedTuple):
     """One line of a client quota. `key`: type:unit. `source`: the entity that it is set for, as kafka-quotas prints it.
     `user`, `client_id`: actual names of the clients that share it, None = not by that. `broker` None: all brokers.
 
-    `rate`: taken, one-minute EWMA; `limit`: now in force, storage factor and shares included. Bytes per second; for
-    time, seconds per second.
+    `use`: at this gateway; `whole`: the limit as it is set, for all gateways, before the storage factor. Bytes per
+    second; for time, seconds per second; of shares, how many. `fleet_key`: "" where no other gateway shares it.
     """
 
     key: str
@@ -67,9 +67,9 @@ class QuotaRate(NamedTuple):
     user: str | None
     client_id: str | None
     broker: int | None
-    rate: float
-    limit: float
-    waiting: bool
+    use: LimitUse
+    whole: float
+    fleet_key: FleetKey = ""
 
 
 class QuotaLine(FleetLine):
@@ -94,7 +94,7 @@ class QuotaLine(FleetLine):
         self._is_claimed = not own or quota.bucket.user is None or quota.bucket.user in STRANGERS
         self.node_id = node_id
         self.quota = quota
-        self.meter = Meter()
+        self.meter = LimitMeter(now)
         self.promised = 0
         self.taken = 0.0  # since the last deal
         self.demand = 0.0  # bytes per second, smoothed
@@ -107,19 +107,21 @@ class QuotaLine(FleetLine):
     @property
     def utilization(self) -> float:
         """Taken by limit."""
-        return self.meter.rate / self.bucket.rate
+        return self.meter.observed / self.bucket.rate
 
-    def measured(self) -> QuotaRate:
-        """The rate taken, and the limit in force."""
+    def measured(self, now: float) -> QuotaRate:
+        """The line as it stands."""
         shared = self.quota.bucket
         user, client_id = (
             None if isinstance(name, Default) else name and name.lstrip("\0")
             for name in (shared.user, shared.client_id)
         )
         broker = None if self.node_id == ALL_BROKERS else self.node_id
+        fleet_key = "" if self.is_here else self.key
         source = entity_text(self.quota.source)
-        in_debt = self.bucket.in_debt
-        return QuotaRate(str(shared.key), source, user, client_id, broker, self.meter.rate, self.in_force, in_debt)
+        return QuotaRate(
+            str(shared.key), source, user, client_id, broker, self.use(self.meter, now), self.limit, fleet_key
+        )
 
     @property
     def text(self) -> str:
@@ -128,14 +130,14 @@ class QuotaLine(FleetLine):
 
     def take(self, size: float, now: float) -> None:
         super().take(size, now)
-        self.spare(size)
+        self.meter.taken += size
         self.taken += size
         self.last = now
         self._kept.add(self)
 
     def spare(self, size: float) -> None:
         """These pass, and are only measured."""
-        self.meter.uncounted += size  # type: ignore[assignment]  # seconds are fractions
+        self.meter.spared += size
 
     def give_back(self, size: float) -> None:
         """These did not get into the log. They count all the same, as in Kafka; but where anybody can claim to be under
@@ -191,7 +193,7 @@ class Lines(Limit):
         answer, line = ask_all(asked, patience, now)
         if line is None:
             return None
-        rates = line.meter.rate, line.bucket.rate
+        rates = line.meter.observed, line.bucket.rate
         return client_quota(line.text, answer.throttle_ms, rates, answer.outcome)
 
     def take(self, size: int, messages: int, now: float) -> None:
@@ -376,10 +378,10 @@ class QuotaLines:
         produce, consume, request = (tuple(self._line(limit, node_id, now) for limit in kind) for kind in limits)
         return Lines(produce, consume, request, spared)
 
-    def tick(self, ticks: int, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Close the meters' tick, and forget lines without users and without debt."""
         for line in list(self._lines.values()):
-            line.meter.tick(ticks)
+            line.meter.tick(now)
             if line.bucket.is_full(now):
                 self._kept.discard(line)
 
@@ -453,10 +455,10 @@ class QuotaLines:
         weight = sum([line.quota.rate for line in hungry or lines])
         return self.fleet.slice(name, total, others + sum([line.demand for line in content]), weight, bool(hungry), now)
 
-    def rates(self, most: int) -> list[QuotaRate]:
+    def rates(self, most: int, now: float) -> list[QuotaRate]:
         """The lines that take most of their limits, that one first."""
         busiest = heapq.nlargest(most, self._lines.values(), key=lambda line: line.utilization)
-        return [line.measured() for line in busiest]
+        return [line.measured(now) for line in busiest]
 
     def _line(self, limit: Quota, node_id: int, now: float) -> QuotaLine:
         node_id = ALL_BROKERS if limit.unit == "bps" else node_id

@@ -56,6 +56,7 @@ from gateway.server_names import ServerNames
 from policies.engine import BrokerRate, TopicRate
 from policies.fleet.shares import Part, Use
 from policies.groups.lines import GroupLimits, GroupRate
+from policies.limits.limit_use import LimitUse
 from policies.quotas.lines import QuotaRate
 from policies.storage import Factor
 from policies.thresholds.broker_meters import Others
@@ -87,8 +88,10 @@ UP: list[Up] = [
     Rates((BrokerRate(1, 1.5, 0.0, 0.0, None, [TopicRate("t", 1.5, None, False)]),), ("w",)),
     Rates(
         (),
-        quotas=(QuotaRate("producer_byte_rate:bps", "{user=a}", "a", None, 1, 2.0, 3.0, True),),
-        groups=(GroupRate("gold", "publish", 7, 4.0, 2.0, 5.0, None, True),),
+        quotas=(
+            QuotaRate("producer_byte_rate:bps", "{user=a}", "a", None, 1, LimitUse(2.0, 3.0, True, 0.5, 0.1), 3.0, "k"),
+        ),
+        groups=(GroupRate("gold", "publish", 7, LimitUse(4.0, 5.0, True), LimitUse(2.0, None)),),
     ),
     Demand({"key": Use(1.5, True, 2.0, 3)}, whole=True),
     Gauges(1, 2, 3),

@@ -19,6 +19,7 @@ from gateway.control.fleet_rates import FADED_S, FADING_S, TICK_S, UNSURE_S
 from gateway.control.fleet_reach import KNOWN_S
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Heard, Rate
+from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
@@ -632,14 +633,17 @@ def test_rates_that_all_gateways_bring_to_brokers_are_told_both_ways() -> None:
     assert others(play, 0) == {}
 
 
-def test_uses_show_the_rate_of_all_gateways_and_our_part() -> None:
+def test_uses_show_what_each_other_gateway_takes_and_our_part() -> None:
     play = Fleet()
     play.hear(gold=(20.0, False))
     play.use(0, (GOLD, 75.0, True))
     play.report()
     play.step()
-    assert play.fleet.uses() == {GOLD: pytest.approx((95.0, 80.0))}
-    assert play.fleet.uses([GOLD, SILVER]) == {GOLD: pytest.approx((95.0, 80.0))}
+    gold = FleetUse(pytest.approx(80.0), {"gw-2#1": 20.0}, 2)
+    assert play.fleet.uses() == {GOLD: gold}
+    unused = FleetUse(5.0, {"gw-2#1": 0.0}, 2)
+    assert play.fleet.uses([GOLD, SILVER]) == {GOLD: gold, SILVER: unused}
+    assert play.fleet.uses(["no limit"]) == {}
     assert play.metrics.gauges == {"fleet_peers": 1, "fleet_members": 2, "fleet_exchange_up": 1}
     assert play.metrics.dropped == {"stale": 3}
 

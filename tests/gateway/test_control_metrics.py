@@ -16,6 +16,7 @@ from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
 from policies.fleet.keys import Direction, group_key
 from policies.groups.lines import GroupLimits, GroupRate
+from policies.limits.limit_use import LimitUse
 from policies.quotas.lines import QuotaRate
 from policies.storage import Finding, Volume
 from tests.certificates import Authority
@@ -295,7 +296,7 @@ def test_requests_are_counted_by_api_and_produce_is_the_rest() -> None:
 
 def test_the_utilization_of_a_quota_is_that_of_kip_1373() -> None:
     metrics = Metrics()
-    quotas = [QuotaRate("producer_byte_rate", name, name, None, None, 300.0, limit, False) for name, limit in
+    quotas = [QuotaRate("producer_byte_rate", name, name, None, None, LimitUse(300.0, limit), limit) for name, limit in
               (("half", 600.0), ("over", 200.0), ("paused", 0.0))]  # fmt: skip
     metrics.set_rates(Rates((), quotas=tuple(quotas)))
     labels = {"quota": "producer_byte_rate", "client_id": "", "broker": "all"}
@@ -439,7 +440,7 @@ def test_storage_series_of_a_volume_come_and_go_with_it() -> None:
 def group(
     name: str, rate: float, direction: Direction = "publish", limit: float | None = None, waiting: bool = False
 ) -> GroupRate:
-    return GroupRate(name, direction, 2, rate, rate / 10, limit, None, waiting)
+    return GroupRate(name, direction, 2, LimitUse(rate, limit, waiting), LimitUse(rate / 10, None))
 
 
 def test_rates_of_all_workers_add_up_in_the_exposition() -> None:
@@ -463,7 +464,7 @@ def test_groups_show_rate_part_limit_and_the_rate_of_all_gateways() -> None:
     )
     metrics.show_groups(
         Groups(1, {"gold": GroupLimits(publish_bytes=100.0)}),
-        {group_key("gold", "publish", "bytes"): FleetUse(90.0, 58.0)},
+        {group_key("gold", "publish", "bytes"): FleetUse(58.0, {"gwb": 60.0}, 2)},
     )
     labels = {"group": "gold", "direction": "publish"}
     found = {name: value(metrics, f"group_{name}", **labels) for name in ("topics", "waiting")}
@@ -472,7 +473,7 @@ def test_groups_show_rate_part_limit_and_the_rate_of_all_gateways() -> None:
         name: value(metrics, f"group_{name}_bytes_per_second", **labels)
         for name in ("rate", "part", "limit", "fleet_rate")
     }
-    assert of_bytes == {"rate": 60, "part": 58, "limit": 100, "fleet_rate": 90}
+    assert of_bytes == {"rate": 30, "part": 30, "limit": 100, "fleet_rate": 90}  # used up, and not twice
     assert value(metrics, "group_rate_messages_per_second", **labels) == 6
     assert value(metrics, "group_limit_messages_per_second", **labels) == math.inf
     assert value(metrics, "group_fleet_rate_messages_per_second", **labels) is None

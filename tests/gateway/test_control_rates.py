@@ -7,6 +7,7 @@ from gateway.control.rates import merge
 from policies.engine import BrokerRate, TopicRate
 from policies.fleet.keys import Direction
 from policies.groups.lines import GroupRate
+from policies.limits.limit_use import LimitUse
 from policies.quotas.lines import QuotaRate
 
 
@@ -15,7 +16,7 @@ def broker(node_id: int, rate: float, *topics: TopicRate, threshold: float | Non
 
 
 def quota(rate: float, limit: float = 10.0, user: str = "alice", waiting: bool = False) -> QuotaRate:
-    return QuotaRate("producer_byte_rate:bps", "user=alice", user, None, None, rate, limit, waiting)
+    return QuotaRate("producer_byte_rate:bps", "user=alice", user, None, None, LimitUse(rate, limit, waiting), limit)
 
 
 def test_one_workers_rates_are_the_gateways() -> None:
@@ -44,17 +45,19 @@ def test_a_topic_that_is_over_in_one_worker_is_over() -> None:
 
 def test_rates_of_workers_under_a_quota_add_up_and_its_limit_is_of_them_all() -> None:
     first, second = (
-        Rates((), (), (quota(4.0, 6.0),)),
-        Rates((), (), (quota(3.0, 6.0, waiting=True), quota(1.0, 5.0, "bob"))),
+        Rates((), (), (quota(2.0, 6.0),)),
+        Rates((), (), (quota(3.0, 6.0), quota(1.0, 5.0, "bob"))),
     )
-    assert merge([first, second]).quotas == (quota(7.0, 6.0, waiting=True), quota(1.0, 5.0, "bob"))
+    assert merge([first, second]).quotas == (quota(5.0, 6.0), quota(1.0, 5.0, "bob"))
+    used_up = Rates((), (), (quota(6.0, 6.0, waiting=True),))
+    assert merge([first, used_up]).quotas == (quota(6.0, 6.0, waiting=True),), "workers share one bucket"
 
 
 def test_of_shares_each_worker_has_its_own_slice() -> None:
     first, second = (
         Rates((), (), (quota(4.0, limit)._replace(key="producer_byte_rate:shares"),)) for limit in (6.0, 3.0)
     )
-    assert merge([first, second]).quotas[0].limit == 9.0
+    assert merge([first, second]).quotas[0].use.limit == 9.0
 
 
 def test_only_the_busiest_quotas_are_kept() -> None:
@@ -75,12 +78,12 @@ def test_groups_add_up_by_direction_and_no_limit_is_none() -> None:
     def group(
         direction: Direction, rate: float, limit: float | None, waiting: bool = False, topics: int = 2
     ) -> GroupRate:
-        return GroupRate("gold", direction, topics, rate, rate / 10, limit, None, waiting)
+        return GroupRate("gold", direction, topics, LimitUse(rate, limit, waiting), LimitUse(rate / 10, None))
 
     first = Rates((), (), (), (group("publish", 10.0, 20.0, topics=7), group("dispatch", 1.0, None)))
     second = Rates((), (), (), (group("publish", 20.0, 20.0, waiting=True),))
     assert merge([first, second]).groups == (
-        group("publish", 30.0, 20.0, waiting=True, topics=7),
+        group("publish", 20.0, 20.0, waiting=True, topics=7)._replace(msgs=LimitUse(3.0, None)),
         group("dispatch", 1.0, None),
     )
 

@@ -15,6 +15,7 @@ from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.lines import GroupRate
 from policies.groups.names import GROUP_KEYS
+from policies.limits.limit_use import LimitUse
 from policies.policy_set import PolicySet
 from policies.policy_values import PolicyKey
 from tests.gateway.test_explain_cli import out
@@ -93,9 +94,9 @@ def test_the_usage_of_all_gateways_and_of_this_one(gateway: Server, capsys: pyte
     gateway.policies.policies = PolicySet(
         {PolicyKey.of_group("gold", "publishRateInBytes"): 12.0 * MB, PolicyKey.of_group("rest"): 1.0}
     )
-    rate = GroupRate("gold", "publish", 7, 4.0 * MB, 400.0, 5.0 * MB, None, True)
+    rate = GroupRate("gold", "publish", 7, LimitUse(4.0 * MB, 5.0 * MB, True), LimitUse(400.0, None))
     gateway.told[channel.Rates] = channel.Rates((), groups=(rate,))
-    gateway.fleet[group_key("gold", "publish", "bytes")] = FleetUse(11.5 * MB, 5.0 * MB)
+    gateway.fleet[group_key("gold", "publish", "bytes")] = FleetUse(5.0 * MB, {"gwb": 7.5 * MB}, 2)
     run(gateway, "usage", "--group", "gold")
     header, msgs, size, *_ = out(capsys)
     assert header.split() == ["GROUP", "RATE", "LIMIT", "ALL", "GATEWAYS", "USED", "HERE", "PART", "WAITS"]

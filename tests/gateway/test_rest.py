@@ -32,6 +32,7 @@ from gateway.embedded import free_port
 from gateway.quotas.client import Described, QuotaClientError
 from policies.engine import BrokerRate, TopicRate
 from policies.explain import FleetUse
+from policies.limits.limit_use import LimitUse
 from policies.policy_records import Past, Source
 from policies.policy_set import PolicySet
 from policies.policy_values import Op, PolicyKey, Value
@@ -157,7 +158,7 @@ class Server:
             self.recent,
             self.latest,
             places=lambda: self.policies.places,
-            fleet=lambda: self.fleet,
+            fleet=lambda _: self.fleet,
             broker_quotas=self.broker_quotas,
             standing=lambda: self.standing,
             peers=lambda: self.peers,
@@ -741,7 +742,7 @@ async def test_a_mistake_of_the_whole_document_has_no_place_and_is_told_whole(se
 @pytest.mark.trio
 async def test_more_quotas_than_are_told_of_leave_a_rate_unknown(server: Server) -> None:
     lines = tuple(
-        QuotaRate("producer_byte_rate:bps", "{user=x}", f"u{i}", None, None, 1.0, 1.0, False)
+        QuotaRate("producer_byte_rate:bps", "{user=x}", f"u{i}", None, None, LimitUse(1.0, 1.0), 1.0)
         for i in range(channel.MAX_QUOTA_RATES)
     )
     for count, rate in ((channel.MAX_QUOTA_RATES - 1, 0.0), (channel.MAX_QUOTA_RATES, None)):
@@ -802,7 +803,9 @@ async def test_traffic_is_explained(server: Server) -> None:
 @pytest.mark.trio
 async def test_storage_internal_clients_and_quotas_at_work_are_part_of_it(server: Server) -> None:
     server.told[channel.Storage] = channel.Storage(Factor(0.5, "valid", "broker 1 volume /a: 1.0 GB free"))
-    line = QuotaRate("producer_byte_rate:bps", "{user=alice}", "alice", None, None, 1.6 * MB, 1.5 * MB, True)
+    line = QuotaRate(
+        "producer_byte_rate:bps", "{user=alice}", "alice", None, None, LimitUse(1.5 * MB, 1.5 * MB, True), 3.0 * MB
+    )
     server.told[channel.Rates] = rates([("clicks", 0.0, 2.5 * MB, False)], ((1, 1.0 * MB),), (line,))
     _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="alice")
     (first,) = [rule for rule in said["rules"] if rule["first"]]

@@ -19,6 +19,7 @@ from policies.explain import FleetUse
 from policies.fleet.keys import group_key
 from policies.groups.lines import GroupRate
 from policies.groups.names import PUBLISH_BYTES
+from policies.limits.limit_use import LimitUse
 from policies.policy_set import PolicySet
 from policies.policy_values import PolicyKey, Value
 from tests.gateway.test_rest import MB, Server
@@ -147,9 +148,9 @@ async def test_a_limit_of_the_file_is_not_taken_away(server: Server) -> None:
 
 def busy(server: Server) -> None:
     server.told[channel.Groups] = channel.Groups(1, mode="enforce")
-    publish = GroupRate("gold", "publish", 7, 4.0 * MB, 400.0, 5.0 * MB, None, True)
+    publish = GroupRate("gold", "publish", 7, LimitUse(4.0 * MB, 5.0 * MB, True, 3.1), LimitUse(400.0, None))
     server.told[channel.Rates] = channel.Rates((), groups=(publish,))
-    server.fleet[group_key("gold", "publish", "bytes")] = FleetUse(11.5 * MB, 5.0 * MB)
+    server.fleet[group_key("gold", "publish", "bytes")] = FleetUse(5.0 * MB, {"gwb": 7.5 * MB}, 2)
 
 
 @pytest.mark.trio
@@ -161,9 +162,11 @@ async def test_all_groups_are_shown_with_their_usage(server: Server) -> None:
     group = said["groups"]["gold"]
     assert group["rates"]["publishRateInBytes"] == {
         "limit": 12 * MB, "origin": "file", "until": None, "here": 4 * MB, "part": 5 * MB, "fleet": 11.5 * MB,
+        "others": {"gwb": 7.5 * MB}, "wait_s": 3.1,
     }  # fmt: skip
     assert group["rates"]["publishRateInMsgs"] == {
         "limit": None, "origin": "", "until": None, "here": 400, "part": None, "fleet": None,
+        "others": {}, "wait_s": 0.0,
     }  # fmt: skip
     assert group["rates"]["dispatchRateInBytes"]["here"] is None
     assert (group["tenants"], group["namespaces"], group["waiting"], group["topics"]) == (
@@ -205,9 +208,14 @@ async def test_an_explanation_knows_groups_and_the_fleet(server: Server) -> None
     (rule,) = [rule for rule in said["rules"] if rule["name"] == "resource-group"]
     assert (rule["first"], rule["limits_now"], rule["limit"], rule["rate"]) == (True, True, 5 * MB, 4 * MB)
     assert rule["text"] == (
-        "publishRateInBytes of group gold, attached to tenant acme: 4.0 MB/s of 5.0 MB/s (80%);"
-        " 12,000,000 bytes/s for all gateways together, which take 11.5 MB/s"
+        "publishRateInBytes of group gold, attached to tenant acme: 12.0 MB/s over 2 gateways: 11.5 MB/s used"
+        " (4.0 MB/s here, 7.5 MB/s at gwb), the part of this gateway is now 5.0 MB/s (80%); held 3.1 s"
     )
+    level = rule["levels"][0]
+    assert (level["whole"], level["gateways"], level["used"], level["used_here"], level["others"]) == (
+        12 * MB, 2, 11.5 * MB, 4 * MB, {"gwb": 7.5 * MB},
+    )  # fmt: skip
+    assert (level["limit"], level["wait_s"]) == (5 * MB, 3.1)
     _, said = await server.ask("GET", "/v1/explain", topic="other.orders.new")
     assert "no resource group: none is attached to namespace other/orders or tenant other" in said["notes"]
     await server.ask("PUT", "/admin/v2/tenants/other/resourcegroup/gold")

@@ -140,7 +140,7 @@ def test_an_answer_is_charged_to_its_group_and_the_next_fetch_waits(version: int
         assert told(passed, version) == 3000
         struct.pack_into(">i", plain, 9 if version >= 12 else 8, 3000)
     assert passed == plain
-    assert (side(on).bytes_meter.uncounted, side(on).msgs_meter.uncounted) == (3 * SIZE, 12)
+    assert (side(on).bytes_meter.taken, side(on).msgs_meter.taken) == (3 * SIZE, 12)
     assert on.client(fetch(2, version)) == (b"", b"")
     assert on.session.hold.until == on.now + 3.0
     on.now += 3.0
@@ -203,8 +203,8 @@ def test_each_group_is_charged_for_its_own_topics_and_the_longest_wait_counts() 
     on = play(limits, namespaces={"acme/web": "web"})
     on.client(fetch(topics=(ORDERS, CLICKS)))
     assert told(on.broker(fetched(topics={ORDERS: [ONE, ONE], CLICKS: [ONE]}))) == 5000
-    assert side(on, ORDERS).bytes_meter.uncounted == 2 * SIZE
-    assert side(on, CLICKS).bytes_meter.uncounted == SIZE
+    assert side(on, ORDERS).bytes_meter.taken == 2 * SIZE
+    assert side(on, CLICKS).bytes_meter.taken == SIZE
 
 
 def test_one_wait_is_bounded() -> None:
@@ -287,7 +287,7 @@ def test_a_debt_is_charged_while_a_long_answer_passes() -> None:
     on.client(fetch())
     frame = fetched(topics={ORDERS: [ONE], CLICKS: [ONE]})
     on.broker(frame[: len(frame) // 2])
-    assert side(on).bytes_meter.uncounted == SIZE
+    assert side(on).bytes_meter.taken == SIZE
     assert on.session.fetches.mute_until == 0.0
     on.now += 1.0
     on.broker(frame[len(frame) // 2 :])
@@ -459,7 +459,8 @@ def test_observed_limits_are_counted_and_touch_nothing() -> None:
         assert on.broker(fetched(correlation)) == fetched(correlation)
     assert counts(on)["fetches_would_be_delayed"] == 2
     assert "fetches_delayed" not in on.counts
-    assert side(on).bytes_meter.uncounted == 2 * SIZE
+    meter = side(on).bytes_meter
+    assert (meter.taken, meter.spared) == (SIZE, SIZE)
 
 
 # --- beside client quotas ---------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_a_request_with_several_topics_is_judged_by_all_it_has_for_the_group() -
     delayed = {topic for topic, outcome, _ in rows if outcome == "delayed"}
     assert delayed == {ACME, "acme.clicks.t"}
     assert on.session.hold.mute_until == on.now + 3.0
-    assert side(on).bytes_meter.uncounted == 3 * SIZE
+    assert side(on).bytes_meter.taken == 3 * SIZE
 
 
 def test_only_the_groups_part_of_a_request_is_refused() -> None:
@@ -109,10 +109,10 @@ def test_only_the_groups_part_of_a_request_is_refused() -> None:
 def test_bytes_that_another_policy_rejects_cost_the_group_nothing() -> None:
     on = play(GroupLimits(1000 * SIZE), total=1.0, topics={ACME: 1.0})
     on.overload(ACME)
-    before = side(on).bytes_meter.uncounted if ("gold", "publish") in on.engine.groups._sides else 0
+    before = side(on).bytes_meter.taken if ("gold", "publish") in on.engine.groups._sides else 0
     on.client(request(1, {ACME: [0]}))
     assert (ACME, "rejected", "topic-threshold") in on.rows()
-    assert side(on).bytes_meter.uncounted == before
+    assert side(on).bytes_meter.taken == before
 
 
 def test_bytes_that_the_group_rejects_cost_a_client_quota_nothing() -> None:
@@ -133,13 +133,13 @@ def test_the_fast_way_is_charged_by_the_next_pace() -> None:
     free(on)
     line = side(on).bytes
     assert line is not None
-    spent, asked = line.spent, side(on).msgs_meter.uncounted
+    spent, asked = line.spent, side(on).msgs_meter.taken
     for correlation in range(1, 11):
         produce(on, correlation, values=(b"payload",))
     assert line.spent == spent
     on.engine.pace(on.now)
     assert line.spent == spent + 10 * SIZE
-    assert side(on).msgs_meter.uncounted == asked + 10
+    assert side(on).msgs_meter.taken == asked + 10
 
 
 def test_a_topic_that_used_up_its_groups_credit_on_the_fast_way_has_to_ask() -> None:
@@ -160,7 +160,7 @@ def test_duplicates_and_batches_that_the_broker_refused_are_given_back() -> None
     outcomes = [outcome for _, outcome, _ in on.rows()]
     assert {"accepted", "duplicate", "errored"} <= set(outcomes)
     on.engine.pace(on.now)
-    assert side(on).bytes_meter.uncounted == SIZE
+    assert side(on).bytes_meter.taken == SIZE
     line = side(on).bytes
     assert line is not None
     assert line.spent == SIZE
@@ -183,7 +183,7 @@ def test_internal_clients_are_neither_limited_nor_charged(internal: dict[str, An
     for correlation in range(5, 10):  # the topic is in use and needn't ask
         assert produce(on, correlation) == 0
     on.engine.pace(on.now)
-    assert side(on).bytes_meter.uncounted == SIZE
+    assert side(on).bytes_meter.taken == SIZE
 
 
 def test_topics_that_are_called_by_id_are_in_their_groups() -> None:
@@ -254,7 +254,7 @@ def test_a_charge_of_a_principals_group_is_given_back() -> None:
     on.session.client.authenticate("User:acme")
     on.client(request(1, {"plain": [0]}))
     on.broker(answer(1, {"plain": {0: (22, -1)}}))
-    assert side(on).bytes_meter.uncounted == 0
+    assert side(on).bytes_meter.taken == 0
 
 
 # --- while connected --------------------------------------------------------------------------------------------------
@@ -279,4 +279,4 @@ def test_while_writes_are_paused_groups_are_not_charged() -> None:
     on.engine.set_storage(0.0, "broker 2 volume /data is full", on.now)
     on.client(request(1, {ACME: [0]}))
     assert on.session.hold.until > on.now
-    assert ("gold", "publish") not in on.engine.groups._sides or side(on).bytes_meter.uncounted == 0
+    assert ("gold", "publish") not in on.engine.groups._sides or side(on).bytes_meter.taken == 0

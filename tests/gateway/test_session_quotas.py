@@ -385,7 +385,7 @@ def test_what_a_quota_has_room_for_is_charged_to_it(topics: dict[str, list[int]]
     on.broker(answer(1, {topic: dict.fromkeys(parts, (0, 1)) for topic, parts in topics.items()}))
     assert saved(on) == ROOM - size
     (line,) = on.world.quotas._lines.values()
-    assert line.meter.uncounted == size + SIZE
+    assert line.meter.taken == size + SIZE
 
 
 @pytest.mark.parametrize("index", [0, 2])

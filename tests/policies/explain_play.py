@@ -13,6 +13,7 @@ from policies.explain import (
     Rates,
     Rule,
 )
+from policies.limits.limit_use import LimitUse
 from policies.policy_set import PolicySet
 from policies.policy_values import PolicyKey
 from policies.quotas.lines import QuotaRate
@@ -55,7 +56,9 @@ def line(source: Entity, key: QuotaKey, rate: float, limit: float, broker: int |
     """Of alice's connections with client id app."""
     user = None if source.user is None else "alice"
     client_id = None if source.client_id is None else "app"
-    return QuotaRate(str(key), entity_text(source), user, client_id, broker, rate, limit, rate >= limit)
+    return QuotaRate(
+        str(key), entity_text(source), user, client_id, broker, LimitUse(rate, limit, rate >= limit), limit
+    )
 
 
 def held(reason: str = "topic-threshold", *, outcome: str = "rejected", ago_ms: int = 1000, broker: int = 1) -> Held:

@@ -119,6 +119,9 @@ class Book:
     def of(self, key: str) -> list[Use]:
         return [self._uses[peer][key][0] for peer in self._living if key in self._uses[peer]]
 
+    def takers(self, key: str) -> dict[str, float]:
+        return {peer: self._uses[peer].get(key, (IDLE, 0.0))[0].rate for peer in self._living}
+
     def told(self, key: str) -> Use:
         return self.own.get(key, IDLE)
 

@@ -118,18 +118,18 @@ def test_every_rejection_has_a_reason_that_metrics_know() -> None:
         (
             "bytes",
             12e6,
-            "resource group gold has used up its 12.0 MB/s (observed 11.9 MB/s, 1-minute EWMA); delayed by 1.0 s",
+            "resource group gold has used up its 12.0 MB/s (observed 11.9 MB/s here); delayed by 1.0 s",
         ),
         (
             "bytes",
             4e6,
-            "resource group gold has used up its 12.0 MB/s, of which 4.0 MB/s are granted here (observed 11.9 MB/s,"
-            " 1-minute EWMA); delayed by 1.0 s",
+            "resource group gold has used up its 12.0 MB/s, of which 4.0 MB/s are granted here (observed 11.9 MB/s"
+            " here); delayed by 1.0 s",
         ),
         (
             "msgs",
             12e6,
-            "resource group gold has used up its 12,000,000 messages/s (observed 11,900,000 messages/s, 1-minute EWMA);"
+            "resource group gold has used up its 12,000,000 messages/s (observed 11,900,000 messages/s here);"
             " delayed by 1.0 s",
         ),
     ],

@@ -21,6 +21,7 @@ from policies.engine import TopicRate
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, Unit, group_key
 from policies.groups.lines import GroupLimits, GroupRate
+from policies.limits.limit_use import utilization
 from policies.text import one_line
 from policies.thresholds.sums import Committed
 
@@ -92,8 +93,8 @@ QUOTAS: Final = (
         "client_quota_rate",
         "gauge",
         _QUOTA,
-        "One-minute rate of the quantity that the quota limits: bytes per second (of whole requests), or a share of a "
-        "thread's time.",
+        "Used of the quota through this gateway: bytes per second (of whole requests), or a share of a thread's time; "
+        "the mean of the last 10 s, and the limit while it is used up.",
     ),
     Family(
         "client_quota_limit",
@@ -105,10 +106,13 @@ QUOTAS: Final = (
         "client_quota_utilization_ratio",
         "gauge",
         _QUOTA,
-        "The rate divided by the limit, not capped at 1; `NaN` where the limit is 0: KIP-1373's `quota-utilization` as "
-        "a ratio.",
+        "The rate divided by the limit: KIP-1373's `quota-utilization` as a ratio; `NaN` where the limit is 0. Above 1 "
+        "only where the quota is observed.",
     ),
     Family("client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests."),
+    Family(
+        "client_quota_wait_seconds", "gauge", _QUOTA, "Time until the quota's debt is paid, for which clients wait."
+    ),
 )
 GROUPS: Final = (
     Family(
@@ -122,7 +126,8 @@ GROUPS: Final = (
         "group_rate_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second of the group through this gateway, averaged over one minute.",
+        "Bytes per second of the group through this gateway: the mean of the last 10 s, and its part while that is "
+        "used up.",
     ),
     Family(
         "group_part_bytes_per_second",
@@ -140,13 +145,14 @@ GROUPS: Final = (
         "group_fleet_rate_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second through all gateways, averaged over about a second; only for groups with a limit.",
+        "Bytes per second through all gateways; only for groups with a limit, and while there are several gateways.",
     ),
     Family(
         "group_rate_messages_per_second",
         "gauge",
         _GROUP,
-        "Messages per second of the group through this gateway, averaged over one minute.",
+        "Messages per second of the group through this gateway: the mean of the last 10 s, and its part while that is "
+        "used up.",
     ),
     Family(
         "group_part_messages_per_second",
@@ -164,7 +170,7 @@ GROUPS: Final = (
         "group_fleet_rate_messages_per_second",
         "gauge",
         _GROUP,
-        "Messages per second through all gateways, averaged over about a second; only for groups with a limit.",
+        "Messages per second through all gateways; only for groups with a limit, and while there are several gateways.",
     ),
 )
 _COLLECTED: Final = (*BROKERS, *QUOTAS, *GROUPS)
@@ -196,16 +202,17 @@ class RateSeries(Collector):
             add("error_rate_bytes_per_second", broker.error_rate)
             add("throttled_rate_bytes_per_second", broker.throttled_rate)
             add("threshold_bytes_per_second", _limit(broker.threshold))
-            add("threshold_utilization_ratio", _utilization(broker.rate, broker.threshold))
+            add("threshold_utilization_ratio", utilization(broker.rate, broker.threshold))
         for quota in rates.quotas[: self._max_clients]:
             where = "all" if quota.broker is None else broker_label(quota.broker)
             who = (one_line(name or "", LABEL_CHARS) for name in (quota.source, quota.user, quota.client_id))
             names = [quota.key, *who, where]
             add = _adder(families, names, "client_quota")
-            add("rate", quota.rate)
-            add("limit", quota.limit)
-            add("utilization_ratio", quota.rate / quota.limit if quota.limit > 0 else math.nan)  # as KIP-1373 says
-            add("waiting", float(quota.waiting))
+            add("rate", quota.use.rate)
+            add("limit", _limit(quota.use.limit))
+            add("utilization_ratio", quota.use.utilization if quota.use.limit else math.nan)  # as KIP-1373 says
+            add("waiting", float(quota.use.waiting))
+            add("wait_seconds", quota.use.wait_s)
         for group in self.shown(rates):
             self._add_group(_adder(families, [group.group, group.direction], "group"), group)
         for node_id, each in self.committed.items():
@@ -225,7 +232,7 @@ class RateSeries(Collector):
         values: dict[str, list[float]] = {
             "topic_rate_bytes_per_second": [topic.rate for topic in shown],
             "topic_threshold_bytes_per_second": [_limit(topic.threshold) for topic in shown],
-            "topic_threshold_utilization_ratio": [_utilization(topic.rate, topic.threshold) for topic in shown],
+            "topic_threshold_utilization_ratio": [utilization(topic.rate, topic.threshold) for topic in shown],
             "topic_over_threshold": [int(topic.over) for topic in shown],
         }
         for family in TOPICS:
@@ -241,7 +248,7 @@ class RateSeries(Collector):
 
     def shown(self, rates: Rates) -> list[GroupRate]:
         """The busiest groups."""
-        return heapq.nlargest(self._max_clients, rates.groups, key=lambda group: group.bytes_rate)
+        return heapq.nlargest(self._max_clients, rates.groups, key=lambda group: group.bytes.rate)
 
     def _add_group(self, add: Any, group: GroupRate) -> None:
         add("topics", group.topics)
@@ -250,17 +257,16 @@ class RateSeries(Collector):
         is_publish = group.direction == "publish"
         of_bytes = limits.publish_bytes if is_publish else limits.dispatch_bytes
         of_msgs = limits.publish_msgs if is_publish else limits.dispatch_msgs
-        for unit, key, rate, part, limit in (
-            ("bytes", "bytes", group.bytes_rate, group.bytes_limit, of_bytes),
-            ("messages", "msgs", group.msgs_rate, group.msgs_limit, of_msgs),
+        for unit, key, use, limit in (
+            ("bytes", "bytes", group.bytes, of_bytes),
+            ("messages", "msgs", group.msgs, of_msgs),
         ):
-            use = self.uses.get(group_key(group.group, group.direction, cast("Unit", key)))
-            add(f"rate_{unit}_per_second", rate)
-            add(f"limit_{unit}_per_second", math.inf if limit is None else limit)
-            part = part if use is None or use.part is None else use.part
-            add(f"part_{unit}_per_second", math.inf if part is None else part)
-            if use is not None and use.rate is not None:
-                add(f"fleet_rate_{unit}_per_second", use.rate)
+            fleet = self.uses.get(group_key(group.group, group.direction, cast("Unit", key)))
+            add(f"rate_{unit}_per_second", use.rate)
+            add(f"limit_{unit}_per_second", _limit(limit))
+            add(f"part_{unit}_per_second", _limit(use.limit))
+            if fleet is not None:
+                add(f"fleet_rate_{unit}_per_second", use.rate + math.fsum(fleet.others.values()))
 
 
 def _adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: str) -> Any:
@@ -277,11 +283,3 @@ def _labels_of(broker: str, topics: Iterable[TopicRate], known: Mapping[str, byt
 
 def _limit(threshold: float | None) -> float:
     return math.inf if threshold is None else threshold
-
-
-def _utilization(rate: float, threshold: float | None) -> float:
-    if threshold is None:
-        return math.nan
-    if threshold == 0:
-        return math.inf if rate else 0.0
-    return rate / threshold

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -25,8 +25,6 @@ from gateway.control.rest.context import Gateway
 from gateway.control.rest.guard import guarded
 from gateway.roles import Role
 from policies import explain
-from policies.explain import FleetUse
-from policies.fleet.keys import FleetKey
 from policies.groups.finder import Finder
 from policies.policy_set import PolicySet
 from policies.policy_values import Op, PolicyError, PolicyKey
@@ -38,7 +36,6 @@ from policies.thresholds.sums import EVERY_BROKER
 from policies.thresholds.values import OUT_KEY, TOTAL_KEY
 
 _NONE: Final = QuotaStore()
-_NOTHING: Final[Mapping[FleetKey, FleetUse]] = {}
 
 
 # --- the application --------------------------------------------------------------------------------------------------
@@ -338,14 +335,12 @@ class _Views:
         theirs, problem = await _brokers_of(self._gateway)
         known, rates = self._known()
         known = known._replace(broker_quotas=theirs or _NONE, broker_quotas_problem=problem)
-        known, fleet = self._with_groups(known), self._gateway.fleet()
+        known = self._with_groups(known)._replace(rates=_rates(rates))
+        fleet = self._gateway.fleet(explain.shared_limits(asked, known))
+        known = known._replace(rates=known.rates._replace(fleet=fleet))
         principal = None if query.user is None else asked.principal
         held = self._gateway.recent.held(known.now_ms, query.topic, principal, query.client_id, query.broker)
-        return await trio.to_thread.run_sync(
-            lambda: shapes.of_explanation(
-                explain.explain(asked, known._replace(rates=_rates(rates, fleet)), held), known
-            )
-        )
+        return await trio.to_thread.run_sync(lambda: shapes.of_explanation(explain.explain(asked, known, held), known))
 
     async def effective(self, query: shapes.EffectiveQuery) -> shapes.EffectiveQuotas:
         entity = query.entity()
@@ -426,11 +421,11 @@ async def _brokers_of(gateway: Gateway) -> tuple[QuotaStore | None, str]:
     return await gateway.broker_quotas.look(), gateway.broker_quotas.problem
 
 
-def _rates(said: channel.Rates | None, fleet: Mapping[FleetKey, FleetUse] = _NOTHING) -> explain.Rates:
+def _rates(said: channel.Rates | None) -> explain.Rates:
     if said is None:
-        return explain.Rates(fleet=fleet)
+        return explain.Rates()
     partial = len(said.quotas) >= channel.MAX_QUOTA_RATES
-    return explain.Rates(said.brokers, said.quotas, partial, said.groups, fleet)
+    return explain.Rates(said.brokers, said.quotas, partial, said.groups)
 
 
 def _alterations(given: shapes.GivenAlterations) -> list[Alteration]:

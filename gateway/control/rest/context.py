@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -92,6 +92,10 @@ async def _no_connections(_: FindConnections) -> Found:
     return Found()
 
 
+def _no_fleet(_: Iterable[FleetKey] | None) -> Mapping[FleetKey, FleetUse]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Gateway:
     """A running gateway, as the API sees it.
@@ -100,7 +104,7 @@ class Gateway:
         latest: snapshots and rates.
         base: the source of policies that were not changed at run time.
         places: where topics have partitions, None while that is unknown.
-        fleet: the state of limits over all gateways.
+        fleet: these limits over all gateways; None: all that this one takes of. Empty while it is alone.
         broker_quotas: client quotas that the brokers enforce.
         standing, peers: how this gateway is, and what it hears of others.
         connections: asks workers for theirs.
@@ -115,7 +119,7 @@ class Gateway:
     latest: Latest
     base: str = "file"
     places: Callable[[], Places | None] = lambda: None
-    fleet: Callable[[], Mapping[FleetKey, FleetUse]] = dict
+    fleet: Callable[[Iterable[FleetKey] | None], Mapping[FleetKey, FleetUse]] = _no_fleet
     broker_quotas: BrokerQuotas | None = None
     standing: Callable[[], Standing] = Standing
     peers: Callable[[], Fleet] = Fleet

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self, cast
 
@@ -123,8 +124,8 @@ class GroupDetail(BaseModel):
 class ShownRate(BaseModel):
     """One limit of a group, per second, over the whole fleet; `limit` None: none, it is only metered.
 
-    `here`: the rate through this gateway, as a one-minute average; `part`: this gateway's present part; `fleet`: the
-    rate through all gateways. None: not known.
+    `here`: used through this gateway; `part`: this gateway's present part; `fleet`: through all gateways, of which
+    `others` take so much, by their names. None: not known. `wait_s`: until this gateway's debt is paid.
     """
 
     limit: float | None
@@ -133,6 +134,8 @@ class ShownRate(BaseModel):
     here: float | None
     part: float | None
     fleet: float | None
+    others: dict[str, float]
+    wait_s: float
 
 
 class ShownGroup(BaseModel):
@@ -168,7 +171,7 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/resource-groups", response_model=ShownGroups)
     async def get_all() -> Response:
         """All groups: limits, their origin, attachments and usage."""
-        latest, now, uses = gateway.latest, gateway.policies.policies, gateway.fleet()
+        latest, now, uses = gateway.latest, gateway.policies.policies, gateway.fleet(None)
         told, rates = latest(channel.Groups), latest(channel.Rates)
 
         def work() -> str:  # in a thread: there may be thousands of groups, and the exchange of shares must not wait
@@ -345,18 +348,16 @@ def _shown_rate(
     setting = policies.setting(PolicyKey.of_group(group, key))
     measured = here.get(direction)
     used = fleet.get(group_key(group, direction, unit), FleetUse())
-    rate = part = None
-    if measured is not None:
-        rate, part = (
-            (measured.bytes_rate, measured.bytes_limit)
-            if unit == "bytes"
-            else (measured.msgs_rate, measured.msgs_limit)
-        )
+    use = None if measured is None else measured.bytes if unit == "bytes" else measured.msgs
+    part = used.part if use is None else use.limit
+    rate = None if use is None else use.rate
     return ShownRate(
         limit=None if setting is None else as_number(setting.value),
         origin=origin_of(setting, base),
         until=None if setting is None else time_text(setting.end),
         here=rate,
-        part=part if used.part is None else used.part,
-        fleet=used.rate,
+        part=part,
+        fleet=None if used.gateways == 1 else (rate or 0.0) + math.fsum(used.others.values()),
+        others=dict(used.others),
+        wait_s=0.0 if use is None else use.wait_s,
     )

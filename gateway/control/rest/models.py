@@ -387,6 +387,11 @@ class Exported(BaseModel):
 
 
 class ShownLevel(BaseModel):
+    """`configured`: as it is set; `whole`: in force over `gateways`; `limit`: in force here. `used`: by all of them,
+    `used_here` through this one, `others` by name. `rate`: compared with `limit`. `wait_s`: until the debt is paid, for
+    which clients wait. Null: there is none, or it isn't known.
+    """
+
     what: str
     origin: str
     unit: str
@@ -395,6 +400,12 @@ class ShownLevel(BaseModel):
     rate: float | None
     utilization: float | None
     utilization_text: str
+    whole: float | None
+    gateways: int
+    used: float | None
+    used_here: float | None
+    others: dict[str, float]
+    wait_s: float
 
 
 class ShownRule(BaseModel):
@@ -631,6 +642,12 @@ def _level(level: explain.Level) -> ShownLevel:
         rate=level.rate,
         utilization=_finite(ratio),
         utilization_text=_ratio_text(ratio, level.limit is not None),
+        whole=level.limit if level.whole is None else level.whole,
+        gateways=level.fleet.gateways,
+        used=level.used,
+        used_here=level.used_here,
+        others=dict(level.fleet.others),
+        wait_s=level.wait_s,
     )
 
 

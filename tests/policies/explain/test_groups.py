@@ -8,6 +8,7 @@ from policies.fleet.keys import group_key
 from policies.groups.finder import DEFAULT_PATTERN, Finder
 from policies.groups.lines import GroupRate
 from policies.groups.names import DISPATCH_BYTES, PUBLISH_BYTES, PUBLISH_MSGS
+from policies.limits.limit_use import LimitUse
 from policies.policy_set import PolicySet
 from policies.policy_values import Op, PolicyKey
 from policies.storage import Factor
@@ -29,7 +30,8 @@ def known(policies: PolicySet = POLICIES, principal_pattern: str = "", **more: o
 
 
 def rates(rate: float, part: float | None, *, msgs: float = 0.0, waiting: bool = False) -> Rates:
-    return Rates([BROKER], groups=[GroupRate("gold", "publish", 1, rate, msgs, part, None, waiting)])
+    group = GroupRate("gold", "publish", 1, LimitUse(rate, part, waiting), LimitUse(msgs, None))
+    return Rates([BROKER], groups=[group])
 
 
 def group_rules(found: Explanation) -> list[Rule]:
@@ -38,7 +40,7 @@ def group_rules(found: Explanation) -> list[Rule]:
 
 def test_a_group_is_a_rule_with_its_part_of_the_limit_and_what_all_gateways_take() -> None:
     measured = rates(4.0 * MB, 5.0 * MB)._replace(
-        fleet={group_key("gold", "publish", "bytes"): FleetUse(11.5 * MB, 5.0 * MB)}
+        fleet={group_key("gold", "publish", "bytes"): FleetUse(5.0 * MB, {"gwb": 7.5 * MB}, 2)}
     )
     (rule,) = group_rules(explain(Asked(TOPIC), known(rates=measured)))
     level = rule.levels[0]
@@ -49,7 +51,10 @@ def test_a_group_is_a_rule_with_its_part_of_the_limit_and_what_all_gateways_take
     assert (level.configured, level.limit, level.rate) == (12 * MB, 5 * MB, 4 * MB)
     assert (rule.action, rule.traffic, rule.mode, rule.limits_now) == ("delay", "produce", "enforce", False)
     assert rule.headroom == 1 * MB
-    assert rule.note == "12,000,000 bytes/s for all gateways together, which take 11.5 MB/s"
+    assert level.text == (
+        "12.0 MB/s over 2 gateways: 11.5 MB/s used (4.0 MB/s here, 7.5 MB/s at gwb), the part of this gateway is now"
+        " 5.0 MB/s (80%)"
+    )
 
 
 def test_without_a_known_part_the_whole_limit_is_shown() -> None:
@@ -57,7 +62,7 @@ def test_without_a_known_part_the_whole_limit_is_shown() -> None:
     assert (rule.levels[0].limit, rule.levels[0].rate) == (12 * MB, None)
     (rule,) = group_rules(explain(Asked(TOPIC), known(rates=Rates([BROKER]))))
     assert (rule.levels[0].limit, rule.levels[0].rate) == (12 * MB, 0.0)  # the meters speak, and say nothing of it
-    part = Rates([BROKER], fleet={group_key("gold", "publish", "bytes"): FleetUse(None, 3.0 * MB)})
+    part = Rates([BROKER], fleet={group_key("gold", "publish", "bytes"): FleetUse(3.0 * MB, {"gwb": 0.0}, 2)})
     (rule,) = group_rules(explain(Asked(TOPIC), known(rates=part)))
     assert rule.levels[0].limit == 3 * MB
 
@@ -112,13 +117,16 @@ def test_a_group_without_limits_or_that_is_not_there_limits_nothing() -> None:
         assert [each.why for each in found.shadowed] == [why]
 
 
-def test_of_two_limits_the_one_that_is_used_most_is_what_waits() -> None:
+def test_of_two_limits_the_one_that_is_used_up_is_what_waits() -> None:
     policies = POLICIES.alter([Op(GOLD_MSGS, 100)])
-    for msgs, first in ((99.0, "publishRateInMsgs"), (10.0, "publishRateInBytes")):
-        found = explain(Asked(TOPIC), known(policies, rates=rates(11.0 * MB, 12.0 * MB, msgs=msgs, waiting=True)))
+    for used_up in ("publishRateInMsgs", "publishRateInBytes"):
+        of_bytes = LimitUse(11.0 * MB, 12.0 * MB, used_up == "publishRateInBytes", 1.0)
+        of_msgs = LimitUse(99.0, 100.0, used_up == "publishRateInMsgs", 1.0)
+        used = Rates([BROKER], groups=[GroupRate("gold", "publish", 1, of_bytes, of_msgs)])
+        found = explain(Asked(TOPIC), known(policies, rates=used))
         now = [rule.levels[0].what.split(" of ")[0] for rule in group_rules(found) if rule.limits_now]
-        assert now == [first]
-        assert found.summary.startswith(f"delayed now by resource-group: {first} of group gold")
+        assert now == [used_up]
+        assert found.summary.startswith(f"delayed now by resource-group: {used_up} of group gold")
 
 
 def test_a_topic_held_by_a_group_lately_is_limited_now() -> None:

@@ -11,8 +11,8 @@ from policies.explain import (
     Level,
     Rule,
     in_force,
-    utilization,
 )
+from policies.limits.limit_use import utilization
 from policies.storage import Factor
 from tests.policies.explain_play import (
     ALICE,

@@ -108,8 +108,8 @@ def test_rates_of_the_lines_that_really_are_are_found(client_id: str) -> None:
     kept = lines.of(1, "alice", client_id, 0.0)
     for each in (*kept.produce, *kept.request):
         each.take(1, 0.0)
-    lines.tick(1, TICK_S)
-    said = lines.rates(9)
+    lines.tick(TICK_S)
+    said = lines.rates(9, TICK_S)
     found = explain(Asked("clicks", "alice", client_id), known(policies=policies, rates=rates(quotas=said)))
     levels = [each.levels[0] for each in found.rules if each.name == "client-quota"]
     assert len(levels) == len(said)

@@ -472,11 +472,10 @@ def test_own_uses_are_sums_of_workers_that_are_not_idle() -> None:
     assert made.own() == {}
 
 
-def test_the_sum_that_all_take_is_there_for_people() -> None:
-    made = fleet(peer=wants(50), a=Use(10), b=Use(5))
-    made.hear("another", {"k": Use(7)})
-    assert made.taken("k") == 72
-    assert made.taken("unknown") == 0
+def test_the_part_of_a_limit_that_this_gateway_takes_nothing_of_is_known_as_well() -> None:
+    made = fleet(peer=Use(10), a=Use(10))
+    assert made.share("unknown") == 0
+    assert made.share("unknown", 50.0) == pytest.approx(25.0)
 
 
 # --- what peers have to know at once ----------------------------------------------------------------------------------
