@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policies.fleet.lines import OurParts
 from policies.groups.lines import GroupFinder, GroupLimits, GroupLines
+from policies.limits.limit_use import LimitUse
 from policies.limits.meter import Ticks
 from policies.thresholds.broker_limits import NO_RULES, ThresholdRules
 from policies.thresholds.broker_meters import NO_OTHERS, BrokerMeters, Others
@@ -34,16 +35,28 @@ NO_TOTALS: Final[Mapping[int, float]] = MappingProxyType({})
 
 
 class TopicRate(NamedTuple):
-    """`over`: rejected, or delayed, just now."""
+    """Bytes per second of one topic on one broker: one-minute EWMAs as of the last tick.
+
+    `threshold`: in force over all gateways, None = none. `over`: rejected, or delayed, just now. `fleet_rate`: that of
+    all workers of all gateways, which a threshold that rejects decides by; None: as `rate`. `use`: of the bucket that
+    decides where thresholds delay.
+    """
 
     topic: str
     rate: float
     threshold: float | None
     over: bool
+    fleet_rate: float | None = None
+    use: LimitUse | None = None
+
+    @property
+    def used(self) -> LimitUse:
+        """What the threshold decides by, and the limit that it compares that with."""
+        return self.use or LimitUse(self.rate if self.fleet_rate is None else self.fleet_rate, self.threshold)
 
 
 class BrokerRate(NamedTuple):
-    """Bytes per second of one broker: one-minute EWMAs as of the last tick."""
+    """The same of one broker, and its topics."""
 
     node_id: int
     rate: float
@@ -51,6 +64,13 @@ class BrokerRate(NamedTuple):
     throttled_rate: float
     threshold: float | None
     topics: list[TopicRate]
+    fleet_rate: float | None = None
+    use: LimitUse | None = None
+
+    @property
+    def used(self) -> LimitUse:
+        """What the total decides by, and the limit that it compares that with."""
+        return self.use or LimitUse(self.rate if self.fleet_rate is None else self.fleet_rate, self.threshold)
 
 
 class Engine:
@@ -249,10 +269,14 @@ class Engine:
                         meter.rate,
                         meter.threshold,
                         broker.limits.strategy.is_limiting(meter),
+                        meter.fleet_rate,
+                        broker.limits.strategy.topic_use(meter, self._now),
                     )
                     for meter in broker.topics.values()
                     if meter.vouched
                 ],
+                broker.total.fleet_rate,
+                broker.limits.strategy.total_use(self._now),
             )
             for broker in self.brokers.values()
         ]

@@ -367,6 +367,8 @@ class _Control:
             base=f"source {source}" if source else "file",
             places=lambda: self._cluster.places,
             fleet=self._fleet.uses,
+            brought=self._fleet.brought,
+            elsewhere=lambda: self._fleet.rates.peers,
             broker_quotas=self._broker_quotas,
             standing=lambda: self._condition.standing()._replace(config=self._reloader.state),
             reload=self._reloader.reload,

@@ -21,6 +21,7 @@ from gateway.control.fleet_rates import RateTeller
 from gateway.control.fleet_reach import Reach
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Exchange, FleetParty, Heard, Present
+from gateway.fleet.form import Place
 from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import FleetKey
@@ -260,6 +261,14 @@ class FleetControl:
             if limit is not None:
                 found[key] = FleetUse(dealer.share(key, limit), exchange.peers.takers(key), dealer.gateways)
         return found
+
+    def brought(self, topic: str, brokers: Iterable[int]) -> dict[tuple[int, str | None], FleetUse]:
+        """The rates that other gateways bring to these brokers, and to that topic there."""
+        exchange, gateways = self.exchange, 1 if self._dealer is None else self._dealer.gateways
+        if exchange is None or gateways == 1:
+            return {}
+        places = [Place(broker, name) for broker in brokers for name in (None, topic)]
+        return {place: FleetUse(None, exchange.peers.brought(place), gateways) for place in places}
 
     @property
     def _members(self) -> int:

@@ -86,13 +86,13 @@ def lost(before: Mapping[int, Others], after: Mapping[int, Others]) -> Sums:
 
 
 class FleetRates:
-    """By workers of this gateway, and by all other gateways together."""
+    """By workers of this gateway, and by all other gateways together (`peers`)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._workers: dict[int, Sums] = {}
         self._left: dict[int, tuple[float, Sums]] = {}  # the fading rates of workers that are gone, and since when
-        self._peers: Sums = {}
+        self.peers: Sums = {}
 
     def set_worker(self, number: int, rates: Rates | None) -> None:
         """None: it is gone, or has said nothing."""
@@ -107,7 +107,7 @@ class FleetRates:
 
     def set_peers(self, peers: Sums, *, is_one_gone: bool = False) -> None:
         """The rates of all other gateways together. `is_one_gone`: no gateway brings the difference any more."""
-        before, self._peers = self._peers, peers
+        before, self.peers = self.peers, peers
         left = self._fading(_PEERS)
         if is_one_gone:
             left.append(lost(before, peers))
@@ -118,7 +118,7 @@ class FleetRates:
         """They can't be heard any more: their rates count as so many times this gateway's. So it may bring its part of
         each limit, and the rates heard last limit no worker for ever.
         """
-        self._peers = scale(self.own(), times)
+        self.peers = scale(self.own(), times)
         self._left.pop(_PEERS, None)
 
     def own(self) -> Sums:
@@ -129,7 +129,7 @@ class FleetRates:
         """The rates of all but that worker."""
         mine = (sums for other, sums in self._workers.items() if other != number)
         fading = self._fading(*self._left)
-        found, gone = add([*mine, self._peers, *fading]), add(fading)
+        found, gone = add([*mine, self.peers, *fading]), add(fading)
         return {
             node_id: each._replace(fading=gone[node_id].topics) if node_id in gone else each
             for node_id, each in found.items()
@@ -171,6 +171,11 @@ class RateTeller:
         self._has_totals = False
         self._is_news = False  # for peers
         self._are_peers_stale = self._is_one_gone = False
+
+    @property
+    def peers(self) -> Sums:
+        """The rates that all other gateways together bring, as workers were told them last."""
+        return self._rates.peers
 
     def set_totals(self, has_totals: bool) -> None:
         """Whether there is any threshold that needs this."""

@@ -59,11 +59,20 @@ def _add_broker(one: BrokerRate, other: BrokerRate) -> BrokerRate:
         one.throttled_rate + other.throttled_rate,
         other.threshold,
         _merged((one.topics, other.topics), _TOPIC, _add_topic),
+        _later(one.fleet_rate, other.fleet_rate),
+        other.use and one.use and one.use.beside(other.use),
     )
 
 
 def _add_topic(one: TopicRate, other: TopicRate) -> TopicRate:
-    return TopicRate(one.topic, one.rate + other.rate, other.threshold, one.over or other.over)
+    fleet_rate = _later(one.fleet_rate, other.fleet_rate)
+    use = one.use.added(other.use) if one.use and other.use else one.use or other.use  # each has its part
+    return TopicRate(one.topic, one.rate + other.rate, other.threshold, one.over or other.over, fleet_rate, use)
+
+
+def _later(one: float | None, other: float | None) -> float | None:
+    """Of two workers' words on the same sum: while it rises one of them knows it already."""
+    return None if one is None or other is None else max(one, other)
 
 
 def _add_quota(one: QuotaRate, other: QuotaRate) -> QuotaRate:

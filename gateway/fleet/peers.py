@@ -217,6 +217,14 @@ class Peers:
                 found[peer.gateway] += use.rate
         return found
 
+    def brought(self, place: Place) -> dict[str, float]:
+        """The rates, in bytes per second, that living peers bring there, by their names: of those that bring any."""
+        found: dict[str, float] = {}
+        for peer in self._peers.values():
+            if peer.living and (rate := peer.rates.get(place)):
+                found[peer.gateway] = found.get(peer.gateway, 0.0) + rate
+        return found
+
     def told(self, key: FleetKey) -> Use:
         """The amounts that those count for this gateway."""
         return self._reporter.told(key)

@@ -38,7 +38,12 @@ class Case:
         self.scale = storage.value if storage is not None and enforced and 0 < storage.value < 1 else 1.0
 
     def fleet(self, key: FleetKey) -> FleetUse:
+        """A limit that gateways share."""
         return self.known.rates.fleet.get(key, ALONE)
+
+    def brought(self, broker: int | None, topic: str | None = None) -> FleetUse:
+        """The bytes that gateways bring to a broker, or to a topic there."""
+        return ALONE if broker is None else self.known.rates.brought.get((broker, topic), ALONE)
 
     def total(self, broker: int | None) -> float | None:
         return self.known.policies.total(broker)
@@ -53,8 +58,9 @@ class Case:
         return origin_of(setting, self.known.base) + end
 
     def broker_rate(self, broker: int | None) -> float | None:
+        """By all gateways."""
         rates = None if broker is None else self.rates.get(broker)
-        return None if rates is None else rates.rate
+        return None if rates is None else rates.rate if rates.fleet_rate is None else rates.fleet_rate
 
     def was_held(self, reason: str, broker: int | None) -> bool:
         return any(

@@ -20,6 +20,7 @@ from policies.quotas.store import Effective, QuotaStore
 from policies.rollout import Rollout
 from policies.storage import Affected, Factor
 from policies.text import one_line
+from policies.thresholds.broker_meters import Others
 
 Action = Literal["refuse", "hold", "reject", "delay"]  # refuse: for good, whatever the limits say
 Traffic = Literal["produce", "fetch", "both"]
@@ -55,13 +56,18 @@ ALONE: Final = FleetUse()
 
 
 class Rates(NamedTuple):
-    """The last rates of the meters. `partial`: there are more client quotas at work than `quotas` has."""
+    """The last rates of the meters. `partial`: there are more client quotas at work than `quotas` has. `fleet`: limits
+    that gateways share; `brought`: bytes per second that others bring to a broker, and to a topic there; `elsewhere`:
+    the same of all topics, by all others together.
+    """
 
     brokers: Sequence[BrokerRate] = ()
     quotas: Sequence[QuotaRate] = ()
     partial: bool = False
     groups: Sequence[GroupRate] = ()
     fleet: Mapping[FleetKey, FleetUse] = {}
+    brought: Mapping[tuple[int, str | None], FleetUse] = {}
+    elsewhere: Mapping[int, Others] = {}
 
 
 class Held(NamedTuple):
@@ -181,8 +187,9 @@ class Level(NamedTuple):
     @property
     def used(self) -> float | None:
         """Per second, by all gateways together; None: not known."""
-        here = self.used_here
-        return None if here is None else here + math.fsum(self.fleet.others.values())
+        if self.rate is None or self.here is not None:
+            return self.rate
+        return self.rate + math.fsum(self.fleet.others.values())
 
     @property
     def headroom(self) -> float | None:
@@ -291,10 +298,11 @@ class Explanation(NamedTuple):
 
 
 class TopicLine(NamedTuple):
-    """One topic over all its brokers.
+    """One topic over all its brokers and all gateways.
 
     `threshold`: on the broker where its utilization is highest, `on`; None = none; in force there. `kind`: explicit,
-    implicit, or none. `rate`: one-minute rate of all brokers. `over`: rejected or delayed somewhere by its threshold.
+    implicit, or none. `rate`: one-minute rate of all brokers, `elsewhere`: the part of it that other gateways bring.
+    `over`: rejected or delayed somewhere by its threshold. `flow`: through this gateway.
     """
 
     topic: str
@@ -304,6 +312,7 @@ class TopicLine(NamedTuple):
     on: int | None
     threshold: float | None
     rate: float
+    elsewhere: float
     utilization: float
     over: bool
     flow: Flow

@@ -40,17 +40,15 @@ def rules(case: Case) -> Iterator[Rule]:
 
 
 def _threshold(case: Case, broker: int | None, total: float, limit: float, origin: str, what: str) -> Rule:
+    topic, scale = case.asked.topic, case.scale
     rates = None if broker is None else case.rates.get(broker)
-    meter = _topic(rates, case.asked.topic)
-    rate = 0.0 if rates is not None and meter is None else None if meter is None else meter.rate
-    scale = case.scale
-    levels = (
-        Level(f"{what} of topic {case.asked.topic}", origin, limit, limit * scale, rate),
-        Level(
-            f"{TOTAL_KEY} of {place_text(broker)}", case.total_origin(broker), total, total * scale,
-            case.broker_rate(broker),
-        ),
+    meter = _topic(rates, topic)
+    own = Level(f"{what} of topic {topic}", origin, limit, limit * scale, None, fleet=case.brought(broker, topic))
+    whole = Level(
+        f"{TOTAL_KEY} of {place_text(broker)}", case.total_origin(broker), total, total * scale, None,
+        fleet=case.brought(broker),
     )  # fmt: skip
+    levels = _measured(own, meter, is_idle=rates is not None), _measured(whole, rates)
     now = (meter is not None and meter.over) or case.was_held(TOPIC_THRESHOLD, broker)
     note = scaled(scale) or ("nothing is left of the total to share" if limit == 0 and not origin else "")
     if case.known.burst_s and case.known.on_exceed == "reject" and scale == 1.0:
@@ -59,6 +57,18 @@ def _threshold(case: Case, broker: int | None, total: float, limit: float, origi
     mode = case.mode(case.known.threshold_mode, "threshold")
     effect: OnExceed = "delay" if scale != 1.0 else case.known.on_exceed  # as the engine does while disks fill up
     return Rule(TOPIC_THRESHOLD, broker, levels, effect, "produce", mode, now, note)
+
+
+def _measured(level: Level, meter: TopicRate | BrokerRate | None, *, is_idle: bool = False) -> Level:
+    """As the meter says; `is_idle`: there is none since nothing passes here."""
+    level = level._replace(whole=level.limit)
+    if meter is None:
+        elsewhere = math.fsum(level.fleet.others.values())
+        return level._replace(rate=elsewhere, here=0.0) if is_idle else level
+    used = meter.used
+    if meter.use is not None:  # a bucket of this gateway's part decides
+        return level._replace(limit=used.limit, rate=used.rate, wait_s=used.wait_s)
+    return level._replace(rate=used.rate, here=meter.rate)
 
 
 def _note_totals(case: Case, broker: int | None) -> None:
@@ -90,7 +100,9 @@ def _share(case: Case, broker: int | None, total: float | None) -> float | None:
 
 
 def share_of(known: Known, broker: int | None, total: float, topic: str, rates: BrokerRate | None) -> float:
-    """The implicit threshold of a broker's topics, as BrokerLimits counts them, `topic` being one of its own."""
+    """The implicit threshold of a broker's topics before the storage factor: as the meters say, or, where no such topic
+    has traffic, as BrokerLimits counts them, `topic` being one of its own.
+    """
     explicit = known.policies.topics()
     names = {*known.leads.get(-1 if broker is None else broker, ()), topic}
     if rates is not None:

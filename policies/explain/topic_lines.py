@@ -26,6 +26,12 @@ def topics(known: Known, flows: Mapping[str, Flow]) -> list[TopicLine]:
         for each in rates.topics:
             meters.setdefault(each.topic, {})[rates.node_id] = each
             places.setdefault(each.topic, set()).add(rates.node_id)
+    elsewhere: dict[str, dict[int, float]] = {}
+    for node_id, others in known.rates.elsewhere.items():
+        for topic, rate in others.topics.items():
+            name = topic.decode(errors="replace")
+            elsewhere.setdefault(name, {})[node_id] = rate
+            places.setdefault(name, set()).add(node_id)
     explicit = known.policies.topics()
     settings = {setting.key: setting for setting in known.policies.settings()}
     by_broker = {rates.node_id: rates for rates in known.rates.brokers}
@@ -42,18 +48,21 @@ def topics(known: Known, flows: Mapping[str, Flow]) -> list[TopicLine]:
                 if name not in explicit and broker not in shares:
                     shares[broker] = share_of(known, broker, total, name, by_broker.get(broker))
                 limit = (explicit[name] if name in explicit else shares[broker]) * scale
-            used = utilization(0.0 if meter is None else meter.rate, limit)
+            used = utilization(elsewhere.get(name, {}).get(broker, 0.0), limit)
+            if meter is not None:
+                used = meter.used.utilization if meter.threshold is not None else utilization(meter.rate, limit)
             if best[1] is None or sortable(used) > sortable(best[0]):
                 best = (used, broker, limit)
         limited = best[2] is not None
         kind = "explicit" if name in explicit else "implicit" if limited else "none"
         key = PolicyKey.of_topic(name)
+        away = math.fsum(elsewhere.get(name, {}).values())
         lines.append(
             TopicLine(
                 name, tuple(sorted(places.get(name, ()))), kind,
                 origin_of(settings.get(key), known.base) or ("computed" if limited else ""),
                 best[1], best[2] if limited else explicit.get(name),
-                math.fsum(meter.rate for meter in meters.get(name, {}).values()), best[0],
+                away + math.fsum(meter.rate for meter in meters.get(name, {}).values()), away, best[0],
                 any(meter.over for meter in meters.get(name, {}).values()), flows.get(name, Flow()),
             )
         )  # fmt: skip

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from policies.fleet.keys import total_key
 from policies.fleet.lines import HUNGER_S, USED_UP_S
 from policies.limits.bucket import Bucket
+from policies.limits.limit_use import LimitUse
 from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, ENTER_S, LEAVE_S, MAX_WAIT_S, MIN_WAIT_S, Admission, Answer
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
@@ -189,6 +190,14 @@ class Pacer(ThresholdStrategy):
         bucket = meter.bucket
         return meter.thresholds_ask and bucket is not None and bucket.in_debt and self.bucket.in_debt
 
+    def topic_use(self, meter: TopicMeter, now: float) -> LimitUse | None:
+        bucket = meter.bucket
+        return None if bucket is None else _use(bucket.rate, meter.rate, bucket.wait(now))
+
+    def total_use(self, now: float) -> LimitUse | None:
+        waits = self.is_hungry(now)
+        return _use(self.bucket.rate * self._buckets, self._total.rate, self.bucket.wait(now), waits=waits)
+
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
         self._since = min(self._since, now)  # the first call
@@ -251,3 +260,9 @@ class Pacer(ThresholdStrategy):
                 del self._asked[meter]
             else:
                 self._asked[meter] = False
+
+
+def _use(limit: float, rate: float, wait_s: float, *, waits: bool = False) -> LimitUse:
+    """A bucket that is in debt is used up, whatever its one-minute rate."""
+    is_used_up = waits or wait_s > 0.0
+    return LimitUse(limit if is_used_up else min(rate, limit), limit, is_used_up, wait_s)

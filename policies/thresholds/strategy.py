@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from policies.decision import Patience
+    from policies.limits.limit_use import LimitUse
     from policies.thresholds.topic_meter import TopicMeter
     from policies.verdict import Verdict
 
@@ -36,6 +37,14 @@ class ThresholdStrategy:
     def is_limiting(self, meter: TopicMeter) -> bool:
         """Whether topic and total were beyond their thresholds when they were last looked at."""
         raise NotImplementedError
+
+    def topic_use(self, meter: TopicMeter, now: float) -> LimitUse | None:
+        """Of the bucket that decides about a topic; None: its one-minute rate does."""
+        return None
+
+    def total_use(self, now: float) -> LimitUse | None:
+        """Of the total's bucket; None: the one-minute rate decides."""
+        return None
 
     def join(self, meter: TopicMeter) -> None:
         """A topic is new."""

@@ -639,7 +639,7 @@ def test_uses_show_what_each_other_gateway_takes_and_our_part() -> None:
     play.use(0, (GOLD, 75.0, True))
     play.report()
     play.step()
-    gold = FleetUse(pytest.approx(80.0), {"gw-2#1": 20.0}, 2)
+    gold = FleetUse(80.0, {"gw-2#1": 20.0}, 2)
     assert play.fleet.uses() == {GOLD: gold}
     unused = FleetUse(5.0, {"gw-2#1": 0.0}, 2)
     assert play.fleet.uses([GOLD, SILVER]) == {GOLD: gold, SILVER: unused}

@@ -21,7 +21,6 @@ from policies.engine import TopicRate
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey, Unit, group_key
 from policies.groups.lines import GroupLimits, GroupRate
-from policies.limits.limit_use import utilization
 from policies.text import one_line
 from policies.thresholds.sums import Committed
 
@@ -56,7 +55,8 @@ BROKERS: Final = (
         "broker_threshold_utilization_ratio",
         "gauge",
         ("broker",),
-        "The broker's rate divided by its threshold, not capped at 1; `NaN` without a threshold.",
+        "The broker's rate through all gateways divided by its threshold, not capped at 1; where thresholds delay, what"
+        " is used of this gateway's part. `NaN` without a threshold.",
     ),
 )
 TOPICS: Final = (
@@ -78,7 +78,8 @@ TOPICS: Final = (
         "topic_threshold_utilization_ratio",
         "gauge",
         _PLACE,
-        "The topic's rate divided by its threshold, not capped at 1; `NaN` without a threshold.",
+        "The topic's rate through all gateways divided by its threshold, not capped at 1; where thresholds delay, what "
+        "is used of this gateway's part. `NaN` without a threshold.",
     ),
     Family(
         "topic_over_threshold",
@@ -202,7 +203,7 @@ class RateSeries(Collector):
             add("error_rate_bytes_per_second", broker.error_rate)
             add("throttled_rate_bytes_per_second", broker.throttled_rate)
             add("threshold_bytes_per_second", _limit(broker.threshold))
-            add("threshold_utilization_ratio", utilization(broker.rate, broker.threshold))
+            add("threshold_utilization_ratio", broker.used.utilization)
         for quota in rates.quotas[: self._max_clients]:
             where = "all" if quota.broker is None else broker_label(quota.broker)
             who = (one_line(name or "", LABEL_CHARS) for name in (quota.source, quota.user, quota.client_id))
@@ -232,7 +233,7 @@ class RateSeries(Collector):
         values: dict[str, list[float]] = {
             "topic_rate_bytes_per_second": [topic.rate for topic in shown],
             "topic_threshold_bytes_per_second": [_limit(topic.threshold) for topic in shown],
-            "topic_threshold_utilization_ratio": [utilization(topic.rate, topic.threshold) for topic in shown],
+            "topic_threshold_utilization_ratio": [topic.used.utilization for topic in shown],
             "topic_over_threshold": [int(topic.over) for topic in shown],
         }
         for family in TOPICS:

@@ -337,7 +337,8 @@ class _Views:
         known = known._replace(broker_quotas=theirs or _NONE, broker_quotas_problem=problem)
         known = self._with_groups(known)._replace(rates=_rates(rates))
         fleet = self._gateway.fleet(explain.shared_limits(asked, known))
-        known = known._replace(rates=known.rates._replace(fleet=fleet))
+        brought = self._gateway.brought(asked.topic, [node for node in known.brokers(asked) if node is not None])
+        known = known._replace(rates=known.rates._replace(fleet=fleet, brought=brought))
         principal = None if query.user is None else asked.principal
         held = self._gateway.recent.held(known.now_ms, query.topic, principal, query.client_id, query.broker)
         return await trio.to_thread.run_sync(lambda: shapes.of_explanation(explain.explain(asked, known, held), known))
@@ -360,9 +361,10 @@ class _Views:
     async def topics(self, how: shapes.TopQuery | None = None) -> Response:
         known, rates = self._known()
         flows = self._gateway.recent.flows(known.now_ms)
+        elsewhere = self._gateway.elsewhere()
 
         def work() -> str:
-            lines = explain.topics(known._replace(rates=_rates(rates)), flows)
+            lines = explain.topics(known._replace(rates=_rates(rates)._replace(elsewhere=elsewhere)), flows)
             total = len(lines)
             if how is not None:
                 found = [line for line in lines if how.contains in line.topic and how.topic in (None, line.topic)]

@@ -22,6 +22,7 @@ from policies.policy_records import Past, Source
 from policies.policy_set import PolicySet
 from policies.policy_values import Op
 from policies.quotas.store import Alteration
+from policies.thresholds.broker_meters import Others
 from policies.thresholds.sums import Places
 
 _T = TypeVar("_T")
@@ -96,6 +97,10 @@ def _no_fleet(_: Iterable[FleetKey] | None) -> Mapping[FleetKey, FleetUse]:
     return {}
 
 
+def _nothing_brought(_: str, __: Iterable[int]) -> Mapping[tuple[int, str | None], FleetUse]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Gateway:
     """A running gateway, as the API sees it.
@@ -105,6 +110,8 @@ class Gateway:
         base: the source of policies that were not changed at run time.
         places: where topics have partitions, None while that is unknown.
         fleet: these limits over all gateways; None: all that this one takes of. Empty while it is alone.
+        brought: the bytes that other gateways bring to that topic and these brokers, by gateway.
+        elsewhere: the bytes that all of them together bring, by broker.
         broker_quotas: client quotas that the brokers enforce.
         standing, peers: how this gateway is, and what it hears of others.
         connections: asks workers for theirs.
@@ -120,6 +127,8 @@ class Gateway:
     base: str = "file"
     places: Callable[[], Places | None] = lambda: None
     fleet: Callable[[Iterable[FleetKey] | None], Mapping[FleetKey, FleetUse]] = _no_fleet
+    brought: Callable[[str, Iterable[int]], Mapping[tuple[int, str | None], FleetUse]] = _nothing_brought
+    elsewhere: Callable[[], Mapping[int, Others]] = dict
     broker_quotas: BrokerQuotas | None = None
     standing: Callable[[], Standing] = Standing
     peers: Callable[[], Fleet] = Fleet

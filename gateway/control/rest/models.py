@@ -477,7 +477,8 @@ class Explained(BaseModel):
 
 class ShownTopic(BaseModel):
     """Rates in bytes per second: `rate` over one minute as Kafka computes it, those of the bytes' outcomes over the
-    last seconds. `threshold`: on `broker`, where its utilization is highest.
+    last seconds, through this gateway. `elsewhere`: the part of `rate` that other gateways bring. `threshold`: on
+    `broker`, where its utilization is highest.
     """
 
     topic: str
@@ -487,6 +488,7 @@ class ShownTopic(BaseModel):
     threshold: float | None
     broker: int | None
     rate: float
+    elsewhere: float
     utilization: float | None
     utilization_text: str
     over: bool
@@ -708,6 +710,7 @@ def of_topic(line: explain.TopicLine) -> ShownTopic:
         threshold=line.threshold,
         broker=line.on,
         rate=line.rate,
+        elsewhere=line.elsewhere,
         utilization=_finite(line.utilization),
         utilization_text=_ratio_text(line.utilization, line.on is not None and line.threshold is not None),
         over=line.over,

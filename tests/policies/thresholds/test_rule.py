@@ -302,7 +302,7 @@ def test_error_and_throttled_rates_exist_per_broker_only() -> None:
     (broker,) = made.rates()
     assert broker.error_rate == 0
     assert broker.throttled_rate == 0
-    assert broker.topics[0]._fields == ("topic", "rate", "threshold", "over")
+    assert broker.topics[0]._fields == ("topic", "rate", "threshold", "over", "fleet_rate", "use")
 
 
 @pytest.mark.seed("V1.18")
