@@ -14,6 +14,7 @@ from policies.units import format_rate
 PATH: Final = "/v1/topics"
 COLUMNS: Final = (
     "TOPIC", "BROKERS", "THRESHOLD", "FROM", "RATE 1 MIN", "USED", "ACCEPTED", "REJECTED", "DELAYED", "WOULD",
+    "ELSEWHERE",
 )  # fmt: skip
 MAX_BROKERS: Final = 6
 
@@ -35,7 +36,9 @@ def make_parser() -> Parser:
 
 
 def describe(said: Mapping[str, Any]) -> list[str]:
-    """The answer as a table. `USED`: of the threshold, where it is used most."""
+    """The answer as a table. `USED`: of the threshold, where it is used most. `ELSEWHERE`: the part of the one-minute
+    rate that other gateways bring; all numbers are of all gateways together.
+    """
     return table(COLUMNS, [_row(topic) for topic in said["topics"]], left=2)
 
 
@@ -52,6 +55,6 @@ def _row(topic: Mapping[str, Any]) -> list[str]:
         (topic["utilization_text"] if limited else "-") + ("!" if topic["over"] else ""),
         *(
             "-" if not topic[name] else format_rate(topic[name])
-            for name in ("accepted", "rejected", "delayed", "would")
+            for name in ("accepted", "rejected", "delayed", "would", "elsewhere")
         ),
     ]

@@ -16,7 +16,7 @@ from policies.units import format_rate
 
 FLOWS: Final = ("accepted", "rejected", "delayed", "would")
 CLIENT_COLUMNS: Final = (
-    "PRINCIPAL", "CLIENT ID", "ACCEPTED", "REJECTED", "DELAYED", "WOULD", "HELD BACK LAST", "AGO",
+    "PRINCIPAL", "CLIENT ID", "ACCEPTED", "REJECTED", "DELAYED", "WOULD", "HELD BACK LAST", "AGO", "ALSO AT",
 )  # fmt: skip
 CONNECTION_COLUMNS: Final = (
     "PEER", "BROKER", "PRINCIPAL", "CLIENT ID", "SOFTWARE", "AGE", "IDLE", "IN FLIGHT", "MUTED", "WHY",
@@ -81,7 +81,11 @@ def describe_status(said: Mapping[str, Any]) -> list[str]:
         "storage": ": ".join(filter(None, (f"{storage['state']}, factor {storage['factor']:.3g}", storage["why"]))),
         "policies": f"version {said['policies_version']}",
         "config": _config(said["config"]),
-        "peers": "limits hold for this gateway alone" if peers is None else f"{peers}",
+        "peers": "limits hold for this gateway alone"
+        if peers is None
+        else f"{peers}, which accept {format_rate(said['elsewhere'])}"
+        if peers
+        else "0",
     }
     return pairs(lines)
 
@@ -106,12 +110,13 @@ def describe_clients(said: Mapping[str, Any]) -> list[str]:
 def _client(each: Mapping[str, Any], now_ms: int) -> list[str]:
     flow, held = each["flow"], each["held"]
     rates = ["-" if not flow[name] else format_rate(flow[name]) for name in FLOWS]
+    others = ", ".join(sorted(each["others"])) or "-"
     if held is None:
-        return [each["principal"], each["client_id"] or "-", *rates, "-", "-"]
+        return [each["principal"], each["client_id"] or "-", *rates, "-", "-", others]
     place = "" if held["broker"] is None else f" on broker {held['broker']}"
     what = f"{held['outcome'].replace('_', ' ')} {held['topic']}{place}: {held['reason']}"
     ago = _age(max(0, now_ms - held["last_ms"]) / 1000)
-    return [each["principal"], each["client_id"] or "-", *rates, what, ago]
+    return [each["principal"], each["client_id"] or "-", *rates, what, ago, others]
 
 
 def describe_connections(said: Mapping[str, Any]) -> list[str]:

@@ -139,6 +139,7 @@ class _Control:
             exchange=functools.partial(_make_exchange, settings, client) if settings.exchanges else None,
             cycle_s=settings.usage_interval,
             patient=self._restarted,
+            traffic=lambda: self._recent.traffic(time.time_ns() // 1_000_000),
         )
         store = make_store(settings, client, patient=self._restarted)
         now = BrokersTime(None if self._fleet.exchange is None else self._fleet.exchange.brokers_time)
@@ -369,6 +370,7 @@ class _Control:
             fleet=self._fleet.uses,
             brought=self._fleet.brought,
             elsewhere=lambda: self._fleet.rates.peers,
+            others=self._fleet.others_traffic,
             broker_quotas=self._broker_quotas,
             standing=lambda: self._condition.standing()._replace(config=self._reloader.state),
             reload=self._reloader.reload,

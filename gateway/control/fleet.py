@@ -21,7 +21,7 @@ from gateway.control.fleet_rates import RateTeller
 from gateway.control.fleet_reach import Reach
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Exchange, FleetParty, Heard, Present
-from gateway.fleet.form import Place
+from gateway.fleet.form import NO_TRAFFIC, GatewayTraffic, Place
 from policies.explain import FleetUse
 from policies.fleet import shares
 from policies.fleet.keys import FleetKey
@@ -90,6 +90,7 @@ class FleetControl:
         cycle_s: how often the exchange says something.
         patient: workers have parts from an earlier control, so wait for the exchange, however long that takes.
         clock: `time.monotonic`, which workers go by as well.
+        traffic: the busiest topics and clients of this gateway.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class FleetControl:
         cycle_s: float = 1.0,
         patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        traffic: Callable[[], GatewayTraffic] = GatewayTraffic,
     ) -> None:
         self.has_limits = False
         self.reach = Reach(cycle_s, clock(), patient=patient)
         self.rates = RateTeller(clock)
+        self._traffic = traffic
         self._cycle_s = cycle_s
         self._patient = patient
         self._clock = clock
@@ -177,6 +180,10 @@ class FleetControl:
         self._dealer.is_urgent = False
         uses = self._dealer.changes(MOST_TOLD)
         return Present(uses, self.rates.news(), len(self._workers), self._dealer.has_changes)
+
+    def traffic(self) -> GatewayTraffic:
+        """The busiest topics and clients of this gateway: for the others, if there are any."""
+        return NO_TRAFFIC if self._dealer is None or self._dealer.gateways == 1 else self._traffic()
 
     def publish(self, keys: Iterable[FleetKey]) -> None:
         """Others count with the last told usage from now on; it is something else for these."""
@@ -269,6 +276,10 @@ class FleetControl:
             return {}
         places = [Place(broker, name) for broker in brokers for name in (None, topic)]
         return {place: FleetUse(None, exchange.peers.brought(place), gateways) for place in places}
+
+    def others_traffic(self) -> Mapping[str, GatewayTraffic]:
+        """The busiest topics and clients of other gateways, by their names."""
+        return {} if self.exchange is None else self.exchange.peers.traffic()
 
     @property
     def _members(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from gateway.channel import Interval
+from gateway.fleet.form import GatewayTraffic
 from policies.explain import Flow, Held
 from policies.usage import DELAYED, WOULD
 
@@ -140,6 +141,10 @@ class Recent:
                 elif held is None or sums[1] >= held.last_ms:
                     last[client] = Held(*key, *sums)
         return {client: (flows.get(client, Flow()), last.get(client)) for client in flows.keys() | last.keys()}
+
+    def traffic(self, now_ms: int) -> GatewayTraffic:
+        """Topics and clients that had any, over the last whole slots."""
+        return GatewayTraffic(self.flows(now_ms), self._mean(now_ms, lambda slot: slot.clients))
 
     def _mean(self, now_ms: int, flows_of: Callable[[_Slot], dict[_Name, list[int]]]) -> dict[_Name, Flow]:
         self._forget(now_ms)

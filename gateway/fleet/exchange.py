@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from gateway.fleet.form import MAX_BYTES, MAX_SALT
+from gateway.fleet.form import MAX_BYTES, MAX_SALT, GatewayTraffic
 from gateway.fleet.health import Health
 from gateway.fleet.peers import DROPPED, SILENT_CYCLES, Heard, Peers
 from gateway.fleet.reader import MAX_AT_ONCE, Reader, Record
@@ -77,6 +77,10 @@ class FleetParty(Protocol):
 
     def follow_exchange(self, up: bool) -> None:
         """`Exchange.up` has changed: False, freeze; True, thaw."""
+
+    def traffic(self) -> GatewayTraffic:
+        """The busiest topics and clients of this gateway."""
+        ...
 
     def publish(self, keys: Sequence[FleetKey]) -> None:
         """A report is on its way: from here on peers count this gateway otherwise in these limits (`peers.told`)."""
@@ -200,6 +204,8 @@ class Exchange:
             for _ in self._reporter.note_rates(rates) if rates is not None else ():
                 await trio.lowlevel.checkpoint()
             if not more:
+                if self._reporter.tells_traffic:
+                    self._reporter.note_traffic(self._party.traffic())
                 return workers
             await trio.lowlevel.checkpoint()
 

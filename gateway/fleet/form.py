@@ -7,14 +7,17 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.resource_usage_pb2 import BrokerRate, Limits, ResourceUsage
+from gateway.fleet.resource_usage_pb2 import Flow as FlowEntry
+from policies.explain import Flow
 from policies.fleet.keys import FleetKey, group_key
 from policies.fleet.shares import Use
 
@@ -24,9 +27,13 @@ MAX_ENTRIES: Final = 500  # of one message, so that making it and taking it in t
 MAX_PROCESSES: Final = 10_000
 MAX_NAME: Final = 255  # characters of a gateway's name
 MAX_SALT: Final = 64  # bytes: BLAKE2b's
+MAX_FLOWS: Final = 50  # of topics, and as many of clients
+MAX_CLIENT: Final = 255  # characters of a principal, and of a client id; longer ones are cut
 MAX_TOPIC: Final = 249  # characters of a topic's name: Kafka's own limit
 _MAX_FLOAT: Final = 3e38  # of what travels as 32 bits
 _MIN_FLOAT: Final = 1e-37
+
+K = TypeVar("K")
 
 # A group's four limits have numbers that differ in the last two bits only: one number almost, when it is compressed.
 _HEAD: Final = '["g","'
@@ -101,6 +108,8 @@ def unpack(data: bytes) -> ResourceUsage:
         raise Malformed("no rate")
     if any(len(rate.topic) > MAX_TOPIC or rate.broker < 0 for rate in message.rates):
         raise Malformed("no broker, or no topic")
+    if len(message.flows) > 2 * MAX_FLOWS or not all(map(_is_flow, message.flows)):
+        raise Malformed("too many flows, or one that can't be")
     return message
 
 
@@ -130,6 +139,55 @@ def rate_at(place: Place, rate: float) -> BrokerRate:
 
 def place_of(rate: BrokerRate) -> Place:
     return Place(rate.broker, rate.topic or None)
+
+
+class GatewayTraffic(NamedTuple):
+    """The busiest topics of a gateway, and its busiest clients by principal and client id."""
+
+    topics: Mapping[str, Flow] = {}
+    clients: Mapping[tuple[str, str], Flow] = {}
+
+
+NO_TRAFFIC: Final = GatewayTraffic()
+
+
+def put_flows(into: ResourceUsage, traffic: GatewayTraffic) -> None:
+    """`traffic`: of which the busiest are told."""
+    for topic, flow in _busiest(traffic.topics):
+        into.flows.append(FlowEntry(**_of_flow(flow), topic=_cut(topic)))
+    for (principal, client_id), flow in _busiest(traffic.clients):
+        into.flows.append(FlowEntry(**_of_flow(flow), principal=_cut(principal), client_id=_cut(client_id)))
+
+
+def flows_in(message: ResourceUsage) -> GatewayTraffic:
+    topics: dict[str, Flow] = {}
+    clients: dict[tuple[str, str], Flow] = {}
+    for entry in message.flows:
+        flow = Flow(entry.accepted, entry.rejected, entry.delayed, entry.would)
+        if entry.topic:
+            topics[entry.topic] = flow
+        else:
+            clients[entry.principal, entry.client_id] = flow
+    return GatewayTraffic(topics, clients)
+
+
+def _busiest(flows: Mapping[K, Flow]) -> list[tuple[K, Flow]]:
+    return heapq.nlargest(MAX_FLOWS, flows.items(), key=lambda each: each[1].accepted + each[1].rejected)
+
+
+def _cut(name: str) -> str:
+    """As it can travel."""
+    return name[:MAX_CLIENT].encode("utf-8", "replace").decode()
+
+
+def _is_flow(entry: FlowEntry) -> bool:
+    names = entry.topic, entry.principal, entry.client_id
+    rates = entry.accepted, entry.rejected, entry.delayed, entry.would
+    return max(map(len, names)) <= MAX_CLIENT and _are_rates(rates)
+
+
+def _of_flow(flow: Flow) -> dict[str, Any]:
+    return {name: _float(value) for name, value in flow._asdict().items()}
 
 
 def _float(value: float, least: float = 0.0) -> float:

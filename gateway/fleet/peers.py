@@ -14,7 +14,18 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from gateway.fleet.form import VERSION, Malformed, Place, UnknownVersion, place_of, unpack, uses_in
+from gateway.fleet.form import (
+    NO_TRAFFIC,
+    VERSION,
+    GatewayTraffic,
+    Malformed,
+    Place,
+    UnknownVersion,
+    flows_in,
+    place_of,
+    unpack,
+    uses_in,
+)
 from gateway.fleet.reports import Reporter
 from gateway.fleet.resource_usage_pb2 import ResourceUsage
 from policies.fleet.keys import FleetKey
@@ -147,6 +158,8 @@ class _Peer:
     living: bool = False
     uses: _Latest[int, Use] = field(default_factory=_Latest)  # by the limit's number
     rates: _Latest[Place, float] = field(default_factory=_Latest)
+    traffic: GatewayTraffic = NO_TRAFFIC
+    told_round: int = 0  # when that was told
 
 
 class Peers:
@@ -224,6 +237,14 @@ class Peers:
             if peer.living and (rate := peer.rates.get(place)):
                 found[peer.gateway] = found.get(peer.gateway, 0.0) + rate
         return found
+
+    def traffic(self) -> dict[str, GatewayTraffic]:
+        """The busiest topics and clients of living peers, by their names, as told in this round or the one before."""
+        return {
+            peer.gateway: peer.traffic
+            for peer in self._peers.values()
+            if peer.living and peer.round - peer.told_round <= 1
+        }
 
     def told(self, key: FleetKey) -> Use:
         """The amounts that those count for this gateway."""
@@ -304,6 +325,8 @@ class Peers:
             self._forget(peer)
             return Heard(peer.label, peer.gateway, left=True, rates=True)
         numbers, rates = self._end_round(peer, message.round, is_next=is_next)
+        if message.flows:
+            peer.traffic, peer.told_round = flows_in(message), message.round
         numbers |= self._take_uses(peer, message)
         rates |= self._take_rates(peer, message, now)
         if returns:

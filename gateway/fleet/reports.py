@@ -14,7 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gateway.fleet.form import MAX_ENTRIES, MAX_TOPIC, Place, limit_id, pack, put_limits, rate_at
+from gateway.fleet.form import (
+    MAX_ENTRIES,
+    MAX_TOPIC,
+    NO_TRAFFIC,
+    GatewayTraffic,
+    Place,
+    limit_id,
+    pack,
+    put_flows,
+    put_limits,
+    rate_at,
+)
 from gateway.fleet.resource_usage_pb2 import ResourceUsage
 from policies.fleet.keys import FleetKey
 from policies.fleet.shares import IDLE, Use
@@ -75,6 +86,7 @@ class Reporter:
         self._said: list[FleetKey] = []  # limits of which something else was told than before
         self._answers = False  # a peer waits for something
         self._all = False  # a new peer needs everything …
+        self._traffic = NO_TRAFFIC
         self._all_from = 0  # … which isn't told before this cycle
 
     @property
@@ -103,6 +115,15 @@ class Reporter:
         for place in ended:
             self._note(place, IDLE)
 
+    def note_traffic(self, traffic: GatewayTraffic) -> None:
+        """The busiest topics and clients; told once in a round."""
+        self._traffic = traffic
+
+    @property
+    def tells_traffic(self) -> bool:
+        """Whether the next report of a cycle has them in it."""
+        return self._cycle % len(self._turns) == 0
+
     def report(self, *, workers: int = 1, is_turn: bool = True) -> Iterator[bytes]:
         """A cycle's messages, in their order. Mostly one. A generator, for it may take some time to make one: take all
         of them, and call nothing but `repeat` and `repeat_all` meanwhile; or `lost`, which has to be called again then.
@@ -116,8 +137,9 @@ class Reporter:
             self._all, self._all_from = False, self._cycle + 1
         self._answers = False
         entries = list(listed)  # a set has numbers that are close to each other side by side: so groups' compress
+        traffic = self._traffic if is_turn and self.tells_traffic else NO_TRAFFIC
         for at in range(0, max(1, len(entries)), MAX_ENTRIES):
-            yield self._message(entries[at : at + MAX_ENTRIES], news, workers)
+            yield self._message(entries[at : at + MAX_ENTRIES], news, workers, NO_TRAFFIC if at else traffic)
         self._cycle += is_turn
 
     def leave(self) -> list[bytes]:
@@ -219,8 +241,9 @@ class Reporter:
         self.sequence += 1
         return message
 
-    def _message(self, entries: list[Entry], news: set[Entry], workers: int) -> bytes:
+    def _message(self, entries: list[Entry], news: set[Entry], workers: int, traffic: GatewayTraffic) -> bytes:
         message = self._header(workers)
+        put_flows(message, traffic)
         limits = []
         for entry in entries:
             use = self._tell(entry, is_news=entry in news)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/fleet/resource_usage.proto\x12\x15produce_gateway.fleet\"\xe3\x01\n\rResourceUsage\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0c\n\x04\x62oot\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x10\n\x08\x63ycle_ms\x18\x06 \x01(\r\x12\x0f\n\x07leaving\x18\x07 \x01(\x08\x12-\n\x06limits\x18\x08 \x01(\x0b\x32\x1d.produce_gateway.fleet.Limits\x12\x30\n\x05rates\x18\t \x03(\x0b\x32!.produce_gateway.fleet.BrokerRate\"U\n\x06Limits\x12\r\n\x05limit\x18\x01 \x03(\x06\x12\x0c\n\x04rate\x18\x02 \x03(\x02\x12\x0e\n\x06hungry\x18\x03 \x03(\x08\x12\x0e\n\x06weight\x18\x04 \x03(\x02\x12\x0e\n\x06topics\x18\x05 \x03(\r\"9\n\nBrokerRate\x12\x0e\n\x06\x62roker\x18\x01 \x01(\x05\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04rate\x18\x03 \x01(\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"gateway/fleet/resource_usage.proto\x12\x15produce_gateway.fleet\"\x8f\x02\n\rResourceUsage\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0c\n\x04\x62oot\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x10\n\x08\x63ycle_ms\x18\x06 \x01(\r\x12\x0f\n\x07leaving\x18\x07 \x01(\x08\x12-\n\x06limits\x18\x08 \x01(\x0b\x32\x1d.produce_gateway.fleet.Limits\x12\x30\n\x05rates\x18\t \x03(\x0b\x32!.produce_gateway.fleet.BrokerRate\x12*\n\x05\x66lows\x18\n \x03(\x0b\x32\x1b.produce_gateway.fleet.Flow\"U\n\x06Limits\x12\r\n\x05limit\x18\x01 \x03(\x06\x12\x0c\n\x04rate\x18\x02 \x03(\x02\x12\x0e\n\x06hungry\x18\x03 \x03(\x08\x12\x0e\n\x06weight\x18\x04 \x03(\x02\x12\x0e\n\x06topics\x18\x05 \x03(\r\"9\n\nBrokerRate\x12\x0e\n\x06\x62roker\x18\x01 \x01(\x05\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04rate\x18\x03 \x01(\x02\"\x7f\n\x04\x46low\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x02\x12\x10\n\x08rejected\x18\x05 \x01(\x02\x12\x0f\n\x07\x64\x65layed\x18\x06 \x01(\x02\x12\r\n\x05would\x18\x07 \x01(\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.fleet.resource_usag
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESOURCEUSAGE']._serialized_start=62
-  _globals['_RESOURCEUSAGE']._serialized_end=289
-  _globals['_LIMITS']._serialized_start=291
-  _globals['_LIMITS']._serialized_end=376
-  _globals['_BROKERRATE']._serialized_start=378
-  _globals['_BROKERRATE']._serialized_end=435
+  _globals['_RESOURCEUSAGE']._serialized_end=333
+  _globals['_LIMITS']._serialized_start=335
+  _globals['_LIMITS']._serialized_end=420
+  _globals['_BROKERRATE']._serialized_start=422
+  _globals['_BROKERRATE']._serialized_end=479
+  _globals['_FLOW']._serialized_start=481
+  _globals['_FLOW']._serialized_end=608
 # @@protoc_insertion_point(module_scope)

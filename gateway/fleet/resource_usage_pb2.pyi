@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ResourceUsage(_message.Message):
-    __slots__ = ("broker", "boot", "sequence", "round", "workers", "cycle_ms", "leaving", "limits", "rates")
+    __slots__ = ("broker", "boot", "sequence", "round", "workers", "cycle_ms", "leaving", "limits", "rates", "flows")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class ResourceUsage(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     RATES_FIELD_NUMBER: _ClassVar[int]
+    FLOWS_FIELD_NUMBER: _ClassVar[int]
     broker: str
     boot: bytes
     sequence: int
@@ -26,7 +27,8 @@ class ResourceUsage(_message.Message):
     leaving: bool
     limits: Limits
     rates: _containers.RepeatedCompositeFieldContainer[BrokerRate]
-    def __init__(self, broker: _Optional[str] = ..., boot: _Optional[bytes] = ..., sequence: _Optional[int] = ..., round: _Optional[int] = ..., workers: _Optional[int] = ..., cycle_ms: _Optional[int] = ..., leaving: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rates: _Optional[_Iterable[_Union[BrokerRate, _Mapping]]] = ...) -> None: ...
+    flows: _containers.RepeatedCompositeFieldContainer[Flow]
+    def __init__(self, broker: _Optional[str] = ..., boot: _Optional[bytes] = ..., sequence: _Optional[int] = ..., round: _Optional[int] = ..., workers: _Optional[int] = ..., cycle_ms: _Optional[int] = ..., leaving: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rates: _Optional[_Iterable[_Union[BrokerRate, _Mapping]]] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("limit", "rate", "hungry", "weight", "topics")
@@ -51,3 +53,21 @@ class BrokerRate(_message.Message):
     topic: str
     rate: float
     def __init__(self, broker: _Optional[int] = ..., topic: _Optional[str] = ..., rate: _Optional[float] = ...) -> None: ...
+
+class Flow(_message.Message):
+    __slots__ = ("topic", "principal", "client_id", "accepted", "rejected", "delayed", "would")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
+    WOULD_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    principal: str
+    client_id: str
+    accepted: float
+    rejected: float
+    delayed: float
+    would: float
+    def __init__(self, topic: _Optional[str] = ..., principal: _Optional[str] = ..., client_id: _Optional[str] = ..., accepted: _Optional[float] = ..., rejected: _Optional[float] = ..., delayed: _Optional[float] = ..., would: _Optional[float] = ...) -> None: ...

@@ -96,6 +96,9 @@ class Flow(NamedTuple):
     delayed: float = 0.0
     would: float = 0.0
 
+    def plus(self, other: Flow) -> Flow:
+        return Flow(*(one + more for one, more in zip(self, other, strict=True)))
+
 
 class Asked(NamedTuple):
     """`broker` None: all that lead a partition of the topic."""
@@ -302,7 +305,7 @@ class TopicLine(NamedTuple):
 
     `threshold`: on the broker where its utilization is highest, `on`; None = none; in force there. `kind`: explicit,
     implicit, or none. `rate`: one-minute rate of all brokers, `elsewhere`: the part of it that other gateways bring.
-    `over`: rejected or delayed somewhere by its threshold. `flow`: through this gateway.
+    `over`: rejected or delayed somewhere by its threshold. `flow`: through all gateways.
     """
 
     topic: str

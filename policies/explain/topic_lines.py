@@ -15,8 +15,10 @@ from policies.policy_values import PolicyKey
 By = Literal["rate", "rejected", "utilization"]
 
 
-def topics(known: Known, flows: Mapping[str, Flow]) -> list[TopicLine]:
-    """Every topic that metadata, meters, thresholds or traffic know, by name."""
+def topics(known: Known, flows: Mapping[str, Flow], others: Mapping[str, Flow] = {}) -> list[TopicLine]:
+    """Every topic that metadata, meters, thresholds or traffic know, by name. `flows`: through this gateway; `others`:
+    through the others together, of the busiest topics.
+    """
     places: dict[str, set[int]] = {}
     for broker, names in known.leads.items():
         for name in names:
@@ -27,8 +29,8 @@ def topics(known: Known, flows: Mapping[str, Flow]) -> list[TopicLine]:
             meters.setdefault(each.topic, {})[rates.node_id] = each
             places.setdefault(each.topic, set()).add(rates.node_id)
     elsewhere: dict[str, dict[int, float]] = {}
-    for node_id, others in known.rates.elsewhere.items():
-        for topic, rate in others.topics.items():
+    for node_id, brought in known.rates.elsewhere.items():
+        for topic, rate in brought.topics.items():
             name = topic.decode(errors="replace")
             elsewhere.setdefault(name, {})[node_id] = rate
             places.setdefault(name, set()).add(node_id)
@@ -38,7 +40,7 @@ def topics(known: Known, flows: Mapping[str, Flow]) -> list[TopicLine]:
     shares: dict[int, float] = {}
     scale = _scale(known)
     lines = []
-    for name in sorted({*places, *explicit, *flows} - {""}):
+    for name in sorted({*places, *explicit, *flows, *others} - {""}):
         best: tuple[float, int | None, float | None] = (math.nan, None, None)
         for broker in sorted(places.get(name, ())):
             meter = meters.get(name, {}).get(broker)
@@ -56,14 +58,15 @@ def topics(known: Known, flows: Mapping[str, Flow]) -> list[TopicLine]:
         limited = best[2] is not None
         kind = "explicit" if name in explicit else "implicit" if limited else "none"
         key = PolicyKey.of_topic(name)
-        away = math.fsum(elsewhere.get(name, {}).values())
+        flow, other = flows.get(name, Flow()), others.get(name, Flow())
+        away = math.fsum(elsewhere.get(name, {}).values()) if name in elsewhere else other.accepted
         lines.append(
             TopicLine(
                 name, tuple(sorted(places.get(name, ()))), kind,
                 origin_of(settings.get(key), known.base) or ("computed" if limited else ""),
                 best[1], best[2] if limited else explicit.get(name),
                 away + math.fsum(meter.rate for meter in meters.get(name, {}).values()), away, best[0],
-                any(meter.over for meter in meters.get(name, {}).values()), flows.get(name, Flow()),
+                any(meter.over for meter in meters.get(name, {}).values()), flow.plus(other),
             )
         )  # fmt: skip
     return lines

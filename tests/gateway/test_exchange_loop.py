@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import trio
 import trio.testing
 
+from gateway.fleet.form import GatewayTraffic
 from gateway.fleet import form
 from gateway.fleet.exchange import Exchange, Present
 from gateway.fleet.reader import MAX_AT_ONCE, Record
@@ -52,7 +53,10 @@ async def test_limits_have_the_numbers_of_the_topic_that_a_report_is_written_to(
 ) -> None:
     key = total_key(1)
     party = SimpleNamespace(
-        limit_of=lambda _: None, publish=lambda _: None, present=lambda: Present({key: Use(5.0)}, None, 1)
+        limit_of=lambda _: None,
+        traffic=GatewayTraffic,
+        publish=lambda _: None,
+        present=lambda: Present({key: Use(5.0)}, None, 1),
     )
     exchange = Exchange({}, "t", "a", party)
     exchange._reader, exchange.writer = Flood(), (written := Collector())  # type: ignore[assignment]

@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from gateway.embedded import Cluster
 from gateway.fleet import form
 from gateway.fleet.exchange import SPEC, Exchange, Present
+from gateway.fleet.form import GatewayTraffic
 from gateway.fleet.peers import Heard
 from gateway.fleet.reports import Rate
 from gateway.kafka.internal_topic import REQUEST_TIMEOUT_S
@@ -69,6 +70,9 @@ class Gateway:
 
     def limit_of(self, key: FleetKey) -> float | None:
         return None
+
+    def traffic(self) -> GatewayTraffic:
+        return GatewayTraffic()
 
     def present(self) -> Present:
         ended, self._presented = self._presented - self.uses.keys(), set(self.uses)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import reduce
 from importlib.metadata import version
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -361,16 +362,21 @@ class _Views:
     async def topics(self, how: shapes.TopQuery | None = None) -> Response:
         known, rates = self._known()
         flows = self._gateway.recent.flows(known.now_ms)
-        elsewhere = self._gateway.elsewhere()
+        elsewhere, traffic = self._gateway.elsewhere(), self._gateway.others()
 
         def work() -> str:
-            lines = explain.topics(known._replace(rates=_rates(rates)._replace(elsewhere=elsewhere)), flows)
+            others: dict[str, dict[str, explain.Flow]] = {}
+            for gateway, told in traffic.items():
+                for topic, flow in told.topics.items():
+                    others.setdefault(topic, {})[gateway] = flow
+            sums = {topic: reduce(explain.Flow.plus, of.values()) for topic, of in others.items()}
+            lines = explain.topics(known._replace(rates=_rates(rates)._replace(elsewhere=elsewhere)), flows, sums)
             total = len(lines)
             if how is not None:
                 found = [line for line in lines if how.contains in line.topic and how.topic in (None, line.topic)]
                 found = explain.top(found, how.by)
                 total, lines = len(found), found[: how.limit]
-            shown = [shapes.of_topic(line) for line in lines]
+            shown = [shapes.of_topic(line, others.get(line.topic, {})) for line in lines]
             said = shapes.ShownTopics(at_ms=known.now_ms, total=total, topics=shown)
             return said.model_dump_json()
 

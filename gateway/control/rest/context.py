@@ -15,6 +15,7 @@ from gateway.control.policies.service import Altered
 from gateway.control.recent import Recent
 from gateway.control.reload import Attempt, State
 from gateway.control.timeline import Timeline
+from gateway.fleet.form import GatewayTraffic
 from gateway.fleet.peers import Seen
 from policies.explain import FleetUse
 from policies.fleet.keys import FleetKey
@@ -112,6 +113,7 @@ class Gateway:
         fleet: these limits over all gateways; None: all that this one takes of. Empty while it is alone.
         brought: the bytes that other gateways bring to that topic and these brokers, by gateway.
         elsewhere: the bytes that all of them together bring, by broker.
+        others: the busiest topics and clients of other gateways, by gateway.
         broker_quotas: client quotas that the brokers enforce.
         standing, peers: how this gateway is, and what it hears of others.
         connections: asks workers for theirs.
@@ -129,6 +131,7 @@ class Gateway:
     fleet: Callable[[Iterable[FleetKey] | None], Mapping[FleetKey, FleetUse]] = _no_fleet
     brought: Callable[[str, Iterable[int]], Mapping[tuple[int, str | None], FleetUse]] = _nothing_brought
     elsewhere: Callable[[], Mapping[int, Others]] = dict
+    others: Callable[[], Mapping[str, GatewayTraffic]] = dict
     broker_quotas: BrokerQuotas | None = None
     standing: Callable[[], Standing] = Standing
     peers: Callable[[], Fleet] = Fleet

@@ -475,10 +475,20 @@ class Explained(BaseModel):
     notes: list[str]
 
 
+class ShownFlow(BaseModel):
+    """Bytes per second over the last 15 s. `would`: that would have been held back, in mode observe."""
+
+    accepted: float
+    rejected: float
+    delayed: float
+    would: float
+
+
 class ShownTopic(BaseModel):
     """Rates in bytes per second: `rate` over one minute as Kafka computes it, those of the bytes' outcomes over the
-    last seconds, through this gateway. `elsewhere`: the part of `rate` that other gateways bring. `threshold`: on
-    `broker`, where its utilization is highest.
+    last seconds, all through all gateways. `elsewhere`: the part of `rate` that other gateways bring; `others`: theirs
+    of the outcomes, by name, where the topic is among their busiest. `threshold`: on `broker`, where its utilization is
+    highest.
     """
 
     topic: str
@@ -496,6 +506,7 @@ class ShownTopic(BaseModel):
     rejected: float
     delayed: float
     would: float
+    others: dict[str, ShownFlow]
 
 
 class ShownTopics(BaseModel):
@@ -701,7 +712,11 @@ def of_held(held: explain.Held) -> ShownHeld:
     return ShownHeld(**{**held._asdict(), "broker": None if held.broker < 0 else held.broker})
 
 
-def of_topic(line: explain.TopicLine) -> ShownTopic:
+def of_flows(flows: Mapping[str, explain.Flow]) -> dict[str, ShownFlow]:
+    return {name: ShownFlow(**flow._asdict()) for name, flow in flows.items()}
+
+
+def of_topic(line: explain.TopicLine, others: Mapping[str, explain.Flow]) -> ShownTopic:
     return ShownTopic(
         topic=line.topic,
         brokers=list(line.brokers),
@@ -715,4 +730,5 @@ def of_topic(line: explain.TopicLine) -> ShownTopic:
         utilization_text=_ratio_text(line.utilization, line.on is not None and line.threshold is not None),
         over=line.over,
         **line.flow._asdict(),
+        others=of_flows(others),
     )

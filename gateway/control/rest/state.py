@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
@@ -11,8 +13,9 @@ from gateway import channel, compiled
 from gateway.config.fields import Host
 from gateway.control.rest.configuration import ConfigState, of_state
 from gateway.control.rest.context import Gateway
-from gateway.control.rest.models import ShownHeld, of_held
+from gateway.control.rest.models import ShownFlow, ShownHeld, of_flows, of_held
 from gateway.control.timeline import SLOT_MS
+from gateway.fleet.form import GatewayTraffic
 from policies.explain import Flow
 
 
@@ -60,15 +63,6 @@ class ShownWorkers(BaseModel):
     connected: int
 
 
-class ShownFlow(BaseModel):
-    """Bytes per second over the last 15 s. `would`: that would have been held back, in mode observe."""
-
-    accepted: float
-    rejected: float
-    delayed: float
-    would: float
-
-
 class StorageState(BaseModel):
     """`state`: OFF, OPEN, THROTTLE or PAUSE."""
 
@@ -80,6 +74,7 @@ class StorageState(BaseModel):
 class Status(BaseModel):
     """`since`: Unix time in milliseconds at which this gateway's control process began. `problems`: why it isn't ready;
     `lacking`: parts that it goes on without. `peers`: other gateways that live; null: it listens to none.
+    `elsewhere`: bytes per second that they accept, of their busiest topics; `flow` is through this one.
     `hot_path`: compiled or pure Python.
     """
 
@@ -99,6 +94,7 @@ class Status(BaseModel):
     storage: StorageState
     policies_version: int
     peers: int | None
+    elsewhere: float
     config: ConfigState
 
 
@@ -170,9 +166,14 @@ class LastHeld(BaseModel):
 
 
 class ShownClient(BaseModel):
+    """`flow`: through all gateways; `others`: through others, by name, where it is among their busiest clients; `held`:
+    by this one.
+    """
+
     principal: str
     client_id: str
     flow: ShownFlow
+    others: dict[str, ShownFlow]
     held: LastHeld | None
 
 
@@ -240,6 +241,7 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
             else StorageState(factor=told.factor.value, state=told.factor.state, why=told.factor.why),
             policies_version=gateway.policies.policies.version,
             peers=sum(peer.living for peer in peers.seen) if peers.enabled else None,
+            elsewhere=sum(flow.accepted for told in gateway.others().values() for flow in told.topics.values()),
             config=of_state(standing.config),
         )
 
@@ -270,9 +272,12 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
     async def get_clients(how: Annotated[ClientsQuery, Query()]) -> ShownClients:
         """Clients that produce, or were held back lately, with the latest reason."""
         now_ms = round(gateway.clock() * 1000)
+        clients, others = gateway.recent.clients(now_ms), _others(gateway.others())
+        for name in others.keys() - clients.keys():
+            clients[name] = Flow(), None
         found = [
-            (name, flow, held)
-            for name, (flow, held) in gateway.recent.clients(now_ms).items()
+            (name, reduce(Flow.plus, others.get(name, {}).values(), flow), held)
+            for name, (flow, held) in clients.items()
             if how.user in (None, name[0].partition(":")[2]) and how.client_id in (None, name[1])
             if held is not None or not how.held
         ]
@@ -291,6 +296,7 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
                     principal=name[0],
                     client_id=name[1],
                     flow=_flow(flow),
+                    others=of_flows(others.get(name, {})),
                     held=held
                     and LastHeld(
                         outcome=held.outcome,
@@ -350,6 +356,15 @@ def add_paths(app: FastAPI, gateway: Gateway) -> None:
                 for each in found.connections
             ],
         )
+
+
+def _others(traffic: Mapping[str, GatewayTraffic]) -> dict[tuple[str, str], dict[str, Flow]]:
+    """The busiest clients of other gateways, by gateway."""
+    found: dict[tuple[str, str], dict[str, Flow]] = {}
+    for gateway, told in traffic.items():
+        for client, flow in told.clients.items():
+            found.setdefault(client, {})[gateway] = flow
+    return found
 
 
 def _flow(flow: Flow) -> ShownFlow:
