@@ -14,7 +14,6 @@ from policies.units import format_rate
 PATH: Final = "/v1/topics"
 COLUMNS: Final = (
     "TOPIC", "BROKERS", "THRESHOLD", "FROM", "RATE 1 MIN", "USED", "ACCEPTED", "REJECTED", "DELAYED", "WOULD",
-    "ELSEWHERE",
 )  # fmt: skip
 MAX_BROKERS: Final = 6
 
@@ -36,10 +35,15 @@ def make_parser() -> Parser:
 
 
 def describe(said: Mapping[str, Any]) -> list[str]:
-    """The answer as a table. `USED`: of the threshold, where it is used most. `ELSEWHERE`: the part of the one-minute
-    rate that other gateways bring; all numbers are of all gateways together.
+    """The answer as a table. `USED`: of the threshold, where it is used most. All numbers are of all gateways together;
+    `ELSEWHERE`: the part of the one-minute rate that other gateways bring, where they bring any.
     """
-    return table(COLUMNS, [_row(topic) for topic in said["topics"]], left=2)
+    columns, rows = list(COLUMNS), [_row(topic) for topic in said["topics"]]
+    if any(topic["elsewhere"] for topic in said["topics"]):
+        columns.append("ELSEWHERE")
+        for row, topic in zip(rows, said["topics"], strict=True):
+            row.append(format_rate(topic["elsewhere"]) if topic["elsewhere"] else "-")
+    return table(columns, rows, left=2)
 
 
 def _row(topic: Mapping[str, Any]) -> list[str]:
@@ -55,6 +59,6 @@ def _row(topic: Mapping[str, Any]) -> list[str]:
         (topic["utilization_text"] if limited else "-") + ("!" if topic["over"] else ""),
         *(
             "-" if not topic[name] else format_rate(topic[name])
-            for name in ("accepted", "rejected", "delayed", "would", "elsewhere")
+            for name in ("accepted", "rejected", "delayed", "would")
         ),
     ]

@@ -16,7 +16,7 @@ from policies.units import format_rate
 
 FLOWS: Final = ("accepted", "rejected", "delayed", "would")
 CLIENT_COLUMNS: Final = (
-    "PRINCIPAL", "CLIENT ID", "ACCEPTED", "REJECTED", "DELAYED", "WOULD", "HELD BACK LAST", "AGO", "ALSO AT",
+    "PRINCIPAL", "CLIENT ID", "ACCEPTED", "REJECTED", "DELAYED", "WOULD", "HELD BACK LAST", "AGO",
 )  # fmt: skip
 CONNECTION_COLUMNS: Final = (
     "PEER", "BROKER", "PRINCIPAL", "CLIENT ID", "SOFTWARE", "AGE", "IDLE", "IN FLIGHT", "MUTED", "WHY",
@@ -103,20 +103,25 @@ def describe_clients(said: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
     if not said["clients"]:
         return ["no client has produced lately"]
-    lines = table(CLIENT_COLUMNS, [_client(each, said["at_ms"]) for each in said["clients"]], left=2)
+    rows = [_client(each, said["at_ms"]) for each in said["clients"]]
+    columns = list(CLIENT_COLUMNS)
+    if any(each["others"] for each in said["clients"]):
+        columns.append("ALSO AT")
+        for row, each in zip(rows, said["clients"], strict=True):
+            row.append(", ".join(sorted(each["others"])) or "-")
+    lines = table(columns, rows, left=2)
     return [*lines, *_more(len(said["clients"]), said["total"], "clients")]
 
 
 def _client(each: Mapping[str, Any], now_ms: int) -> list[str]:
     flow, held = each["flow"], each["held"]
     rates = ["-" if not flow[name] else format_rate(flow[name]) for name in FLOWS]
-    others = ", ".join(sorted(each["others"])) or "-"
     if held is None:
-        return [each["principal"], each["client_id"] or "-", *rates, "-", "-", others]
+        return [each["principal"], each["client_id"] or "-", *rates, "-", "-"]
     place = "" if held["broker"] is None else f" on broker {held['broker']}"
     what = f"{held['outcome'].replace('_', ' ')} {held['topic']}{place}: {held['reason']}"
     ago = _age(max(0, now_ms - held["last_ms"]) / 1000)
-    return [each["principal"], each["client_id"] or "-", *rates, what, ago, others]
+    return [each["principal"], each["client_id"] or "-", *rates, what, ago]
 
 
 def describe_connections(said: Mapping[str, Any]) -> list[str]:

@@ -73,7 +73,7 @@ class Health:
         if is_heard:
             self._trouble = ""
         elif not self._trouble and is_overdue:
-            self._trouble = f"messages on topic {self._topic} doesn't come back"
+            self._trouble = f"messages on topic {self._topic} don't come back"
         if self._trouble or self.up or has_begun:
             self._show("; ".join(text for text in (self._trouble, also) if text), now)
         if is_heard == self.up:

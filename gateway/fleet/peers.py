@@ -243,7 +243,7 @@ class Peers:
         return {
             peer.gateway: peer.traffic
             for peer in self._peers.values()
-            if peer.living and peer.round - peer.told_round <= 1
+            if peer.living and peer.traffic is not NO_TRAFFIC and peer.round - peer.told_round <= 1
         }
 
     def told(self, key: FleetKey) -> Use:

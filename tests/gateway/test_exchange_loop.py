@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import trio
 import trio.testing
 
-from gateway.fleet.form import GatewayTraffic
 from gateway.fleet import form
 from gateway.fleet.exchange import Exchange, Present
+from gateway.fleet.form import GatewayTraffic
 from gateway.fleet.reader import MAX_AT_ONCE, Record
 from gateway.kafka import internal_topic
 from policies.fleet.keys import total_key

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from gateway.fleet import form, peers, reports
 from gateway.fleet.peers import Heard, Peers
 from gateway.fleet.reports import Rate
+from gateway.fleet.resource_usage_pb2 import Flow as FlowEntry
 from gateway.fleet.resource_usage_pb2 import Limits, ResourceUsage
+from policies.explain import Flow
 from policies.fleet.keys import group_key, quota_key, total_key
 from policies.fleet.shares import IDLE, Use
 from tests.gateway.fleet_play import Reporter
@@ -954,6 +956,10 @@ def broken(change: Callable[[ResourceUsage], object]) -> bytes:
         broken(lambda m: setattr(m.rates[0], "rate", -1.0)),
         broken(lambda m: setattr(m.rates[0], "broker", -1)),
         broken(lambda m: setattr(m.rates[1], "topic", "t" * 250)),
+        broken(lambda m: m.flows.add(accepted=math.nan)),
+        broken(lambda m: m.flows.add(would=-1.0)),
+        broken(lambda m: m.flows.add(client_id="c" * 256)),
+        broken(lambda m: m.flows.extend([FlowEntry(topic="t")] * 101)),
         broken(lambda m: None) + b"\xfa\x7f\x80\x80\x40" + bytes(2**20),
     ],
     ids=lambda message: message[:12].hex(),
@@ -1064,3 +1070,63 @@ def test_the_generated_module_is_that_of_the_schema(tmp_path: Path) -> None:
     for suffix in ("_pb2.py", "_pb2.pyi"):
         path = Path(schema.replace(".proto", suffix))
         assert (tmp_path / path).read_text() == (ROOT / path).read_text(), f"{path}: generate it again"
+
+
+# --- traffic that people ask any gateway about ------------------------------------------------------------------------
+
+BUSY = form.GatewayTraffic({"clicks": Flow(5.0, 1.0)}, {("User:alice", "app"): Flow(4.0, 0.0, 3.0, 2.0)})
+
+
+def test_the_busiest_topics_and_clients_are_told_once_in_a_round_and_forgotten_when_they_are_not() -> None:
+    fleet, a, b, _ = trio_of()
+    a.reporter.note_traffic(BUSY)
+    fleet.cycle(reports.EVERY)
+    assert b.peers.traffic() == {"a": BUSY}
+    assert sum(bool(message.flows) for message in fleet.said) == 1
+    a.reporter.note_traffic(form.NO_TRAFFIC)
+    fleet.cycle(2 * reports.EVERY)
+    assert b.peers.traffic() == {}
+
+
+def test_the_traffic_of_a_gateway_that_is_gone_is_not_shown() -> None:
+    fleet, a, b, _ = trio_of()
+    a.reporter.note_traffic(BUSY)
+    fleet.cycle(2)
+    assert b.peers.traffic() == {"a": BUSY}
+    for message in a.reporter.leave():
+        fleet.deliver(message)
+    assert b.peers.traffic() == {}
+
+
+def test_of_many_topics_and_clients_the_busiest_are_told_by_names_that_can_travel() -> None:
+    topics = {f"t{number}": Flow(float(number)) for number in range(2 * form.MAX_FLOWS)}
+    clients = {("User:" + "x" * 300, "\ud800" + str(number)): Flow(rejected=float(number)) for number in range(99)}
+    message = ResourceUsage()
+    form.put_flows(message, form.GatewayTraffic(topics, clients))
+    found = form.flows_in(message)
+    assert set(found.topics) == {f"t{number}" for number in range(form.MAX_FLOWS, 2 * form.MAX_FLOWS)}
+    assert set(found.clients) == {(("User:" + "x" * 300)[:255], f"?{number}") for number in range(49, 99)}
+
+
+def test_a_gateway_of_an_earlier_release_skips_the_traffic() -> None:
+    """Its schema has no such field; Protocol Buffers keep what they don't know, and the rest is as it was."""
+    _, a, b, _ = trio_of()
+    a.reporter.note_traffic(BUSY)
+    [message] = a.reporter.say({GOLD: Use(5.0)})
+    assert 10 in fields(message[1:])
+    assert oracle(message)["usages"], "read by the schema without it"
+    newer = message + b"\xfa\x7f\x01x"  # a field that no release has yet
+    b.peers.take(newer, None, 1.0)
+    assert b.peers.traffic() == {"a": BUSY}
+
+
+def test_what_each_gateway_takes_and_brings_is_known_by_its_name() -> None:
+    fleet, a, b, c = trio_of()
+    a.uses, a.rates = {GOLD: Use(5.0)}, [Rate(1, None, 7.0), Rate(1, "clicks", 6.0)]
+    c.rates = [Rate(1, None, 2.0)]
+    fleet.cycle(2)
+    assert b.peers.takers(GOLD) == {"a": 5.0, "c": 0.0}
+    assert b.peers.takers(QUOTA) == {"a": 0.0, "c": 0.0}
+    assert b.peers.brought(form.Place(1, None)) == {"a": 7.0, "c": 2.0}
+    assert b.peers.brought(form.Place(1, "clicks")) == {"a": 6.0}
+    assert b.peers.brought(form.Place(2, None)) == {}

@@ -29,9 +29,10 @@ from gateway.control.rest import guard
 from gateway.control.rest.context import Fleet, Gateway, Standing
 from gateway.control.timeline import Timeline
 from gateway.embedded import free_port
+from gateway.fleet.form import GatewayTraffic
 from gateway.quotas.client import Described, QuotaClientError
 from policies.engine import BrokerRate, TopicRate
-from policies.explain import FleetUse
+from policies.explain import FleetUse, Flow
 from policies.limits.limit_use import LimitUse
 from policies.policy_records import Past, Source
 from policies.policy_set import PolicySet
@@ -40,6 +41,7 @@ from policies.quotas.lines import QuotaRate
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import Alteration, Values
 from policies.storage import Factor
+from policies.thresholds.broker_meters import Others
 from policies.thresholds.sums import Places
 
 MB = 10**6
@@ -129,6 +131,9 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.gate = Gate(hosts={"gw.example"})
         self.fleet: dict[str, FleetUse] = {}
+        self.brought: dict[tuple[int, str | None], FleetUse] = {}
+        self.elsewhere: dict[int, Others] = {}
+        self.others: dict[str, GatewayTraffic] = {}
         self.upstream: str | list[tuple[Entity, Values]] = []  # what the brokers describe; a text: why they don't
         self.broker_quotas = BrokerQuotas(lambda: self)  # type: ignore[arg-type, return-value]
         self.standing, self.peers, self.found = Standing("b:9092", NOW_MS), Fleet(), Found()
@@ -159,6 +164,9 @@ class Server:
             self.latest,
             places=lambda: self.policies.places,
             fleet=lambda _: self.fleet,
+            brought=lambda *_: self.brought,
+            elsewhere=lambda: self.elsewhere,
+            others=lambda: self.others,
             broker_quotas=self.broker_quotas,
             standing=lambda: self.standing,
             peers=lambda: self.peers,
@@ -770,6 +778,48 @@ def rates(
 
 def interval(*rows: Row) -> Interval:
     return Interval("boot", 0, 1, NOW_MS - 8_000, NOW_MS - 7_000, rows)
+
+
+@pytest.mark.trio
+async def test_topics_and_thresholds_are_of_all_gateways_together(server: Server) -> None:
+    clicks = TopicRate("clicks", 2.0 * MB, 5.0 * MB, True, 6.0 * MB)
+    server.told[channel.Rates] = channel.Rates((BrokerRate(1, 3.0 * MB, 0, 0, 12.0 * MB, [clicks], 7.0 * MB),))
+    away = FleetUse(None, {"gwb": 4.0 * MB}, 2)
+    server.brought = {(1, "clicks"): away, (1, None): away}
+    server.elsewhere = {1: Others(4.0 * MB, {b"clicks": 4.0 * MB, b"away": 1.0 * MB})}
+    server.others = {"gwb": GatewayTraffic({"clicks": Flow(3.0 * MB, 1.0 * MB)})}
+    _, said = await server.ask("GET", "/v1/explain", topic="clicks")
+    (rule,) = [rule for rule in said["rules"] if rule["name"] == "topic-threshold"]
+    found = [
+        (level["rate"], level["used"], level["used_here"], level["limit"], level["utilization"])
+        for level in rule["levels"]
+    ]
+    assert found[0][:3] == (6.0 * MB, 6.0 * MB, 2.0 * MB)
+    assert found[1] == (7.0 * MB, 7.0 * MB, 3.0 * MB, 12.0 * MB, pytest.approx(7 / 12))
+    assert "12.0 MB/s over 2 gateways: 7.0 MB/s used (58%) (3.0 MB/s here, 4.0 MB/s at gwb)" in rule["text"]
+    _, said = await server.ask("GET", "/v1/topics")
+    topics = {each["topic"]: each for each in said["topics"]}
+    assert (topics["clicks"]["rate"], topics["clicks"]["elsewhere"]) == (6.0 * MB, 4.0 * MB)
+    assert topics["clicks"]["utilization"] == pytest.approx(6.0 / 5)
+    assert (topics["clicks"]["accepted"], topics["clicks"]["rejected"]) == (3.0 * MB, 1.0 * MB)
+    assert topics["clicks"]["others"]["gwb"]["accepted"] == 3.0 * MB
+    assert (topics["away"]["rate"], topics["away"]["brokers"]) == (1.0 * MB, [1])
+
+
+@pytest.mark.trio
+async def test_a_threshold_that_delays_is_explained_by_the_bucket_of_this_gateways_part(server: Server) -> None:
+    use = LimitUse(2.5 * MB, 2.5 * MB, True, 3.1)
+    clicks = TopicRate("clicks", 2.0 * MB, 5.0 * MB, True, 4.0 * MB, use)
+    total = LimitUse(6.0 * MB, 6.0 * MB, True, 1.5)
+    server.told[channel.Rates] = channel.Rates((BrokerRate(1, 3.0 * MB, 0, 0, 12.0 * MB, [clicks], 7.0 * MB, total),))
+    server.brought = {(1, None): FleetUse(None, {"gwb": 4.0 * MB}, 2)}
+    _, said = await server.ask("GET", "/v1/explain", topic="clicks")
+    (rule,) = [rule for rule in said["rules"] if rule["name"] == "topic-threshold"]
+    assert [(level["limit"], level["rate"], level["wait_s"]) for level in rule["levels"]] == [
+        (2.5 * MB, 2.5 * MB, 3.1), (6.0 * MB, 6.0 * MB, 1.5),
+    ]  # fmt: skip
+    assert rule["limits_now"]
+    assert "the part of this gateway is now 6.0 MB/s (100%); held 1.5 s" in rule["text"]
 
 
 @pytest.mark.trio

@@ -15,14 +15,16 @@ import yaml
 
 from gateway import channel
 from gateway.channel import FindConnections, Interval, Row
-from gateway.commands import output, views
+from gateway.commands import output, topics, views
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
 from gateway.control.inquiries import Found
 from gateway.control.reload import Attempt, State
 from gateway.control.rest.context import Fleet, Standing
 from gateway.control.timeline import SLOT_MS
+from gateway.fleet.form import GatewayTraffic
 from gateway.fleet.peers import Seen
+from policies.explain import Flow
 from policies.policy_records import Past, Source
 from policies.policy_values import PolicyKey
 from policies.storage import Factor
@@ -120,6 +122,7 @@ async def test_clients_are_sorted_filtered_and_cut(server: Server) -> None:
         "principal": "User:alice",
         "client_id": "app",
         "flow": {"accepted": 4.0 * MB, "rejected": 1.0 * MB, "delayed": 0.0, "would": 0.0},
+        "others": {},
         "held": {
             "outcome": "rejected", "reason": "topic-threshold", "topic": "clicks", "broker": 1,
             "last_ms": NOW_MS - 7_000, "bytes": 15 * MB, "requests": 2, "delay_ms": 1000,
@@ -127,6 +130,24 @@ async def test_clients_are_sorted_filtered_and_cut(server: Server) -> None:
     }  # fmt: skip
     assert (await server.ask("GET", "/v1/clients", by="size"))[0] == 422
     assert (await server.ask("GET", "/v1/clients", nobody="x"))[0] == 422
+
+
+async def test_clients_at_other_gateways_are_among_them(server: Server) -> None:
+    busy(server)
+    clients = {("User:alice", "app"): Flow(2.0 * MB, 1.0 * MB), ("User:away", "far"): Flow(1.0)}
+    server.others = {
+        "gwb": GatewayTraffic({"t": Flow(2.0 * MB)}, clients),
+        "gwc": GatewayTraffic({"t": Flow(1.0 * MB)}),
+    }
+    _, said = await server.ask("GET", "/v1/clients", user="alice")
+    (alice,) = said["clients"]
+    assert (alice["flow"]["accepted"], alice["flow"]["rejected"]) == (6.0 * MB, 2.0 * MB)
+    assert list(alice["others"]) == ["gwb"]
+    assert alice["others"]["gwb"]["accepted"] == 2.0 * MB
+    _, said = await server.ask("GET", "/v1/clients", user="away")
+    assert [(each["flow"]["accepted"], each["held"]) for each in said["clients"]] == [(1.0, None)]
+    _, said = await server.ask("GET", "/v1/status")
+    assert said["elsewhere"] == 3.0 * MB
 
 
 async def test_clients_that_were_held_back_come_the_latest_first(server: Server) -> None:
@@ -253,6 +274,20 @@ def test_clients_connections_and_peers_are_tables(gateway: Server, lines: Callab
     peers = lines("peers")
     assert peers[1].split() == ["gw-2", "2", "10", "min", "0.4", "s", "1", "s", "lives"]
     assert peers[-1] == "topic __usage: heard, round trip 34 ms"
+
+
+def test_what_runs_through_other_gateways_has_a_column(
+    gateway: Server, lines: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy(gateway)
+    gateway.others = {"gwb": GatewayTraffic({"away": Flow(2.0 * MB)}, {("User:away", "far"): Flow(9.0 * MB)})}
+    clients = lines("clients")
+    assert clients[0].endswith("ALSO AT")
+    assert next(line for line in clients if line.startswith("User:away")).endswith("gwb")
+    assert topics.main(["--url", gateway.url]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.endswith("ELSEWHERE")
+    assert next(row for row in rows if row.startswith("away")).endswith("2.0 MB/s")
 
 
 def test_nothing_is_said_in_words(lines: Callable[..., list[str]]) -> None:
