@@ -83,6 +83,7 @@ async def test_the_state_of_a_gateway_is_told_in_short(server: Server) -> None:
         "flow": {"accepted": 10.0 * MB, "rejected": 1.0 * MB, "delayed": 0.0, "would": 0.0},
         "storage": {"factor": 0.5, "state": "THROTTLE", "why": "broker 1 /data: 91 % used"},
         "policies_version": 0,
+        "elsewhere": 0.0,
         "peers": 1,
         "config": {"file": "gw.yaml", "loaded_ms": 5, "pending": ["workers"], "last": {
             "outcome": "refused", "at_ms": 9, "problems": ["gw.yaml:3: mode: …"], "changed": [],

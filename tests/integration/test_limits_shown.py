@@ -77,14 +77,14 @@ def is_met(gateway: Gateway) -> bool:
     return gateway.metric("fleet_members") == 2 and gateway.metric("fleet_share_state", state="shared") == 1
 
 
-def explained(gateway: Gateway, topic: str, client_id: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{gateway.admin}/v1/explain?{query(topic, client_id)}", timeout=60) as answer:
+def asked(gateway: Gateway, path: str, **query: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{gateway.admin}/v1/{path}?{urllib.parse.urlencode(query)}", timeout=60) as answer:
         said: dict[str, Any] = json.load(answer)
     return said
 
 
-def query(topic: str, client_id: str) -> str:
-    return urllib.parse.urlencode({"topic": topic, "client_id": client_id})
+def explained(gateway: Gateway, topic: str, client_id: str) -> dict[str, Any]:
+    return asked(gateway, "explain", topic=topic, client_id=client_id)
 
 
 def rule_of(said: dict[str, Any], name: str) -> dict[str, Any]:
@@ -121,7 +121,8 @@ def compare(gateway: Gateway, name: str, topic: str, client_id: str, measured: C
     """The rule by that name, in REST, metrics, console and command."""
     before = measured()
     said = explained(gateway, topic, client_id)
-    with urllib.request.urlopen(f"{gateway.admin}/console/explain?{query(topic, client_id)}", timeout=60) as page:
+    query = urllib.parse.urlencode({"topic": topic, "client_id": client_id})
+    with urllib.request.urlopen(f"{gateway.admin}/console/explain?{query}", timeout=60) as page:
         console = html.unescape(page.read().decode())
     must(before == measured(), "the meters spoke meanwhile")
     rule = rule_of(said, name)
@@ -199,3 +200,18 @@ def test_every_place_says_the_same_of_a_limit_that_two_gateways_share(
                 must(is_near(level["utilization"], ratio), "the total:", level, ratio)
 
         agreed(is_one_threshold)
+
+        first, second = gateways
+        away = create_topic(kafka, f"{plain}-away")
+        with Offer(first, away, f"far-{away}"):
+
+            def is_seen() -> None:
+                """At the other gateway, by topic and client."""
+                found = [each for each in asked(second, "top", topic=away)["topics"] if each["elsewhere"]]
+                must(bool(found), "no such topic")
+                must(found[0]["accepted"] > 0, "it is told with the busiest ones:", found)
+                clients = asked(second, "clients", client_id=f"far-{away}")["clients"]
+                must(len(clients) == 1 and clients[0]["flow"]["accepted"] > 0, "the client:", clients)
+                must(len(clients[0]["others"]) == 1, "the client:", clients)
+
+            agreed(is_seen)
