@@ -36,7 +36,7 @@ from policies.quotas.names import Entity, QuotaKey
 from policies.storage import Affected, Factor, Last
 from policies.thresholds.broker_meters import Others
 
-PROTOCOL = 9
+PROTOCOL = 10
 MAX_QUOTA_RATES = 2000
 # Of histograms, in seconds: of a loopback's round trip, of a send through a WAN, of the longest that a client waits.
 LATENCY_BOUNDS = (

@@ -9,6 +9,7 @@ from policies.fleet import page as page_module
 from policies.fleet.keys import total_key
 from policies.fleet.page import Page
 from policies.fleet.shares import Part
+from policies.limits.limit_use import LimitUse
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_meters import Others
 from policies.thresholds.pacing import Pacer
@@ -76,6 +77,14 @@ def test_own_rates_are_told_as_ours() -> None:
     rates = rejecting(400.0, Others(700.0, {TOPIC: 200.0})).rates()
     assert rates[0].rate == 400
     assert rates[0].topics[0].rate in (0.0, 400.0)
+
+
+def test_a_threshold_says_by_which_sum_it_decides() -> None:
+    (broker,) = rejecting(400.0, Others(700.0, {TOPIC: 200.0})).rates()
+    assert (broker.fleet_rate, broker.use, broker.used) == (1100.0, None, LimitUse(1100.0, 1000.0))
+    topic = next(each for each in broker.topics if each.topic == TOPIC.decode())
+    assert topic.used == LimitUse(600.0, 500.0)
+    assert topic.used.utilization == 1.2
 
 
 def delaying(gateways: int = 2, each: float = 50_000.0, page: Page | None = None) -> Engine:

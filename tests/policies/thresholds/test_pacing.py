@@ -480,6 +480,24 @@ def test_a_topic_within_its_threshold_is_not_asked_about_though_the_total_is_in_
     assert rates == {"clicks": True, "views": False}
 
 
+def test_a_topic_and_its_total_say_how_their_buckets_stand() -> None:
+    made = engine(2 * MB, clicks=MB, views=MB)
+    assert send(made, b"clicks", 8 * MB, 0.0) is not None
+    made.look(1.0)
+    (broker,) = made.rates()
+    assert broker.use is not None
+    assert broker.use[:3] == (2 * MB, 2 * MB, True)  # used up, whatever its rate
+    assert broker.use.wait_s == pytest.approx(3.0, abs=0.1)
+    (clicks,) = broker.topics
+    assert clicks.use is not None
+    assert (clicks.use.rate, clicks.use.limit, clicks.use.waiting) == (MB, MB, True)
+    assert clicks.used is clicks.use
+    made.look(30.0)
+    (broker,) = made.rates()
+    assert broker.use is not None
+    assert (broker.use.limit, broker.use.waiting, broker.use.wait_s) == (2 * MB, False, 0.0)
+
+
 def test_topics_without_a_threshold_never_wait() -> None:
     made = engine(MB)
     assert [send(made, b"__consumer_offsets", 5 * MB, 0.0) for _ in range(5)] == [None] * 5
