@@ -227,10 +227,13 @@ class FleetControl:
             self._dealer.thaw(now)
             self.rates.hear()
         elif self.reach.known.is_set():
-            log.warning(
-                "no exchange with other gateways (%s): parts of limits stay for %g s, then go to 1/%d of each",
-                why, shares.FROZEN_S, self._dealer.gateways,
-            )  # fmt: skip
+            if self._dealer.gateways == 1:
+                log.warning("no exchange with other gateways (%s): none is known, so each limit stays whole here", why)
+            else:
+                log.warning(
+                    "no exchange with other gateways (%s): parts of limits stay for %g s, then go to 1/%d of each",
+                    why, shares.FROZEN_S, self._dealer.gateways,
+                )  # fmt: skip
             self._dealer.freeze(now)
         else:
             log.warning(

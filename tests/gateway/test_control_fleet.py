@@ -513,6 +513,14 @@ def test_without_the_exchange_parts_stay_then_go_to_values_that_are_right_in_sum
     assert "limits hold over all gateways again, after " in lines[1]
 
 
+def test_a_gateway_that_knows_no_other_says_that_limits_stay_whole(caplog: pytest.LogCaptureFixture) -> None:
+    play = Fleet()
+    play.step()
+    play.exchange.health.up = False
+    play.fleet.follow_exchange(False)
+    assert "none is known, so each limit stays whole here" in caplog.text
+
+
 def test_a_gateway_that_never_reached_the_others_limits_alone(caplog: pytest.LogCaptureFixture) -> None:
     play = Fleet(up=False)
     play.step(KNOWN_S - 0.1)
