@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import random
 import statistics
 import sys
@@ -106,8 +107,13 @@ def harmed(gateway: Gateway, good: Good) -> Iterator[list[str]]:
 
 
 def growth(times: Sequence[float], values: Sequence[float]) -> float:
-    """By how much the line through these points rises from the first to the last of them."""
-    return statistics.linear_regression(times, values).slope * (times[-1] - times[0])
+    """By how much the line through these points rises from the first to the last of them. Its slope is the median of
+    those between any two of them (Theil and Sen): what stands still but for a few moments of a starved machine, when
+    strangers wait in hundreds, has none.
+    """
+    points = list(zip(times, values, strict=True))
+    slopes = [(later - value) / (then - at) for (at, value), (then, later) in itertools.combinations(points, 2)]
+    return statistics.median(slopes) * (times[-1] - times[0])
 
 
 def main(duration_s: float) -> int:
