@@ -57,6 +57,7 @@ def test_the_table_of_metrics_has_every_metric_that_is_exposed_with_its_type() -
     assert [name for name, labels in shown.items() if labels is not None and labels - {"le"} != table[name]] == []
 
 
+@pytest.mark.seed("DISK.42", "DISK.43")
 def test_families_that_stand_for_mbeans_exist_with_these_labels() -> None:
     section = (ROOT / "docs" / "metrics.md").read_text("utf-8").partition("## Names in JMX")[2].partition("\n## ")[0]
     exposed = {family.exposed.removeprefix(f"{PREFIX}_"): set(family.labels) for family in FAMILIES.values()}

@@ -451,7 +451,7 @@ def put(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-@pytest.mark.seed("DISK.9")
+@pytest.mark.seed("DISK.9", "035.40")
 def test_thresholds_of_a_source_replace_those_of_the_file(
     serve: Callable[..., Any], broker: NullBroker, plugins: Path
 ) -> None:

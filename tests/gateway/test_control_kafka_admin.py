@@ -890,6 +890,7 @@ def results(answer: Any) -> list[tuple[q.Entity, int]]:
     return [(row.entity, row.error_code) for row in answer.entries]
 
 
+@pytest.mark.seed("546.40")
 @pytest.mark.trio
 async def test_quotas_of_every_unit_are_kept_here_and_others_by_the_broker(stage: Stage) -> None:
     both = user("bob") + client(None)
@@ -1088,6 +1089,7 @@ async def test_quotas_of_addresses_that_the_brokers_have_may_be_removed(stage: S
     assert await stage.quotas((address, {"connection_creation_rate": None})) is None  # it passes as it is
 
 
+@pytest.mark.seed("546.23")
 @pytest.mark.trio
 async def test_quotas_that_are_only_to_be_validated(stage: Stage) -> None:
     said = await stage.quotas(

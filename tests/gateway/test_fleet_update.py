@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 
 from gateway import config
+from gateway.control import app
+from gateway.control.parts import Parts
 from gateway.fleet import form
-from gateway.fleet.writer import COMPRESSION
 from gateway.kafka import topic_names
+from gateway.supervisor import NO_ORIGIN
 from policies.fleet.keys import group_key
 from policies.fleet.shares import Use
-from tests.bench.resource_model import total
 from tests.gateway.fleet_play import Reporter
 from tests.gateway.test_fleet_reports import boot, only, trio_of
 
@@ -81,15 +85,6 @@ def test_usage_carries_a_number_instead_of_a_name() -> None:
     assert len(message) < 250
 
 
-@pytest.mark.seed("82.38")
-def test_reports_are_compressed() -> None:
-    """The Kafka client compresses; tests/integration/test_exchange.py looks at the topic."""
-    assert COMPRESSION == "gzip"
-    uses = {key: use for n in range(125) for key, use in group(f"tenant/namespace-{n}", 7, n + 1.0, n + 1.0).items()}
-    message = only(Reporter("broker-1", boot(1)).say(uses))
-    assert total([message]) < 0.7 * len(message)
-
-
 # --- global configuration ---------------------------------------------------------------------------------------------
 
 
@@ -109,3 +104,21 @@ def test_the_settings_have_the_seed_s_names() -> None:
     )
     assert (chosen.usage_topic, chosen.publishes_usage, chosen.usage_interval) == ("resource-usage", False, 60.0)
     assert not chosen.exchanges
+
+
+@pytest.mark.seed("82.40")
+@pytest.mark.parametrize(
+    ("given", "exchange"),
+    [
+        ("", (topic_names.RESOURCE_USAGE, 1.0)),
+        ("resourceUsagePublishTopicName: usage\nresourceUsagePublishIntervalInSecs: 60\n", ("usage", 60.0)),
+        ("resourceUsagePublishToTopic: false\n", None),
+    ],
+    ids=["defaults", "other values", "off"],
+)
+def test_control_publishes_as_the_settings_say(tmp_path: Path, given: str, exchange: tuple[str, float] | None) -> None:
+    settings = config.parse(f"{UPSTREAM}usage_log: {{spool_dir: {tmp_path}}}\n{given}")
+    control = app._Control(settings, Mock(was_up=False, origin=NO_ORIGIN), Parts(settings), lambda settings: None)
+    made = control._fleet.exchange
+    assert exchange == (None if made is None else (made._topic.name, made._cycle_s))
+    assert made is None or exchange == (made.writer._topic, made._reporter.cycle_s)

@@ -66,6 +66,7 @@ def test_admitted_requests_and_their_answers_pass_untouched(step: int, version: 
     assert play.session.is_idle
 
 
+@pytest.mark.seed("V1.13")
 def test_admitted_bytes_are_recorded_in_the_meters() -> None:
     play = Play()
     play.client(request(1) + request(2, {"clicks": [0, 1]}))
@@ -73,7 +74,7 @@ def test_admitted_bytes_are_recorded_in_the_meters() -> None:
     assert meters.total.uncounted == meters.topics[b"clicks"].uncounted == 3 * SIZE
 
 
-@pytest.mark.seed("V1.15")
+@pytest.mark.seed("V1.15", "V1.16")
 def test_a_batch_that_the_broker_refuses_moves_from_bytes_in_to_errors() -> None:
     play = Play()
     play.client(request(1, values=(b"x" * 500,)))

@@ -25,6 +25,7 @@ from gateway import channel
 from gateway.config import parse
 from gateway.control import storage_sources
 from gateway.control.metrics import Metrics, StorageMetrics
+from gateway.control.parts import STORAGE, Parts
 from gateway.control.storage import StorageControl, make_status
 from gateway.control.storage_outlook import Outlook
 from gateway.storage.observed import Observed
@@ -324,6 +325,14 @@ async def test_the_expiry_comes_without_a_check(mock_clock: trio.testing.MockClo
         disks.said.set()
 
 
+@pytest.mark.seed("DISK.33")
+@pytest.mark.parametrize(("interval", "looks"), [("PT0S", False), ("PT1M", True)])
+def test_with_an_interval_of_zero_nothing_looks_at_disks(interval: str, looks: bool) -> None:
+    storage = f"storage: {{check_interval: {interval}, min.available.bytes: 1GB, source: log-dirs}}"
+    settings = parse(f"upstream: {{bootstrap_servers: 'b:1'}}\n{storage}")
+    assert (STORAGE in Parts(settings)) is looks
+
+
 @pytest.mark.seed("DISK.15")
 @pytest.mark.trio
 async def test_checks_that_a_slow_one_runs_into_are_left_out(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
@@ -392,6 +401,7 @@ async def test_adopting_is_one_line(
     ]
 
 
+@pytest.mark.seed("DISK.15")
 @pytest.mark.trio
 @pytest.mark.parametrize("interval", [0.1, 0.4, 60.0])
 async def test_a_factor_that_workers_hold_never_ends_while_all_goes_well(
@@ -501,7 +511,7 @@ async def test_an_offline_log_dir_is_told_and_counted_and_fails_nothing(
     ]
 
 
-@pytest.mark.seed("DISK.36", "DISK.39")
+@pytest.mark.seed("DISK.36", "DISK.39", "DISK.37", "DISK.38", "035.34", "035.35")
 @pytest.mark.trio
 async def test_metrics_follow_and_volumes_that_left_are_gone(mock_clock: trio.testing.MockClock, scene: Scene) -> None:
     disks = Disks(seen(5 * GB))
@@ -821,6 +831,7 @@ def snapshot(broker_id: int, free: int, age: float = 0.0) -> tuple[int, Snapshot
     return broker_id, Snapshot(broker_id, WALL + trio.current_time() - age, (volume,))
 
 
+@pytest.mark.seed("035.15", "035.22", "035.24", "035.34")
 @pytest.mark.trio
 async def test_snapshots_open_when_every_active_broker_has_one_and_pause_when_one_gets_stale(
     mock_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
@@ -986,6 +997,7 @@ async def test_thousands_of_volumes_are_not_judged_anew_for_each_record(
     assert len(judged) < 50
 
 
+@pytest.mark.seed("DISK.38")
 @pytest.mark.trio
 async def test_violations_of_a_broker_that_is_not_known_just_now_are_not_forgotten(
     mock_clock: trio.testing.MockClock, scene: Scene

@@ -87,6 +87,7 @@ def test_every_log_dir_of_every_broker_is_a_volume() -> None:
     assert observation(CLUSTER, {2: TWO, 1: both}) == Observation(frozenset({1, 2}), volumes)
 
 
+@pytest.mark.seed("035.16", "DISK.17")
 def test_a_fenced_broker_is_not_active_and_need_not_answer() -> None:
     seen = observation(fenced(2), {1: ONE})
     assert seen.brokers == {1}

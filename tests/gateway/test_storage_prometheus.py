@@ -107,6 +107,7 @@ def failed(source: Prometheus) -> str:
 # --- observations -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("035.3")
 def test_two_expressions_make_volumes(server: Server) -> None:
     put(server, (node("kafka-2:9100"), "2e9", "1e11"), (node("kafka-1:9100"), "50", "100"))
     assert make(server).observe() == Observation(

@@ -182,7 +182,7 @@ def test_a_soft_limit_without_a_quota_is_left_out_with_a_word() -> None:
     ]
 
 
-@pytest.mark.seed("DISK.41")
+@pytest.mark.seed("DISK.41", "035.39")
 def test_aggregate_limits_are_taken_with_their_flag_only() -> None:
     given = {"produce": "100", "storage.soft": "80000000000", "storage.hard": "100000000000"}
     result = convert_all(given)

@@ -229,7 +229,7 @@ async def test_old_messages_are_dropped(kafka: Cluster, topic: str) -> None:
     assert False in b.states
 
 
-@pytest.mark.seed("82.15")
+@pytest.mark.seed("82.15", "82.49", "82.50")
 async def test_the_topic_is_made_as_it_must_be(kafka: Cluster, topic: str) -> None:
     a = Gateway(kafka, topic, "a")
     async with running(a):
@@ -249,6 +249,7 @@ async def test_the_topic_is_made_as_it_must_be(kafka: Cluster, topic: str) -> No
         consumer.close()
 
 
+@pytest.mark.seed("82.38")
 async def test_reports_are_compressed_as_a_whole(kafka: Cluster, topic: str) -> None:
     a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
     reports = [{group_key(f"tenant-{n}", "publish", "bytes"): Use(n + x) for n in range(1200)} for x in (1.0, 10_000.0)]

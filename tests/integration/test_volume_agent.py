@@ -198,7 +198,7 @@ def test_it_publishes_at_start_and_periodically(kafka: Cluster, topic: str, tmp_
     assert len(agent.lines()) == 3, agent.log()
 
 
-@pytest.mark.seed("035.6")
+@pytest.mark.seed("035.6", "035.15")
 def test_a_reader_after_compaction_begins_with_the_last_snapshot(kafka: Cluster, topic: str, tmp_path: Path) -> None:
     compact = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.0", "max.compaction.lag.ms": "100"}
     options: dict[str, Any] = {key.replace(".", "_"): value for key, value in compact.items()}

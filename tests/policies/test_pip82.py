@@ -12,17 +12,14 @@ USAGES = st.lists(st.floats(0, 1000), min_size=1, max_size=12)
 VARIANTS: list[Variant] = ["whole", "proportional"]
 
 
-@pytest.mark.seed("82.23")
 def test_each_adds_the_whole_residual() -> None:
     assert spread([10, 50, 30], 100, "whole") == [20, 60, 40]
 
 
-@pytest.mark.seed("82.24")
 def test_each_adds_its_part_of_the_residual() -> None:
     assert spread([10, 50, 30], 100, "proportional") == pytest.approx([11.11, 55.56, 33.33], abs=0.005)
 
 
-@pytest.mark.seed("82.25")
 def test_over_the_quota_the_opposite_happens() -> None:
     assert spread([60, 60], 100, "whole") == [40, 40]
     assert spread([90, 60], 100, "proportional") == pytest.approx([60, 40])
@@ -36,19 +33,16 @@ def test_without_usage_the_parts_are_equal() -> None:
     assert spread([0, 0], 100, "proportional") == [50, 50]
 
 
-@pytest.mark.seed("82.26")
 def test_the_lower_one_steals_half_way_to_the_dominant_one() -> None:
     assert steal([80, 20]) == [80, 50]
     assert step([80, 20], 100, "whole") == [80, 50]
     assert step([80, 20], 100, "proportional") == pytest.approx([80, 50])
 
 
-@pytest.mark.seed("82.27")
 def test_the_dominant_one_gives_what_the_thief_has_grown_by() -> None:
     assert step([80, 30], 100, "whole")[0] == 70
 
 
-@pytest.mark.seed("82.28")
 def test_the_second_lowest_steals_from_the_second_most_dominant() -> None:
     assert steal([10, 100, 50, 20, 90]) == [55, 100, 50, 55, 90]
 

@@ -16,8 +16,6 @@ from policies.storage import (
     MinAvailable,
     Observation,
     ObservationFailed,
-    QuotaSource,
-    QuotaValues,
     Volume,
     VolumeSource,
     assess,
@@ -67,17 +65,6 @@ def test_the_whole_cluster_is_fenced_not_the_broker_that_runs_out() -> None:
     said = assess((volume(1, 900 * GB), volume(2, 0)), BYTES, False)
     assert said.factor == 0
     assert [(finding.volume.broker_id, finding.factor) for finding in said.findings] == [(1, 1.0), (2, 0.0)]
-
-
-@pytest.mark.seed("DISK.9")
-def test_there_is_a_quota_source_that_external_quotas_can_come_from() -> None:
-
-    class Elsewhere:
-        def quotas(self) -> QuotaValues:
-            return QuotaValues(20e6, {"clicks": 5e6})
-
-    source: QuotaSource = Elsewhere()
-    assert source.quotas().topics["clicks"] == 5e6
 
 
 @pytest.mark.seed("DISK.10")

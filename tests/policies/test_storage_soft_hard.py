@@ -9,7 +9,6 @@ import pytest
 
 from gateway.config import Storage
 from policies.storage import (
-    FactorSource,
     FailSafe,
     LimitPolicy,
     LimitType,
@@ -62,17 +61,6 @@ def test_producers_slow_down_beyond_the_soft_limit_and_pause_when_reaching_the_h
 @pytest.mark.parametrize(("free", "state"), [(50, "OPEN"), (20, "OPEN"), (15, "THROTTLE"), (10, "PAUSE")])
 def test_the_states_are_open_throttle_and_pause(free: float, state: str) -> None:
     assert view(snapshot(1, free), active=(1,)).current(1000.0, 1000.0).factor.state == state
-
-
-@pytest.mark.seed("035.3")
-def test_a_factor_source_can_be_something_that_queries_metrics_instead() -> None:
-
-    class Queried:
-        def factor(self) -> float:
-            return factor(POLICY, volume(1, 15))
-
-    source: FactorSource = Queried()
-    assert source.factor() == 0.5
 
 
 @pytest.mark.seed("035.6")

@@ -70,6 +70,7 @@ def test_an_invalid_duration_is_refused_with_an_example(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.mark.seed("DISK.44")
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
@@ -88,6 +89,7 @@ def test_durations_as_the_proposals_write_them(text: str, seconds: float) -> Non
     assert parse_iso8601(text) == seconds
 
 
+@pytest.mark.seed("DISK.44")
 @pytest.mark.parametrize(
     "text",
     [

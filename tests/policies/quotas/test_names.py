@@ -72,7 +72,7 @@ def test_a_user_called_default_is_not_the_default() -> None:
     assert Entity.of_path(user.path) == user
 
 
-@pytest.mark.seed("546.16")
+@pytest.mark.seed("546.16", "546.41")
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [

@@ -65,7 +65,6 @@ def test_no_volume_at_all_limits_nothing() -> None:
     assert not assess((), SOFT_HARD, True).paused
 
 
-@pytest.mark.seed("DISK.38")
 def test_of_equally_bad_volumes_the_fuller_one_is_named() -> None:
     said = assess((volume(0.9 * GB, 1), volume(0.2 * GB, 2), volume(50 * GB, 3)), MinAvailable(bytes=GB), False)
     assert said.worst is not None

@@ -243,23 +243,6 @@ def test_a_rate_equal_to_its_threshold_does_not_exceed_it(total: int, clicks: in
     assert record(made.broker(1), b"clicks", 1) is True
 
 
-@pytest.mark.seed("V1.13")
-def test_the_size_of_an_accepted_batch_is_recorded_in_total_and_topic() -> None:
-    made = engine()
-    assert record(made.broker(1), b"clicks", 123) is True
-    assert made.broker(1).total.uncounted == 123
-    assert made.broker(1).topics[b"clicks"].uncounted == 123
-
-
-@pytest.mark.seed("V1.13")
-def test_the_size_of_a_rejected_batch_is_recorded_in_neither() -> None:
-    made = engine(total=1 * MB, clicks=1 * MB)
-    offer(made, TICK_S, clicks=4 * MB)
-    assert record(made.broker(1), b"clicks", 123) is False
-    assert made.broker(1).total.uncounted == 0
-    assert made.broker(1).topics[b"clicks"].uncounted == 0
-
-
 @pytest.mark.seed("V1.12")
 def test_a_batch_of_any_size_is_decided_as_a_whole() -> None:
     """Only observed rates are compared: the incoming size takes no part in the decision."""
@@ -280,18 +263,6 @@ def test_bytes_in_is_what_gets_into_the_log_so_refused_data_moves_to_an_error_me
     assert made.broker(1).total.rate == 1_000
     assert made.broker(1).topics[b"clicks"].rate == 1_000
     assert made.broker(1).errors.rate == 10_000
-
-
-@pytest.mark.seed("V1.16")
-def test_a_throttled_meter_measures_what_the_quota_rejected() -> None:
-    made = engine(total=1 * MB, clicks=1 * MB)
-    offer(made, TICK_S, clicks=4 * MB)
-    record(made.broker(1), b"clicks", 50_000)
-    assert made.broker(1).throttled.rate == 0
-    made.tick(made.due)
-    assert made.broker(1).throttled.uncounted == 0
-    assert 0 < made.broker(1).throttled.rate < 10_000  # one-minute EWMA, started at 0
-    assert made.broker(1).errors.rate == 0
 
 
 @pytest.mark.seed("V1.17")
