@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types collected classes unit kafka clients thresholds fleet disk chaos soak fuzz spark sanitize kills bench bench-compare docs dist clean help
+.PHONY: env demo test lint types collected classes unit kafka clients thresholds fleet disk chaos soak fuzz spark sanitize kills mutants bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -117,6 +117,9 @@ fuzz: env ## sessions, links, control and the admin server, fed with broken traf
 
 sanitize: env ## the compiled hot path under AddressSanitizer and UBSan: its tests, then SECONDS=600 of fuzz
 	@$(BIN)/python -m tests.hostile.sanitize $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
+mutants: env ## the code behind each row of docs/seeds.md, broken line by line: its tests must fail (ROWS=V1.13,82 ARGS=--help)
+	@$(BIN)/python -m tests.mutants $(subst $(comma), ,$(ROWS)) $(ARGS)
 
 docs: env ## the documentation site, into build/site (ARGS=--help)
 	$(call step,site,NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS) >$(VENV)/site.log 2>&1 || { cat $(VENV)/site.log; false; })

@@ -1,12 +1,15 @@
 # The table of docs/seeds.md: which test holds which sentence of the five proposals. The sentences are written there and
-# nowhere else; tests name them by the marker `seed`, and `python -m tests.seeds` writes the column of tests anew.
+# nowhere else; tests name them by the marker `seed`, and `python -m tests.seeds` writes the column of tests anew. The
+# code that implements them is in seeds.toml, for mutants.py.
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "seeds.md"
@@ -46,6 +49,36 @@ def written(page: str) -> str:
         )
 
     return ROW.sub(row, page)
+
+
+def table() -> dict[str, Any]:
+    """seeds.toml: `rows`, each with the places of its code or why it has none; `equivalent`: mutants that are none."""
+    return tomllib.loads((TESTS / "seeds.toml").read_text("utf-8"))
+
+
+def lines_of(place: str) -> tuple[str, set[int]]:
+    """The file of a place in seeds.toml, and its lines.
+
+    Raises:
+        LookupError: there is no such place.
+    """
+    where, _, text = place.partition(": ")
+    file, _, name = where.partition(" ")
+    source = (TESTS.parent / file).read_text("utf-8")
+    first, last = _span(source, name, place) if name else (1, source.count("\n"))
+    lines = {number for number, line in enumerate(source.splitlines(), 1) if first <= number <= last and text in line}
+    if not lines:
+        raise LookupError(f"{place}: no such line")
+    return file, lines
+
+
+def _span(source: str, name: str, place: str) -> tuple[int, int]:
+    found: Any = ast.parse(source)
+    for part in name.split("."):
+        found = next((each for each in found.body if getattr(each, "name", None) == part), None)
+        if found is None:
+            raise LookupError(f"{place}: there is no {part}")
+    return found.lineno, found.end_lineno
 
 
 if __name__ == "__main__":

@@ -87,3 +87,15 @@ def test_the_page_on_the_proposals_names_the_tests_of_each_sentence() -> None:
     rows = {row: said.strip() for row, _, said in seeds.ROW.findall(page)}
     assert seeds.tests_of_rows().keys() <= rows.keys()
     assert [row for row, said in rows.items() if not said] == []
+
+
+def test_the_code_of_each_sentence_is_there_for_make_mutants() -> None:
+    table = seeds.table()
+    assert table["rows"].keys() == seeds.tests_of_rows().keys(), "tests/seeds.toml"
+    for places in table["rows"].values():
+        assert places
+        for place in places if isinstance(places, list) else ():
+            seeds.lines_of(place)
+    for each in table["equivalent"]:
+        assert each["old"] in (ROOT / each["file"]).read_text("utf-8"), each
+        assert each.keys() == {"file", "old", "new", "why"}

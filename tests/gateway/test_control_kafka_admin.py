@@ -495,6 +495,7 @@ async def test_a_replacement_that_is_denied_is_not_done_by_half(stage: Stage) ->
 # --- DescribeConfigs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("V1.6")
 @pytest.mark.trio
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_a_threshold_is_described_among_the_brokers_configs(stage: Stage, version: int) -> None:
@@ -738,6 +739,7 @@ async def test_a_threshold_that_cant_be_taken_back_is_told(stage: Stage) -> None
     )
 
 
+@pytest.mark.seed("V1.5")
 @pytest.mark.trio
 async def test_a_brokers_config_is_none_of_a_topic(stage: Stage) -> None:
     topic = t.CreatableTopic("a", 1, 1, (), (t.TopicConfig(TOTAL_KEY, "5"),))

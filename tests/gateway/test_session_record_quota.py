@@ -61,14 +61,14 @@ def test_data_is_dropped_while_the_observed_rate_exceeds_the_total_and_taken_aga
 
 
 @pytest.mark.seed("V1.12")
-@pytest.mark.parametrize(("total", "topic"), list(itertools.product([9, 10, 11], [3, 4, 5])))
-def test_a_batch_is_dropped_only_if_both_rates_exceed_their_thresholds(total: int, topic: int) -> None:
+@pytest.mark.parametrize(("total", "topic"), list(itertools.product([9, 10, 11, None], [3, 4, 5])))
+def test_a_batch_is_dropped_only_if_both_rates_exceed_their_thresholds(total: int | None, topic: int) -> None:
     """Rates of 10 and 4: strictly greater, on both sides of the &&."""
-    play = Play(total=total * RATE, topics={"clicks": topic * RATE})
+    play = Play(total=None if total is None else total * RATE, topics={"clicks": topic * RATE})
     taken(play, "clicks", 4)
     taken(play, "rest", 6)
     tick(play)
-    assert taken(play) == [not (total < 10 and topic < 4)]
+    assert taken(play) == [not (total is not None and total < 10 and topic < 4)]
 
 
 @pytest.mark.seed("V1.13")

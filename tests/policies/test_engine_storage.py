@@ -22,7 +22,7 @@ def engine(factor: float = 0.5, total: float | None = 1000.0, *, mode: str = "en
     return made
 
 
-@pytest.mark.seed("DISK.10", "035.2")
+@pytest.mark.seed("DISK.10", "035.2", "V1.8")
 def test_every_threshold_is_multiplied() -> None:
     (broker,) = engine(0.25).rates()
     made = engine(0.25).broker(1)

@@ -155,6 +155,8 @@ def test_other_topics_share_evenly_what_the_explicit_thresholds_leave_of_the_tot
     made = engine(total=20 * MB, clicks=5 * MB)
     made.set_topics(1, ["clicks", "a", "b", "c"])
     assert threshold(made.broker(1), b"a") == (20 * MB - 5 * MB) / 3
+    made.set_policy(20 * MB, {"clicks": 20 * MB})
+    assert threshold(made.broker(1), b"a") == 0
 
 
 @pytest.mark.seed("V1.9")
@@ -169,7 +171,7 @@ def test_the_implicit_threshold_is_recomputed_when_a_threshold_changes() -> None
     assert threshold(made.broker(1), b"clicks") == 5 * MB
 
 
-@pytest.mark.seed("V1.10")
+@pytest.mark.seed("V1.10", "V1.8")
 def test_the_implicit_threshold_is_recomputed_when_a_topic_is_added_to_the_broker() -> None:
     """One in metadata, or one that is produced to before metadata knows it."""
     made = engine(total=20 * MB, clicks=5 * MB)
@@ -234,7 +236,7 @@ def test_false_only_if_total_rate_exceeds_total_threshold_and_topic_rate_exceeds
     assert record(made.broker(1), b"clicks", 1) is not (total_over and topic_over)
 
 
-@pytest.mark.seed("V1.12")
+@pytest.mark.seed("V1.12", "V1.4")
 @pytest.mark.parametrize(("total", "clicks"), [(10, 3), (9, 4)])
 def test_a_rate_equal_to_its_threshold_does_not_exceed_it(total: int, clicks: int) -> None:
     """Strictly greater, on both sides of the &&."""

@@ -57,11 +57,19 @@ def test_a_sum_above_the_total_is_too_much_and_no_other(total: float, topics: di
         assert bool(over) is (math.fsum(topics.values()) > total)
 
 
+@pytest.mark.seed("V1.7")
+@pytest.mark.parametrize("before", [{}, {"2": Committed(20.0, 20.0)}])
+def test_half_a_byte_is_too_much(before: dict[str, Committed]) -> None:
+    assert exceeded({"2": Committed(20.0, 20.5)}, before)
+    assert not exceeded({"2": Committed(20.0, 20.0)}, before)
+
+
 def test_twenty_tenths_are_two_though_adding_them_up_one_by_one_says_more() -> None:
     assert not overcommitted(committed({EVERY_BROKER: 2.0}, {f"t{i}": 0.1 for i in range(20)}, None))
     assert overcommitted(committed({EVERY_BROKER: 2.0}, {f"t{i}": 0.1 for i in range(21)}, None))
 
 
+@pytest.mark.seed("V1.7")
 @pytest.mark.parametrize(("before", "over"), [(24.0, True), (25.0, False), (26.0, False)])
 def test_a_broker_overcommitted_as_much_before_may_stay_so(before: float, over: bool) -> None:
     assert bool(exceeded({"2": Committed(20.0, 25.0)}, {"2": Committed(20.0, before)})) is over
