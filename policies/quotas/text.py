@@ -26,7 +26,7 @@ from policies.quotas.store import Effective, Op
 from policies.units import parse_size
 
 if TYPE_CHECKING:
-    from policies.quotas.store import Limit, Values
+    from policies.quotas.store import Limit
 
 # Flags that only one operation has; all have --names and --defaults.
 OPERATIONS: Final[Mapping[str, Set[str]]] = {
@@ -58,19 +58,6 @@ def quota_text(key: QuotaKey, value: float) -> str:
 def number_text(value: float) -> str:
     """With the digits that tell it from any other; the largest long as that, though its double is one more."""
     return str(min(int(value), _LARGEST_LONG)) if value == int(value) else repr(value)
-
-
-def list_text(entries: Iterable[tuple[Entity, Values]]) -> str:
-    """--list: each entity with its own values; "" for none."""
-    return "\n\n".join(
-        "\n".join((entity_text(entity), *(quota_text(key, value) for key, value in values.items())))
-        for entity, values in entries
-    )
-
-
-def describe_text(effective: Iterable[Effective]) -> str:
-    """--describe: the values that hold and their places; the overridden ones, if they were asked for, behind a star."""
-    return "\n".join(line for each in effective for line in _lines(each))
 
 
 def enforced_text(enforced: Iterable[tuple[Effective, str, Effective | None, str]]) -> str:

@@ -561,6 +561,7 @@ def test_what_the_topic_did_not_take_and_is_said_again_in_the_next_round_has_not
     assert all(b.knows(key) for key in a.uses)
 
 
+@pytest.mark.seed("82.16")
 def test_a_report_that_the_topic_did_not_take_is_said_again_without_being_asked_for() -> None:
     fleet, a, b, _ = trio_of()
     fleet.cycle()

@@ -34,7 +34,7 @@ def rejecting(rate: float, others: Others) -> Engine:
     return engine
 
 
-@pytest.mark.seed("V1.4")
+@pytest.mark.seed("V1.4", "V1.12")
 @pytest.mark.parametrize(
     ("rate", "others", "over"),
     [

@@ -249,6 +249,7 @@ def test_pacing_is_asked_for_when_the_first_topic_comes_into_use() -> None:
     assert len(woken) == 1
 
 
+@pytest.mark.seed("82.2")
 def test_bytes_that_came_without_asking_are_charged_once_across_ticks() -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
     producer = Producer("acme.orders.t", 1000, 3)

@@ -12,11 +12,10 @@ from policies.quotas.store import Op, QuotaStore
 from policies.quotas.text import (
     check_flags,
     components_of,
-    describe_text,
+    enforced_text,
     entity_of,
     entity_text,
     limit_text,
-    list_text,
     number_text,
     ops_of,
     quota_text,
@@ -76,19 +75,18 @@ def test_quotas(key: QuotaKey, value: float, text: str) -> None:
 
 
 def test_nothing_is_printed_for_nothing() -> None:
-    assert list_text([]) == ""
-    assert describe_text([]) == ""
+    assert enforced_text([]) == ""
 
 
 @pytest.mark.seed("546.21")
 def test_overridden_values_have_a_star_if_they_were_asked_for() -> None:
     made = QuotaStore({Entity("a"): {REQUEST: 1.5}, Entity(DEFAULT): {REQUEST: 2.0}})
-    assert describe_text(made.effective(Entity("a", "c"))) == (
+    (asked,) = made.effective(Entity("a", "c"))
+    assert enforced_text([(asked, "", None, "")]) == (
         "request_percentage:percent=1.5 {user=a}\n*request_percentage:percent=2 {user=<default>}"
     )
-    assert describe_text(made.effective(Entity("a", "c"), omit_overridden_values=True)) == (
-        "request_percentage:percent=1.5 {user=a}"
-    )
+    (not_asked,) = made.effective(Entity("a", "c"), omit_overridden_values=True)
+    assert enforced_text([(not_asked, "", None, "")]) == "request_percentage:percent=1.5 {user=a}"
 
 
 def test_a_limit_says_where_it_comes_from() -> None:

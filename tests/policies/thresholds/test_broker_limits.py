@@ -27,16 +27,16 @@ def delaying(gateways: int) -> Engine:
 
 @pytest.mark.seed("V1.8", "V1.9", "V1.10")
 def test_one_more_topic_lowers_what_the_others_share_and_a_recount_says_the_same() -> None:
-    limits = rejecting(total=20 * MB, clicks=5 * MB, views=3 * MB).broker(1).limits
+    limits = rejecting(total=20 * MB, clicks=5 * MB, views=9 * MB).broker(1).limits
     for n in range(1, 4):
         limits.meters.vouch(b"t%d" % n)
         assert limits.share == 20 * MB / n
     limits.meters.vouch(b"clicks")  # has a threshold of its own
     limits.meters.vouch(b"views")
     limits.meters.vouch(b"__consumer_offsets")
-    assert limits.share == 4 * MB
+    assert limits.share == 2 * MB
     limits.recount()
-    assert limits.share == 4 * MB
+    assert limits.share == 2 * MB
 
 
 def test_a_topics_own_threshold_is_the_explicit_one_or_none_at_all() -> None:
