@@ -148,6 +148,7 @@ def test_a_broker_before_kip_827_fails_all(version: int) -> None:
     assert "KIP-827" in why(CLUSTER, {1: ONE, 2: old})
 
 
+@pytest.mark.seed("DISK.40", "DISK.13")
 @pytest.mark.parametrize("sizes", [(-1, -1), (5, -1)])
 def test_sizes_that_a_broker_does_not_know_fail_all(sizes: tuple[int, int]) -> None:
     said = why(CLUSTER, {1: ONE, 2: answer(described("/o", *sizes))})

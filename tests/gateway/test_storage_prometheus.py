@@ -212,6 +212,7 @@ def test_numbers_that_are_none_fail(server: Server, side: str, value: str) -> No
     assert failed(make(server)).startswith(f"Prometheus says {side} = ")
 
 
+@pytest.mark.seed("035.3")
 @pytest.mark.parametrize(("available", "size"), [(0, 0), (101, 100)])
 def test_sizes_that_cannot_be_fail(server: Server, available: int, size: int) -> None:
     put(server, (node("kafka-1"), available, size))

@@ -60,7 +60,7 @@ def test_one_full_volume_of_a_jbod_stops_production_however_empty_its_brokers_ot
 # --- proposal ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.seed("DISK.8")
+@pytest.mark.seed("DISK.8", "DISK.4")
 def test_the_whole_cluster_is_fenced_not_the_broker_that_runs_out() -> None:
     said = assess((volume(1, 900 * GB), volume(2, 0)), BYTES, False)
     assert said.factor == 0
@@ -126,13 +126,13 @@ def test_one_limit_is_required_and_no_more() -> None:
         MinAvailable(ratio=0.05, bytes=5_000_000_000)
 
 
-@pytest.mark.seed("DISK.19", "DISK.22")
+@pytest.mark.seed("DISK.19", "DISK.22", "DISK.20", "DISK.24")
 @pytest.mark.parametrize(("available", "said"), [(GB + 1, 1.0), (GB, 0.0), (GB - 1, 0.0), (0, 0.0)])
 def test_throttle_if_available_bytes_is_less_than_or_equal_to_the_threshold(available: int, said: float) -> None:
     assert factor(BYTES, volume(1, 900 * GB), volume(2, available)) == said
 
 
-@pytest.mark.seed("DISK.23")
+@pytest.mark.seed("DISK.23", "DISK.24")
 @pytest.mark.parametrize(("available", "said"), [(10 * GB + 1, 1.0), (10 * GB, 0.0), (10 * GB - 1, 0.0), (0, 0.0)])
 def test_throttle_if_available_ratio_is_less_than_or_equal_to_the_threshold(available: int, said: float) -> None:
     assert factor(RATIO, volume(1, 900 * GB), volume(2, available)) == said

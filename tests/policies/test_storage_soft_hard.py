@@ -72,6 +72,7 @@ def test_a_gateway_that_starts_knows_the_state_of_the_cluster_from_the_last_snap
     starting.put(1, snapshot(1, 13))
     starting.put(2, snapshot(2, 40))
     assert starting.current(1000.0, 1000.0) == running.current(1000.0, 1000.0)
+    assert starting.current(1000.0, 1000.0).factor.value == pytest.approx(0.3)
 
 
 @pytest.mark.seed("035.7")
@@ -105,7 +106,7 @@ def test_the_largest_delay_caused_by_any_disk_beyond_the_soft_limit_is_applied()
     assert factor(POLICY, *disks) == factor(POLICY, disks[1]) == 0.3
 
 
-@pytest.mark.seed("035.18")
+@pytest.mark.seed("035.18", "035.19")
 def test_throttling_is_proportional_to_what_remains_between_soft_and_hard() -> None:
     for tenth in range(11):
         assert factor(POLICY, volume(1, 10 + tenth)) == pytest.approx(tenth / 10)
