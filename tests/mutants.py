@@ -267,6 +267,9 @@ class Trial:
         self._copies = copies
         self._units = units
         self._tests = seeds.tests_of_rows()
+        # As the copies have them.
+        files = {test.partition("::")[0] for named in self._tests.values() for test in named}
+        self._sources = {file: (ROOT / "tests" / file).read_bytes() for file in files}
         self._lock = threading.Lock()
         lines = FOUND.read_text("utf-8").splitlines() if FOUND.exists() else []
         self._known = dict(json.loads(line) for line in lines)
@@ -317,7 +320,7 @@ class Trial:
     def _key(self, row: str, mutant: Mutant) -> str:
         made = hashlib.sha256(mutant.source.encode())
         for test in sorted(self._tests[row]):
-            made.update(test.encode() + (ROOT / "tests" / test.partition("::")[0]).read_bytes())
+            made.update(test.encode() + self._sources[test.partition("::")[0]])
         return f"{row} {made.hexdigest()[:24]}"
 
 

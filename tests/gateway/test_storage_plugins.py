@@ -271,7 +271,7 @@ def test_a_factory_that_ends_the_process_is_one_line(install: Install) -> None:
     assert refused(plugins.VOLUME_SOURCES, "import").endswith("SystemExit: 3")
 
 
-@pytest.mark.seed("035.26")
+@pytest.mark.seed("035.26", "DISK.6")
 def test_a_limit_policy_needs_all_four_methods(install: Install) -> None:
     source = """
         class Half:

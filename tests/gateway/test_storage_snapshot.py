@@ -206,7 +206,7 @@ def documents(draw: st.DrawFn) -> Any:
     return document
 
 
-@pytest.mark.seed("035.28")
+@pytest.mark.seed("035.28", "035.32")
 @given(st.lists(documents(), min_size=20, max_size=20))
 def test_valid_is_what_the_schema_allows_and_tells_a_brokers_state(many: list[Any]) -> None:
     for document in many:

@@ -226,6 +226,7 @@ def test_when_partitions_moved_too_many_thresholds_together_nothing_is_left_to_s
 # --- policies and warnings --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("V1.3")
 def test_a_policy_counts_at_once_in_both_directions() -> None:
     made = rejecting(total=10 * MB, clicks=5 * MB)
     fill(made, clicks=6 * MB, rest=6 * MB)

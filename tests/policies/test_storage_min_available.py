@@ -172,7 +172,7 @@ def test_a_source_says_so_when_it_cannot_get_the_data_of_all_active_brokers_and_
     assert "broker 2 did not describe its log dirs" in keeper.current(0.0).why
 
 
-@pytest.mark.seed("DISK.28")
+@pytest.mark.seed("DISK.28", "DISK.29")
 def test_a_fallback_of_0_prevents_writes_in_an_unknown_state() -> None:
     keeper = Keeper(fallback=0.0)
     assert keeper.current(0.0).state == "PAUSE"  # nothing was ever observed

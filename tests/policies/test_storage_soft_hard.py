@@ -122,7 +122,7 @@ def test_any_volume_in_the_cluster_that_breaches_the_hard_limit_pauses(broken: i
     assert f"broker {broken} volume /dev/sdd" in said.factor.why
 
 
-@pytest.mark.seed("035.22")
+@pytest.mark.seed("035.22", "035.23")
 @pytest.mark.parametrize("fail_safe", ["PAUSE", "OPEN"])
 def test_the_configured_action_is_taken_when_the_state_of_a_known_broker_cannot_be_determined(
     fail_safe: FailSafe,

@@ -68,6 +68,7 @@ def test_two_that_want_all_have_half_each_from_any_start() -> None:
     assert parts([wants(70), wants(30)], 100) == [50, 50]
 
 
+@pytest.mark.seed("82.3")
 def test_hungry_ones_share_by_weight() -> None:
     assert parts([wants(weight=3), wants(weight=1)], 100) == [75, 25]
 

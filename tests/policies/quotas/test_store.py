@@ -73,7 +73,7 @@ def test_replaced_entities_have_the_new_values_and_no_others() -> None:
     assert dict(made.replaced({Entity("alice"): {}, Entity("bob"): {}}).entries) == {}
 
 
-@pytest.mark.seed("546.10", "546.22")
+@pytest.mark.seed("546.10", "546.22", "546.23")
 def test_alter_sets_and_removes_at_once() -> None:
     ops = [Op("producer_byte_rate.bps", 5e6), Op("producer_byte_rate", None), Op("request_percentage", 12.3)]
     done = store().alter([Alteration(ALICE, ops)])
@@ -208,7 +208,7 @@ def test_a_store_takes_only_what_could_be_set(entries: dict[Entity, Values]) -> 
 # --- what is set ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.seed("546.7", "546.20")
+@pytest.mark.seed("546.7", "546.20", "546.19")
 def test_describe_gives_what_matches_in_a_fixed_order() -> None:
     entries = {
         Entity(None, "c"): {PRODUCE: 1.0},
@@ -328,6 +328,7 @@ def test_limits_are_sorted_by_what_they_limit_and_all_hold() -> None:
     assert made.limits("b", "c") is NO_LIMITS
 
 
+@pytest.mark.seed("546.1", "546.4")
 def test_defaults_can_be_asked_about_themselves_and_types_left_out() -> None:
     made = QuotaStore(
         {
