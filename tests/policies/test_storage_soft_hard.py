@@ -49,7 +49,7 @@ def snapshot(broker_id: int, free: float, at: float = 1000.0) -> Snapshot:
 # --- current situation ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.seed("035.1")
+@pytest.mark.seed("035.1", "035.30")
 def test_producers_slow_down_beyond_the_soft_limit_and_pause_when_reaching_the_hard_limit_or_exceeding_it() -> None:
     assert [factor(POLICY, volume(1, free)) for free in (100, 20, 15, 10, 9, 0)] == [1, 1, 0.5, 0, 0, 0]
 
