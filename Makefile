@@ -119,6 +119,7 @@ sanitize: env ## the compiled hot path under AddressSanitizer and UBSan: its tes
 	@$(BIN)/python -m tests.hostile.sanitize $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 mutants: env ## the code behind each row of docs/seeds.md, broken line by line: its tests must fail (ROWS=V1.13,82 ARGS=--help)
+	@PURE_PYTHON=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[mutants]'
 	@$(BIN)/python -m tests.mutants $(subst $(comma), ,$(ROWS)) $(ARGS)
 
 docs: env ## the documentation site, into build/site (ARGS=--help)
