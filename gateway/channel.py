@@ -92,6 +92,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, tag=True):
     authentication_timeout_s: float = 60.0
     idle_timeout_s: float = 600.0
     max_connection_age_s: float = 0.0  # 0.0: none
+    max_hold_s: float = 50.0  # of a request that waits for a limit
     max_connections_per_principal: int = 5000  # of this worker
     max_partitions_per_request: int = 10_000
     max_admin_request_bytes: int = 2**20

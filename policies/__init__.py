@@ -11,6 +11,8 @@
 # fleet/          limits that hold over several processes: keys, demand, shares, parts      [PIP82]
 # storage/        volumes, limits, the factor, whom it holds, and what holds while nobody knows [DISK, 035]
 # plugin.py       what a policy of the operator's own has to look like
+# client_timeouts.py
+#                 for how long producers wait for an answer, and may be kept waiting
 # rollout.py      which clients a policy is enforced for while it is brought in by steps
 # fence.py        idempotent producers: what is rejected behind a rejected batch
 # duplicates.py   idempotent batches acknowledged a second time

@@ -35,7 +35,7 @@ else:
 
 __all__ = [
     "MAX_PARTITIONS", "Partition", "Partitions", "Parts", "Skimmed", "TooManyPartitions", "checksums", "client_id",
-    "gathered", "skim", "strip",
+    "gathered", "skim", "strip", "timeout_ms",
 ]  # fmt: skip
 
 _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
@@ -78,6 +78,13 @@ def skim(buf: Buffer, start: int, end: int, most: int = MAX_PARTITIONS) -> Skimm
 def client_id(buf: Buffer, start: int, end: int) -> bytes | None:
     """The client id in the header of any request but ControlledShutdown v0 (which had none); None if null."""
     return wire.string(buf, start + 8, end)[0]
+
+
+def timeout_ms(buf: Buffer, start: int, end: int) -> int:
+    """For so long a broker may wait for its followers, in milliseconds, as the Produce request there says. Raises
+    MalformedFrame.
+    """
+    return wire.int32(buf, _walk_head(buf, start, end)[-1], end)[0]
 
 
 def checksums(buf: Buffer, start: int, end: int, partitions: list[Partition]) -> list[int]:
@@ -187,7 +194,8 @@ def _is_batch(buf: Buffer, pos: int, size: int) -> bool:
     return _read_batch(buf, pos, size)[1:] != _NO_BATCH
 
 
-def _walk(buf: Buffer, start: int, end: int, most: int = sys.maxsize) -> _Walked:
+def _walk_head(buf: Buffer, start: int, end: int) -> tuple[int, bytes | None, bytes | None, int, int]:
+    """Version, client id, transactional id, acks, and where the timeout is."""
     if end > len(buf):
         raise MalformedFrame(f"the frame ends {end - len(buf)} bytes behind the buffer")
     version, _ = wire.int16(buf, start + 2, end)
@@ -199,6 +207,12 @@ def _walk(buf: Buffer, start: int, end: int, most: int = sys.maxsize) -> _Walked
         pos = wire.skip_tags(buf, pos, end)
     transactional_id, pos = (wire.compact_string if flexible else wire.string)(buf, pos, end)
     acks, pos = wire.int16(buf, pos, end)
+    return version, client_id, transactional_id, acks, pos
+
+
+def _walk(buf: Buffer, start: int, end: int, most: int = sys.maxsize) -> _Walked:
+    version, client_id, transactional_id, acks, pos = _walk_head(buf, start, end)
+    flexible = version >= PRODUCE_FLEXIBLE
     count = wire.skip(pos, 4, end)  # the timeout
     left, first = _array(buf, count, end, flexible)
     room = min(most, (end - start) // BATCH_HEADER + _MAX_EMPTY)

@@ -216,6 +216,8 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "idle_timeout": "Time without a byte from the client, or with an answer that the client doesn't read.",
         "max_connection_age": "How long a connection may last, give or take a tenth by chance, before the gateway"
         " closes it between two requests; 0: for ever.",
+        "max_hold": "The longest time for which a Produce request is held because of a limit, however long its client"
+        " waits for an answer.",
         "max_connections": "Connections of the gateway; it refuses more by a reset.",
         "max_connections_per_address": "Connections from one address, or IPv6 /64. Without it a tenth of"
         " max_connections, at least 100.",

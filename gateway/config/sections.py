@@ -313,6 +313,8 @@ class Limits(Section):
     idle_timeout: Seconds = Field(default=600.0, gt=0)
     # From the connection on, give or take a tenth by chance; later it is closed between two requests. 0: none.
     max_connection_age: Seconds = Field(default=0.0, ge=0)
+    # That a Produce request waits for a limit, however long its client does: see policies.client_timeouts.
+    max_hold: Seconds = Field(default=50.0, ge=1, le=60)
     max_connections: int = Field(default=20_000, ge=1)
     max_connections_per_address: int | None = Field(default=None, ge=1)  # None: see connections_per_address
     max_connections_per_principal: int = Field(default=10_000, ge=1)

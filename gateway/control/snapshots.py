@@ -37,6 +37,7 @@ def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
         authentication_timeout_s=limits.authentication_timeout,
         idle_timeout_s=limits.idle_timeout,
         max_connection_age_s=limits.max_connection_age,
+        max_hold_s=limits.max_hold,
         max_connections_per_principal=max(1, limits.max_connections_per_principal // worker_count(settings)),
         max_partitions_per_request=limits.max_partitions_per_request,
         max_admin_request_bytes=limits.max_admin_request,

@@ -69,6 +69,8 @@ class Enforcement:
         may_delay = not acks or now < hold.latest
         decision = gate.judge(request, now, wait_ms=wait_ms, may_delay=may_delay)
         refused, delay_ms = decision.refused, decision.delay_ms
+        if hold.timeout_ms is None and (refused or delay_ms):
+            hold.expect(produce_request.timeout_ms(request.buf, request.start, request.stop))
         if refused and not acks:
             refused, until = self._hold_acks0(refused, now)
             if until:
@@ -103,7 +105,10 @@ class Enforcement:
                 accounts.drop(parts, request.version, CONNECTION_LOST if hold.draining else ACKS0_LIMIT)
                 return DROPPED
             hold.paused_since = hold.paused_since or now
-            latest = hold.drained_at + MAX_WAIT_S  # a pause may last: no client is kept longer than any may be
+            if hold.timeout_ms is None:
+                hold.expect(produce_request.timeout_ms(request.buf, request.start, request.stop))
+            # A pause may last: what has to be sent again later had better not wait for long before.
+            latest = hold.drained_at + min(MAX_WAIT_S, hold.patience_s)
             until = min(latest, hold.paused_since + longest_s) if acks else now + LOOK_AGAIN_S
             if now < until:
                 return Step(HOLD, until=until)

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-MAX_MUTE_S = 10.0  # franz-go gives a request up after 20 s, others after 30 s (docs/clients.md) …
-MAX_WAIT_S = 15.0  # … so that no request waits longer than this in all, those queued before it included
-PATIENT_WAIT_S = 50.0  # librdkafka gives up after 60 s (socket.timeout.ms), and sends ahead what its socket takes
+import math
+
+from policies.client_timeouts import patience_s, sends_ahead
+
+MAX_MUTE_S = 10.0  # in one go; behind it the next request is asked about again
+MAX_WAIT_S = 15.0  # of a request that waits for what may last, if its client waits as long
 
 
 class Hold:
@@ -21,11 +24,16 @@ class Hold:
         client_gone: the link saw, after a pause, that the client has closed. Requests that it doesn't wait for any more
             are discarded: it has sent them again elsewhere, and they would be written twice. acks=0 is forwarded.
         draining: no new requests: they are discarded unforwarded (acks=0 passes), so that clients send them elsewhere.
-        patience_s: no request that is owed an answer waits longer, in seconds.
+        patience_s: no request that is owed an answer waits longer, in seconds: by what the client says of itself, and
+            no longer than the operator allows.
+        sends_ahead: the client sends on while its requests wait: it isn't read far ahead.
+        timeout_ms: that in the client's Produce requests; None: it was not looked at yet.
         memory_short: other connections wait for memory: requests that are held here without an end have to go.
     """
 
     __slots__ = (
+        "_max_s",
+        "_software",
         "arrived",
         "client_gone",
         "drained_at",
@@ -34,13 +42,20 @@ class Hold:
         "mute_until",
         "patience_s",
         "paused_since",
+        "sends_ahead",
+        "timeout_ms",
         "until",
         "why",
     )
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, max_s: float = math.inf) -> None:
+        """`max_s`: the operator's bound on how long a request is held."""
         self.until = self.mute_until = self.paused_since = self.arrived = 0.0
-        self.patience_s = MAX_WAIT_S
+        self._max_s = max_s
+        self._software: tuple[str, str] | None = None
+        self.timeout_ms: int | None = None
+        self.sends_ahead = False
+        self._settle()
         self.drained_at = now
         self.why = ""
         self.client_gone = self.draining = self.memory_short = False
@@ -63,11 +78,15 @@ class Hold:
         return False
 
     def introduce(self, software: tuple[str, str] | None) -> None:
-        """The client's software, name and version. That of librdkafka, or of its bindings, says so in either."""
-        if software is not None and any("rdkafka" in each for each in software):
-            self.patience_s = PATIENT_WAIT_S
+        """The client's software, name and version; None: it doesn't say."""
+        self._software = software
+        self.sends_ahead = sends_ahead(software)
+        self._settle()
 
-    @property
-    def is_patient(self) -> bool:
-        """The client waits for longer than others, and what it has sent ahead is not to be read until then."""
-        return self.patience_s > MAX_WAIT_S
+    def expect(self, timeout_ms: int) -> None:
+        """The timeout in a Produce request of the client."""
+        self.timeout_ms = timeout_ms
+        self._settle()
+
+    def _settle(self) -> None:
+        self.patience_s = min(patience_s(self._software, self.timeout_ms), self._max_s)

@@ -457,8 +457,8 @@ class Link:
         hold.memory_short = session.account.is_wanted
         forwards = session.admin.turn is None and not (hold.paused_since and session.gate.paused())
         if hold.until and forwards and self.client.inbound.is_between:
-            # Until it may have given up, a patient client keeps in its own queue what can't be handled soon.
-            most = MAX_HELD if hold.is_patient and now < hold.latest else MAX_READ_ON
+            # Until it may have given up, a client that sends ahead keeps in its own queue what can't be handled soon.
+            most = MAX_HELD if hold.sends_ahead and now < hold.latest else MAX_READ_ON
             more = self._read_on(min(most, self.reactor.budget.room // 2) - (end - pos))
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
@@ -482,7 +482,7 @@ class Link:
         unread = self.client.unread if parked.held is not None and not self.closed else 0
         hold.drained_at = parked.age(size, unread, hold.drained_at, now)
         age_s = now - hold.drained_at
-        if hold.is_patient and not LONG_WAIT_S >= age_s >= SHORT_WAIT_S:
+        if hold.sends_ahead and not LONG_WAIT_S >= age_s >= SHORT_WAIT_S:
             self.client.bound_receive_buffer(small=age_s > LONG_WAIT_S)
 
     def _read_on(self, most: int) -> bytearray:

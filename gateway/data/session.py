@@ -81,7 +81,7 @@ class Session:
         self.account = account
         self.client = client = Client(world, node_id, listener)
         self.gate = gate = Gate(client)
-        self.hold = hold = Hold(now)
+        self.hold = hold = Hold(now, world.settings.max_hold_s)
         self.in_flight = in_flight = InFlight(account)
         lookup = Lookup(world.ledger)
         self.fetches = fetches = Fetches(client)

@@ -37,6 +37,7 @@ def request(
     client_id: str | None = "app",
     trailing: bytes = b"",
     topic_id: bytes = TOPIC_ID,
+    timeout_ms: int = 30_000,
 ) -> bytes:
     """A Produce request's frame."""
     pid, epoch, sequence = producer
@@ -46,7 +47,7 @@ def request(
         cases.Topic(name, topic_id, [(index, cases.Batch(records, read)) for index in indexes])
         for name, indexes in (topics or {"clicks": [0]}).items()
     ]
-    content = cases.encode(cases.Request(version, client_id, None, acks, rows), correlation_id=correlation)
+    content = cases.encode(cases.Request(version, client_id, None, acks, rows, timeout_ms), correlation_id=correlation)
     return cases.framed(content)
 
 

@@ -148,6 +148,7 @@ def test_clients_that_are_held_get_as_much_as_if_all_were(
                 on.engine.tick(now)
                 on.world.ledger.renew()
             each.now = now
+            each.session.hold.drained_at = now  # as its link does: nothing of it waits
             upstream, _ = each.client(frame)
             if upstream:
                 each.broker(answered)

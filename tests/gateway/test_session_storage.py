@@ -75,6 +75,7 @@ def test_a_batch_of_an_idempotent_producer_rejected_in_a_pause_stands_before_its
     on.client(request(1, producer=(7, 0, 0)))
     on.now += MAX_WAIT_S
     on.again()
+    on.now = on.session.hold.mute_until
     on.engine.set_storage(1.0, "", on.now)
     upstream, _ = on.client(request(2, producer=(7, 0, 1)))
     assert upstream == b""

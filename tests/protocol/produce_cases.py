@@ -64,6 +64,7 @@ class Request(NamedTuple):
     transactional_id: str | None
     acks: int
     topics: list[Topic]
+    timeout_ms: int = 30_000
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def encode(request: Request, tags: Tags = NO_TAGS, correlation_id: int = 7) -> b
     flexible = version >= 9
     tags = tags if flexible else Tags(b"", b"", b"", b"", b"")
     out = struct.pack(">hhi", 0, version, correlation_id) + _text(request.client_id, False) + tags.header
-    out += _text(request.transactional_id, flexible) + struct.pack(">hi", request.acks, 30_000)
+    out += _text(request.transactional_id, flexible) + struct.pack(">hi", request.acks, request.timeout_ms)
     out += _count(len(request.topics), flexible)
     for topic in request.topics:
         out += topic.id if version >= 13 else _text(topic.name, flexible)
@@ -252,7 +253,7 @@ def kio_encode(request: Request, correlation_id: int = 7) -> bytes:
     body = schema(
         transactional_id=request.transactional_id,
         acks=i16(request.acks),
-        timeout=_ms(30_000),
+        timeout=_ms(request.timeout_ms),
         topic_data=tuple(topics),
     )
     return kio_write(header) + kio_write(body)

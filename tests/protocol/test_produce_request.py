@@ -285,6 +285,14 @@ def test_the_usual_requests_are_read_fast(version: int, monkeypatch: pytest.Monk
         assert skim(content) == expected(request)
 
 
+@given(cases.requests(), st.integers(-1, 2**31 - 1))
+def test_the_timeout_is_the_one_that_was_written(request: Request, timeout_ms: int) -> None:
+    content = cases.encode(request._replace(timeout_ms=timeout_ms))
+    assert produce_request.timeout_ms(b"?" + content + b"?", 1, 1 + len(content)) == timeout_ms
+    with pytest.raises(MalformedFrame):
+        produce_request.timeout_ms(content, 0, content.index(struct.pack(">hi", request.acks, timeout_ms)) + 5)
+
+
 def checksums(content: bytes) -> list[int]:
     return produce_request.checksums(content, 0, len(content), skim(content)[4])
 
