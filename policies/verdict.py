@@ -54,6 +54,8 @@ _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)")
 class Verdict:
     """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any.
 
+    `room_in_s`: rejected because the queue is full, but after so many seconds there may be room: until then it can be
+    held instead, if its client waits. 0.0: not so.
     `deferred`: refused for good, which its client is told once nothing else of its request has to come again.
     `observed_only`: the policy is tried out (mode observe): admit without a delay, and count the outcome `would`.
     """
@@ -68,6 +70,7 @@ class Verdict:
     total_observed: float | None = None
     observed_only: bool = False
     deferred: bool = False
+    room_in_s: float = 0.0
 
     @property
     def would(self) -> str:
@@ -115,6 +118,7 @@ def used_up_threshold(
     total: tuple[float, float],
     outcome: str,
     note: str = "",
+    room_in_s: float = 0.0,
 ) -> Verdict:
     """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: LINE_FULL or WAITED_LONG. `note`: see
     `reduced`; with one, storage makes it wait.
@@ -126,7 +130,7 @@ def used_up_threshold(
     )
     action = DELAY if outcome is DELAYED else REJECT
     reason = STORAGE_THROTTLE if note else TOPIC_THRESHOLD
-    return Verdict(action, reason, throttle_ms, text, rate[1], rate[0], total[1], total[0])
+    return Verdict(action, reason, throttle_ms, text, rate[1], rate[0], total[1], total[0], room_in_s=room_in_s)
 
 
 def reduced(factor: float, why: str) -> str:
@@ -135,7 +139,13 @@ def reduced(factor: float, why: str) -> str:
 
 
 def storage_throttle(
-    node_id: int, throttle_ms: int, rate: tuple[float, float], note: str, outcome: str, whose: str = "all producers"
+    node_id: int,
+    throttle_ms: int,
+    rate: tuple[float, float],
+    note: str,
+    outcome: str,
+    whose: str = "all producers",
+    room_in_s: float = 0.0,
 ) -> Verdict:
     """Delayed because disks fill up: `whose` share the broker's total, times the storage factor."""
     text = (
@@ -143,7 +153,7 @@ def storage_throttle(
         f" EWMA){note}; {outcome}{_wait(throttle_ms)}"
     )
     action = DELAY if outcome is DELAYED else REJECT
-    return Verdict(action, STORAGE_THROTTLE, throttle_ms, text, rate[1], rate[0])
+    return Verdict(action, STORAGE_THROTTLE, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
 
 
 def storage_pause(why: str, throttle_ms: int = PAUSE_THROTTLE_MS) -> Verdict:
@@ -154,17 +164,25 @@ def storage_pause(why: str, throttle_ms: int = PAUSE_THROTTLE_MS) -> Verdict:
     return Verdict(HOLD, STORAGE_PAUSE, throttle_ms, text)
 
 
-def client_quota(quota: str, throttle_ms: int, rate: tuple[float, float], outcome: str) -> Verdict:
+def client_quota(
+    quota: str, throttle_ms: int, rate: tuple[float, float], outcome: str, room_in_s: float = 0.0
+) -> Verdict:
     """Delayed by a client quota. `quota` names it and the clients that share it; `rate` is (observed, limit) in bytes
     per second, or for request_percentage in seconds per second.
     """
     text = f"client quota {quota} is used up; {outcome}{_wait(throttle_ms)}"
     action = DELAY if outcome is DELAYED else REJECT
-    return Verdict(action, CLIENT_QUOTA, throttle_ms, text, rate[1], rate[0])
+    return Verdict(action, CLIENT_QUOTA, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
 
 
 def resource_group(
-    group: str, unit: str, throttle_ms: int, rate: tuple[float, float], here: float, outcome: str
+    group: str,
+    unit: str,
+    throttle_ms: int,
+    rate: tuple[float, float],
+    here: float,
+    outcome: str,
+    room_in_s: float = 0.0,
 ) -> Verdict:
     """Delayed by a resource group (PIP-82). `rate` is (observed here, limit), `here` our part of the limit: `unit`
     "bytes" or "msgs" per second.
@@ -176,7 +194,7 @@ def resource_group(
         f" {outcome}{_wait(throttle_ms)}"
     )
     action = DELAY if outcome is DELAYED else REJECT
-    return Verdict(action, RESOURCE_GROUP, throttle_ms, text, rate[1], rate[0])
+    return Verdict(action, RESOURCE_GROUP, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
 
 
 def behind_fence(topic: str, index: int, throttle_ms: int) -> Verdict:

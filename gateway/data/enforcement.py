@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MIN_HOLD_S = 0.05
 FIRST_HOLD_S = 1.0  # of a request whose topics are paused, while nothing says that its client writes to others
 LOOK_AGAIN_S = 1.0  # at acks=0 in a pause: memory may have become short
+ROOM_LOOK_S = 1.0, 2.0  # whether a queue has room: thousands may wait for the same one; and limits change
 CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
 
 
@@ -79,6 +80,10 @@ class Enforcement:
                 self._holds_acks0 = True
                 return Step(HOLD, until=until)
         self._holds_acks0 = False
+        until = self._hold_for_room(refused, now) if refused and acks else 0.0
+        if until:
+            accounts.note_held(request.parts, version, refused, round((until - now) * 1000), first=False)
+            return Step(HOLD, until=until)
         if decision.notes:
             accounts.note(decision.notes, version)
         if delay_ms:
@@ -132,6 +137,21 @@ class Enforcement:
             return math.inf
         return 0.0 if paused < len(request.parts) or gate.passes_others else self._alone_s
 
+    def _hold_for_room(self, refused: Refused, now: float) -> float:
+        """The queue of a limit is full: the end of the request's wait before it is asked about again, if its client waits
+        for so long; 0.0: it has to be told now.
+        """
+        hold, gate = self._hold, self._gate
+        if hold.latest < now + MIN_HOLD_S or hold.is_over or hold.memory_short:
+            return 0.0
+        if not all(why.room_in_s for why in refused.values()):
+            return 0.0
+        soonest, last = ROOM_LOOK_S
+        room_in = min(max(soonest, *(why.room_in_s for why in refused.values())), last)
+        gate.denied_since = gate.denied_since or now  # who waits for longer finds room first
+        self._mute(min(now + room_in, hold.latest), _reason(refused))
+        return hold.mute_until
+
     def _hold_acks0(self, refused: Refused, now: float) -> tuple[Refused, float]:
         """The partitions that are refused all the same, and the end of the request's wait, 0.0: none.
 
@@ -160,7 +180,8 @@ class Enforcement:
         if until > self._hold.mute_until:
             self._hold.mute_until = until
             self._hold.why = why
-            self._gate.world.ledger.count("mutes")
+            if not self._hold.arrived:
+                self._gate.world.ledger.count("mutes")
 
     def _reject(self, request: ProduceRequest, decision: Decision[Partition], refused: Refused, now: float) -> Step:
         """Forward the rest of the request, if any, and report the rejected partitions in the same answer."""

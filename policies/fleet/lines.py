@@ -243,7 +243,8 @@ class FleetLine(Line):
         if answer is AT_ONCE:
             return answer
         longest = self.longest_wait(now)
-        answer = answer if answer.wait <= longest else answer._replace(wait=longest)
+        if answer.wait > longest:
+            answer = answer._replace(wait=longest, room_in=min(answer.room_in, longest))
         if self._is_used_up(now):
             self._want(answer.wait, now)
         return answer

@@ -133,7 +133,8 @@ class GroupSide(Limit):
         unit: Unit = "bytes" if line is self.bytes else "msgs"
         rate = (self.bytes_meter if line is self.bytes else self.msgs_meter).observed
         rates = rate, line.limit * line.factor
-        return resource_group(self.group, unit, answer.throttle_ms, rates, line.bucket.rate, answer.outcome)
+        here = line.bucket.rate
+        return resource_group(self.group, unit, answer.throttle_ms, rates, here, answer.outcome, answer.room_in)
 
     def take(self, size: int, messages: int, now: float) -> None:
         self.bytes_meter.taken += size

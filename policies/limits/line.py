@@ -36,11 +36,14 @@ _GOLDEN: Final = 0.6180339887498949  # fractional parts of its multiples are spr
 
 
 class Answer(NamedTuple):
-    """`wait`: seconds, not bounded; 0.0 and `admitted` = nothing to say. `late`: only this connection can't wait."""
+    """`wait`: seconds, not bounded; 0.0 and `admitted` = nothing to say. `late`: only this connection can't wait.
+    `room_in`: where the line is full, seconds until it isn't, if nobody else joins it.
+    """
 
     admitted: bool
     wait: float
     late: bool = False
+    room_in: float = 0.0
 
     @property
     def throttle_ms(self) -> int:
@@ -85,7 +88,8 @@ class Admission:
         room = MAX_WAIT_S + MAX_PATIENCE_S * denied_s / (denied_s + HALF_PATIENCE_S)
         if ahead > room or (after > longest and (ahead >= MIN_WAIT_S or owes_more)):
             self._spread = (self._spread + _GOLDEN) % 1.0
-            return Answer(False, MAX_WAIT_S * (_EARLIEST + (1.0 - _EARLIEST) * self._spread))
+            wait = MAX_WAIT_S * (_EARLIEST + (1.0 - _EARLIEST) * self._spread)
+            return Answer(False, wait, room_in=max(MIN_WAIT_S, ahead - room if ahead > room else ahead))
         if not may_wait and ahead >= MIN_WAIT_S:
             return Answer(False, ahead, late=True)
         return None

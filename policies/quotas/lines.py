@@ -194,7 +194,7 @@ class Lines(Limit):
         if line is None:
             return None
         rates = line.meter.observed, line.bucket.rate
-        return client_quota(line.text, answer.throttle_ms, rates, answer.outcome)
+        return client_quota(line.text, answer.throttle_ms, rates, answer.outcome, answer.room_in)
 
     def take(self, size: int, messages: int, now: float) -> None:
         for line in self.produce:

@@ -124,6 +124,7 @@ class Pacer(ThresholdStrategy):
             (self._total.fleet_rate, total_limit),
             answer.outcome,
             self._limits.effect.note,
+            answer.room_in,
         )
 
     def take(self, meter: TopicMeter, size: int, now: float) -> None:
@@ -153,7 +154,8 @@ class Pacer(ThresholdStrategy):
         refusal = self._admission.turn_away(ahead, after, patience.may_delay, patience.denied_s)
         if refusal is not None:
             self._want(refusal.wait, now)
-            return refusal._replace(wait=min(refusal.wait, self._longest_wait(now)))
+            longest = self._longest_wait(now)
+            return refusal._replace(wait=min(refusal.wait, longest), room_in=min(refusal.room_in, longest))
         wait = min(total.wait_after(size, now), bucket.wait_after(size, now))
         if wait < MIN_WAIT_S:
             return AT_ONCE

@@ -61,7 +61,9 @@ class StorageLimit(Limit):
             return None
         meters, effect = self._limits.meters, self._effect
         rates = meters.total.rate, self.line.bucket.rate
-        return storage_throttle(meters.node_id, answer.throttle_ms, rates, effect.note, answer.outcome, effect.whose)
+        return storage_throttle(
+            meters.node_id, answer.throttle_ms, rates, effect.note, answer.outcome, effect.whose, answer.room_in
+        )
 
     def take(self, size: int, messages: int, now: float) -> None:
         self.line.take(size, now)
