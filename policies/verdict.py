@@ -20,6 +20,9 @@ HOLD: Final = "hold"  # not forwarded; it waits as long as its client may be kep
 
 PAUSE_THROTTLE_MS: Final = 1000  # behind a rejection in a PAUSE: the batch was held for long before it
 MAX_THROTTLE_MS: Final = 10_000  # franz-go gives a request up after 20 s: one wait must leave room for queued ones
+# A client that is let pass may be told more, since it waits before it sends: one that came back sooner would have to be
+# held, and its request of several megabytes rejected. Most clients wait for whatever they are told (40 s, measured).
+MAX_DELAY_MS: Final = 30_000
 
 # Reasons as in usage.REASONS.
 TOPIC_THRESHOLD: Final = "topic-threshold"

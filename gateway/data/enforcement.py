@@ -138,8 +138,8 @@ class Enforcement:
         return 0.0 if paused < len(request.parts) or gate.passes_others else self._alone_s
 
     def _hold_for_room(self, refused: Refused, now: float) -> float:
-        """The queue of a limit is full: the end of the request's wait before it is asked about again, if its client waits
-        for so long; 0.0: it has to be told now.
+        """The queue of a limit is full: the time at which the request is asked about again, if its client waits for so
+        long; 0.0: it has to be told now.
         """
         hold, gate = self._hold, self._gate
         if hold.latest < now + MIN_HOLD_S or hold.is_over or hold.memory_short:

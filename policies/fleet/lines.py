@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from policies.fleet.shared_bucket import SharedBucket
 from policies.fleet.shares import FLOORS, Part
 from policies.limits.bucket import Bucket
-from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, MAX_WAIT_S, MIN_WAIT_S, Answer, Line
+from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, MAX_DELAY_S, MAX_WAIT_S, MIN_WAIT_S, Answer, Line
 
 if TYPE_CHECKING:
     from policies.fleet.keys import FleetKey
@@ -255,7 +255,7 @@ class FleetLine(Line):
         if wait < MIN_WAIT_S:
             return 0.0
         if self._was_used_up:
-            self._want(wait, now)
+            self._want(min(wait, MAX_WAIT_S), now)
         return wait
 
     def _is_used_up(self, now: float) -> bool:
@@ -263,7 +263,7 @@ class FleetLine(Line):
         return self.bucket.level(now) < USED_UP_S * self.bucket.rate
 
     def _want(self, wait: float, now: float) -> None:
-        self.hungry_until = max(self.hungry_until, now + min(wait, MAX_WAIT_S) + HUNGER_S)
+        self.hungry_until = max(self.hungry_until, now + min(wait, MAX_DELAY_S) + HUNGER_S)
 
     def take(self, size: float, now: float) -> None:
         self._was_used_up = self._is_used_up(now)

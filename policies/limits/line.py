@@ -15,12 +15,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from policies.limits.bucket import Bucket
-from policies.verdict import DELAYED, LINE_FULL, MAX_THROTTLE_MS, WAITED_LONG
+from policies.verdict import DELAYED, LINE_FULL, MAX_DELAY_MS, MAX_THROTTLE_MS, WAITED_LONG
 
 if TYPE_CHECKING:
     from policies.decision import Patience
 
 MAX_WAIT_S: Final = MAX_THROTTLE_MS / 1000
+MAX_DELAY_S: Final = MAX_DELAY_MS / 1000
 MIN_WAIT_S: Final = 0.01  # shorter waits are not worth a timer: the debt stays and the next request waits for both
 BURST_S: Final = 1.0  # limits are bytes per second: an idle second's worth may come at once
 DEBT_S: Final = 3 * MAX_WAIT_S
@@ -48,7 +49,7 @@ class Answer(NamedTuple):
     @property
     def throttle_ms(self) -> int:
         """The wait as a verdict has it."""
-        return min(math.ceil(self.wait * 1000), MAX_THROTTLE_MS)
+        return min(math.ceil(self.wait * 1000), MAX_DELAY_MS if self.admitted else MAX_THROTTLE_MS)
 
     @property
     def outcome(self) -> str:

@@ -23,7 +23,18 @@ from policies.fleet.keys import total_key
 from policies.fleet.lines import HUNGER_S, USED_UP_S
 from policies.limits.bucket import Bucket
 from policies.limits.limit_use import LimitUse
-from policies.limits.line import AT_ONCE, BURST_S, DEBT_S, ENTER_S, LEAVE_S, MAX_WAIT_S, MIN_WAIT_S, Admission, Answer
+from policies.limits.line import (
+    AT_ONCE,
+    BURST_S,
+    DEBT_S,
+    ENTER_S,
+    LEAVE_S,
+    MAX_DELAY_S,
+    MAX_WAIT_S,
+    MIN_WAIT_S,
+    Admission,
+    Answer,
+)
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
 
@@ -167,7 +178,7 @@ class Pacer(ThresholdStrategy):
 
     def _want(self, wait: float, now: float) -> None:
         if self.bucket.level(now) < USED_UP_S * self.bucket.rate:  # else it is large, and waits for itself
-            wait = min(wait, self._longest_wait(now), MAX_WAIT_S)
+            wait = min(wait, self._longest_wait(now), MAX_DELAY_S)
             self._hungry_until = max(self._hungry_until, now + wait + HUNGER_S)
 
     def close_tick(self, now: float) -> None:

@@ -858,6 +858,13 @@ def test_an_internal_client_id_alone_is_warned_of_and_pairs_are_not() -> None:
     ]
 
 
+def test_a_request_is_held_for_50_s_at_most_unless_the_operator_says_less() -> None:
+    assert worker_settings(parse(UPSTREAM), b"").max_hold_s == 50.0
+    assert worker_settings(parse(UPSTREAM + "limits: {max_hold: 12s}\n"), b"").max_hold_s == 12.0
+    with pytest.raises(ConfigError, match="max_hold"):
+        parse(UPSTREAM + "limits: {max_hold: 5m}\n")
+
+
 def test_names_of_the_admin_server_are_its_host_s_and_more() -> None:
     admin = parse(UPSTREAM + "admin: {host: GW.example, hosts: [gw.monitoring.svc], open: true}").admin
     assert admin.names == {"gw.example", "gw.monitoring.svc"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count, pairwise
 
 from policies.engine import Engine
-from policies.limits.line import MAX_WAIT_S
+from policies.limits.line import MAX_DELAY_S, MAX_WAIT_S
 from policies.thresholds.pacing import PACE_S
 from tests.policies.asking import Request
 
@@ -85,7 +85,7 @@ class Loop:
         verdict = request.ask(now, denied_s=denied_s if self.ages else 0.0)
         if verdict is not None:
             c.told.append(verdict.throttle_ms / 1000)
-            assert 0 < verdict.throttle_ms / 1000 <= MAX_WAIT_S
+            assert 0 < verdict.throttle_ms / 1000 <= (MAX_WAIT_S if verdict.action == "reject" else MAX_DELAY_S)
             if verdict.action == "reject" and not verdict.observed_only:
                 c.rejections.append(now)
                 c.denied_at = now if c.denied_at is None else c.denied_at

@@ -150,7 +150,7 @@ def test_a_request_that_would_wait_too_long_is_rejected() -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1000)}, GOLD)
     producers = [Producer(f"acme.orders.t{i}", 6000) for i in range(4)]
     verdicts = [send(engine, producer, 0.0) for producer in producers]
-    assert [why and (why.action, why.throttle_ms) for why in verdicts[:2]] == [(DELAY, 6000), (DELAY, 10_000)]
+    assert [why and (why.action, why.throttle_ms) for why in verdicts[:2]] == [(DELAY, 6000), (DELAY, 12_000)]
     late = verdicts[2]
     assert late is not None
     assert late.action == REJECT
