@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types collected classes unit kafka clients thresholds fleet disk chaos soak fuzz spark sanitize kills mutants bench bench-compare docs dist clean help
+.PHONY: env demo test lint types collected classes unit kafka clients storm thresholds fleet disk chaos soak fuzz spark sanitize kills mutants bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -83,6 +83,9 @@ kafka: env ## tests against a real Kafka
 
 clients: env ## tests with real clients, the whole matrix: Java, librdkafka, Python, Go, Node
 	@CLIENTS_FULL=1 $(BIN)/pytest -m clients $(ARGS)
+
+storm: env ## each client library far over limits that delay, beside Kafka's own quota: prints a table (30 minutes)
+	@$(BIN)/python -m tests.clients.storm $(ARGS)
 
 thresholds: env ## what the seed's rule admits over four minutes, against its promises: prints a table
 	@$(BIN)/python -m tests.integration.thresholds_full $(ARGS)

@@ -114,7 +114,7 @@ def _built(kind: str, versions: str, make: Callable[[Path], None]) -> Path:
 
 @functools.cache
 def build_go() -> Path:
-    versions = _tool("go", "version", "franz-go and sarama are driven by a Go program (Go 1.21 or newer)")
+    versions = _tool("go", "version", "franz-go, sarama and kafka-go are driven by a Go program (Go 1.21 or newer)")
     # Binaries carry no path of this machine and no state of a repository: the same sources give the same program.
     command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", "driver", "."]
     return _built("go", versions, lambda folder: _run_build(command, folder)) / "driver"
@@ -230,6 +230,11 @@ CLIENTS = {
         Client("kafkajs", lambda: ["node", str(build_node())], ("gzip",)),  # likewise
     )
 }
+# Those and others that are driven as producers only.
+PRODUCERS = CLIENTS | {
+    "kafka-go": Client("kafka-go", lambda: [str(build_go())], ()),
+    "platformatic": Client("platformatic", lambda: ["node", str(build_node())], ()),
+}
 
 
 class Driver:
@@ -248,7 +253,7 @@ class Driver:
         """`prefix`: of its command."""
         self.client = client
         self.mode = mode
-        command = CLIENTS[client].command()
+        command = PRODUCERS[client].command()
         given = {"client": client, "mode": mode, "bootstrap": bootstrap, "timeout_s": timeout_s, **config}
         self._deadline = time.monotonic() + timeout_s + GRACE_S
         self._process = embedded.spawn(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.clients import harness
 from tests.clients.conftest import FULL, TARGETS, Matrix, Target
-from tests.clients.harness import CLIENTS, Log, Result
+from tests.clients.harness import CLIENTS, PRODUCERS, Log, Result
 
 pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 
@@ -54,6 +54,8 @@ def names() -> list[str]:
 def rows() -> list[tuple[str, str]]:
     plain = [(client, scenario) for client in names() for scenario in (SCENARIOS if FULL else BRIEF)]
     codecs = [(client, f"compressed-{codec}") for client in names() for codec in CLIENTS[client].codecs]
+    others = [client for client in PRODUCERS if client not in CLIENTS]
+    plain += [(client, scenario) for client in others for scenario in ("defaults", "acks-1")]
     return plain + codecs if FULL else plain
 
 
@@ -76,7 +78,7 @@ def drive(target: Target, client: str, scenario: str) -> Run:
         harness.await_end(target.direct, topic, PARTITIONS, given["count"])
     log = harness.read_back(target.direct, [topic], client, mark, record_bytes=size)
     run = Run(produced, log)
-    if scenario in CONSUMED or scenario.startswith("compressed"):
+    if client in CLIENTS and (scenario in CONSUMED or scenario.startswith("compressed")):
         expected = {"count": len(set(log.numbers())), "isolation": "read_committed"}
         run.consumed = harness.run(client, "consume", target.bootstrap, **where, **expected, group=topic)
         run.committed = harness.committed(target.direct, topic, topic, PARTITIONS)

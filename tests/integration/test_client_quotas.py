@@ -32,6 +32,7 @@ from policies.quotas.names import DEFAULT, Entity
 from policies.quotas.store import Alteration, Op
 from protocol import api
 from tests.background import Background
+from tests.clients import harness
 from tests.gateway import play
 from tests.integration.gateways import Gateway, create_topic, log_bytes
 from tests.integration.wire import Wire
@@ -301,6 +302,42 @@ def test_librdkafka_with_20_s_of_its_quota_in_its_queue_waits_and_has_nothing_re
     for topic in topics:
         assert gateway.metric("produce_bytes_total", topic=topic, outcome="accepted") > rate * ahead_s
         assert gateway.metric("produce_bytes_total", topic=topic, outcome="rejected") == 0
+
+
+@pytest.mark.clients
+def test_clients_with_20_s_of_their_quotas_in_their_queues_wait_and_have_nothing_rejected(
+    cluster: Cluster, gateway: Gateway, quotas: Quotas
+) -> None:
+    """Twice on each broker connection what may be under way for 15 s: a request of franz-go has up to 1 MB, and
+    segmentio/kafka-go waits for 10 s.
+    """
+    rate, record_bytes, ahead_s, names = 150_000, 2000, 20, ("java", "franz-go", "kafka-go")
+    topics = {name: new_topic(cluster, 3) for name in names}
+    quotas(*((Entity(None, f"queue-{name}"), PRODUCE, float(rate)) for name in names))
+
+    def drive(name: str) -> harness.Result:
+        return harness.run(
+            name,
+            "produce",
+            gateway.bootstrap,
+            topics=[topics[name]],
+            partitions=3,
+            count=rate * ahead_s // record_bytes,
+            record_bytes=record_bytes,
+            client_id=f"queue-{name}",
+            compression="none",
+            run="ahead",
+            timeout_s=180,
+        )
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        results = dict(zip(names, pool.map(drive, names), strict=True))
+    for name, topic in topics.items():
+        assert results[name]["errors"] == {}, name
+        log = harness.read_back(cluster.bootstrap_servers, [topic], name, "ahead", record_bytes=record_bytes)
+        assert harness.judge(results[name], log).clean, name
+        assert len(log.numbers()) == rate * ahead_s // record_bytes
+        assert gateway.metric("produce_bytes_total", topic=topic, outcome="rejected") == 0, name
 
 
 # --- one rate, four clients beside each other -------------------------------------------------------------------------

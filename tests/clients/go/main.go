@@ -1,4 +1,4 @@
-// Drives franz-go and sarama through whatever address it is given: `driver '{"client": "franz-go", "mode": "produce", …}'`.
+// Drives franz-go, sarama and kafka-go through whatever address it is given: `driver '{"client": "franz-go", "mode": "produce", …}'`.
 //
 // The contract is that of all drivers (tests/clients/harness.py): one JSON object as the argument, one JSON object as the
 // last line of stdout, everything else on stderr. It judges nothing: it tells what the library told the application
@@ -286,6 +286,7 @@ func main() {
 	table := map[string]func(*config) map[string]any{
 		"franz-go/produce": franzProduce, "franz-go/consume": franzConsume, "franz-go/admin": franzAdmin,
 		"sarama/produce": saramaProduce, "sarama/consume": saramaConsume, "sarama/admin": saramaAdmin,
+		"kafka-go/produce": kafkaGoProduce,
 	}
 	run, ok := table[c.Client+"/"+c.Mode]
 	if !ok {

@@ -3,7 +3,8 @@ package main
 
 import "runtime/debug"
 
-var modules = map[string]string{"franz-go": "github.com/twmb/franz-go", "sarama": "github.com/IBM/sarama"}
+var modules = map[string]string{"franz-go": "github.com/twmb/franz-go", "sarama": "github.com/IBM/sarama",
+	"kafka-go": "github.com/segmentio/kafka-go"}
 
 func versionOf(client string) string {
 	info, ok := debug.ReadBuildInfo()

@@ -1,12 +1,15 @@
 // Drives KafkaJS: `node driver.js '{"mode": "produce", …}'`. The contract is that of all drivers (tests/clients/harness.py).
+// And @platformatic/kafka, as a producer.
 //
 // KafkaJS sends what one send() call is given as one request per broker and keeps no order between calls that were not
 // awaited (its own doing, also without a gateway). So a call carries `batch_records` records for each partition, and
 // options.in_flight calls are under way at once: 1 unless a test wants to see otherwise.
 'use strict'
 
+const fs = require('fs')
 const { Kafka, CompressionTypes, ConfigResourceTypes, logLevel } = require('kafkajs')
-const { version } = require('kafkajs/package.json')
+const platformatic = require('@platformatic/kafka')
+const packages = { kafkajs: 'kafkajs', platformatic: '@platformatic/kafka' }
 
 const defaults = {
   client_id: '', topics: [], partitions: 1, replication: 1, count: 0, record_bytes: 0, keys: false, acks: null,
@@ -36,6 +39,8 @@ function target(config, i) {
 
 // KafkaJS wraps an error in the one that ended the retries: the name that says most is the innermost protocol error.
 function nameOf(error) {
+  for (const each of error.errors || []) return nameOf(each) // of @platformatic/kafka: what its attempts met
+  if (error.apiId) return error.apiId
   for (let e = error; e; e = e.cause) if (e.type) return e.type
   return error.name || 'Error'
 }
@@ -121,13 +126,36 @@ async function send(config, ledger, producer, from, to) {
   await Promise.race([Promise.all(running), sleep(ledger.left())])
 }
 
+// @platformatic/kafka in the shape of a KafkaJS producer.
+function platformaticProducer(config, settings) {
+  const { in_flight, ...options } = config.options
+  const producer = new platformatic.Producer({
+    clientId: config.client_id || 'driver',
+    bootstrapBrokers: config.bootstrap.split(','),
+    serializers: platformatic.stringSerializers,
+    ...settings,
+    ...options,
+  })
+  return {
+    events: {},
+    on() {},
+    connect: async () => {},
+    disconnect: () => producer.close(true),
+    sendBatch: ({ topicMessages, acks }) => producer.send({
+      messages: topicMessages.flatMap(({ topic, messages }) => messages.map(message => ({ topic, ...message }))),
+      ...(acks === undefined ? {} : { acks }),
+    }),
+  }
+}
+
 async function produce(config) {
   const settings = {}
   if (config.idempotence !== null) settings.idempotent = config.idempotence
   if (config.transactional_id) {
     Object.assign(settings, { transactionalId: config.transactional_id, idempotent: true, maxInFlightRequests: 1 })
   }
-  const producer = connect(config).producer(settings)
+  const make = config.client === 'platformatic' ? platformaticProducer : (...args) => connect(...args).producer(settings)
+  const producer = make(config, settings)
   await producer.connect()
   const ledger = new Ledger(config)
   producer.on(producer.events.REQUEST_TIMEOUT, () => ledger.event('REQUEST_TIMEOUT'))
@@ -252,10 +280,11 @@ async function admin(config) {
 }
 
 function finish(result, code) {
-  process.stdout.write(`${JSON.stringify({ client: 'kafkajs', version, ...result })}\n`, () => process.exit(code))
+  const { version } = JSON.parse(fs.readFileSync(`${__dirname}/node_modules/${packages[config.client]}/package.json`))
+  process.stdout.write(`${JSON.stringify({ client: config.client, version, ...result })}\n`, () => process.exit(code))
 }
 
-const config = { ...defaults, ...JSON.parse(process.argv[2]) }
+const config = { client: 'kafkajs', ...defaults, ...JSON.parse(process.argv[2]) }
 setTimeout(() => process.exit(3), (config.timeout_s + 15) * 1000).unref()
 const modes = { produce, consume, admin }
 modes[config.mode](config).then(
