@@ -85,10 +85,10 @@ class AdminRequests:
         try:
             move, frame = turn.move(bool(in_flight), now)
         except MalformedFrame:
-            self.end()
+            self._end()
             raise
         if move in (admin_turn.FORWARD, admin_turn.REPLY):
-            self.end()
+            self._end()
         elif move == admin_turn.SEND:
             in_flight.append((REQUEST_HEAD.unpack_from(frame)[3], ADMIN))
         elif move == admin_turn.ASK:
@@ -121,13 +121,17 @@ class AdminRequests:
             self._charge.set(len(self.turn.request) + len(answer))
             self.turn.take(answer)
 
-    def end(self) -> None:
-        """The connection ends, and the turn, if there is one, with it."""
-        self.wake = _nothing  # else it would keep its link
+    def _end(self) -> None:
+        """End the turn, if there is one."""
         if self.turn is not None:
             self._client.world.questions.open.pop(self.turn.token, None)
             self._charge.set(0)
             self.turn = None
+
+    def close(self) -> None:
+        """The connection ends, and its turn with it."""
+        self._end()
+        self.wake = _nothing  # else it would keep its link
 
 
 def concerns_control(request: Request, world: World) -> bool:

@@ -181,7 +181,7 @@ class Session:
                 accounts.retract(parts, version, charged)
         in_flight.clear()
         self.fetches.close()
-        self.admin.end()
+        self.admin.close()
         self.authentication.close()
         if parked is not None and not self.authentication.is_owed:
             self._requests.discard(*parked)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import Any
 
 import pytest
@@ -334,6 +335,28 @@ async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
             second.close()
             third.close()
             await until(lambda: not heeded(reactor))
+            staff.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_second_question_of_a_connection_is_answered_as_the_first() -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            channel = await staff.control()
+            session = Session(staff.worker.configured.world, 1, account(), trio.current_time())
+            woken: list[None] = []
+            session.admin.wake = partial(woken.append, None)
+            buf = bytearray(ADMIN)
+            for number in (1, 2):
+                assert session.on_client(buf, 0, len(buf), trio.current_time()) == 0
+                channel.post(Answer((await ask_of(channel)).token, client=CLIENTS))
+                await until(lambda number=number: len(woken) == number)
+                assert session.on_client(buf, 0, len(buf), trio.current_time()) == len(buf)
+                assert session.to_client == [CLIENTS]
+                session.to_client.clear()
+            session.close()
+            channel.close()
             staff.close()
             nursery.cancel_scope.cancel()
 
