@@ -7,8 +7,9 @@
 #   On a machine that is busy with something else less is sent, or too late: then the rule is right to admit everything
 #   for some ticks more. So the meters have to say that it was enough. If it wasn't, they get what they lack in one more
 #   tick, and the minute begins after that.
-# - At three times the threshold one tick admits 8 % of three minutes' allowance, but 25 % of one minute's, and whether
-#   a tick falls inside or outside of the window is chance. So ±20 % here, and ±10 % in the long run.
+# - A tick admits everything or nothing of a topic. At three times its threshold one that is admitted is 8 % of three
+#   minutes' allowance, but 25 % of one minute's, and whether it falls inside or outside of the window is chance. So a
+#   topic may be off by one such tick here, the total by 20 %, and both by 10 % in the long run.
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ MOST_TICKS = 24  # where it is disturbed: half a tick's load too much is gone af
 LEAST, MOST = 0.95, 1.1
 MEASURE_S = 60.0
 TOLERANCE = 0.20
+EDGES = 0.03  # of a minute's allowance: requests under way when it begins and ends
 WARM_TOPIC = "warm-up"
 
 
@@ -250,7 +252,10 @@ def _outcome(
 def test_each_topic_of_a_full_broker_is_held_at_its_threshold(outcomes: dict[str, Outcome]) -> None:
     situation, outcome = SITUATIONS["all-over"], outcomes["all-over"]
     got = {topic: round(outcome.admitted(topic) / limit, 3) for topic, limit in situation.thresholds.items()}
-    assert all(abs(ratio - 1) <= TOLERANCE for ratio in got.values()), got
+    ticks = {
+        topic: situation.offers[topic] / limit * TICK_S / MEASURE_S for topic, limit in situation.thresholds.items()
+    }
+    assert all(abs(ratio - 1) <= ticks[topic] + EDGES for topic, ratio in got.items()), got
     assert all(outcome.rejected(topic) for topic in situation.thresholds)
     # Nobody named a client: the code that every client retries.
     assert all(outcome.tallies[topic].codes == {0, 19} for topic in situation.thresholds)
