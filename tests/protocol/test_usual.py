@@ -281,8 +281,9 @@ def test_it_says_of_any_answer_what_reading_it_says(
             version = chance.choice((said.version, said.version, said.version, *cases.VERSIONS, 2, 14))
             topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
             told = by_reading(buf, start, end, version, topic, 1)
-            assert usual.written(buf, start, end, version, topic, 1) == told
-            assert compiled.written(buf, start, end, version, topic, 1) == told
+            # Of what is below 0 it only says that: a broken answer may have any such offset.
+            assert max(-1, usual.written(buf, start, end, version, topic, 1)) == told
+            assert max(-1, compiled.written(buf, start, end, version, topic, 1)) == told
 
 
 @VERSIONS
