@@ -52,7 +52,7 @@ class TopicRate(NamedTuple):
     @property
     def used(self) -> LimitUse:
         """What the threshold decides by, and the limit that it compares that with."""
-        return self.use or LimitUse(self.rate if self.fleet_rate is None else self.fleet_rate, self.threshold)
+        return _used(self)
 
 
 class BrokerRate(NamedTuple):
@@ -70,7 +70,12 @@ class BrokerRate(NamedTuple):
     @property
     def used(self) -> LimitUse:
         """What the total decides by, and the limit that it compares that with."""
-        return self.use or LimitUse(self.rate if self.fleet_rate is None else self.fleet_rate, self.threshold)
+        return _used(self)
+
+
+def _used(meter: TopicRate | BrokerRate) -> LimitUse:
+    rate = meter.rate if meter.fleet_rate is None else meter.fleet_rate
+    return meter.use or LimitUse(rate, meter.threshold)
 
 
 class Engine:

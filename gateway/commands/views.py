@@ -81,11 +81,7 @@ def describe_status(said: Mapping[str, Any]) -> list[str]:
         "storage": ": ".join(filter(None, (f"{storage['state']}, factor {storage['factor']:.3g}", storage["why"]))),
         "policies": f"version {said['policies_version']}",
         "config": _config(said["config"]),
-        "peers": "limits hold for this gateway alone"
-        if peers is None
-        else f"{peers}, which accept {format_rate(said['elsewhere'])}"
-        if peers
-        else "0",
+        "peers": _peers(peers, said["elsewhere"]),
     }
     return pairs(lines)
 
@@ -97,6 +93,12 @@ def _config(said: Mapping[str, Any]) -> str:
         text += f", read again: {last['outcome']}"
         text += ": " + "; ".join(last["problems"]) if last["problems"] else ""
     return text + (f"; a restart is needed for {', '.join(pending)}" if pending else "")
+
+
+def _peers(living: int | None, elsewhere: float) -> str:
+    if living is None:
+        return "limits hold for this gateway alone"
+    return f"{living}, which accept {format_rate(elsewhere)}" if living else "0"
 
 
 def describe_clients(said: Mapping[str, Any]) -> list[str]:

@@ -36,8 +36,9 @@ def main() -> int:
     _return_large_blocks()
     gc.collect()
     gc.freeze()
-    # Connections are circles. Those that were there at one collection and have ended are found by the next one of the
-    # second generation: with fifty of the first before that, strangers who come and go would be tens of MB of garbage.
+    # A connection that has ended is freed at once, but not always what opened it: trio's tasks, scopes and errors are
+    # in circles. Those that a collection has seen alive wait for one of the second generation, which comes behind four
+    # of the first: with strangers who come and go, fifty would be minutes.
     gc.set_threshold(50_000, 4, 50)
     code = 0
     try:

@@ -180,7 +180,7 @@ class Enforcement:
         if until > self._hold.mute_until:
             self._hold.mute_until = until
             self._hold.why = why
-            if not self._hold.arrived:
+            if not self._hold.arrived:  # else it was held already, and this goes on with that
                 self._gate.world.ledger.count("mutes")
 
     def _reject(self, request: ProduceRequest, decision: Decision[Partition], refused: Refused, now: float) -> Step:

@@ -13,6 +13,7 @@ from gateway.data.session import Session
 from gateway.data.world import World
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.engine import Engine
+from policies.thresholds.pacing import PACE_S
 from protocol import rewrite
 from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch
@@ -100,7 +101,7 @@ class Play:
     """One session between a client and broker 1; `now` is set by the test."""
 
     def __init__(self, *, total: float | None = None, topics: dict[str, float] | None = None, **settings: Any) -> None:
-        self.now = 1000.0
+        self.now = self._next_pace = 1000.0
         self.logs: list[tuple[str, str]] = []
         self.log_fields: list[Fields] = []
         self.engine = Engine(self.now)
@@ -119,6 +120,15 @@ class Play:
         self.session.client.software = software
         self.session.hold.introduce(software)
         return self
+
+    def run_clockwork(self, now: float) -> None:
+        """What a worker's Clockwork does until then."""
+        while self._next_pace <= now:
+            self.engine.pace(self._next_pace)
+            self._next_pace += PACE_S
+        if self.engine.due <= now:
+            self.engine.tick(now)
+            self.world.ledger.renew()
 
     def overload(self, topic: str = "clicks") -> Play:
         """Put that topic and the total above any threshold."""

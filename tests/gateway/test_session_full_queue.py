@@ -137,16 +137,11 @@ def test_many_connections_come_in_turn_and_get_the_whole_limit(kind: Kind, conne
     limit(on, kind, rate)
     got, rejected = [0] * connections, 0
     turns = [(on.now + number / 100, number, connected(on)) for number in range(connections)]
-    began = next_pace = on.now
+    began = on.now
     seconds = 160
     while turns[0][0] < began + seconds:
         now, number, each = turns[0]
-        while next_pace <= now:
-            on.engine.pace(next_pace)
-            next_pace += 0.05
-        if on.engine.due <= now:
-            on.engine.tick(now)
-            on.world.ledger.renew()
+        on.run_clockwork(now)
         each.now = now
         if not each.unhandled:
             each.session.hold.drained_at = now  # as its link does: nothing of it waits

@@ -137,16 +137,11 @@ def test_clients_that_are_held_get_as_much_as_if_all_were(
         held = {user for user in MANY if place(f"User:{user}", "") < 20}
         got = dict.fromkeys(MANY, 0)
         turns = [(on.now + number / 100, number, connected(on, user), user) for number, user in enumerate(MANY)]
-        next_pace, began = on.now, on.now
+        began = on.now
         want_s = size / (2 * rate / len(MANY))  # between two requests of one client
         while turns[0][0] < began + seconds:
             now, number, each, user = turns[0]
-            while next_pace <= now:
-                on.engine.pace(next_pace)
-                next_pace += 0.05
-            if on.engine.due <= now:
-                on.engine.tick(now)
-                on.world.ledger.renew()
+            on.run_clockwork(now)
             each.now = now
             each.session.hold.drained_at = now  # as its link does: nothing of it waits
             upstream, _ = each.client(frame)

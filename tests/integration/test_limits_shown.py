@@ -165,13 +165,16 @@ def test_every_place_says_the_same_of_a_limit_that_two_gateways_share(
                 agreed(partial(compare, gateway, name, topic, client_id, partial(measured, gateway)))
                 rule = rule_of(explained(gateway, topic, client_id), name)
                 assert (rule["levels"][0]["configured"], rule["levels"][0]["whole"]) == (whole, whole)
-                place = ["explain", "--url", gateway.admin, "--topic", topic, "--client-id", client_id]
-                assert cli.main(place) == 0
-                said = capsys.readouterr().out
-                assert f"{size(whole)} over 2 gateways: " in said
-                assert " here, " in said
-                assert "the part of this gateway is now " in said
-                assert "LIMITS NOW" in said
+
+                def command_says(gateway: Gateway = gateway, topic: str = topic, client_id: str = client_id) -> None:
+                    asks = ["explain", "--url", gateway.admin, "--topic", topic, "--client-id", client_id]
+                    must(cli.main(asks) == 0, "the command fails")
+                    said = capsys.readouterr().out
+                    for words in (f"{size(whole)} over 2 gateways: ", " here, ", "the part of this gateway is now "):
+                        must(words in said, "the command lacks", words, "in", said)
+                    must("LIMITS NOW" in said, "nobody waits, the command says:", said)
+
+                agreed(command_says)
 
         def make_up(name: str, topic: str, client_id: str, whole: int) -> None:
             levels = [rule_of(explained(each, topic, client_id), name)["levels"][0] for each in gateways]
