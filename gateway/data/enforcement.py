@@ -67,7 +67,7 @@ class Enforcement:
         if paused is not None:
             return paused
         wait_ms = max(0, round((hold.mute_until - now) * 1000))
-        may_delay = not acks or now < hold.latest
+        may_delay = not acks or hold.latest >= now + MIN_HOLD_S
         decision = gate.judge(request, now, wait_ms=wait_ms, may_delay=may_delay)
         refused, delay_ms = decision.refused, decision.delay_ms
         if hold.timeout_ms is None and (refused or delay_ms):

@@ -7,6 +7,9 @@
 # Every byte taken is paid back, or a limit could be exceeded by requests large enough. Where all under it are one
 # entity, they wait for all of it: they wait for themselves. Strangers would wait for what one of them took, so they
 # wait for DEBT_S of it at most. The rest is paid from what they leave, and until then no request as large passes.
+#
+# A client that can't wait any longer would send again what is turned away. Where it owes only itself it is let pass
+# instead, until the debt is DEBT_S: it may have so much in advance, once, and no more than the limit from then on.
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ class Line:
         refusal = self._admission.turn_away(
             max(0.0, -level / rate), after, may_wait, denied_s, longest, bucket.beyond > 0.0
         )
-        if refusal is not None:
+        if refusal is not None and not (self.own and not may_wait and level >= -DEBT_S * rate):
             return refusal
         return Answer(True, min(after, longest)) if after >= MIN_WAIT_S else AT_ONCE
 

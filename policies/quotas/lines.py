@@ -48,6 +48,9 @@ UNDEALT: Final = 1e12  # bytes per second: of a share that isn't known yet; the 
 # seconds, or consumers whose Fetches wait for data would leave nothing to the others.
 FETCH_PART: Final = 1 / 3
 FETCH_S: Final = 0.1
+# Seconds of debt that refused requests leave in a limit of one entity that anybody can claim to be. With DEBT_S its
+# next request passes at the end of its client's patience (line.py): each has to cost some time.
+CLAIMED_DEBT_S: Final = DEBT_S + 2 * MAX_WAIT_S
 LEAST_TIME: Final = 1e-6  # seconds per second
 MAX_LINES: Final = 10_000
 OTHER: Final = "\0other"  # no client authenticates by such a name; one that takes it has itself to blame
@@ -141,11 +144,11 @@ class QuotaLine(FleetLine):
 
     def give_back(self, size: float) -> None:
         """These did not get into the log. They count all the same, as in Kafka; but where anybody can claim to be under
-        this limit, they leave no more debt than strangers wait for. Otherwise a client that may write nothing could
-        keep another one out for hours.
+        this limit, they leave no more debt than CLAIMED_DEBT_S, or strangers wait for. Otherwise a client that may
+        write nothing could keep another one out for hours.
         """
         if self._is_claimed:
-            too_much = self.bucket.owed - DEBT_S * self.bucket.rate
+            too_much = self.bucket.owed - (CLAIMED_DEBT_S if self.own else DEBT_S) * self.bucket.rate
             if too_much > 0.0:
                 super().give_back(min(size, too_much))
 
@@ -465,7 +468,7 @@ class QuotaLines:
         key = (limit.bucket, node_id)
         line = self._lines.get(key)
         # Nobody else's, unless it is everybody's whose name isn't known. (Who says the client id of a quota has to get
-        # something into the log to use up more of it than `DEBT_S`: see QuotaLine.give_back.)
+        # something into the log to use up more of it than CLAIMED_DEBT_S: see QuotaLine.give_back.)
         own = limit.bucket.user not in STRANGERS or limit.bucket.client_id is not None
         if line is None and len(self._lines) >= self.max_lines:
             bucket = limit.bucket  # a client may make names up: the rest shares one line per limit

@@ -24,8 +24,8 @@ from policies.limits.line import (
 RATE = 1000.0
 
 
-def line(owed_s: float = 0.0, now: float = 0.0) -> Line:
-    made = Line(RATE, now)
+def line(owed_s: float = 0.0, now: float = 0.0, *, own: bool = False) -> Line:
+    made = Line(RATE, now, own=own)
     if owed_s:
         made.take(round(owed_s * RATE), now)
     return made
@@ -79,6 +79,28 @@ def test_a_client_turned_away_for_long_finds_room_in_a_longer_line() -> None:
 def test_a_connection_that_may_not_wait_is_turned_away_only_if_it_had_to() -> None:
     assert line(owed_s=1).ask(1, 0.0, False, 0.0) == Answer(False, 1.0, late=True)
     assert line().ask(500, 0.0, False, 0.0).admitted
+
+
+@pytest.mark.parametrize(("owed_s", "admitted"), [(1.0, True), (DEBT_S, True), (DEBT_S + 0.001, False)])
+def test_who_can_not_wait_any_longer_passes_where_it_waits_for_itself_only(owed_s: float, admitted: bool) -> None:
+    own = line(owed_s, own=True).ask(20 * 1000, 0.0, False, 0.0)
+    assert own.admitted is admitted
+    assert not admitted or own.wait == owed_s + 20.0
+    assert not line(min(owed_s, DEBT_S)).ask(1, 0.0, False, 0.0).admitted, "others would wait for it"
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 3), st.booleans()), min_size=1, max_size=60))
+def test_who_can_never_wait_gets_what_it_may_owe_in_advance_and_no_more_than_the_rate(
+    steps: list[tuple[int, float, bool]],
+) -> None:
+    one, now, passed = line(own=True), 0.0, 0
+    for size, pause, may_wait in steps:
+        now += pause
+        if one.ask(size, now, may_wait, 0.0).admitted:
+            one.take(size, now)
+            passed += size
+    largest = max(size for size, _, _ in steps)
+    assert passed <= RATE * (now + BURST_S + DEBT_S) + largest + 1e-6
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 3)), min_size=1, max_size=60))

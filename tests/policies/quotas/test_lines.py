@@ -19,7 +19,7 @@ from policies.fleet.shares import fair
 from policies.limits.bucket import Bucket
 from policies.limits.line import BURST_S, DEBT_S, MAX_WAIT_S
 from policies.limits.meter import TICK_S
-from policies.quotas.lines import DEAL_S, IDLE_S, NONE, Lines, QuotaLine, QuotaLines
+from policies.quotas.lines import CLAIMED_DEBT_S, DEAL_S, IDLE_S, NONE, Lines, QuotaLine, QuotaLines
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from policies.verdict import CLIENT_QUOTA, DELAY, REJECT
@@ -243,8 +243,8 @@ def test_an_observed_quota_measures_what_did_not_get_in_and_a_total_does_not() -
         (ALICE, 100.0),
         (EVERYBODY, 100.0),
         (Entity("alice", "app"), 100.0),
-        (Entity(None, "app"), DEBT_S),
-        (Entity(None, DEFAULT), DEBT_S),
+        (Entity(None, "app"), CLAIMED_DEBT_S),
+        (Entity(None, DEFAULT), CLAIMED_DEBT_S),
     ],
 )
 def test_a_client_keeps_what_did_not_get_in_unless_anybody_can_be_it(entity: Entity, left_s: float) -> None:
@@ -261,7 +261,7 @@ def test_strangers_are_anybody(client_id: Any) -> None:
     lines = quotas((Entity("ANONYMOUS", client_id), "producer_byte_rate", 1000)).of(1, "ANONYMOUS", "app", 0.0)
     lines.take(100_000, 1, 0.0)
     lines.give_back(100_000, 1)
-    assert lines.produce[0].bucket.owed == 1000 * DEBT_S
+    assert lines.produce[0].bucket.owed == 1000 * (DEBT_S if client_id is None else CLAIMED_DEBT_S)
 
 
 def test_a_client_is_held_to_its_rate_steadily() -> None:
