@@ -14,8 +14,10 @@ from policies.policy_records import time_text
 from policies.policy_values import PolicyKey, as_number, value_text
 from policies.quotas.names import Entity
 from policies.quotas.text import quota_text
+from policies.verdict import MAX_DELAY_MS
 
-LATELY_MS: Final = 10_000  # what was rejected or delayed no longer ago is so now: as long as one wait may last
+# What was rejected or delayed no longer ago is so now: as long as one wait may last, and until its end is reported.
+LATELY_MS: Final = MAX_DELAY_MS + 5_000
 
 
 class Case:

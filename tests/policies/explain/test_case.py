@@ -12,6 +12,7 @@ from policies.explain import (
 )
 from policies.policy_set import PolicySet
 from policies.policy_values import Op
+from policies.verdict import MAX_DELAY_MS
 from tests.policies.explain_play import (
     ASKED,
     CLICKS,
@@ -32,6 +33,13 @@ def test_a_threshold_limits_while_the_meter_says_so_or_did_lately() -> None:
     assert rule(explain(ASKED, quiet, [held()]), "topic-threshold").limits_now
     for not_now in (held(ago_ms=LATELY_MS + 1), held("fence"), held(broker=2), held(outcome="would_reject")):
         assert not rule(explain(ASKED, quiet, [not_now]), "topic-threshold").limits_now
+
+
+def test_a_limit_whose_client_waits_as_long_as_it_was_told_limits_now() -> None:
+    known_ = known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}, rates=rates())
+    for outcome in ("rejected", "delayed"):
+        lately = held(outcome=outcome, ago_ms=MAX_DELAY_MS + 1000)  # and an interval until a worker has told
+        assert rule(explain(ASKED, known_, [lately]), "topic-threshold").limits_now
 
 
 def test_each_broker_that_leads_a_part_has_its_own_rule() -> None:
