@@ -15,6 +15,7 @@ from gateway.data.hold import MAX_MUTE_S, MAX_WAIT_S, Hold
 from gateway.data.lookup import VERSION, Lookup
 from gateway.data.pending import ACKS0, LOOKUP, PRODUCE
 from gateway.data.steps import ANSWER, DROPPED, FORWARD, HOLD, REPLACE, SKIPPED, ProduceRequest, Step
+from policies.limits.line import look_again_in
 from policies.usage import DELAYED
 from policies.verdict import NEVER_PASSES, STORAGE_PAUSE, counts_retries
 from protocol import api, produce_request, produce_response, rewrite
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 MIN_HOLD_S = 0.05
 FIRST_HOLD_S = 1.0  # of a request whose topics are paused, while nothing says that its client writes to others
 LOOK_AGAIN_S = 1.0  # at acks=0 in a pause: memory may have become short
-ROOM_LOOK_S = 1.0, 2.0  # whether a queue has room: thousands may wait for the same one; and limits change
 CONNECTION_LOST = "connection-lost"  # policies.usage.REASONS
 
 
@@ -146,10 +146,9 @@ class Enforcement:
             return 0.0
         if not all(why.room_in_s for why in refused.values()):
             return 0.0
-        soonest, last = ROOM_LOOK_S
-        room_in = min(max(soonest, *(why.room_in_s for why in refused.values())), last)
+        look_in = look_again_in(max(why.room_in_s for why in refused.values()))
         gate.denied_since = gate.denied_since or now  # who waits for longer finds room first
-        self._mute(min(now + room_in, hold.latest), _reason(refused))
+        self._mute(min(now + look_in, hold.latest), _reason(refused))
         return hold.mute_until
 
     def _hold_acks0(self, refused: Refused, now: float) -> tuple[Refused, float]:

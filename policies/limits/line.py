@@ -36,6 +36,7 @@ MAX_PATIENCE_S: Final = 5.0
 HALF_PATIENCE_S: Final = 60.0
 # … and those who are turned away come back after this part of MAX_WAIT_S or more, spread evenly.
 _EARLIEST: Final = 0.5
+ROOM_LOOK_S: Final = 1.0, 2.0  # after which it is asked again: thousands may wait for the same room; and limits change
 _GOLDEN: Final = 0.6180339887498949  # fractional parts of its multiples are spread evenly at every length
 
 
@@ -61,6 +62,12 @@ class Answer(NamedTuple):
 
 
 AT_ONCE: Final = Answer(True, 0.0)
+
+
+def look_again_in(room_in: float) -> float:
+    """Seconds after which a request that is held asks again; `room_in`: an answer's."""
+    soonest, last = ROOM_LOOK_S
+    return min(max(soonest, room_in), last)
 
 
 class Admission:

@@ -20,12 +20,13 @@ IN_FLIGHT: Final = 5  # requests: max.in.flight.requests.per.connection
 class Stream:
     """`pending`: bytes that were rejected in the record and have not come again. `gone`: those of them that got in
     here, so that their repeats fall away. `held`: bytes that it wants in here, and that are not. `muted_until`:
-    seconds; it sends nothing before. `request`: bytes of one of its requests; `messages` in a byte. `outcome`: that of
-    its requests when they pass. `exempt`: nothing limits it. `limited`: limits that delay do.
+    seconds; it sends nothing before. `waits_since`: since when its request has waited for room, 0.0: it doesn't.
+    `request`: bytes of one of its requests; `messages` in a byte. `outcome`: that of its requests when they pass.
+    `exempt`: nothing limits it. `limited`: limits that delay do.
     """
 
     __slots__ = ("_queue", "_tried", "denied_since", "exempt", "gone", "held", "key", "limited", "messages",
-                 "muted_until", "outcome", "pending", "request")  # fmt: skip
+                 "muted_until", "outcome", "pending", "request", "waits_since")  # fmt: skip
 
     def __init__(self, key: StreamKey, exempt: bool = False) -> None:
         self.key = key
@@ -34,7 +35,7 @@ class Stream:
         self.limited = False
         self.pending = self.gone = self.held = 0.0
         self.muted_until = 0.0
-        self.denied_since = 0.0
+        self.denied_since = self.waits_since = 0.0
         self.request = 1.0
         self.messages = 0.0  # per byte
         self._queue: deque[list[float]] = deque()  # since when, bytes; oldest first

@@ -1,6 +1,7 @@
 # Limits that delay, in a replay: thresholds with on_exceed delay, client quotas and resource groups. A client under one
 # sends piece by piece: a piece passes, and the client waits as long as it is told before it sends the next. So what
-# does not fit into a second of the record moves into later ones, at the pace of the limit.
+# does not fit into a second of the record moves into later ones, at the pace of the limit. A piece for which there is
+# no room is held while its client waits, as at the gateway, and rejected then.
 #
 # One client of the record may have been many connections; here it has one, which waits for all of them. Bytes come out
 # right, since lines count them; the sum of all delays is that of one connection. Knows no record, no file and no clock.
@@ -12,12 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from policies.client_timeouts import patience_s
 from policies.decision import Limits, Patience, admit, decide
 from policies.engine import Engine
 from policies.fleet.lines import OurParts
 from policies.groups.finder import Finder
 from policies.groups.lines import GroupLimits, GroupLines, GroupSide
 from policies.groups.names import PUBLISH_BYTES, PUBLISH_MSGS
+from policies.limits.line import look_again_in
 from policies.policy_set import PolicySet
 from policies.quotas.lines import DEAL_S, NONE, QuotaLines
 from policies.quotas.lines import Lines as OwnLines
@@ -28,6 +31,7 @@ from policies.whatif.client import Stream
 from policies.whatif.rows import Rules
 
 PIECE_S: Final = 0.25  # of a limit's rate: this much passes at once, unless requests are larger
+PATIENCE_S: Final = patience_s(None, 30_000)  # records don't say what software their clients were: most wait for 30 s
 
 
 @dataclass(slots=True)
@@ -142,15 +146,22 @@ class Lines:
         size = min(stream.held, max(want.piece, stream.request, PIECE_S * self._pace_of(want)))
         messages = round(size * stream.messages)
         key = want.meter.name, 0
-        patience = Patience(denied_s=now - stream.denied_since if stream.denied_since else 0.0)
+        latest = (stream.waits_since or at) + PATIENCE_S
+        patience = Patience(at < latest, now - stream.denied_since if stream.denied_since else 0.0)
         decision = decide([(*key, round(size), messages)], {key: self._limits(want)}, patience, now)
         refused = decision.refused.get(key)
         if refused is not None:
             stream.denied_since = stream.denied_since or now
+            if refused.room_in_s and at < latest:
+                stream.waits_since = stream.waits_since or at
+                stream.muted_until = min(at + look_again_in(refused.room_in_s), latest)
+                self._delayed(stream, refused.reason, 0.0, stream.muted_until - at)
+                return
+            stream.waits_since = 0.0
             self._rejected(stream, refused.reason, *stream.attempt(size))
             stream.muted_until = at + max(refused.throttle_ms / 1000, PIECE_S)
             return
-        stream.denied_since = 0.0
+        stream.denied_since = stream.waits_since = 0.0
         size, again = stream.release(size)
         want.passed += size
         want.again += again

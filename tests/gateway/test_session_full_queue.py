@@ -9,10 +9,9 @@ from typing import Final, Literal
 import pytest
 
 from gateway.channel import Groups, Policy, Quotas
-from gateway.data.enforcement import ROOM_LOOK_S
 from gateway.data.session import Session
 from policies.groups.lines import GroupLimits
-from policies.limits.line import DEBT_S
+from policies.limits.line import DEBT_S, ROOM_LOOK_S
 from policies.quotas.names import Entity, QuotaKey
 from tests.gateway.play import JAVA, Play, account, answer, decode_answer, request, size_of
 

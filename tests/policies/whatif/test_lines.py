@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from policies.limits.line import MAX_PATIENCE_S, MAX_WAIT_S
 from policies.policy_values import PolicyKey, Value
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.whatif.replay import replay
@@ -167,3 +168,22 @@ def test_a_request_without_room_is_rejected() -> None:
     rows = in_order(*(offered((1, "t", "User:web", f"app{n}"), 400_000, 30) for n in range(40)))
     shifts = list(replay(rows, rules(quota("web", 10_000.0)), {}))
     assert sum(shift.bytes for shift in shifts if (shift.outcome, shift.reason) == ("rejected", "client-quota")) > 0
+
+
+@pytest.mark.parametrize(("clients", "rejects"), [(60, False), (240, True)])
+def test_many_clients_of_one_limit_wait_for_room_as_long_as_most_of_them_can(clients: int, rejects: bool) -> None:
+    """Each sends requests of a quarter of a second of it: of 60 the last waits 15 s, of 240 it would be a minute."""
+    group: dict[PolicyKey, Value] = {
+        PolicyKey.of_group("gold"): 1.0,
+        PolicyKey.of_group("gold", "publishRateInBytes"): 4000.0,
+        PolicyKey.of_tenant("acme"): "gold",
+    }
+    streams: list[StreamKey] = [(1, f"acme.orders.t{number}", "User:web", "web") for number in range(clients)]
+    rows = in_order(*(offered(each, 1000, 90) for each in streams))
+    rows = [row._replace(requests=1) for row in rows]
+    shifts = list(replay(rows, rules(group), {}))
+    sums: dict[str, int] = defaultdict(int)
+    for shift in shifts:
+        sums[shift.outcome] += shift.bytes
+    assert (sums["rejected"] > 0) is rejects
+    assert 4000 * 90 <= clients * 90_000 + sums["accepted"] <= 4000 * (90 + MAX_WAIT_S + MAX_PATIENCE_S)
