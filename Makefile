@@ -84,7 +84,7 @@ kafka: env ## tests against a real Kafka
 clients: env ## tests with real clients, the whole matrix: Java, librdkafka, Python, Go, Node
 	@CLIENTS_FULL=1 $(BIN)/pytest -m clients $(ARGS)
 
-storm: env ## each client library far over limits that delay, beside Kafka's own quota: prints a table (30 minutes)
+storm: env ## each client library far over limits that delay, alone and in fleets, beside Kafka's own quota: prints a table (an hour)
 	@$(BIN)/python -m tests.clients.storm $(ARGS)
 
 thresholds: env ## what the seed's rule admits over four minutes, against its promises: prints a table

@@ -1,11 +1,12 @@
 # Every client library over a limit that delays, at several times of it for longer than any of them waits: how much it
-# sends for what is acknowledged, at which rate, with which errors, duplicates and changes of order; and the same beside
-# it, in the same run, under Kafka's own client quota. All clients run at once, each under a limit of its own; Kafka's
-# pass through a gateway without limits, which counts what they send.
+# sends for what is acknowledged, at which rate, with which errors, duplicates and changes of order, and how long its
+# records take; through one gateway and through fleets, and beside it, in the same run, under Kafka's own client quota.
+# All clients run at once, each under a limit of its own; Kafka's pass through a gateway without limits, which counts
+# what they send. In a fleet two clients share each limit, and each of them knows one gateway only: not the same one.
 #
-# `python -m tests.clients.storm [--modes quota group] [--times 4] [--backlog 60] [--rows java …]` (or `make storm`,
-# 30 minutes) prints a table; exit code 1: a client sent more than MOST for what was acknowledged and more than
-# under Kafka's quota, or had errors or duplicates that it didn't have there.
+# `python -m tests.clients.storm [--modes quota group] [--times 4] [--fleet 1 2] [--backlog 60] [--rows java …]` (or
+# `make storm`, an hour) prints a table. Exit code 1: a client sent more than MOST for what was acknowledged and
+# more than under Kafka's quota, or had errors, duplicates or changes of order that it didn't have there.
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ import argparse
 import sys
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import product, zip_longest
 from typing import Any, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,7 +28,7 @@ from gateway.quotas.client import QuotaClient
 from policies.quotas.names import Entity
 from policies.quotas.store import Alteration, Op
 from tests.clients import harness
-from tests.clients.gateways import Gateway
+from tests.integration.gateways import Gateway, fleet
 
 QUOTA = 100_000  # bytes per second
 RECORD = 2000
@@ -34,6 +36,7 @@ PARTITIONS = 3
 MOST = 1.1  # bytes sent for one acknowledged
 SETTLE_S = 10  # of each end of a run, that say nothing of its rate
 SPARE_S = 90.0  # for what is rejected to come again
+SHARERS = 2  # clients of each limit, in a fleet
 ASYNC = {"options": {"in_flight": 5}}  # calls that the application doesn't await: the library has no default
 # name of a row -> client, and what its driver is told
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -53,7 +56,9 @@ SENT = ("accepted", "rejected", "discarded", "unanswered", "dropped")
 
 
 class Outcome(NamedTuple):
-    """What became of one run. `sent`: bytes for one acknowledged; `rate`: of the limit."""
+    """What became of one run. `sent`: bytes for one acknowledged; `rate`: of the limit; `p99_s`: seconds from the time
+    at which a record was due to its acknowledgement, by whole seconds: most of it in the client's own queue.
+    """
 
     sent: float
     rate: float
@@ -62,51 +67,62 @@ class Outcome(NamedTuple):
     duplicates: int
     reordered: int
     lost: int
+    p99_s: int
 
     def __str__(self) -> str:
         errors = ", ".join(f"{n} x {name}" for name, n in self.errors.items()) or "0"
         left = f", {self.unresolved} open" if self.unresolved else ""
         lost = f", {self.lost} LOST" if self.lost else ""
-        return f"{self.sent:.2f} · {self.rate:.2f} · {errors}{left} · {self.duplicates} · {self.reordered}{lost}"
+        order = f"{self.duplicates} · {self.reordered}{lost}"
+        return f"{self.sent:.2f} · {self.rate:.2f} · {errors}{left} · {order} · {self.p99_s} s"
 
     @property
     def bad(self) -> int:
-        return sum(self.errors.values()) + self.unresolved + self.duplicates + self.lost
+        return sum(self.errors.values()) + self.unresolved + self.duplicates + self.reordered + self.lost
 
 
-def settings(mode: str, rows: Iterable[str]) -> dict[str, Any]:
+class Run(NamedTuple):
+    """One client. `kafkas`: under Kafka's own quota; `number`: among those that share a limit."""
+
+    row: str
+    kafkas: bool
+    number: int
+
+    @property
+    def client_id(self) -> str:
+        name = "".join(char if char.isalnum() else "-" for char in self.row)
+        return f"{name}.kafka" if self.kafkas else name
+
+    def topic(self, mark: str) -> str:
+        return f"{self.client_id}.{mark}.{self.number}"
+
+
+def settings(mode: str, runs: Sequence[Run], mark: str) -> dict[str, Any]:
     """A gateway's limits: one of QUOTA for each row."""
-    names = [client_id(row) for row in rows]
+    names = sorted({run.client_id for run in runs})
     if mode == "quota":
         return {"client_quotas": [{"client_id": name, "producer_byte_rate": QUOTA} for name in names]}
     if mode == "group":
         groups = {name: {"publishRateInBytes": QUOTA} for name in names}
         return {"resource_groups": {"groups": groups, "tenants": {name: name for name in names}}}
-    total = {"total.bytes.in.per.sec.threshold": QUOTA * len(names), "on_exceed": "delay"}  # which all want a part of
-    return {"thresholds": total}
+    topics = {run.topic(mark): {"bytes.in.per.sec.threshold": QUOTA * len(names) / len(runs)} for run in runs}
+    total = {"total.bytes.in.per.sec.threshold": QUOTA * len(names), "topics": topics}
+    return {"thresholds": {**total, "on_exceed": "delay"}}
 
 
-def client_id(row: str) -> str:
-    return "".join(char if char.isalnum() else "-" for char in row)
-
-
-def topic_of(row: str, kind: str, mark: str) -> str:
-    return f"{client_id(row)}.{kind}.{mark}"
-
-
-def drive(row: str, bootstrap: str, name: str, topic: str, count: int, rate: float, timeout_s: float) -> harness.Result:
-    client, given = ROWS[row]
+def drive(run: Run, bootstrap: str, mark: str, count: int, rate: float, timeout_s: float) -> harness.Result:
+    client, given = ROWS[run.row]
     return harness.run(
         client,
         "produce",
         bootstrap,
-        topics=[topic],
+        topics=[run.topic(mark)],
         partitions=PARTITIONS,
         count=count,
         record_bytes=RECORD,
         rate=rate,
         run="storm",
-        client_id=name,
+        client_id=run.client_id,
         compression="none",
         timeout_s=timeout_s,
         **given,
@@ -124,58 +140,90 @@ def sent_to(gateways: Iterable[Gateway]) -> dict[str, dict[str, float]]:
     return found
 
 
-def judged(row: str, direct: str, topic: str, result: harness.Result, sent: dict[str, float]) -> Outcome:
-    log = harness.read_back(direct, [topic], ROWS[row][0], "storm", record_bytes=RECORD, timeout_s=120)
-    verdict = harness.judge(result, log)
-    there = len(log.numbers())
-    each = sent.get("accepted", 0.0) / max(1, there)
+def p99(timelines: Iterable[Sequence[int]], rate: float) -> int:
+    """Seconds. `timelines`: records acknowledged in each second; they were due in that order, `rate` a second."""
+    waits = [
+        second + 1 - number / rate
+        for timeline in timelines
+        for number, second in enumerate(second for second, count in enumerate(timeline) for _ in range(count))
+    ]
+    return round(sorted(waits)[int(len(waits) * 0.99)]) if waits else 0
+
+
+def judged(
+    results: dict[Run, harness.Result], direct: str, mark: str, rate: float, sent: dict[str, dict[str, float]]
+) -> Outcome:
+    """Of the clients of one limit."""
+    bytes_sent = accepted = there = acknowledged = open_ = duplicates = reordered = lost = 0.0
+    errors: Counter[str] = Counter()
+    for run, result in results.items():
+        topic = run.topic(mark)
+        log = harness.read_back(direct, [topic], ROWS[run.row][0], "storm", record_bytes=RECORD, timeout_s=120)
+        verdict = harness.judge(result, log)
+        there += len(log.numbers())
+        accepted += sent[topic].get("accepted", 0.0)
+        bytes_sent += sum(sent[topic].get(outcome, 0.0) for outcome in SENT)
+        acknowledged += verdict.acknowledged
+        errors.update(result["errors"])
+        open_ += len(result["unresolved"])
+        duplicates += verdict.duplicates
+        reordered += verdict.reordered
+        lost += len(verdict.lost)
+    timelines = [result["timeline"] for result in results.values()]
+    each = accepted / max(1, there)
     if "--verbose" in sys.argv:
-        print(row, dict(sent), there, result["elapsed_s"], result["timeline"], file=sys.stderr, flush=True)
-    middle = result["timeline"][SETTLE_S:-SETTLE_S]
+        told = {run.topic(mark): dict(sent[run.topic(mark)]) for run in results}
+        print(told, there, timelines, file=sys.stderr, flush=True)
+    middle = [sum(second) for second in zip_longest(*timelines, fillvalue=0)][SETTLE_S:-SETTLE_S]
     return Outcome(
-        sum(sent.get(outcome, 0.0) for outcome in SENT) / max(1.0, each * verdict.acknowledged),
+        bytes_sent / max(1.0, each * acknowledged),
         sum(middle) * each / QUOTA / max(1, len(middle)),
-        result["errors"],
-        len(result["unresolved"]),
-        verdict.duplicates,
-        verdict.reordered,
-        len(verdict.lost),
+        dict(errors),
+        int(open_),
+        int(duplicates),
+        int(reordered),
+        int(lost),
+        p99(timelines, rate),
     )
 
 
-def measure(mode: str, times: float, backlog_s: float, rows: list[str]) -> dict[str, list[Outcome]]:
-    """Row -> under the gateway's limit, and under Kafka's own quota (mode quota)."""
+def measure(
+    mode: str, times: float, gateways: int, backlog_s: float, rows: Sequence[str], *, with_kafka: bool
+) -> dict[tuple[str, bool], Outcome]:
+    """By row, and whether it is under Kafka's own quota."""
     mark = uuid.uuid4().hex[:6]
-    offer_s = backlog_s / (times - 1)  # until so much is in the client's queue
-    count, rate = round(times * QUOTA * offer_s / RECORD), times * QUOTA / RECORD
+    sharers = min(gateways, SHARERS)
+    offer_s = backlog_s / (times - 1)  # until so much is in the clients' queues
+    rate = {False: times * QUOTA / RECORD / sharers, True: times * QUOTA / RECORD}
     timeout_s = backlog_s + offer_s + SPARE_S
+    limited = [Run(row, False, number) for row in rows for number in range(sharers)]
+    runs = limited + [Run(row, True, 0) for row in rows if with_kafka]
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(1, {}, heap_mb=384))
+        cluster = stack.enter_context(Cluster(1, {}, heap_mb=512))
         direct = cluster.bootstrap_servers
-        limited = stack.enter_context(Gateway(direct, settings(mode, rows), node_ids=1))
-        plain = stack.enter_context(Gateway(direct, {"client_quotas_api": "upstream"}, node_ids=1))
-        names = [f"{client_id(row)}.kafka" for row in rows]  # of their own: the other ones' requests come there too
+        members = stack.enter_context(fleet(cluster, gateways, settings=settings(mode, limited, mark)))
+        plain = stack.enter_context(Gateway(direct, {"client_quotas_api": "upstream"}))
+        names = [run.client_id for run in runs if run.kafkas]
         ops = [Alteration(Entity(None, name).pairs, [Op("producer_byte_rate", float(QUOTA))]) for name in names]
         refused = QuotaClient(direct).alter(ops)
         assert not any(refused), refused
-        kinds = {"gateway": limited, "kafka": plain} if mode == "quota" else {"gateway": limited}
-        runs = [(row, kind) for row in rows for kind in kinds]
-        harness.create_topics(direct, [topic_of(row, kind, mark) for row, kind in runs], PARTITIONS)
+        harness.create_topics(direct, [run.topic(mark) for run in runs], PARTITIONS)
         for row in rows:
             harness.PRODUCERS[ROWS[row][0]].command()  # built, before the time runs
         with ThreadPoolExecutor(len(runs)) as pool:
-            futures = []
-            for row, kind in runs:
-                name = client_id(row) + (".kafka" if kind == "kafka" else "")
-                topic = topic_of(row, kind, mark)
-                futures.append(pool.submit(drive, row, kinds[kind].bootstrap, name, topic, count, rate, timeout_s))
-            results = [future.result() for future in futures]
+            futures = {}
+            for run in runs:
+                at = plain if run.kafkas else members[(rows.index(run.row) + run.number) % gateways]
+                per_second = rate[run.kafkas]
+                count = round(per_second * offer_s)
+                futures[run] = pool.submit(drive, run, at.bootstrap, mark, count, per_second, timeout_s)
+            results = {run: future.result() for run, future in futures.items()}
         time.sleep(3)  # /metrics is a little behind
-        found: dict[str, list[Outcome]] = {row: [] for row in rows}
-        counted = sent_to([limited, plain])
-        for (row, kind), result in zip(runs, results, strict=True):
-            topic = topic_of(row, kind, mark)
-            found[row].append(judged(row, direct, topic, result, counted[topic]))
+        counted = sent_to([*members, plain])
+        found: dict[tuple[str, bool], Outcome] = {}
+        for row, kafkas in {(run.row, run.kafkas) for run in runs}:
+            own = {run: result for run, result in results.items() if (run.row, run.kafkas) == (row, kafkas)}
+            found[row, kafkas] = judged(own, direct, mark, rate[kafkas], counted)
     return found
 
 
@@ -183,20 +231,23 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--modes", nargs="+", default=["quota", "group", "threshold"])
     parser.add_argument("--times", nargs="+", type=float, default=[2.0, 4.0, 10.0])
-    parser.add_argument("--backlog", type=float, default=60.0, help="seconds of the limit, in the client's queue")
+    parser.add_argument("--fleet", nargs="+", type=int, default=[1, 2, 4], help="numbers of gateways")
+    parser.add_argument("--backlog", type=float, default=60.0, help="seconds of the limit, in the clients' queues")
     parser.add_argument("--rows", nargs="+", default=list(ROWS))
     parser.add_argument("--verbose", action="store_true", help="what was acknowledged in each second, on stderr")
     options = parser.parse_args(arguments)
     status = 0
-    print("bytes sent for one acknowledged · rate, of the limit · errors · duplicates · out of order\n")
-    print("| Limit | Client | Gateway | Kafka's own quota, beside it |\n|---|---|---|---|", flush=True)
-    for mode in options.modes:
-        for times in options.times:
-            for row, outcomes in measure(mode, times, options.backlog, options.rows).items():
-                ours, kafkas = outcomes[0], outcomes[1] if len(outcomes) > 1 else None
-                print(f"| {mode}, {times:g}x | {row} | {ours} | {kafkas or '–'} |", flush=True)
-                worst = max(MOST, kafkas.sent if kafkas else 0.0)
-                status |= ours.sent > worst or ours.bad > (kafkas.bad if kafkas else 0)
+    print("bytes sent for one acknowledged · rate, of the limit · errors · duplicates · out of order · p99\n")
+    print("| Limit | Gateways | Client | Gateway | Kafka's own quota |\n|---|---|---|---|---|", flush=True)
+    for times in options.times:
+        kafkas: dict[str, Outcome] = {}  # at so many times of it
+        for mode, gateways in product(options.modes, options.fleet):
+            found = measure(mode, times, gateways, options.backlog, options.rows, with_kafka=not kafkas)
+            kafkas |= {row: outcome for (row, is_kafkas), outcome in found.items() if is_kafkas}
+            for row in options.rows:
+                ours, beside = found[row, False], kafkas[row]
+                print(f"| {mode}, {times:g}x | {gateways} | {row} | {ours} | {beside} |", flush=True)
+                status |= ours.sent > max(MOST, beside.sent) or ours.bad > beside.bad
     return int(status)
 
 
