@@ -99,7 +99,7 @@ class Gate:
         return decision.decide(
             parts,
             {} if self.client.exempt else self._limits(parts, version, beside, now),
-            Patience(may_delay, now - self.denied_since if self.denied_since else 0.0),
+            Patience(may_delay, now - self.denied_since if self.denied_since else 0.0, self.client.names),
             now,
             standing=standing,
             observed=self.client.observed,

@@ -8,8 +8,9 @@
 # entity, they wait for all of it: they wait for themselves. Strangers would wait for what one of them took, so they
 # wait for DEBT_S of it at most. The rest is paid from what they leave, and until then no request as large passes.
 #
-# A client that can't wait any longer would send again what is turned away. Where it owes only itself it is let pass
-# instead, until the debt is DEBT_S: it may have so much in advance, once, and no more than the limit from then on.
+# A client that can't wait any longer would send again what is turned away. Where it waits only for itself it is let
+# pass instead, until DEBT_S are owed: it may have so much in advance, once, and no more than the limit from then on.
+# Among strangers that is so while nobody else asks, as far as this worker knows.
 
 from __future__ import annotations
 
@@ -106,13 +107,30 @@ class Admission:
         return None
 
 
+class Askers:
+    """Whether those who ask about a limit are one client: nobody else has for as long as anybody waits."""
+
+    __slots__ = ("_since", "_who")
+
+    def __init__(self) -> None:
+        self._who: object = None
+        self._since = -math.inf  # the time of the first question behind another client's
+
+    def are_one(self, who: object, now: float) -> bool:
+        """`who`: the client that asks now; None: it isn't known."""
+        if who is not None and who != self._who:
+            self._since = now if self._who is not None else -math.inf
+            self._who = who
+        return who is not None and now - self._since >= DEBT_S
+
+
 class Line:
     """One limit of `rate` bytes per second for all clients under it.
 
     `own`: all of them are one entity, which waits for all of its debt; else they are strangers to each other.
     """
 
-    __slots__ = ("_admission", "bucket", "own")
+    __slots__ = ("_admission", "_askers", "bucket", "own")
 
     def __init__(self, rate: float, now: float, *, own: bool = False, bucket: Bucket | None = None) -> None:
         """
@@ -122,16 +140,18 @@ class Line:
         self.own = own
         self.bucket = bucket or Bucket(rate, BURST_S, math.inf if own else DEBT_S, now)
         self._admission = Admission()
+        self._askers = Askers()
 
-    def ask(self, size: float, now: float, may_wait: bool, denied_s: float) -> Answer:
-        """Whether `size` bytes may pass, and how long their connection then waits. Nothing is taken."""
+    def ask(self, size: float, now: float, may_wait: bool, denied_s: float, who: object = None) -> Answer:
+        """Whether `size` bytes of client `who` may pass, and how long their connection then waits. Nothing is taken."""
         bucket = self.bucket
         level, rate = bucket.level(now), bucket.rate
         after, longest = max(0.0, (size - level) / rate), bucket.max_debt / rate
         refusal = self._admission.turn_away(
             max(0.0, -level / rate), after, may_wait, denied_s, longest, bucket.beyond > 0.0
         )
-        if refusal is not None and not (self.own and not may_wait and level >= -DEBT_S * rate):
+        waits_for_itself = self.own or self._askers.are_one(who, now)
+        if refusal is not None and not (not may_wait and waits_for_itself and bucket.owed <= DEBT_S * rate):
             return refusal
         return Answer(True, min(after, longest)) if after >= MIN_WAIT_S else AT_ONCE
 
@@ -153,7 +173,7 @@ def ask_all(asked: Iterable[tuple[L, float]], patience: Patience, now: float) ->
     """
     worst, whose = AT_ONCE, None
     for line, amount in asked:
-        answer = line.ask(amount, now, patience.may_delay, patience.denied_s)
+        answer = line.ask(amount, now, patience.may_delay, patience.denied_s, patience.who)
         if (not answer.admitted, answer.wait) > (not worst.admitted, worst.wait):
             worst, whose = answer, line
     return worst, whose

@@ -34,6 +34,7 @@ from policies.limits.line import (
     MIN_WAIT_S,
     Admission,
     Answer,
+    Askers,
 )
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
@@ -163,7 +164,10 @@ class Pacer(ThresholdStrategy):
         ahead = min(total_wait, topic_wait)
         after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
         refusal = self._admission.turn_away(ahead, after, patience.may_delay, patience.denied_s)
-        if refusal is not None:
+        meter.askers = meter.askers or Askers()
+        waits_for_itself = meter.askers.are_one(patience.who, now)  # others wait for the total beyond their own only
+        owed = ahead + total.beyond / total.rate
+        if refusal is not None and not (not patience.may_delay and waits_for_itself and owed <= DEBT_S):
             self._want(refusal.wait, now)
             longest = self._longest_wait(now)
             return refusal._replace(wait=min(refusal.wait, longest), room_in=min(refusal.room_in, longest))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from policies.groups.lines import GroupSide
     from policies.limits.bucket import Bucket
+    from policies.limits.line import Askers
     from policies.limits.meter import FleetMeter
     from policies.thresholds.broker_limits import BrokerLimits
 else:
@@ -30,11 +31,12 @@ class TopicMeter(FleetMeter):
     storage holds it (`is_held`). `messages`:
     counted by the hot path like `uncounted`, for resource groups. `limit`: explicit threshold, None = the broker's
     implicit share. `vouched`: a broker has said that there is such a topic; else it may be a name that a client made
-    up. `bucket`, `seen`: the pacer's own. `side`, `by_principal`, `group_version`, `settled`: those of GroupLines.
+    up. `askers`, `bucket`, `seen`: the pacer's own. `side`, `by_principal`, `group_version`, `settled`: those of
+    GroupLines.
     """
 
-    __slots__ = ("_limits", "bucket", "by_principal", "free_to", "group_to", "group_version", "is_held", "limit",
-                 "messages", "name", "seen", "settled", "side", "thresholds_to", "vouched")  # fmt: skip
+    __slots__ = ("_limits", "askers", "bucket", "by_principal", "free_to", "group_to", "group_version", "is_held",
+                 "limit", "messages", "name", "seen", "settled", "side", "thresholds_to", "vouched")  # fmt: skip
 
     def __init__(self, name: bytes, limits: BrokerLimits) -> None:
         super().__init__()
@@ -45,6 +47,7 @@ class TopicMeter(FleetMeter):
         self.messages = 0
         self.vouched = False
         self.bucket: Bucket | None = None
+        self.askers: Askers | None = None
         self.seen = 0
         self.side: GroupSide | None = None
         self.by_principal = False

@@ -147,7 +147,8 @@ class Lines:
         messages = round(size * stream.messages)
         key = want.meter.name, 0
         latest = (stream.waits_since or at) + PATIENCE_S
-        patience = Patience(at < latest, now - stream.denied_since if stream.denied_since else 0.0)
+        denied_s = now - stream.denied_since if stream.denied_since else 0.0
+        patience = Patience(at < latest, denied_s, stream.key[2:])
         decision = decide([(*key, round(size), messages)], {key: self._limits(want)}, patience, now)
         refused = decision.refused.get(key)
         if refused is not None:

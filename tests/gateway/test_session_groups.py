@@ -58,9 +58,9 @@ def free(on: Play, topic: str = ACME) -> None:
 
 
 def fill(on: Play) -> None:
-    """Other clients wait as long as any client may."""
-    for _ in range(15):
-        second(on).client(request(1, {ACME: [0]}))
+    """Other connections wait as long as any client may, one of this client and those of another."""
+    for number in range(15):
+        second(on).client(request(1, {ACME: [0]}, client_id="other" if number else "app"))
 
 
 @pytest.mark.parametrize("step", [0, 1, 7])

@@ -176,6 +176,7 @@ def test_rejected_bytes_are_not_charged() -> None:
     assert limit is not None
     line = limit.line
     line.take(20 * SIZE, on.now)
+    line.ask(1, on.now, True, 0.0, "another client")
     on.session.hold.drained_at -= 60.0  # its client may not be kept any longer
     _, client = on.client(request(1))
     assert "share" in str(decode_answer(client)[2]["clicks", 0][1])

@@ -23,8 +23,8 @@ from gateway.data.worker import Worker
 from gateway.supervisor import ParentLink
 from policies import usage
 from policies.groups.lines import GroupLimits
-from policies.limits.line import DEBT_S
 from policies.limits.meter import TICK_S
+from policies.quotas.lines import CLAIMED_DEBT_S
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol import api
@@ -307,14 +307,14 @@ def test_acks_0_counts_once_the_broker_has_gone_on_to_the_next_request() -> None
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["an error", "an end"])
-def test_storage_is_given_back_what_never_got_in_and_a_client_id_all_that_strangers_do_not_wait_for(
+def test_storage_is_given_back_what_never_got_in_and_a_client_id_what_exceeds_its_bound(
     ends: bool,
 ) -> None:
     play = Play(total=1000.0).named()
     quotas = {Entity.of((("client-id", "app"),)): {QuotaKey.parse("producer_byte_rate"): 1000.0}}
     play.world.quotas.set_store(QuotaStore(quotas), play.now)
     play.engine.set_storage(0.5, "a disk fills up", play.now)
-    play.client(request(1, values=(bytes(50_000),)))
+    play.client(request(1, values=(bytes(70_000),)))
     (line,) = play.session.client.lines.produce
     storage = play.engine.broker(1).limits.storage
     assert storage is not None
@@ -324,7 +324,7 @@ def test_storage_is_given_back_what_never_got_in_and_a_client_id_all_that_strang
         play.session.close()
     else:
         play.broker(answer(1, {"clicks": {0: (3, -1)}}))
-    assert line.bucket.level(play.now) == -DEBT_S * 1000.0
+    assert line.bucket.level(play.now) == -CLAIMED_DEBT_S * 1000.0
     assert storage.line.bucket.level(play.now) >= 0
 
 

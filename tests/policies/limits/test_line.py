@@ -89,6 +89,30 @@ def test_who_can_not_wait_any_longer_passes_where_it_waits_for_itself_only(owed_
     assert not line(min(owed_s, DEBT_S)).ask(1, 0.0, False, 0.0).admitted, "others would wait for it"
 
 
+def test_among_strangers_a_client_waits_for_itself_while_nobody_else_asks() -> None:
+    one = line(owed_s=DEBT_S)
+    assert not one.ask(1, 0.0, False, 0.0).admitted, "it isn't known who asks"
+    assert one.ask(1, 0.0, False, 0.0, "a").admitted
+    one.ask(1, 5.0, True, 0.0, "b")
+    assert not one.ask(1, 6.0, False, 0.0, "a").admitted
+    one.take(10_000, 30.0)
+    assert not one.ask(1, 6.0 + DEBT_S - 0.1, False, 0.0, "a").admitted
+    assert one.ask(1, 6.0 + DEBT_S, False, 0.0, "a").admitted
+
+
+@given(st.lists(st.tuples(st.integers(1, 40_000), st.floats(0, 3)), min_size=1, max_size=60))
+def test_alone_among_strangers_it_never_owes_more_than_they_would_wait_for_twice(
+    steps: list[tuple[int, float]],
+) -> None:
+    one, now, passed = line(), 0.0, 0
+    for size, pause in steps:
+        now += pause
+        if one.ask(size, now, False, 0.0, "a").admitted:
+            one.take(size, now)
+            passed += size
+    assert passed <= RATE * (now + BURST_S + 2 * DEBT_S) + max(size for size, _ in steps) + 1e-6
+
+
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 3), st.booleans()), min_size=1, max_size=60))
 def test_who_can_never_wait_gets_what_it_may_owe_in_advance_and_no_more_than_the_rate(
     steps: list[tuple[int, float, bool]],

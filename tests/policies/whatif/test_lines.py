@@ -178,7 +178,7 @@ def test_many_clients_of_one_limit_wait_for_room_as_long_as_most_of_them_can(cli
         PolicyKey.of_group("gold", "publishRateInBytes"): 4000.0,
         PolicyKey.of_tenant("acme"): "gold",
     }
-    streams: list[StreamKey] = [(1, f"acme.orders.t{number}", "User:web", "web") for number in range(clients)]
+    streams: list[StreamKey] = [(1, f"acme.orders.t{number}", "User:web", f"web{number}") for number in range(clients)]
     rows = in_order(*(offered(each, 1000, 90) for each in streams))
     rows = [row._replace(requests=1) for row in rows]
     shifts = list(replay(rows, rules(group), {}))
