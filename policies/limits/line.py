@@ -151,7 +151,7 @@ class Line:
             max(0.0, -level / rate), after, may_wait, denied_s, longest, bucket.beyond > 0.0
         )
         waits_for_itself = self.own or self._askers.are_one(who, now)
-        if refusal is not None and not (not may_wait and waits_for_itself and bucket.owed <= DEBT_S * rate):
+        if refusal is not None and (may_wait or not waits_for_itself or bucket.owed > DEBT_S * rate):
             return refusal
         return Answer(True, min(after, longest)) if after >= MIN_WAIT_S else AT_ONCE
 

@@ -167,7 +167,7 @@ class Pacer(ThresholdStrategy):
         meter.askers = meter.askers or Askers()
         waits_for_itself = meter.askers.are_one(patience.who, now)  # others wait for the total beyond their own only
         owed = ahead + total.beyond / total.rate
-        if refusal is not None and not (not patience.may_delay and waits_for_itself and owed <= DEBT_S):
+        if refusal is not None and (patience.may_delay or not waits_for_itself or owed > DEBT_S):
             self._want(refusal.wait, now)
             longest = self._longest_wait(now)
             return refusal._replace(wait=min(refusal.wait, longest), room_in=min(refusal.room_in, longest))
