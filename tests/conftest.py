@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from gateway.data import reactor
 from gateway.embedded import Cluster, ports
@@ -24,6 +24,7 @@ settings.register_profile("small", max_examples=15, derandomize=True, deadline=N
 settings.register_profile(
     "exhaustive", max_examples=1000, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("first", settings.get_profile("small"), phases=(Phase.explicit, Phase.generate))  # that fails
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "small"))
 
 

@@ -20,24 +20,25 @@ import argparse
 import contextlib
 import functools
 import hashlib
-import itertools
+import importlib
 import json
+import math
+import multiprocessing
 import os
-import queue
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import libcst as cst
+import pytest
 from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation import mutators
 
@@ -49,7 +50,10 @@ LEFT_OUT: Final = (
     ".git", ".venv", "build", "dist", "node_modules", "*.so", ".mypy_cache", ".ruff_cache", ".pytest_cache",
     "*.egg-info", FOUND.name,
 )  # fmt: skip
-LIMIT_S: Final = (30.0, 5.0)  # tests of a mutant may take so many seconds more than without it, and times as long
+# What tests and what they test import of others: once, and not for each mutant.
+IMPORTED: Final = ("confluent_kafka.admin", "fastapi", "httpx", "hypothesis", "pytest_trio", "trio.testing")
+KILLED, SURVIVED, UNITS, FAILS, EXPLAINED = "killed", "survived", "survived units", "failing", "explained"
+LIMIT_S: Final = (15.0, 5.0)  # tests of a mutant may take so many seconds more than without it, and times as long
 
 
 class Mutant(NamedTuple):
@@ -61,14 +65,8 @@ class Mutant(NamedTuple):
     new: str
     source: str
 
-
-class Verdict(NamedTuple):
-    """`killed`: whether a test failed, None: the tests fail without the mutant as well. `said`: of their last lines."""
-
-    row: str
-    mutant: Mutant
-    killed: bool | None
-    said: str = ""
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.old}  ->  {self.new}"
 
 
 # --- how code is broken -----------------------------------------------------------------------------------------------
@@ -122,8 +120,14 @@ OPERATORS: Final = (
     (cst.Call, _other_end),
     (cst.Arg, _zero),
 )
-# What is never broken: types, invariants, decorators.
-_KEPT: Final = (cst.Annotation, cst.Assert, cst.Decorator)
+
+
+def _is_kept(node: Any) -> bool:
+    # Never broken: types, decorators, invariants, of which zip's `strict` is one.
+    match node:
+        case cst.Annotation() | cst.Assert() | cst.Decorator() | cst.Arg(keyword=cst.Name("strict")):
+            return True
+    return False
 
 
 def mutants_of(place: str) -> list[Mutant]:
@@ -174,7 +178,7 @@ _parsed = functools.cache(_Parsed)
 
 def _walk(node: Any) -> Iterator[Any]:
     for child in node.children:
-        if not isinstance(child, _KEPT):
+        if not _is_kept(child):
             yield child
             yield from _walk(child)
 
@@ -196,36 +200,57 @@ def _compiles(source: str) -> bool:
 # --- the runs ---------------------------------------------------------------------------------------------------------
 
 
-class Copies:
-    """Copies of this tree, one for each process that breaks something in it."""
+class Runner:
+    """A process that breaks one thing after the other in a copy of this tree of its own.
 
-    def __init__(self, directory: Path, count: int) -> None:
-        self._free: queue.Queue[tuple[int, Path]] = queue.Queue()
-        self._count = count
-        for number in range(count):
-            copy = directory / str(number)
-            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
-            self._free.put((number, copy))
+    Tests run in a fork of it: what they import of others is imported already, and nothing of this project.
+    """
 
-    def run(self, tests: Iterable[str], mutant: Mutant | None, limit_s: float) -> tuple[bool, str]:
-        """Whether they pass, and what was said last."""
-        number, copy = self._free.get()
-        environment = {
-            **os.environ,
+    def __init__(self, copy: Path, number: int, count: int) -> None:
+        self.copy = copy
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+        self._environment = {
             "PYTHONPATH": str(copy),
+            "PYTHONDONTWRITEBYTECODE": "",
             "PURE_PYTHON": "1",
+            "HYPOTHESIS_PROFILE": "first",
             # pytest-xdist's: ports of its own for each.
             "PYTEST_XDIST_WORKER": f"gw{number}",
-            "PYTEST_XDIST_WORKER_COUNT": str(self._count),
+            "PYTEST_XDIST_WORKER_COUNT": str(count),
         }
-        if mutant is not None:  # nothing compiled of it may be there for the next one
-            environment["PYTHONDONTWRITEBYTECODE"] = "1"
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        try:
-            with _broken(copy, mutant):
-                return _run([*command, *(f"tests/{test}" for test in tests)], copy, environment, limit_s)
-        finally:
-            self._free.put((number, copy))
+
+    def passes(self, tests: Sequence[str], mutant: Mutant | None, limit_s: float) -> tuple[bool, str]:
+        """Whether they do, and what was said last."""
+        with _broken(self.copy, mutant), tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            process = os.fork()
+            if not process:
+                try:
+                    os._exit(self._pytest(tests, mutant is not None, limit_s, output.fileno()))
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
+            _, status = os.waitpid(process, 0)
+            with contextlib.suppress(ProcessLookupError):  # whatever its tests had started
+                os.killpg(process, signal.SIGKILL)
+            output.seek(0)
+            return status == 0, "\n".join(output.read().splitlines()[-3:])
+
+    def _pytest(self, tests: Sequence[str], is_broken: bool, limit_s: float, output: int) -> int:
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        signal.alarm(math.ceil(limit_s))  # which ends it
+        os.chdir(self.copy)
+        os.environ.update(self._environment)
+        if is_broken:  # nothing compiled of it may be there for the next one
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+            sys.dont_write_bytecode = True
+        sys.path[:] = [str(self.copy), *(path for path in sys.path if path not in ("", str(ROOT)))]
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        options = ["-x", "-q", "--assert=plain", "--tb=line", "--timeout=0", f"--basetemp={self.copy}.tmp"]
+        options += ["-p", "no:cacheprovider", "-p", "no:randomly"]
+        return pytest.main([*options, *(f"tests/{test}" for test in tests)])
 
 
 @contextlib.contextmanager
@@ -243,85 +268,70 @@ def _broken(copy: Path, mutant: Mutant | None) -> Iterator[None]:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # what is compiled of it is good again
 
 
-def _run(command: list[str], copy: Path, environment: Mapping[str, str], limit_s: float) -> tuple[bool, str]:
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        process = subprocess.Popen(
-            command, cwd=copy, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            passed = process.wait(limit_s) == 0
-        except subprocess.TimeoutExpired:
-            passed = False
-        finally:  # whatever its tests had started
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        return passed, "\n".join(output.read().splitlines()[-3:])
-
-
 class Trial:
     """Rows, and what was found of their mutants."""
 
-    def __init__(self, copies: Copies, units: bool) -> None:
-        self._copies = copies
+    def __init__(self, runner: Runner, units: bool) -> None:
+        self._runner = runner
         self._units = units
         self._tests = seeds.tests_of_rows()
-        # As the copies have them.
-        files = {test.partition("::")[0] for named in self._tests.values() for test in named}
-        self._sources = {file: (ROOT / "tests" / file).read_bytes() for file in files}
-        self._lock = threading.Lock()
         lines = FOUND.read_text("utf-8").splitlines() if FOUND.exists() else []
-        self._known = dict(json.loads(line) for line in lines)
-        self._needs_s: dict[tuple[str, ...], float | None] = {}
-        self._first = defaultdict[tuple[str, ...], threading.Lock](threading.Lock)
+        self._known: dict[str, str] = dict(json.loads(line) for line in lines)
 
-    def judge(self, row: str, mutant: Mutant) -> Verdict:
+    def judge(self, row: str, mutant: Mutant) -> str:
+        """KILLED, SURVIVED, UNITS: survived so far, FAILS: so do the tests where nothing is broken."""
         key = self._key(row, mutant)
         known = self._known.get(key)
-        if known in ("killed", "survived") or (known and self._units):
-            return Verdict(row, mutant, known == "killed")
-        verdict = self._try(row, mutant)
-        if verdict.killed is not None:
-            found = "killed" if verdict.killed else "survived units" if self._units else "survived"
-            with self._lock, FOUND.open("a", encoding="utf-8") as file:
+        if known in (KILLED, SURVIVED) or (known and self._units):
+            return known
+        found = self._try(row, mutant)
+        if found != FAILS:
+            with FOUND.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([key, found]) + "\n")
-        return verdict
+        return found
 
-    def _try(self, row: str, mutant: Mutant) -> Verdict:
-        for tests in self._steps(row):
-            needs_s, said = self._needed(tests)
-            if needs_s is None:
-                return Verdict(row, mutant, None, said)
-            passed, _ = self._copies.run(tests, mutant, LIMIT_S[0] + LIMIT_S[1] * needs_s)
-            if not passed:
-                return Verdict(row, mutant, True)
-        return Verdict(row, mutant, False)
-
-    def _steps(self, row: str) -> list[tuple[str, ...]]:
+    def _try(self, row: str, mutant: Mutant) -> str:
         # Seconds first; what starts clusters only for what they let live.
         named = self._tests[row]
         slow = tuple(test for test in named if test.startswith("integration/") or "/test_control_app.py" in test)
         quick = tuple(test for test in named if test not in slow)
-        return [step for step in (quick, () if self._units and quick else slow) if step]
+        is_half = bool(self._units and quick and slow)
+        for tests in (quick, () if is_half else slow):
+            needs_s = self._needs_s(tests) if tests else 0.0
+            if needs_s is None:
+                return FAILS
+            if tests and not self._runner.passes(tests, mutant, LIMIT_S[0] + LIMIT_S[1] * needs_s)[0]:
+                return KILLED
+        return UNITS if is_half else SURVIVED
 
-    def _needed(self, tests: tuple[str, ...]) -> tuple[float | None, str]:
+    @functools.cache  # noqa: B019  # there is one
+    def _needs_s(self, tests: tuple[str, ...]) -> float | None:
         # Seconds that these tests take where nothing is broken; None: they fail.
-        with self._lock:
-            first = self._first[tests]
-        with first:
-            said = ""
-            if tests not in self._needs_s:
-                began = time.monotonic()
-                passed, said = self._copies.run(tests, None, 600.0)
-                self._needs_s[tests] = time.monotonic() - began if passed else None
-            return self._needs_s[tests], said
+        began = time.monotonic()
+        passed, said = self._runner.passes(tests, None, 600.0)
+        if not passed:
+            print(f"{' '.join(tests)} fail where nothing is broken: {said}", flush=True)
+        return time.monotonic() - began if passed else None
 
     def _key(self, row: str, mutant: Mutant) -> str:
         made = hashlib.sha256(mutant.source.encode())
         for test in sorted(self._tests[row]):
-            made.update(test.encode() + self._sources[test.partition("::")[0]])
+            made.update(test.encode() + (self._runner.copy / "tests" / test.partition("::")[0]).read_bytes())
         return f"{row} {made.hexdigest()[:24]}"
+
+
+_trial: Trial  # a process's own
+
+
+def _begin(directory: Path, numbers: Any, count: int, units: bool) -> None:
+    global _trial  # noqa: PLW0603
+    number = numbers.get()
+    _trial = Trial(Runner(directory / str(number), number, count), units)
+
+
+def _judge(given: tuple[str, Sequence[Mutant]]) -> list[str]:
+    row, mutants = given
+    return [_trial.judge(row, mutant) for mutant in mutants]
 
 
 def main() -> int:
@@ -335,64 +345,50 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     asked = parser.parse_args()
     given = seeds.table()
-    rows = {
-        row: places
+    work = [
+        (row, [mutant for place in places for mutant in mutants_of(place)])
         for row, places in given["rows"].items()
         if isinstance(places, list) and (not asked.rows or {row, row.partition(".")[0]} & set(asked.rows))
-    }
-    found = [[(row, mutant) for place in places for mutant in mutants_of(place)] for row, places in rows.items()]
-    # By turns: a run that is ended has looked at each row.
-    work = [each for turn in itertools.zip_longest(*found) for each in turn if each is not None]
+    ]
+    print(f"{len(work)} rows, {sum(len(mutants) for _, mutants in work)} mutants", flush=True)
     if asked.list:
-        for row, mutant in work:
-            print(f"{row:8} {mutant.file}:{mutant.line}: {mutant.old}  ->  {mutant.new}")
-        print(f"{len(rows)} rows, {len(work)} mutants")
+        for row, mutants in work:
+            print("\n".join(f"{row:8} {mutant}" for mutant in mutants))
         return 0
-    print(f"{len(rows)} rows, {len(work)} mutants, {asked.jobs} at a time", flush=True)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as directory, ThreadPoolExecutor(asked.jobs) as pool:
-        trial = Trial(Copies(Path(directory), asked.jobs), asked.units)
-        verdicts = []
-        try:
-            for verdict in pool.map(lambda each: trial.judge(*each), work):
-                verdicts.append(verdict)
-                _show(verdict, given["equivalent"])
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-    return _report(verdicts, given["equivalent"])
+    for name in IMPORTED:
+        importlib.import_module(name)
+    context = multiprocessing.get_context("fork")
+    numbers = context.SimpleQueue()
+    for number in range(asked.jobs):
+        numbers.put(number)
+    counts = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as directory,
+        ProcessPoolExecutor(asked.jobs, context, _begin, (Path(directory), numbers, asked.jobs, asked.units)) as pool,
+    ):
+        for (row, mutants), verdicts in zip(work, pool.map(_judge, work), strict=True):
+            counts[row] = Counter[str]()
+            for mutant, verdict in zip(mutants, verdicts, strict=True):
+                explained = verdict in (SURVIVED, UNITS) and reason_of(mutant, given["equivalent"])
+                counts[row][EXPLAINED if explained else verdict] += 1
+                if verdict != KILLED and not explained:
+                    print(f"{verdict.upper():14} {row:8} {mutant}", flush=True)
+    return _report(counts)
 
 
-def reason_of(mutant: Mutant, equivalent: Iterable[Mapping[str, str]]) -> str:
+def reason_of(mutant: Mutant, equivalent: Sequence[Mapping[str, str]]) -> str:
     """Why it makes no difference that a sentence is about; "": nobody has said."""
-    return next(
-        (
-            each["why"]
-            for each in equivalent
-            if (each["file"], each["old"], each["new"]) == (mutant.file, mutant.old, mutant.new)
-        ),
-        "",
-    )
+    same = (each["why"] for each in equivalent if (each["file"], each["old"], each["new"]) == mutant[:1] + mutant[2:4])
+    return next(same, "")
 
 
-def _show(verdict: Verdict, equivalent: Sequence[Mapping[str, str]]) -> None:
-    row, mutant, killed, said = verdict
-    place = f"{row:8} {mutant.file}:{mutant.line}: {mutant.old}  ->  {mutant.new}"
-    if killed is None:
-        print(f"FAILS    {place}: its tests fail where nothing is broken: {said}", flush=True)
-    elif not killed and not reason_of(mutant, equivalent):
-        print(f"SURVIVED {place}", flush=True)
-
-
-def _report(verdicts: Iterable[Verdict], equivalent: Sequence[Mapping[str, str]]) -> int:
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for row, mutant, killed, _ in verdicts:
-        place = 3 if killed is None else 0 if killed else 1 if reason_of(mutant, equivalent) else 2
-        counts[row][place] += 1
-    print(f"\n{'row':8} {'mutants':>8} {'killed':>8} {'explained':>10} {'survived':>9} {'failing':>8}")
-    sums = [sum(column) for column in zip(*counts.values(), strict=True)]
-    for row, found in [*counts.items(), ("all", sums)]:
-        killed, explained, survived, failing = found
-        print(f"{row:8} {sum(found):8} {killed:8} {explained:10} {survived:9} {failing:8}")
-    return int(bool(sums[2] or sums[3]))
+def _report(counts: Mapping[str, Counter[str]]) -> int:
+    columns = (KILLED, EXPLAINED, SURVIVED, UNITS, FAILS)
+    print(f"\n{'row':8} {'mutants':>15}", *(f"{column:>15}" for column in columns))
+    total = sum(counts.values(), Counter[str]())
+    for row, found in [*counts.items(), ("all", total)]:
+        print(f"{row:8} {found.total():15}", *(f"{found[column]:15}" for column in columns))
+    return int(total.total() > total[KILLED] + total[EXPLAINED])
 
 
 if __name__ == "__main__":

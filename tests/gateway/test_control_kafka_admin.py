@@ -536,6 +536,7 @@ async def test_of_many_resources_only_those_with_a_value_get_a_row(stage: Stage)
     assert found == ["filed"]
 
 
+@pytest.mark.seed("V1.5")
 @pytest.mark.trio
 async def test_a_brokers_total_has_the_default_and_the_file_behind_it(stage: Stage) -> None:
     await stage.incremental((c.BROKER, "", {TOTAL_KEY: "5000"}), (c.BROKER, "2", {TOTAL_KEY: "800"}))

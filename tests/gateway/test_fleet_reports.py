@@ -501,6 +501,7 @@ def test_after_any_loss_all_is_known_again_two_rounds_later(
         assert_all_is_known(fleet, gateway, [key for key, use in gateway.uses.items() if not use.is_idle])
 
 
+@pytest.mark.seed("82.16")
 def test_a_change_that_was_lost_is_told_again_within_a_round() -> None:
     fleet, a, b, c = trio_of()
     a.uses = {GOLD: Use(100.0), TOTAL: Use(5.0)}
@@ -515,6 +516,7 @@ def test_a_change_that_was_lost_is_told_again_within_a_round() -> None:
     assert b.knows(TOTAL) == []
 
 
+@pytest.mark.seed("82.16")
 def test_rounds_that_were_missed_end_nothing() -> None:
     fleet, a, b, _ = trio_of()
     a.uses = b.uses = {group_key(f"g{n}", "publish", "bytes"): Use(1.0) for n in range(20)}
@@ -525,6 +527,7 @@ def test_rounds_that_were_missed_end_nothing() -> None:
     assert [len(b.knows(key)) for key in a.uses] == [1] * 20
 
 
+@pytest.mark.seed("82.16")
 @pytest.mark.parametrize("fate", ["lost", "stale"])
 @pytest.mark.parametrize("first", range(reports.EVERY, 2 * reports.EVERY))
 @pytest.mark.parametrize("count", [1, 2])

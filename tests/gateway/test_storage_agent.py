@@ -6,12 +6,20 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError
 from prometheus_client import generate_latest
 
+from gateway import volume_agent
+from gateway.storage.snapshot import decode
 from gateway.volume_agent import (
+    RETRY_S,
+    Agent,
     Metrics,
     Mount,
     Settings,
@@ -48,6 +56,7 @@ def test_limits_intervals_and_properties() -> None:
     assert read_settings([*BASE, "--interval", "90s"]).interval == 90.0
 
 
+@pytest.mark.seed("035.14")
 def test_the_file_has_the_same_names_and_flags_win(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("geheim\n")
     path = tmp_path / "agent.yaml"
@@ -72,6 +81,7 @@ metrics: off
         "ssl.key.password": "geheim",
         "socket.keepalive.enable": "true",
     }
+    assert settings.client().items() >= settings.kafka.items()
     assert settings.limits_of(["/a"]) == (VolumeLimit("MinFreeBytes", 2e6), VolumeLimit("ConsumedBytes", 5.0 * 2**30))
     assert settings.limits_of(["/b"]) == (None, VolumeLimit("MinFreeBytes", 1e6))
     assert settings.limits_of(["/a", "/b"]) == (VolumeLimit("MinFreeBytes", 2e6), VolumeLimit("MinFreeBytes", 1e6))
@@ -225,6 +235,24 @@ def test_a_device_is_one_volume_with_what_df_says(tmp_path: Path) -> None:
     assert found.failed == {}
 
 
+@pytest.mark.seed("035.11")
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_of_several_views_of_a_device_the_one_with_the_least_available_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    """File systems have quotas for directories."""
+    left = {"a": 50, "b": 20}
+
+    def statvfs(path: str) -> SimpleNamespace:
+        return SimpleNamespace(f_frsize=10, f_blocks=10, f_bavail=left[Path(path).name] // 10)
+
+    for name in names:
+        formatted(tmp_path / name)
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    (volume,) = measure(Settings(broker_id=1, log_dirs=[str(tmp_path / name) for name in names])).volumes  # type: ignore[arg-type]
+    assert (volume.total, volume.available) == (100, 20)
+
+
 def test_a_log_dir_that_can_not_be_looked_into_is_told_with_the_reason(tmp_path: Path) -> None:
     formatted(tmp_path / "a")
     (tmp_path / "file").write_text("")
@@ -262,3 +290,101 @@ def test_metrics_of_volumes_are_those_of_the_last_measurement() -> None:
     assert f'{prefix}_log_dir_errors_total{{log_dir="/a"}} 0.0' in text
     metrics.volumes.shown = ()
     assert "/dev/a" not in generate_latest(metrics.registry).decode()
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Acknowledges each record after `takes_s`, of which it remembers when it came; and the time, which goes on while
+    the producer waits. `steps`: what came, in its order.
+    """
+
+    def __init__(self, takes_s: float) -> None:
+        self.takes_s = takes_s
+        self.now = 100.0
+        self.error: KafkaError | None = None
+        self.steps: list[str] = []
+        self.records: list[tuple[float, str, str, bytes]] = []
+        self._waiting: list[tuple[float, Callable[..., None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def ensure(self) -> str:
+        self.steps.append("topic")
+        return ""
+
+    def produce(self, topic: str, *, key: str, value: bytes, on_delivery: Callable[..., None]) -> None:
+        self.steps.append("record")
+        self.records.append((self.now, topic, key, value))
+        self._waiting.append((self.now + self.takes_s, on_delivery))
+
+    def poll(self, timeout: float) -> None:
+        self.now += timeout
+        while self._waiting and self._waiting[0][0] <= self.now:
+            self._waiting.pop(0)[1](self.error, None)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster(2.0)
+    monkeypatch.setattr(volume_agent, "time", cluster)
+    monkeypatch.setattr(volume_agent, "Producer", Mock(return_value=cluster))
+    monkeypatch.setattr(volume_agent, "volume_topic", Mock(return_value=cluster))
+    return cluster
+
+
+def run_agent(cluster: Cluster, tmp_path: Path, records: int, *flags: str) -> Metrics:
+    """Until so many were published or failed."""
+    formatted(tmp_path / "a")
+    settings = read_settings(["--broker-id", "7", "--log-dirs", str(tmp_path / "a"), "--topic", "volumes", *flags])
+    metrics = Metrics(settings.log_dirs)
+    agent = Agent(settings, metrics, lambda: 1_790_000_000.0)
+    poll = cluster.poll
+
+    def counted(timeout: float) -> None:
+        poll(timeout)
+        if len(cluster.records) >= records and not cluster._waiting:
+            agent.stop.set()
+
+    cluster.poll = counted  # type: ignore[method-assign]
+    agent.run()
+    return metrics
+
+
+@pytest.mark.seed("035.13")
+def test_a_snapshot_is_published_at_the_start_and_then_in_each_interval(cluster: Cluster, tmp_path: Path) -> None:
+    """However long the cluster takes for one."""
+    metrics = run_agent(cluster, tmp_path, 4, "--interval", "30s")
+    assert [at for at, *_ in cluster.records] == pytest.approx([100.0, 130.0, 160.0, 190.0])
+    assert said(metrics, "snapshots_published_total") == 4
+
+
+@pytest.mark.seed("035.13", "035.36")
+def test_a_snapshot_that_the_cluster_does_not_take_is_an_error_and_soon_tried_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.error = KafkaError(KafkaError._MSG_TIMED_OUT)
+    metrics = run_agent(cluster, tmp_path, 3, "--interval", "30s")
+    pause = cluster.takes_s + RETRY_S
+    assert [at for at, *_ in cluster.records] == pytest.approx([100.0, 100.0 + pause, 100.0 + 2 * pause])
+    assert (said(metrics, "publication_errors_total"), said(metrics, "snapshots_published_total")) == (3, 0)
+
+
+@pytest.mark.seed("035.12")
+def test_usage_is_published_by_the_broker_s_id_to_a_topic_that_was_put_right_before(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    run_agent(cluster, tmp_path, 2)
+    assert cluster.steps == ["topic", "record", "record"]
+    for _, topic, key, value in cluster.records:
+        snapshot = decode(value, key.encode())
+        assert (topic, key) == ("volumes", "7")
+        assert [volume.total > 0 for volume in snapshot.volumes] == [True]
+
+
+def said(metrics: Metrics, name: str) -> float:
+    """That metric's value."""
+    (value,) = re.findall(rf"^{volume_agent.PREFIX}_{name} (\S+)$", generate_latest(metrics.registry).decode(), re.M)
+    return float(value)

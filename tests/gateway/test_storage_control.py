@@ -768,9 +768,12 @@ async def test_a_factor_source_stands_in_for_all_of_it(mock_clock: trio.testing.
     assert (*scene.state, scene.last.factor.why) == (0.25, "valid", "the factor source says 0.25")
     status = scene.control.status()
     assert (status["source"], status["brokers"]) == ("factor_source mine", [])
-    source.said = 1.5
+    source.said = 1.0
     await scene.at(60)
-    assert scene.state == (0.25, "kept")
+    assert (*scene.state, scene.last.factor.why) == (1.0, "valid", "")
+    source.said = 1.5
+    await scene.at(120)
+    assert scene.state == (1.0, "kept")
     assert scene.control.status()["problem"] == "throttle factor 1.5 must be from 0 to 1"
 
 

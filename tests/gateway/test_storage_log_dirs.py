@@ -155,10 +155,12 @@ def test_sizes_that_a_broker_does_not_know_fail_all(sizes: tuple[int, int]) -> N
     assert "broker 2 does not tell total and usable bytes of /o" in said
 
 
+@pytest.mark.seed("DISK.13")
 def test_a_volume_of_no_size_says_nothing() -> None:
     assert "0 bytes in total" in why(CLUSTER, {1: ONE, 2: answer(described("/fuse", 0, 0))})
 
 
+@pytest.mark.seed("DISK.13", "DISK.40")
 def test_a_full_volume_is_a_volume() -> None:
     assert observation(fenced(2), {1: answer(described("/full", 100, 0))}).volumes[0].available == 0
 

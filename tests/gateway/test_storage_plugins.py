@@ -15,6 +15,7 @@ import pytest
 
 from gateway import config
 from gateway.control import storage_sources
+from gateway.control.parts import SOURCE, Parts
 from gateway.plugins import PluginError
 from gateway.storage import plugins
 from policies.storage import ObservationFailed, QuotaValues, Volume, VolumeLimit
@@ -65,7 +66,7 @@ def example(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install(project["name"], project["entry-points"], {module: block("python", "class FileQuotas")})
 
 
-@pytest.mark.seed("DISK.9")
+@pytest.mark.seed("DISK.9", "035.40")
 @pytest.mark.usefixtures("example")
 def test_the_example_of_a_quota_source_gives_what_its_file_says(tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
@@ -77,6 +78,9 @@ def test_the_example_of_a_quota_source_gives_what_its_file_says(tmp_path: Path) 
     path.write_text("[]")
     with pytest.raises(ObservationFailed):
         source.quotas()
+    upstream = "upstream: {bootstrap_servers: '127.0.0.1:9092'}\n"
+    named = f"{upstream}thresholds: {{source: acme-file, options: {{path: {path}}}}}"
+    assert [SOURCE in Parts(config.parse(text)) for text in (upstream, named)] == [False, True]
 
 
 @pytest.mark.usefixtures("example")

@@ -109,10 +109,10 @@ def failed(source: Prometheus) -> str:
 
 @pytest.mark.seed("035.3")
 def test_two_expressions_make_volumes(server: Server) -> None:
-    put(server, (node("kafka-2:9100"), "2e9", "1e11"), (node("kafka-1:9100"), "50", "100"))
+    put(server, (node("kafka-2:9100"), "2e9", "1e11"), (node("kafka-1:9100"), "100", "100"))
     assert make(server).observe() == Observation(
         frozenset({1, 2}),
-        (Volume(1, "/var/lib/kafka/data", 100, 50), Volume(2, "/var/lib/kafka/data", 10**11, 2 * 10**9)),
+        (Volume(1, "/var/lib/kafka/data", 100, 100), Volume(2, "/var/lib/kafka/data", 10**11, 2 * 10**9)),
     )
 
 

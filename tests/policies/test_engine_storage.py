@@ -28,6 +28,7 @@ def test_every_threshold_is_multiplied() -> None:
     made = engine(0.25).broker(1)
     assert broker.threshold == 250.0
     assert [made.add_topic(name).threshold for name in (b"clicks", b"logs")] == [100.0, 150.0]
+    assert engine(0.25, None).broker(1).limits.total is None, "there is nothing to multiply"
 
 
 def test_thresholds_that_use_up_their_total_still_may_when_multiplied() -> None:

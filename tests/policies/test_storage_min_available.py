@@ -97,6 +97,7 @@ def test_a_volume_has_the_five_characteristics() -> None:
     assert (one.broker_id, one.name, one.total, one.available) == (3, "/var/lib/kafka/data-0", 1000, 250)
     assert one.consumed == 750
     assert one.available_ratio == 0.25
+    assert Volume(3, "/var/lib/kafka/data-0", 0, 0).available_ratio == 0.0, "of a volume without a size"
 
 
 @pytest.mark.seed("DISK.17")
@@ -174,6 +175,7 @@ def test_a_source_says_so_when_it_cannot_get_the_data_of_all_active_brokers_and_
 
 @pytest.mark.seed("DISK.28", "DISK.29")
 def test_a_fallback_of_0_prevents_writes_in_an_unknown_state() -> None:
+    assert Keeper(fallback=1.0).current(0.0).state == "OPEN"
     keeper = Keeper(fallback=0.0)
     assert keeper.current(0.0).state == "PAUSE"  # nothing was ever observed
     keeper.observed(1.0, "", 0.0)
@@ -186,6 +188,7 @@ def minute_by_minute(late: float = 0.0) -> list[tuple[float, str]]:
     keeper = Keeper(validity_s=2 * MINUTE, fallback=0.0, interval_s=MINUTE)
     said: list[tuple[float, str]] = []
     for minute, succeeds in enumerate((True, False, False, False, True)):
+        keeper.begin(minute * MINUTE, 30.0)
         now = minute * MINUTE + late
         if succeeds:
             keeper.observed(1.0, "", now)
@@ -202,7 +205,7 @@ EXAMPLE = [(1.0, "valid"), (1.0, "kept"), (1.0, "kept"), (0.0, "fallback"), (1.0
 @pytest.mark.seed("DISK.30", "DISK.32")
 def test_the_example_minute_by_minute() -> None:
     assert minute_by_minute() == EXAMPLE
-    assert minute_by_minute(late=5.0) == EXAMPLE
+    assert minute_by_minute(late=5.0) == minute_by_minute(late=29.0) == EXAMPLE
 
 
 @pytest.mark.seed("DISK.32")

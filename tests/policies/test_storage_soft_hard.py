@@ -52,6 +52,8 @@ def snapshot(broker_id: int, free: float, at: float = 1000.0) -> Snapshot:
 @pytest.mark.seed("035.1", "035.30")
 def test_producers_slow_down_beyond_the_soft_limit_and_pause_when_reaching_the_hard_limit_or_exceeding_it() -> None:
     assert [factor(POLICY, volume(1, free)) for free in (100, 20, 15, 10, 9, 0)] == [1, 1, 0.5, 0, 0, 0]
+    assert [factor(SoftHard(None, POLICY.hard), volume(1, free)) for free in (15, 10)] == [1, 0]
+    assert [factor(SoftHard(POLICY.soft, None), volume(1, free)) for free in (20, 15, 0)] == [1, 0.75, 0]
 
 
 # --- roles and states -------------------------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ def test_steady_traffic_within_the_limit_asks_seldom() -> None:
     assert sum(producer.asked for producer in producers) - begun < 0.03 * 18_500
 
 
+@pytest.mark.seed("82.1")
 def test_traffic_that_comes_and_goes_is_held_to_the_limit_as_well() -> None:
     """Most of it comes while topics needn't ask: `pace` finds it."""
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)

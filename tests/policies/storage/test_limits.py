@@ -35,10 +35,12 @@ def test_a_volume_with_exactly_the_share_free_has_reached_it_and_one_byte_more_h
         assert not policy.breaches_hard_limit(Volume(1, "a", total, part + 1))
 
 
-def test_a_percentage_of_a_tiny_volume_is_less_than_a_byte_and_reached_when_it_is_full() -> None:
+@pytest.mark.seed("035.10")
+@pytest.mark.parametrize(("total", "reached"), [(10, 0), (30, 1)])  # 5 % are half a byte, and one and a half
+def test_a_percentage_of_a_tiny_volume_may_be_no_whole_number_of_bytes(total: int, reached: int) -> None:
     policy = SoftHard(hard=VolumeLimit("MinFreePercentage", 0.05))
-    assert policy.quota_factor(Volume(1, "a", 10, 0)) == 0
-    assert policy.quota_factor(Volume(1, "a", 10, 1)) == 1
+    assert policy.quota_factor(Volume(1, "a", total, reached)) == 0
+    assert policy.quota_factor(Volume(1, "a", total, reached + 1)) == 1
 
 
 @pytest.mark.seed("DISK.34")
@@ -119,8 +121,8 @@ def test_min_available_is_one_value_for_all_volumes_despite_their_own_limits() -
 
 @pytest.mark.seed("DISK.34", "DISK.35")
 def test_a_ratio_out_of_range_is_refused_by_its_own_key() -> None:
-    with pytest.raises(LimitError, match=r"min\.available\.ratio: 5 must be a share from 0 to 1"):
-        MinAvailable(ratio=5)
+    with pytest.raises(LimitError, match=r"min\.available\.ratio: 1\.01 must be a share from 0 to 1"):
+        MinAvailable(ratio=1.01)
     with pytest.raises(LimitError, match=r"min\.available\.bytes: -1 must be"):
         MinAvailable(bytes=-1)
 

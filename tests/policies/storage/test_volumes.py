@@ -21,7 +21,7 @@ from tests.policies.storage_play import (
 )
 
 
-@pytest.mark.seed("035.9")
+@pytest.mark.seed("035.8", "035.9", "035.10")
 @pytest.mark.parametrize(
     ("limit", "free"),
     [
@@ -35,6 +35,11 @@ from tests.policies.storage_play import (
 )
 def test_every_limit_is_so_many_free_bytes_of_a_volume(limit: VolumeLimit, free: float) -> None:
     assert limit.free_bytes(100) == free
+
+
+@pytest.mark.seed("035.10")
+def test_of_a_volume_without_a_size_no_byte_is_a_share() -> None:
+    assert VolumeLimit("MinFreePercentage", 0.05).free_bytes(0) == 0.0
 
 
 @given(st.integers(1, 100), st.integers(1, 300))
