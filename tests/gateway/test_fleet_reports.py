@@ -204,7 +204,14 @@ def test_an_independent_decoder_reads_what_was_reported(uses: Uses) -> None:
     assert all(is_like(found[key], use) for key, use in active.items())
 
 
-@pytest.mark.seed("82.12", "82.22")
+@pytest.mark.seed("82.21")
+@pytest.mark.parametrize("topics", [2**32 - 1, 2**40])
+def test_the_number_of_topics_is_one_of_32_bits(topics: int) -> None:
+    [message] = Reporter("a", boot(1)).say({GOLD: Use(1.0, topics=topics)})
+    assert [use.topics for use in oracle(message)["usages"].values()] == [2**32 - 1]
+
+
+@pytest.mark.seed("82.12", "82.21", "82.22")
 @given(uses_of_keys)
 def test_usages_are_heard_as_they_were_said(uses: Uses) -> None:
     fleet, a, b, _ = trio_of()
@@ -347,6 +354,7 @@ def test_in_n_cycles_each_usage_is_reported_although_nothing_changed(every: int)
     assert [decoded(only(reporter.say(uses))).round for _ in range(every)] == [3] * (every - 1) + [4]
 
 
+@pytest.mark.seed("82.20")
 def test_a_report_between_two_cycles_takes_no_usage_s_turn() -> None:
     uses = {group_key(f"g{n}", "publish", "bytes"): Use(100.0) for n in range(10)}
     reporter = settled(uses)
@@ -760,6 +768,25 @@ def test_a_peer_that_is_silent_for_two_cycles_is_gone() -> None:
     assert b.peers.expire(fleet.now + 0.1) == []
 
 
+@pytest.mark.seed("82.33")
+@pytest.mark.parametrize("cycle_s", [1.0, 2.0])
+def test_a_peer_is_gone_that_was_silent_for_more_than_two_cycles_while_we_were_not(cycle_s: float) -> None:
+    fleet, a, b, _ = trio_of(cycle_s=cycle_s)
+    fleet.cycle(3)
+    last = fleet.now
+
+    def speak(cycles: float) -> None:
+        """All but that peer, so many cycles after its last message."""
+        fleet.now = last + cycles * cycle_s - 1.0
+        fleet.cycle(1, silent=(a,))
+
+    speak(1.25)
+    assert b.peers.expire(last + 10 * cycle_s) == [], "perhaps only the topic failed"
+    speak(1.5)
+    assert b.peers.expire(last + 2.0 * cycle_s) == []
+    assert b.peers.expire(last + 2.1 * cycle_s) == [a.label]
+
+
 def test_a_gateway_that_claims_a_cycle_of_an_hour_is_gone_after_two_minutes() -> None:
     fleet, a, b, _ = trio_of()
     a.reporter.cycle_s = 3600.0
@@ -810,11 +837,13 @@ def test_no_gateway_is_gone_while_the_topic_is_away(before: float) -> None:
 
 
 @pytest.mark.seed("82.35")
-def test_old_messages_are_dropped_by_the_time_of_publishing() -> None:
+@pytest.mark.parametrize(("cycles_s", "limit"), [((1.0, 1.0), 3.0), ((1.0, 2.0), 6.0), ((2.0, 1.0), 6.0)])
+def test_old_messages_are_dropped_by_the_time_of_publishing(cycles_s: tuple[float, float], limit: float) -> None:
     fleet, a, b, _ = trio_of()
+    a.reporter.cycle_s, b.reporter.cycle_s = cycles_s
     fleet.cycle(2)
     a.uses = {GOLD: Use(100.0)}
-    for age, dropped in ((3.5, True), (2.5, False)):
+    for age, dropped in ((limit + 0.5, True), (limit, False)):
         [message] = a.say()
         heard = b.peers.take(message, fleet.cluster_ms - round(age * 1000), fleet.now)
         assert (heard is None) == dropped

@@ -243,6 +243,25 @@ def test_an_endpoint_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "kafka-quotas: the following arguments are required: --bootstrap-server\n"
 
 
+@pytest.mark.seed("546.25")
+@pytest.mark.parametrize(("text", "properties"), [(None, {}), ("client.id=ops", {"client.id": "ops"})])
+def test_the_client_is_made_for_the_server_with_what_the_file_says(
+    text: str | None, properties: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    made = []
+
+    def connect(servers: str, given: ClientProperties) -> Quotas:
+        made.append((servers, given))
+        return Quotas(server)
+
+    flags = ["--bootstrap-server=kafka:9092", "--list"]
+    if text is not None:
+        (tmp_path / "client.properties").write_text(text)
+        flags.append(f"--command-config={tmp_path / 'client.properties'}")
+    assert command.run(flags, connect) == 0
+    assert made == [("kafka:9092", ClientProperties(properties, None))]
+
+
 def test_help_tells_how_names_are_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--help"]) == 0
     assert "%3Cdefault%3E" in capsys.readouterr().out
@@ -336,6 +355,7 @@ def test_one_key_in_two_spellings_is_refused(run: Run, server: Server) -> None:
     assert server.altered == 0
 
 
+@pytest.mark.seed("546.36")
 def test_a_refusal_of_the_server_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
     class Refusing(Server):
         def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[Refused | str | None]:
@@ -600,6 +620,7 @@ def brokers_have(server: Server, **rates: float) -> None:
     ]
 
 
+@pytest.mark.seed("546.35")
 @pytest.mark.parametrize(
     ("gateway", "brokers", "said"),
     [

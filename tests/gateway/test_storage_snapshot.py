@@ -346,8 +346,12 @@ def test_no_opinion_leaves_the_volume_to_the_gateways_limits() -> None:
 
 @pytest.mark.seed("035.30")
 def test_a_volumes_own_limit_wins_over_the_snapshots() -> None:
-    found = read(volume(softLimit={"type": "MinFreeBytes", "level": 7}, hardLimit=None)).volumes[0]
-    assert (found.soft, found.hard) == (VolumeLimit("MinFreeBytes", 7.0), VolumeLimit("MinFreeBytes", 1e6))
+    own, level = {"type": "MinFreeBytes", "level": 7}, VolumeLimit("MinFreeBytes", 7.0)
+    (before,) = read(volume(softLimit=None, hardLimit=None)).volumes
+    assert before.hard == VolumeLimit("MinFreeBytes", 1e6)
+    for side in ("soft", "hard"):
+        (found,) = read(volume(**{f"{side}Limit": own})).volumes
+        assert found == before._replace(**{side: level})  # type: ignore[arg-type]
 
 
 @pytest.mark.seed("035.32")

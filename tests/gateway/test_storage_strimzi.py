@@ -152,6 +152,7 @@ def test_soft_and_hard_of_the_proposal_become_limits() -> None:
     assert (hard.type, hard.level) == ("MinFreeBytes", 10**9)
 
 
+@pytest.mark.seed("035.38")
 @pytest.mark.parametrize("side", ["soft", "hard"])
 @pytest.mark.parametrize("what", ["min-free-bytes", "min-free-percent"])
 def test_limits_of_the_proposal_keep_its_fail_safe(side: str, what: str) -> None:

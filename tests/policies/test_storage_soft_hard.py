@@ -49,7 +49,7 @@ def snapshot(broker_id: int, free: float, at: float = 1000.0) -> Snapshot:
 # --- current situation ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.seed("035.1", "035.30")
+@pytest.mark.seed("035.1", "035.26", "035.30")
 def test_producers_slow_down_beyond_the_soft_limit_and_pause_when_reaching_the_hard_limit_or_exceeding_it() -> None:
     assert [factor(POLICY, volume(1, free)) for free in (100, 20, 15, 10, 9, 0)] == [1, 1, 0.5, 0, 0, 0]
     assert [factor(SoftHard(None, POLICY.hard), volume(1, free)) for free in (15, 10)] == [1, 0]
@@ -235,8 +235,9 @@ def test_a_snapshot_every_minute_never_lets_the_fail_safe_in_and_a_silent_broker
 
 @pytest.mark.seed("035.27")
 def test_the_levels_are_told_for_metrics_as_what_they_are_on_that_volume() -> None:
-    policy = SoftHard(VolumeLimit("MinFreePercentage", 0.05), VolumeLimit("MinFreeBytes", GB))
-    assert policy.levels(volume(1, 50, total=200)) == (10 * GB, GB)
+    soft, hard = VolumeLimit("MinFreePercentage", 0.05), VolumeLimit("MinFreeBytes", GB)
+    levels = [SoftHard(*pair).levels(volume(1, 50, total=200)) for pair in ((soft, hard), (soft, None), (None, hard))]
+    assert levels == [(10 * GB, GB), (10 * GB, 0.0), (None, GB)]
 
 
 @pytest.mark.seed("035.26")

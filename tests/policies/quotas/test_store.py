@@ -260,7 +260,7 @@ def test_each_key_takes_its_own_way_through_the_levels() -> None:
     assert {each.overridden for each in made.effective(Entity("alice", "app"), omit_overridden_values=True)} == {None}
 
 
-@pytest.mark.seed("546.1", "546.6")
+@pytest.mark.seed("546.1", "546.4", "546.6")
 @pytest.mark.parametrize(
     ("entity", "alone", "together"),
     [
@@ -328,7 +328,7 @@ def test_limits_are_sorted_by_what_they_limit_and_all_hold() -> None:
     assert made.limits("b", "c") is NO_LIMITS
 
 
-@pytest.mark.seed("546.1", "546.4")
+@pytest.mark.seed("546.1", "546.2", "546.4")
 def test_defaults_can_be_asked_about_themselves_and_types_left_out() -> None:
     made = QuotaStore(
         {
@@ -339,9 +339,13 @@ def test_defaults_can_be_asked_about_themselves_and_types_left_out() -> None:
             Entity(None, DEFAULT): {PRODUCE: 5.0},
         },
     )
-    assert [each.value for each in made.effective(Entity("alice"))] == [2.0]
-    assert [each.value for each in made.effective(Entity(DEFAULT, DEFAULT))] == [3.0]
-    assert [each.value for each in made.effective(Entity(None, "app"))] == [5.0]
+    for entity, expected in (
+        (Entity("alice"), [2.0, 4.0]),
+        (Entity(DEFAULT, DEFAULT), [3.0, 4.0, 5.0]),
+        (Entity(None, "app"), [5.0]),
+    ):
+        (found,) = made.effective(entity)
+        assert [found.value, *(entry.value for entry in found.overridden or ())] == expected
     assert made.effective(Entity()) == ()
 
 
