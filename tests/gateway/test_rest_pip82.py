@@ -210,17 +210,20 @@ async def test_a_limit_is_taken_away_by_null_or_minus_one(server: Server, nothin
 @pytest.mark.seed("82.43")
 @pytest.mark.trio
 async def test_get_answers_the_limits_in_both_spellings(server: Server) -> None:
-    """The proposal's names, and Pulsar's beside them."""
+    """The proposal's names, and Pulsar's beside them; whole numbers as such."""
     await make(server, "gold")
-    assert await ask(server, "GET", f"{GROUP}/gold") == (
+    await ask(server, "PUT", f"{GROUP}/gold", {"publishRateInMsgs": 2.5})
+    status, said = await ask(server, "GET", f"{GROUP}/gold")
+    assert (status, said) == (
         200,
         {
-            "PublishRatelimitinmsgs": 100, "PublishRatelimitinbytes": 1000,
+            "PublishRatelimitinmsgs": 2.5, "PublishRatelimitinbytes": 1000,
             "DispatchRatelimitinmsgs": 200, "DispatchRatelimitinbytes": 2000,
-            "publishRateInMsgs": 100, "publishRateInBytes": 1000, "dispatchRateInMsgs": 200,
+            "publishRateInMsgs": 2.5, "publishRateInBytes": 1000, "dispatchRateInMsgs": 200,
             "dispatchRateInBytes": 2000,
         },
     )  # fmt: skip
+    assert all(isinstance(value, int) == (value != 2.5) for value in said.values())
 
 
 @pytest.mark.seed("82.43")
