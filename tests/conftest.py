@@ -3,6 +3,7 @@
 #
 # The default profile is small and derandomised: the same examples on every machine, in a
 # second or two. HYPOTHESIS_PROFILE=exhaustive looks for new ones for minutes; what it finds becomes a named test.
+# "unshrunk" is for mutants.py: any example that fails is as good there as the smallest.
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ settings.register_profile("small", max_examples=15, derandomize=True, deadline=N
 settings.register_profile(
     "exhaustive", max_examples=1000, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("first", settings.get_profile("small"), phases=(Phase.explicit, Phase.generate))  # that fails
+settings.register_profile("unshrunk", settings.get_profile("small"), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "small"))
 
 

@@ -203,7 +203,7 @@ def _compiles(source: str) -> bool:
 class Runner:
     """A process that breaks one thing after the other in a copy of this tree of its own.
 
-    Tests run in a fork of it: what they import of others is imported already, and nothing of this project.
+    Tests run in a fork of it, where what they import of others is imported already, and nothing of this project is.
     """
 
     def __init__(self, copy: Path, number: int, count: int) -> None:
@@ -213,7 +213,7 @@ class Runner:
             "PYTHONPATH": str(copy),
             "PYTHONDONTWRITEBYTECODE": "",
             "PURE_PYTHON": "1",
-            "HYPOTHESIS_PROFILE": "first",
+            "HYPOTHESIS_PROFILE": "unshrunk",
             # pytest-xdist's: ports of its own for each.
             "PYTEST_XDIST_WORKER": f"gw{number}",
             "PYTEST_XDIST_WORKER_COUNT": str(count),
@@ -229,9 +229,11 @@ class Runner:
                 except BaseException:
                     traceback.print_exc()
                     os._exit(1)
-            _, status = os.waitpid(process, 0)
-            with contextlib.suppress(ProcessLookupError):  # whatever its tests had started
-                os.killpg(process, signal.SIGKILL)
+            try:
+                _, status = os.waitpid(process, 0)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # whatever its tests had started
+                    os.killpg(process, signal.SIGKILL)
             output.seek(0)
             return status == 0, "\n".join(output.read().splitlines()[-3:])
 
@@ -239,10 +241,10 @@ class Runner:
         os.setsid()
         os.dup2(output, 1)
         os.dup2(output, 2)
-        signal.alarm(math.ceil(limit_s))  # which ends it
+        signal.alarm(math.ceil(limit_s))  # ends it
         os.chdir(self.copy)
         os.environ.update(self._environment)
-        if is_broken:  # nothing compiled of it may be there for the next one
+        if is_broken:  # nothing that is compiled of it may be there for the next one
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             sys.dont_write_bytecode = True
         sys.path[:] = [str(self.copy), *(path for path in sys.path if path not in ("", str(ROOT)))]
@@ -346,7 +348,7 @@ def main() -> int:
     asked = parser.parse_args()
     given = seeds.table()
     work = [
-        (row, [mutant for place in places for mutant in mutants_of(place)])
+        (row, list(dict.fromkeys(mutant for place in places for mutant in mutants_of(place))))
         for row, places in given["rows"].items()
         if isinstance(places, list) and (not asked.rows or {row, row.partition(".")[0]} & set(asked.rows))
     ]
@@ -371,7 +373,7 @@ def main() -> int:
             for mutant, verdict in zip(mutants, verdicts, strict=True):
                 explained = verdict in (SURVIVED, UNITS) and reason_of(mutant, given["equivalent"])
                 counts[row][EXPLAINED if explained else verdict] += 1
-                if verdict != KILLED and not explained:
+                if verdict in (SURVIVED, UNITS) and not explained:
                     print(f"{verdict.upper():14} {row:8} {mutant}", flush=True)
     return _report(counts)
 
