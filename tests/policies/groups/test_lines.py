@@ -105,7 +105,6 @@ def test_steady_traffic_within_the_limit_asks_seldom() -> None:
     assert sum(producer.asked for producer in producers) - begun < 0.03 * 18_500
 
 
-@pytest.mark.seed("82.1")
 def test_traffic_that_comes_and_goes_is_held_to_the_limit_as_well() -> None:
     """Most of it comes while topics needn't ask: `pace` finds it."""
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
@@ -251,22 +250,25 @@ def test_pacing_is_asked_for_when_the_first_topic_comes_into_use() -> None:
     assert len(woken) == 1
 
 
-@pytest.mark.seed("82.2")
-def test_bytes_that_came_without_asking_are_charged_once_across_ticks() -> None:
+@pytest.mark.seed("82.1", "82.2")
+@pytest.mark.parametrize("topics", [1, 3])
+def test_bytes_that_came_without_asking_are_charged_once_across_ticks(topics: int) -> None:
     engine = engine_with({"gold": GroupLimits(publish_bytes=1e6)}, GOLD)
-    producer = Producer("acme.orders.t", 1000, 3)
-    send(engine, producer, 0.0)
-    now = settled(engine, "acme.orders.t", 0.0)
+    producers = [Producer(f"acme.orders.t{i}", 1000, 3) for i in range(topics)]
+    for producer in producers:
+        send(engine, producer, 0.0)
+    now = max(settled(engine, producer.topic.decode(), 0.0) for producer in producers)
     while now < 3 * TICK_S:
-        send(engine, producer, now)
+        for producer in producers:
+            send(engine, producer, now)
         if round(now * 10) % 3 == 0:
             engine.pace(now)
         engine.tick(now)
         now += 0.1
     engine.pace(now)
     line = engine.fleet.lines[BYTES]
-    assert producer.asked < 0.5 * len(producer.log)
-    assert line.spent == sum(size for _, size, _ in producer.log)
+    assert all(producer.asked < 0.5 * len(producer.log) for producer in producers)
+    assert line.spent == sum(size for producer in producers for _, size, _ in producer.log)
     assert engine.groups.rates(now)[0].msgs.rate > 0
 
 
