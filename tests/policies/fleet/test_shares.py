@@ -98,6 +98,7 @@ def test_an_idle_one_keeps_a_floor_that_is_taken_from_no_other() -> None:
 def test_a_single_member_has_the_limit_exactly() -> None:
     for use in (IDLE, Use(30), Use(99.9), wants(), Use(500)):
         assert parts([use], 100) == [100]
+    assert split([Use(30)], 100, 4) == [Share(100, 0)]
 
 
 def test_no_gateway_has_more_than_the_limit() -> None:
