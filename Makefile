@@ -29,7 +29,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 step = @echo '$(1) …' >&2; began=$$SECONDS; { $(2); } || exit; echo "$(1): ok, $$((SECONDS - began)) s" >&2
 
 NATIVE := $(VENV)/native
-TYPED := $(wildcard protocol/*_compiled.pxd policies/*_compiled.pxd policies/limits/*_compiled.pxd gateway/data/*_compiled.pxd)
+TYPED := $(wildcard protocol/*.pxd policies/*.pxd policies/limits/*.pxd gateway/data/*.pxd)
+COMPILED_FROM := $(TYPED) $(wildcard protocol/*.pyx gateway/data/*.pyx $(TYPED:.pxd=.py))
 
 env: $(READY) $(NATIVE) ## make .venv with everything, and fetch Kafka (once; again when pyproject.toml changes)
 
@@ -44,7 +45,7 @@ $(READY): pyproject.toml constraints.txt requirements/build.txt
 
 # The hot path in C, beside its sources: setup.py says so where it can't be, and Python runs instead. Here and not when
 # pip installs the project, which would compile one module after the other.
-$(NATIVE): $(READY) setup.py protocol/layouts.pxd gateway/data/calls.pxd $(TYPED) $(TYPED:_compiled.pxd=.py)
+$(NATIVE): $(READY) setup.py $(COMPILED_FROM)
 	$(call step,hot path,$(BIN)/python setup.py build_ext --inplace --force --parallel $(CORES) >$(VENV)/native.log 2>&1)
 	@$(BIN)/python -m gateway version
 	@touch $@
@@ -136,7 +137,7 @@ dist: env ## wheel of pure Python, source archive and bill of materials into dis
 clean: ## remove .venv and what tools left behind (the downloaded Kafka stays in the user's cache directory)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info tests/clients/node/node_modules
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	@find protocol policies gateway -name '*_compiled.*.so' -delete
+	@find protocol policies gateway -name '*.so' -delete
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,8 +1,10 @@
-# The parts of the hot path that are compiled by Cython, each from a module of Python: NAME.py becomes NAME_compiled,
-# and NAME_compiled.pxd beside it has the types. Everything else about the package is in pyproject.toml.
+# The parts of the hot path that are compiled by Cython. Everything else about the package is in pyproject.toml.
 #
-# They are optional: without a C compiler, or with PURE_PYTHON=1, the package is built without them, and the modules run
-# as the Python that they are.
+# NAME.pyx is the fast path, which is nothing but C: without it the modules that use it do everything, step by step.
+# NAME.py with a NAME.pxd beside it, which has its types in C, is what both ways need: where it isn't compiled it is the
+# Python that it is.
+#
+# All are optional: without a C compiler, or with PURE_PYTHON=1, the package is built without them.
 #
 #     python setup.py build_ext --inplace --force        what `make env` does, beside the sources
 #
@@ -19,10 +21,10 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-MODULES = (
-    "protocol/usual", "protocol/stream", "protocol/metadata_topics", "policies/duplicates", "policies/limits/meter",
-    "gateway/data/ledger", "gateway/data/sums", "gateway/data/in_flight", "gateway/data/passing",
-    "gateway/data/shortcut", "gateway/data/slices",
+FAST_PATH = ("protocol/produce_fast.pyx", "gateway/data/fast_path.pyx", "gateway/data/shortcut.pyx")
+EITHER = (
+    "protocol/stream.py", "protocol/metadata_topics.py", "policies/duplicates.py", "policies/limits/meter.py",
+    "gateway/data/ledger.py", "gateway/data/in_flight.py", "gateway/data/slices.py",
 )  # fmt: skip
 DIRECTIVES = {
     "annotation_typing": False,  # types are in the .pxd files; annotations are for mypy
@@ -41,7 +43,7 @@ class Optional(build_ext):
         try:
             super().run()
         except Exception as why:  # no compiler, no headers, and whatever else a machine may lack
-            print(f"the hot path is not compiled, it runs as Python: {why}", file=sys.stderr)
+            print(f"the hot path is not compiled, all of it runs as Python: {why}", file=sys.stderr)
             self.extensions = []
 
     def build_extensions(self) -> None:
@@ -77,9 +79,9 @@ def extensions() -> list[Extension]:
     try:
         from Cython.Build import cythonize
     except ImportError as why:
-        print(f"the hot path is not compiled, it runs as Python: {why}", file=sys.stderr)
+        print(f"the hot path is not compiled, all of it runs as Python: {why}", file=sys.stderr)
         return []
-    found = [Extension(f"{module.replace('/', '.')}_compiled", [f"{module}.py"]) for module in MODULES]
+    found = [Extension(source.rpartition(".")[0].replace("/", "."), [source]) for source in (*FAST_PATH, *EITHER)]
     everything = "--force" in sys.argv  # Cython doesn't see that a .pxd file of functions has changed
     return list(
         cythonize(found, build_dir="build/cython", compiler_directives=DIRECTIVES, quiet=True, force=everything)

@@ -1,20 +1,34 @@
-# Which form of the hot path's compiled modules runs (setup.py): C where they were built, else the Python that they are
-# made from. Importers try the compiled one first; PURE_PYTHON=1 in the environment has them take the other.
+# Which of the hot path's compiled modules run (setup.py). A compiled module lies beside its source, and Python prefers
+# it; PURE_PYTHON=1 in the environment has it take the sources.
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
-from typing import Final
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import find_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, Final
 
-MODULES: Final = (
-    "protocol.usual", "protocol.stream", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
-    "gateway.data.ledger", "gateway.data.sums", "gateway.data.in_flight", "gateway.data.passing",
-    "gateway.data.shortcut", "gateway.data.slices",
+# Those that there are only compiled, and those that run as Python elsewhere.
+FAST_PATH: Final = ("protocol.produce_fast", "gateway.data.fast_path", "gateway.data.shortcut")
+EITHER: Final = (
+    "protocol.stream", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
+    "gateway.data.ledger", "gateway.data.in_flight", "gateway.data.slices",
 )  # fmt: skip
-SUFFIX: Final = "_compiled"
+MODULES: Final = FAST_PATH + EITHER
 VARIABLE: Final = "PURE_PYTHON"
+
+
+class _Sources:
+    """A finder of modules that takes EITHER as Python."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in EITHER:
+            return None
+        folders = [Path(folder, f"{name.rpartition('.')[2]}.py") for folder in path or ()]
+        return next((spec_from_file_location(name, file) for file in folders if file.exists()), None)
 
 
 def obey() -> None:
@@ -22,18 +36,19 @@ def obey() -> None:
     found.
     """
     if os.environ.get(VARIABLE):
-        sys.modules.update(dict.fromkeys(f"{module}{SUFFIX}" for module in MODULES))  # type: ignore[arg-type]
+        sys.modules.update(dict.fromkeys(FAST_PATH))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Sources)
 
 
 def form() -> str:
     """What runs: "compiled" or "pure Python"; "partly compiled" where an import failed, which no build brings about."""
-    found = sum(map(_is_there, MODULES))
+    found = sum(map(is_compiled, MODULES))
     return "compiled" if found == len(MODULES) else "partly compiled" if found else "pure Python"
 
 
-def _is_there(module: str) -> bool:
-    try:
-        import_module(f"{module}{SUFFIX}")
-    except ImportError:
+def is_compiled(module: str) -> bool:
+    """Whether that is what importing it brings."""
+    if module in sys.modules and sys.modules[module] is None:
         return False
-    return True
+    spec = find_spec(module)
+    return spec is not None and bool(spec.origin) and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES))

@@ -7,8 +7,8 @@
 # hot path needs no reordering. A forgotten producer's duplicate is counted as accepted; so is that of a client that
 # sends again over another worker or gateway: nothing is written twice, but the count exceeds the log's growth.
 #
-# Numbers of all producers lie in one array, a record each, so that they cost no object. This file is compiled where a C
-# compiler is: duplicates_compiled.pxd says what its variables are in C. It is plain Python all the same.
+# Numbers of all producers lie in one array, a record each, so that they cost no object. Compiled where a C compiler is
+# (setup.py): duplicates.pxd has its types in C.
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@
 #   api.py                  tables: API keys and names, flexible-from versions, the versions we speak, error codes
 #   framing.py              whole frames out of a stream of bytes
 #   describe.py             what bytes that are no Kafka frame look like, for the one log line
-#   usual.py                the form of nearly all Produce requests and answers, read fast; compiled where it can be
-#   layouts.py              the runs of fields that it reads at once
+#   produce_fast.pyx        the form of nearly all Produce requests and answers, read fast; only compiled
+#   fields.pxd              the smallest steps in C, for compiled modules
 #   produce_request.py      skim, strip
 #   produce_response.py     skim, local, merge, set_throttle, rewrite_endpoints
 #   rewrite.py              ApiVersions caps; host and port in Metadata, FindCoordinator, DescribeCluster; topic ids

@@ -3,8 +3,7 @@
 # one byte that they nearly always are, and nothing is compared with `end` but once per topic. A step behind it is seen
 # then, one behind the buffer is an IndexError.
 #
-# This file is compiled where a C compiler is: metadata_topics_compiled.pxd says what its variables are in C, setup.py
-# how it is built. It is plain Python all the same, and runs as such elsewhere.
+# Compiled where a C compiler is (setup.py): metadata_topics.pxd has its types in C.
 
 from __future__ import annotations
 

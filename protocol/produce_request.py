@@ -8,8 +8,8 @@
 # The cost of a request is bounded before anything is made of it: a caller's bound on its partitions, and no more of
 # them than the frame has bytes for batches. An honest partition has a batch, so a null of six bytes buys no partition.
 #
-# `skim` reads the form of nearly all requests in usual.py, fast; here is the careful reader, which goes step by step,
-# knows every form and is the one to say what is wrong.
+# Where the gateway is compiled, produce_fast.pyx reads the form that nearly all requests have. Here is the careful
+# reader, which goes step by step, knows every form and is the one to say what is wrong.
 #
 # Spec: ProduceRequest.json; KIP-98 (batch v2), KIP-482 (flexible from v9), KIP-516 (topic ids from v13).
 
@@ -22,21 +22,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from protocol import wire
 from protocol.api import CAPS, FLOORS, PRODUCE, PRODUCE_FLEXIBLE, PRODUCE_TOPIC_IDS
-from protocol.usual import Partition, Partitions, Parts, Skimmed
 from protocol.wire import Buffer, MalformedFrame
 
 if TYPE_CHECKING:
-    from protocol import usual
+    from protocol import produce_fast
+    from protocol.produce_fast import Partitions, read_request
+
+    gathered = produce_fast.gathered
 else:
     try:
-        from protocol import usual_compiled as usual  # the same, where a compiler was
-    except ImportError:
-        from protocol import usual
+        from protocol.produce_fast import gathered, read_request
+    except ImportError:  # it is not compiled
+        gathered = list
 
-__all__ = [
-    "MAX_PARTITIONS", "Partition", "Partitions", "Parts", "Skimmed", "TooManyPartitions", "checksums", "client_id",
-    "gathered", "skim", "strip", "timeout_ms",
-]  # fmt: skip
+        def read_request(buf, start, end, most):
+            return None
+
+
+# topic name or id, index, bytes of the batch, messages, producer id, producer epoch, base sequence, trailing bytes
+Partition: TypeAlias = tuple[bytes, int, int, int, int, int, int, int]
+Span: TypeAlias = tuple[bytes, int, int]  # topic name or id, its first row, the row behind its last
+Parts: TypeAlias = "list[Partition] | Partitions[Partition]"  # several may be in one object
+Skimmed: TypeAlias = tuple[int, int, bytes | None, bytes | None, Parts]  # version, acks, client id, transactional id
 
 _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
 
@@ -56,8 +63,6 @@ _checksum: _Unpack = struct.Struct(">17xI").unpack_from
 _NO_BATCH = (0, -1, -1, -1, 0)  # the rest of the tuple of `_read_batch`, behind the size
 _version: _Unpack = struct.Struct(">2xh").unpack_from
 
-gathered = usual.gathered
-
 
 class TooManyPartitions(MalformedFrame):
     """A request for more partitions than its reader allows, or than its bytes can have batches for."""
@@ -72,7 +77,7 @@ def skim(buf: Buffer, start: int, end: int, most: int = MAX_PARTITIONS) -> Skimm
     both with 0 messages and producer id, epoch and sequence -1. Raises MalformedFrame (TooManyPartitions is one), and
     nothing else.
     """
-    return usual.request(buf, start, end, most) or _skim_any(buf, start, end, most)
+    return read_request(buf, start, end, most) or _skim_any(buf, start, end, most)
 
 
 def client_id(buf: Buffer, start: int, end: int) -> bytes | None:

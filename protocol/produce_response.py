@@ -6,7 +6,8 @@
 # by position. `current_leader` (KIP-951) holds ids only and is left alone. It refuses to know why a partition is
 # rejected, and which request an answer is for: the caller says its version.
 #
-# `skim` runs once per answer; as in produce_request the usual form is read by usual.py, all else by `_walk`.
+# `skim` runs once per answer; as in produce_request the form that nearly all have is produce_fast.pyx's, where that is
+# compiled, and all else is `_walk`'s.
 #
 # Spec: ProduceResponse.json; KIP-219 (throttle time), KIP-467 (error_message, v8), KIP-482, KIP-516, KIP-951 (v10).
 
@@ -27,17 +28,22 @@ from protocol.api import (
     PRODUCE_LOG_START,
     PRODUCE_TOPIC_IDS,
 )
-from protocol.usual import Results
+from protocol.produce_request import gathered
 from protocol.wire import Buffer, MalformedFrame
 
 if TYPE_CHECKING:
-    from protocol import usual
+    from protocol.produce_fast import Partitions, read_answer
 else:
     try:
-        from protocol import usual_compiled as usual  # the same, where a compiler was
-    except ImportError:
-        from protocol import usual
+        from protocol.produce_fast import read_answer
+    except ImportError:  # it is not compiled
 
+        def read_answer(buf, start, end, version):
+            return None
+
+
+Answered: TypeAlias = tuple[bytes, int, int, int]  # topic name or id, index, error code, base offset
+Results: TypeAlias = "list[Answered] | Partitions[Answered]"
 Row: TypeAlias = tuple[bytes, int, int, str | None]  # topic name or id, index, error code, message
 Addresses: TypeAlias = Mapping[int, tuple[bytes, int]]  # node id -> host, port
 _Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
@@ -57,7 +63,7 @@ def skim(buf: Buffer, start: int, end: int, version: int) -> tuple[Results, bool
     Returns ([(topic name or id, index, error code, base offset)], whether it carries NodeEndpoints) in the broker's
     order. Raises MalformedFrame, and nothing else.
     """
-    answered = usual.answer(buf, start, end, version)
+    answered = read_answer(buf, start, end, version)
     return _skim_any(buf, start, end, version) if answered is None else (answered, False)
 
 
@@ -226,7 +232,7 @@ def _skim_any(buf: Buffer, start: int, end: int, version: int) -> tuple[Results,
     walked = _walk(buf, start, end, version)
     answered = [(topic.key, *partition) for topic in walked.topics for partition in topic.partitions]
     endpoints = version >= PRODUCE_ENDPOINTS and any(tag == _NODE_ENDPOINTS for tag, _, _ in walked.tags)
-    return usual.gathered(answered), endpoints
+    return gathered(answered), endpoints
 
 
 def _walk(buf: Buffer, start: int, end: int, version: int) -> _Walked:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from protocol import api
+from protocol import api, metadata_topics
 from protocol.metadata_topics import TopicIds
 from protocol.wire import (
     INT16,
@@ -38,14 +38,6 @@ from protocol.wire import (
     skip_tags,
     string,
 )
-
-if TYPE_CHECKING:
-    from protocol import metadata_topics
-else:
-    try:
-        from protocol import metadata_topics_compiled as metadata_topics  # the same, where a compiler was
-    except ImportError:
-        from protocol import metadata_topics
 
 Addresses: TypeAlias = Mapping[int, tuple[bytes, int]]  # node id -> host and port to hand out
 

@@ -14,14 +14,13 @@
 # fetch_response.py, which meters what passes of each topic, walks the same programs with stops at topics and at
 # records.
 #
-# This file is compiled where a C compiler is: stream_compiled.pxd says what its variables are in C, setup.py how it is
-# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
+# Compiled where a C compiler is (setup.py): stream.pxd has its types in C.
 
 from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from protocol import api, layouts
+from protocol import api
 from protocol.wire import (
     MAX_TAGS,
     UUID_SIZE,
@@ -226,6 +225,7 @@ class EndpointHider:
         self.left -= size
 
     def _walk(self, buf: bytearray | memoryview, start: int, end: int) -> int:
+        data = buf  # for single bytes
         frame_end = start + self.left  # where the answer would end if this buffer had all of it
         pos = start + self.unseen
         program, step, stack = self._program, self._step, self._stack
@@ -256,7 +256,7 @@ class EndpointHider:
                     break
                 step += 1
                 continue
-            byte = layouts.byte(buf, pos)
+            byte = data[pos]
             if kind == _HIDE_ARRAY and byte > 1:
                 if end < frame_end and end - pos < HOLD:
                     held = end - pos

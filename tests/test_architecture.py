@@ -34,7 +34,6 @@ CORES = [
     "requests",
     "session",
     "steps",
-    "sums",
     "termination",
     "topics",
     "watch",

@@ -1,58 +1,82 @@
-# The compiled modules of the hot path (setup.py), each beside the Python that it is made from. Tests ask both, or have
-# all of the gateway run with one of them.
+# The hot path, compiled and as Python (setup.py). Tests ask both of a module that is either, or have all of a session
+# run with one of them: as Python it has no fast path, and everything is looked at step by step.
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from gateway.compiled import MODULES, SUFFIX
+from gateway.compiled import EITHER, MODULES, is_compiled
+from gateway.data.no_shortcut import NoShortcut
 
+ROOT = Path(__file__).parent.parent
 PURE, COMPILED = "pure", "compiled"
-# Who has chosen one of them when it was imported, and under which name.
-USERS: Final = {
-    "protocol.usual": (("protocol.produce_request", "usual"), ("protocol.produce_response", "usual")),
-    "protocol.stream": (),  # it is passing's, which has the one of its own kind
-    "protocol.metadata_topics": (("protocol.rewrite", "metadata_topics"),),
-    "policies.duplicates": (("gateway.data.world", "Acknowledged"),),
-    "policies.limits.meter": (
-        ("policies.thresholds.topic_meter", "FleetMeter"),
-        ("policies.thresholds.broker_meters", "FleetMeter"),
-    ),
-    "gateway.data.ledger": (("gateway.data.world", "Ledger"),),
-    "gateway.data.in_flight": (("gateway.data.session", "InFlight"),),
-    "gateway.data.sums": (("gateway.data.accounts", "sums"),),
-    "gateway.data.passing": (("gateway.data.requests", "passing"), ("gateway.data.answers", "passing")),
-    "gateway.data.shortcut": (("gateway.data.links", "Shortcut"),),
-    "gateway.data.slices": (("gateway.data.reactor", "Slice"),),
+# What sessions have where nothing is compiled; of modules that are either, the name of what they have of it.
+_WITHOUT_FAST_PATH: Final[dict[str, Any]] = {
+    "protocol.produce_request.read_request": lambda *_: None,
+    "protocol.produce_request.gathered": list,
+    "protocol.produce_response.read_answer": lambda *_: None,
+    "protocol.produce_response.gathered": list,
+    "gateway.data.enforcement.gathered": list,
+    "gateway.data.accounts.offsets": lambda *_: None,
+    "gateway.data.requests.Terms": None,
+    "gateway.data.answers.Counted": None,
+    "gateway.data.links.Shortcut": NoShortcut,
+}
+_OF_EITHER: Final = {
+    "protocol.rewrite.metadata_topics": ("protocol.metadata_topics", ""),
+    "gateway.data.world.Acknowledged": ("policies.duplicates", "Acknowledged"),
+    "gateway.data.world.Ledger": ("gateway.data.ledger", "Ledger"),
+    "gateway.data.session.InFlight": ("gateway.data.in_flight", "InFlight"),
+    "gateway.data.reactor.Slice": ("gateway.data.slices", "Slice"),
 }
 
 
 def module(name: str, variant: str) -> ModuleType:
-    """One of MODULES. Where the compiled one is missing the test is skipped; in CI it fails: it would be no test."""
+    """One of EITHER as Python, or one of MODULES compiled. Where the compiled one is missing the test is skipped; in CI
+    it fails: it would be no test.
+    """
     if variant == PURE:
+        return _as_python(name)
+    if is_compiled(name):
         return import_module(name)
-    try:
-        return import_module(f"{name}{SUFFIX}")
-    except ImportError as why:
-        if os.environ.get("CI") and not os.environ.get("PURE_PYTHON"):
-            pytest.fail(f"{name} is not compiled: {why}")
-        pytest.skip(f"{name} is not compiled")
+    if os.environ.get("CI") and not os.environ.get("PURE_PYTHON"):
+        pytest.fail(f"{name} is not compiled")
+    pytest.skip(f"{name} is not compiled")
+
+
+@cache
+def _as_python(name: str) -> ModuleType:
+    assert name in EITHER
+    spec = spec_from_file_location(f"{name}_as_python", ROOT / f"{name.replace('.', '/')}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
 
 
 @contextmanager
 def running(variant: str) -> Iterator[None]:
     """Sessions that begin within it run with that variant."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in MODULES:
-            chosen = module(name, variant)
-            for user, attribute in USERS[name]:
-                value = chosen if attribute == name.rpartition(".")[2] else getattr(chosen, attribute)
-                patch.setattr(f"{user}.{attribute}", value)
+        if variant == COMPILED:
+            for name in MODULES:
+                module(name, COMPILED)
+        else:
+            for place, value in _WITHOUT_FAST_PATH.items():
+                patch.setattr(place, value)
+            for place, (name, attribute) in _OF_EITHER.items():
+                chosen = module(name, PURE)
+                patch.setattr(place, getattr(chosen, attribute) if attribute else chosen)
         yield

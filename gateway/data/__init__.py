@@ -24,9 +24,10 @@
 #   reactor.py            one epoll inside trio, timers
 #
 #   links.py              one client socket and its upstream socket
-#   shortcut.py           past it, for the events that bring nothing unusual; compiled where it can be
+#   shortcut.pyx          past it, for the events that bring nothing unusual; only compiled
+#   no_shortcut.py        what a link has instead where nothing is compiled
 #   slices.py             the loop over events, for a slice of time; compiled where it can be
-#   calls.py              the calls of the system that these two make
+#   calls.py              the calls of the system that these make
 #   tls_links.py          the same where one of them, or both, speak TLS
 #   sides.py              one of the two: what is read from it, what it has still to take
 #   inbound.py            where a side reads into
@@ -39,7 +40,7 @@
 #
 #   session.py            sans-IO: joins the parts below for one connection
 #   requests.py           from the client's bytes to what goes upstream
-#   passing.py            the usual requests and answers, by the run; compiled where it can be
+#   fast_path.pyx         the usual requests and answers, by the run; only compiled
 #   enforcement.py        the gate's verdict on a Produce request, carried out
 #   answers.py            from the broker's bytes to what the client gets
 #   fetches.py            what Fetch requests may ask for, and what their answers are charged
@@ -56,7 +57,6 @@
 #
 #   gate.py               sans-IO: what may pass
 #   accounts.py           sans-IO: how every byte is counted, and given back to limits where it is lost
-#   sums.py               sans-IO: the partitions of a request together; compiled where it can be
 #   client.py             sans-IO: who the client is, and the quotas and the group that this brings
 #   topics.py             sans-IO: names and meters of the topics in its requests
 #   world.py              what all sessions share: the latest snapshots

@@ -21,23 +21,27 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable, Sequence
 
-    from gateway.data import sums
     from gateway.data.client import Client
+    from gateway.data.fast_path import offsets, sums_by_topic
     from gateway.data.ledger import Counts
     from gateway.data.topics import Topics
     from policies.decision import Decision, Note, Refused
     from policies.repeats import Batch, Owner
     from policies.thresholds.broker_meters import BrokerMeters
-    from protocol.produce_request import Partition, Partitions, Parts
-    from protocol.usual import Results, Span
+    from protocol.produce_fast import Partitions
+    from protocol.produce_request import Partition, Parts, Span
+    from protocol.produce_response import Results
 
     # What was forwarded was charged to these limits, or to this one as a whole; None: to none that asked.
     Charged = Decision[Partition] | Limit | None
 else:
     try:
-        from gateway.data import sums_compiled as sums  # the same, where a compiler was
-    except ImportError:
-        from gateway.data import sums
+        from gateway.data.fast_path import offsets, sums_by_topic
+    except ImportError:  # it is not compiled
+
+        def offsets(parts, answered):
+            return None
+
 
 ACKS0_LIMIT = "acks0-limit"  # policies.usage.REASONS
 
@@ -140,10 +144,10 @@ class Accounts:
         """The broker has answered, in an order of its own. `parts` and `answered` are as skimmed."""
         tally = _Tally(self)
         if len(parts) > 1 and not self.rejected.asks:
-            several: Any = parts  # Partitions, as there is more than one
-            offsets = sums.offsets(several, answered)
-            if offsets is not None:
-                self._settle_all(several, offsets, version, charged, tally, delay_ms)
+            several: Any = parts
+            found = offsets(several, answered)
+            if found is not None:
+                self._settle_all(several, found, version, charged, tally, delay_ms)
                 return
         codes = {(row[0], row[1]): row for row in answered}
         for part in parts:
@@ -151,7 +155,7 @@ class Accounts:
 
     def _settle_all(
         self,
-        parts: Partitions,
+        parts: Partitions[Partition],
         offsets: array[int],
         version: int,
         charged: Charged,
@@ -168,11 +172,16 @@ class Accounts:
         if again:
             self.count_some(parts, topics, again, charged, delay_ms)
             return
-        for (name, _, _), (_, size, messages) in zip(topics, sums.by_topic(parts), strict=True):
+        for (name, _, _), (_, size, messages) in zip(topics, sums_by_topic(parts), strict=True):
             tally.put(self._rows.get(name) or self._accepted_row(name), size, messages, delay_ms)
 
     def count_some(
-        self, parts: Partitions, topics: Sequence[Span], again: Iterable[int], charged: Charged, delay_ms: int = 0
+        self,
+        parts: Partitions[Partition],
+        topics: Sequence[Span],
+        again: Iterable[int],
+        charged: Charged,
+        delay_ms: int = 0,
     ) -> None:
         """All partitions are in the log, those at the places `again` from an earlier time. `topics`: by their names."""
         tally, twice = _Tally(self), frozenset(again)
@@ -207,7 +216,7 @@ class Accounts:
             self._count_duplicate(part, name, charged, tally)
         else:
             if name not in self._rows:
-                self._accepted_row(name)  # passing.py counts the next ones there
+                self._accepted_row(name)  # fast_path.pyx counts the next ones there
             tally.add(part, name, "accepted", "", delay_ms)
 
     def _count_duplicate(self, part: Partition, name: bytes, charged: Charged, tally: _Tally) -> None:

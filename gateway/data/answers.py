@@ -1,6 +1,6 @@
 # The broker's answers on one connection, matched in order with what it is owed: from its bytes to what the client gets.
 # Sans-IO. Untouched answers stay in one run of the caller's buffer; those that the gateway needn't understand stream
-# through in pieces (passing.py), as do those that are metered while they pass.
+# through in pieces, as do those that are metered while they pass.
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from gateway.data.pending import (
     PRODUCE,
     REWRITE,
     SASL,
-    STREAM,
     STREAMED,
     Entry,
 )
@@ -28,9 +27,9 @@ from protocol.framing import ANSWER_HEAD
 from protocol.stream import has_endpoints
 
 if TYPE_CHECKING:
-    from gateway.data import passing
     from gateway.data.admin_requests import AdminRequests
     from gateway.data.authentication import Authentication
+    from gateway.data.fast_path import Counted
     from gateway.data.fetches import Fetches
     from gateway.data.gate import Gate
     from gateway.data.hold import Hold
@@ -39,14 +38,14 @@ if TYPE_CHECKING:
     from protocol.fetch_response import FetchMeter
 else:
     try:
-        from gateway.data import passing_compiled as passing  # the same, where a compiler was
-    except ImportError:
-        from gateway.data import passing
+        from gateway.data.fast_path import Counted
+    except ImportError:  # it is not compiled
+        Counted = None
 
 
 class Answers:
-    """The broker's answers on one connection. `counted`: what usual ones, and that which streams through, are noted in
-    (passing.py).
+    """The broker's answers on one connection. `counted`: what usual ones are noted in (fast_path.pyx); None: it is not
+    compiled.
     """
 
     __slots__ = (
@@ -79,12 +78,14 @@ class Answers:
         self._fetches = fetches
         self._admin = admin
         world = gate.world
-        self.counted = passing.Counted(
-            in_flight, gate.client.rows, world.acknowledged, gate.topics.name, gate.accounts.count_repeats,
-            gate.accounts.count_some, world.ledger, gate.client.node_id,
-        )  # fmt: skip
+        self.counted: Counted | None = None
+        if Counted is not None:
+            self.counted = Counted(
+                in_flight, gate.client.rows, world.acknowledged, gate.topics.name, gate.accounts.count_repeats,
+                gate.accounts.count_some, world.ledger, gate.client.node_id,
+            )  # fmt: skip
         # Of the answer that streams through, where resource groups are charged. Its request is the oldest that is owed
-        # one, so passing.answers takes nothing meanwhile.
+        # one, so Counted.pass_answers takes nothing meanwhile.
         self._meter: FetchMeter | None = None
 
     @property
@@ -111,9 +112,11 @@ class Answers:
                 is_metered = self._meter is not None
                 if is_metered:
                     pos = self._measure(buf, pos, end, now)
-                else:
-                    pos = passing.answers(buf, pos, end, now, asks, counted)
-                if self._meter is not None or counted.walker is not None:
+                elif in_flight.walker is not None:
+                    pos = in_flight.pass_on(buf, pos, end, gate.world.ledger)
+                elif counted is not None:
+                    pos = counted.pass_answers(buf, pos, end, now, asks)
+                if self._meter is not None or in_flight.walker is not None:
                     break
                 if in_flight.kind == LOCAL:  # only now: it must not come between the parts of another one
                     self._emit(buf, run, pos)
@@ -130,11 +133,14 @@ class Answers:
                 entry = in_flight.first() if in_flight else None
                 if entry is None or entry[0] != correlation:
                     raise UpstreamError(f"an answer with correlation id {correlation} that no request waits for")
-                kind = entry[1]  # neither PASS nor STREAM: the run has taken those
-                if kind == FETCH:
-                    if end - pos < min(fetches.HEAD, 4 + size):
+                kind = entry[1]
+                if kind in STREAMED:
+                    if kind != FETCH:
+                        self._stream(entry, size)
+                    elif end - pos < min(fetches.HEAD, 4 + size):
                         break
-                    self._begin(buf, pos, end, entry, now)
+                    else:
+                        self._begin(buf, pos, end, entry, now)
                     pos += 4
                     continue
                 stop = pos + 4 + size
@@ -173,11 +179,14 @@ class Answers:
 
     def _begin(self, buf: bytearray, pos: int, end: int, entry: Entry, now: float) -> None:
         """Charge the answer that begins at `pos`, and begin to meter it, or to let it stream through."""
-        _, _, version, key, _ = entry
         self._meter = self._fetches.begin(buf, pos, end, entry, now)
         if self._meter is None:
-            kind = STREAM if has_endpoints(key, version) else PASS
-            self.counted.begin(kind, key, version, ANSWER_HEAD.unpack_from(buf, pos)[0])
+            self._stream(entry, ANSWER_HEAD.unpack_from(buf, pos)[0])
+
+    def _stream(self, entry: Entry, size: int) -> None:
+        """An answer of so many bytes begins to stream through."""
+        version, key = entry[2:4] if entry[1] != PASS else (0, -1)
+        self._in_flight.begin(key if has_endpoints(key, version) else -1, version, size)
 
     def _measure(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Pass on the part that is here of an answer that is metered."""

@@ -1,5 +1,8 @@
-# What calls.py does, in C. Neither sockets nor the pipe block, so no other thread waits longer than it takes to copy
-# the bytes; the poller does, and lets others run meanwhile.
+# The system's calls in C: those of calls.py, and of a socket by its number. A socket that has nothing, or takes
+# nothing, is no error here, and one that is broken needs no reason: its link is closed whatever it was.
+#
+# Neither sockets nor the pipe block, so no other thread waits longer than it takes to copy the bytes; the poller does,
+# and lets others run meanwhile.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (

@@ -4,30 +4,30 @@
 # Nearly all are Produce requests of one partition that pass as they are. One is noted without any object but the note
 # itself, which has its numbers in fields; its entry is made where somebody asks for it.
 #
-# This file is compiled where a C compiler is: in_flight_compiled.pxd says what its variables are in C, setup.py how it
-# is built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
+# Compiled where a C compiler is (setup.py): in_flight.pxd has its types in C.
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.data import pending
+from protocol import stream
+
 if TYPE_CHECKING:
     from gateway.data.budget import Account
     from gateway.data.latencies import Stamp
+    from gateway.data.ledger import Ledger
     from gateway.data.pending import Entry
-    from protocol.usual import Partition, Parts
+    from protocol.produce_request import Parts
+    from protocol.stream import EndpointHider
 
 MAX_PENDING: Final = 1000  # on one connection before it is no longer read; clients send 1 to 5
 # What one partition of a request keeps until its answer, about, with the limits that it was charged to.
 PARTITION_BYTES: Final = 280
 FEW_PARTITIONS: Final = 16  # this many are not worth counting
 
-# Numbers of C where this is compiled, hence not imported by the names that they have elsewhere.
-_PRODUCE = 3  # gateway.data.pending.PRODUCE
-_SASL = 6  # gateway.data.pending.SASL
-_LOCAL = 9  # gateway.data.pending.LOCAL
-_NOTHING = -1  # gateway.data.pending.NOTHING
+_PRODUCE, _SASL, _LOCAL, _NOTHING = pending.PRODUCE, pending.SASL, pending.LOCAL, pending.NOTHING  # numbers of C
 
 
 class Owed:
@@ -67,14 +67,16 @@ class InFlight:
         out: the bytes to be sent to the client, in order.
         is_waiting: nothing more may be read before an answer: to a step of SASL, or, while memory is short, to a
             request of many partitions.
+        walker: of the answer that streams through, the first part of which has passed; None: there is none.
     """
 
-    __slots__ = ("_account", "_count", "_last", "is_waiting", "oldest", "out")
+    __slots__ = ("_account", "_count", "_last", "is_waiting", "oldest", "out", "walker")
 
     def __init__(self, account: Account) -> None:
         self.oldest: Owed | None = None
         self.out: list[Any] = []
         self.is_waiting = False
+        self.walker: EndpointHider | None = None
         self._last: Owed | None = None
         self._count = 0
         self._account = account
@@ -157,6 +159,27 @@ class InFlight:
         while self.oldest is not None:  # one by one: each would else end the one behind it, deep down
             self.drop()
 
+    def begin(self, key: int, version: int, size: int) -> None:
+        """The answer to the oldest begins to stream through, a frame of `size` bytes. `key`: of its API, -1: of any in
+        which there is nothing to hide.
+        """
+        self.walker = stream.EndpointHider(key, version, size) if key >= 0 else stream.nothing_to_hide(size)
+
+    def pass_on(self, buf: bytearray, pos: int, end: int, ledger: Ledger) -> int:
+        """Pass what is there of the answer that streams through; the position behind it. Bytes before `end` that are
+        not passed have to come again with more behind them (EndpointHider.feed).
+        """
+        walker = self.walker
+        assert walker is not None
+        stop = min(end, pos + walker.left)
+        stop -= walker.feed(buf, pos, stop)
+        if not walker.left:
+            if walker.lost:
+                ledger.count("answers_not_followed")
+            self.walker = None
+            self.drop()
+        return stop
+
     def answer(self, frame: bytes) -> None:
         """Send our own answer: at once if nothing is owed before it, else in its turn."""
         if self._count:
@@ -192,14 +215,10 @@ class InFlight:
         return False
 
 
-def partition(owed: Owed) -> Partition:
-    """Of a Produce request of one."""
-    return (
-        owed.topic, owed.index, owed.size, owed.messages, owed.producer, owed.epoch, owed.sequence, owed.trailing,
-    )  # fmt: skip
-
-
 def _entry(owed: Owed) -> Entry:
     if owed.entry is not None:
         return owed.entry
-    return owed.correlation, _PRODUCE, owed.version, [partition(owed)], None, 0, owed.charged, owed.stamp
+    part = (
+        owed.topic, owed.index, owed.size, owed.messages, owed.producer, owed.epoch, owed.sequence, owed.trailing,
+    )  # fmt: skip
+    return owed.correlation, _PRODUCE, owed.version, [part], None, 0, owed.charged, owed.stamp

@@ -5,8 +5,7 @@
 # without a look-up. `close` ends an interval by starting a new dictionary and raising `epoch`; a session that sees
 # another epoch forgets its rows (and its meters: see `renew`). So rows that are no longer used vanish.
 #
-# This file is compiled where a C compiler is, as each event looks at the epoch: ledger_compiled.pxd says what its
-# variables are in C, setup.py how it is built. It is plain Python all the same.
+# Compiled where a C compiler is (setup.py), as each event looks at the epoch: ledger.pxd has its types in C.
 
 from __future__ import annotations
 

@@ -30,15 +30,15 @@ from protocol.wire import MalformedFrame
 if TYPE_CHECKING:
     from gateway.channel import WorkerSettings
     from gateway.data.budget import Large
-    from gateway.data.passing import Terms
+    from gateway.data.fast_path import Terms
     from gateway.data.reactor import Reactor
     from gateway.data.session import Session
     from gateway.data.shortcut import Seen, Shortcut
 else:
     try:
-        from gateway.data.shortcut_compiled import Shortcut  # the same, where a compiler was
-    except ImportError:
         from gateway.data.shortcut import Shortcut
+    except ImportError:  # it is not compiled
+        from gateway.data.no_shortcut import NoShortcut as Shortcut
 
 MAX_READ_ON = 8 * 2**20  # behind a pause: a client's FIN may stand behind a whole receive window (tcp_rmem is 6 MiB)
 MAX_HELD = 256 * 1024  # behind a pause that a client waits for

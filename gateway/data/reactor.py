@@ -20,19 +20,13 @@ import trio
 from gateway.data.budget import Budget
 from gateway.data.inbound import Shared
 from gateway.data.latencies import Meter
+from gateway.data.slices import EventHandler, Slice
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
     from gateway.data.calls import Poller
-    from gateway.data.shortcut import Handler as EventHandler
-    from gateway.data.slices import Slice
-else:
-    try:
-        from gateway.data.slices_compiled import Slice  # the same, where a compiler was
-    except ImportError:
-        from gateway.data.slices import Slice
 
 SLICE_S = 0.05  # how long trio's other tasks wait at most while there is traffic …
 BRIEF_S = 0.002  # … and while one of them needs several turns, or is due

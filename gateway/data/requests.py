@@ -24,19 +24,19 @@ from protocol.stream import has_endpoints
 from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
-    from gateway.data import passing
     from gateway.data.admin_requests import AdminRequests
     from gateway.data.authentication import Authentication
     from gateway.data.enforcement import Enforcement
+    from gateway.data.fast_path import Terms
     from gateway.data.fetches import Fetches
     from gateway.data.gate import Gate
     from gateway.data.hold import Hold
     from gateway.data.in_flight import InFlight
 else:
     try:
-        from gateway.data import passing_compiled as passing  # the same, where a compiler was
-    except ImportError:
-        from gateway.data import passing
+        from gateway.data.fast_path import Terms
+    except ImportError:  # it is not compiled
+        Terms = None
 
 _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.FLOORS[api.PRODUCE], api.CAPS[api.PRODUCE]
 # For each version of Fetch that passes: what its answer is owed.
@@ -74,9 +74,7 @@ class Requests:
         enforcement: Enforcement,
         fetches: Fetches,
         admin: AdminRequests,
-        counted: passing.Counted,
     ) -> None:
-        """`counted`: in which the answers will be noted."""
         self._gate = gate
         self._client = gate.client
         self._in_flight = in_flight
@@ -88,9 +86,11 @@ class Requests:
         self._admin = admin
         self._has_skipped = False  # a request that will never be answered: nothing behind it may be
         topics = gate.topics
-        self._terms = passing.Terms(
-            in_flight, topics.by_name, topics.by_id, gate.broker.total, gate.accounts.awaits, counted
-        )
+        self._terms: Terms | None = None
+        if Terms is not None:
+            self._terms = Terms(
+                in_flight, topics.by_name, topics.by_id, gate.broker.total, gate.accounts.awaits, gate.world.ledger
+            )
         self.to_upstream: list[Any] = []
 
     @property
@@ -119,13 +119,13 @@ class Requests:
         max_bytes, most = world.settings.max_request_bytes, world.settings.max_partitions_per_request
         fence, rejected = gate.fence, gate.accounts.rejected
         arrived = hold.arrived or now
-        self._set_terms()
+        terms = self._set_terms()
         run = pos
         handled = 0
         try:
             while end - pos >= 12:
-                if not (special or muted or fence.entries):
-                    pos, passed = passing.requests(buf, pos, end, now, arrived, rejected.asks, self._terms)
+                if terms is not None and not (special or muted or fence.entries):
+                    pos, passed = terms.pass_requests(buf, pos, end, now, arrived, rejected.asks)
                     if passed:
                         gate.denied_since = 0.0
                         handled += passed
@@ -188,7 +188,7 @@ class Requests:
                 world.ledger.requests += handled
         return pos
 
-    def terms(self, now: float) -> passing.Terms | None:
+    def terms(self, now: float) -> Terms | None:
         """Those on which requests pass as they are, and answers are counted; None: each has to be looked at."""
         gate, hold = self._gate, self._hold
         if self._demand.wants_sasl and not self._authentication.is_done:
@@ -198,10 +198,10 @@ class Requests:
             return None
         if self._in_flight.is_waiting:
             return None
-        self._set_terms()
-        if self._passes_fetches(now):
-            self._terms.set_fetches(_FETCHES_OWED, largest(api.FETCH, self.max_bytes))
-        return self._terms
+        terms = self._set_terms()
+        if terms is not None and self._passes_fetches(now):
+            terms.set_fetches(_FETCHES_OWED, largest(api.FETCH, self.max_bytes))
+        return terms
 
     def _passes_fetches(self, now: float) -> bool:
         """Whether no limit concerns Fetch requests, nor anything else but that their answers are owed."""
@@ -209,13 +209,15 @@ class Requests:
         limited = world.quotas.has_fetch_limits or world.engine.groups.has_dispatch_limits
         return not (limited or self._has_skipped or self._admin.turn is not None or self._fetches.mute_until > now)
 
-    def _set_terms(self) -> None:
+    def _set_terms(self) -> Terms | None:
         client, world = self._client, self._gate.world
         settings = world.settings
-        self._terms.set(
-            world.ledger.latencies.mask, client.client_id, client.quota, settings.max_request_bytes,
-            settings.max_partitions_per_request,
-        )  # fmt: skip
+        if self._terms is not None:
+            self._terms.set(
+                world.ledger.latencies.mask, client.client_id, client.quota, settings.max_request_bytes,
+                settings.max_partitions_per_request,
+            )  # fmt: skip
+        return self._terms
 
     def _renew(self, now: float) -> None:
         """What all connections share may be another than it was."""

@@ -24,6 +24,7 @@ from gateway.data.enforcement import Enforcement
 from gateway.data.fetches import Fetches
 from gateway.data.gate import Gate
 from gateway.data.hold import Hold
+from gateway.data.in_flight import InFlight
 from gateway.data.lookup import Lookup
 from gateway.data.pending import ACKS0, PRODUCE
 from gateway.data.requests import Requests
@@ -33,14 +34,8 @@ from policies.verdict import STORAGE_PAUSE
 
 if TYPE_CHECKING:
     from gateway.data.budget import Account
-    from gateway.data.in_flight import InFlight
-    from gateway.data.passing import Counted, Terms
+    from gateway.data.fast_path import Counted, Terms
     from gateway.data.world import World
-else:
-    try:
-        from gateway.data.in_flight_compiled import InFlight  # the same, where a compiler was
-    except ImportError:
-        from gateway.data.in_flight import InFlight
 
 FETCH_WAIT = "fetch"  # a client quota or a resource group that limits what consumers get
 FENCE_BYTES = 850  # of one entry of a fence, about
@@ -95,8 +90,7 @@ class Session:
         self.authentication: Authentication = authentication
         enforcement = Enforcement(gate, in_flight, hold, lookup)
         self._answers = Answers(gate, in_flight, hold, authentication, lookup, fetches, admin)
-        counted = self.counted
-        self._requests = Requests(gate, in_flight, hold, authentication, enforcement, fetches, admin, counted)
+        self._requests = Requests(gate, in_flight, hold, authentication, enforcement, fetches, admin)
         self.on_client, self.on_upstream = self._requests.handle, self._answers.handle  # no call for each request
         if isinstance(authentication, Termination):
             self.on_client = TerminatedRequests(self._requests, authentication, hold).handle
@@ -115,8 +109,8 @@ class Session:
         return any(entry[1] in (PRODUCE, ACKS0) for entry in self.in_flight)
 
     @property
-    def counted(self) -> Counted:
-        """What usual answers, and that which streams through, are noted in (passing.py)."""
+    def counted(self) -> Counted | None:
+        """What usual answers are noted in (fast_path.pyx); None: it is not compiled."""
         return self._answers.counted
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.data.inbound import Inbound
     from gateway.data.outbound import Outbound
     from gateway.data.reactor import Reactor
-    from gateway.data.shortcut import Handler
+    from gateway.data.slices import EventHandler
 
 SMALL_BUFFER = 64 * 1024  # bytes, of which the kernel makes twice as many
 _SO_BUF_LOCK = 72  # <asm-generic/socket.h>
@@ -73,7 +73,7 @@ class Side:
             return 0
         return int.from_bytes(count, sys.byteorder)
 
-    def open(self, reactor: Reactor[Any], handler: Handler) -> None:
+    def open(self, reactor: Reactor[Any], handler: EventHandler) -> None:
         """Put it into the reactor.
 
         Raises:

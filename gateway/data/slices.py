@@ -1,35 +1,49 @@
 # The loop of the reactor: what happens on its sockets is told to whom they belong, for one slice of time.
 #
-# This file is compiled where a C compiler is: slices_compiled.pxd says what its variables are in C, setup.py how it is
-# built. It is plain Python all the same, and runs as such elsewhere; tests hold the two to each other.
+# Compiled where a C compiler is (setup.py): slices.pxd has its types in C.
 
 from __future__ import annotations
 
 import select
 from typing import TYPE_CHECKING, Any
 
-from gateway.data import calls, shortcut
+from gateway.data import calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gateway.data.calls import Poller
-    from gateway.data.shortcut import Handler
 
 _EPOLL = getattr(select, "epoll", ())  # Linux has it
 
 
-class Slice:
+class EventHandler:
+    """Told of the events of a socket.
+
+    `link`: whose socket it is; None: no link's.
+    """
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+    def handle(self, fd: int, events: int, now: float) -> None:
+        """`events`: epoll's mask of what happens on the socket of that number."""
+        raise NotImplementedError
+
+
+class Slice(EventHandler):
     """The time for which the reactor stays with its sockets; also the handler of those that it gives way to.
 
     `end`: 0.0 once it has given way. `link`: none, those sockets are no link's.
     """
 
-    __slots__ = ("_epoll", "_events", "_least", "_poller", "end", "link")
+    __slots__ = ("_epoll", "_events", "_least", "_poller", "end")
 
     def __init__(self, poller: Poller) -> None:
         self.end = self._least = 0.0
-        self.link = None
+        super().__init__(None)
         self._poller = poller
         self._epoll = poller.fileno() if isinstance(poller, _EPOLL) else -1
         self._events = calls.new_events()
@@ -55,7 +69,7 @@ class Slice:
         self.end = min(self.end, max(when, self._least))
 
     def run(
-        self, handlers: Mapping[int, Handler], now: float, work: tuple[list[Any], ...],
+        self, handlers: Mapping[int, EventHandler], now: float, work: tuple[list[Any], ...],
         settle: Callable[[float], None], fail: Callable[[Any, Exception], None],
     ) -> None:  # fmt: skip
         """Have what happens handled until the slice ends, or nothing more happens in it.
@@ -76,11 +90,7 @@ class Slice:
                 if handler is None:
                     continue  # closed by an earlier event of this batch
                 try:
-                    if isinstance(handler, shortcut.Shortcut):
-                        own = handler  # in C its method is called there
-                        own.handle(fd, mask, now)
-                    else:
-                        handler.handle(fd, mask, now)
+                    handler.handle(fd, mask, now)
                 except Exception as bug:
                     fail(handler.link, bug)
             if ready or closing or answered:

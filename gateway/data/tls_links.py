@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.data.budget import Account, Large
+    from gateway.data.fast_path import Terms
     from gateway.data.inbound import Shared
-    from gateway.data.passing import Terms
     from gateway.data.reactor import Reactor
     from gateway.data.securing import Course
     from gateway.data.session import Session

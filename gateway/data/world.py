@@ -23,7 +23,9 @@ from gateway.channel import (
     WorkerSettings,
 )
 from gateway.data.complaints import NO_FIELDS, Fields, Log
+from gateway.data.ledger import Ledger
 from gateway.plugins import load
+from policies.duplicates import Acknowledged
 from policies.engine import Engine
 from policies.groups.finder import Finder
 from policies.plugin import TrafficPolicy
@@ -35,17 +37,6 @@ from policies.verdict import reject_code
 
 if TYPE_CHECKING:
     from gateway.data.admin_turn import AdminTurn
-    from gateway.data.ledger import Ledger
-    from policies.duplicates import Acknowledged
-else:
-    try:
-        from gateway.data.ledger_compiled import Ledger  # the same, where a compiler was
-    except ImportError:
-        from gateway.data.ledger import Ledger
-    try:
-        from policies.duplicates_compiled import Acknowledged  # the same, where a compiler was
-    except ImportError:
-        from policies.duplicates import Acknowledged
 
 Addresses = dict[int, tuple[bytes, int]]
 MAX_LOST_CONTROLS: Final = 2  # that ended while they had the same question

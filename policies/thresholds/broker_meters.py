@@ -12,20 +12,15 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policies.limits.meter import ALPHA, TICK_S
+from policies.limits.meter import ALPHA, TICK_S, FleetMeter
 from policies.thresholds.broker_limits import BrokerLimits
 from policies.thresholds.topic_meter import TopicMeter
 
 if TYPE_CHECKING:
     from policies.fleet.lines import OurParts
     from policies.groups.lines import GroupLines
-    from policies.limits.meter import FleetMeter, Ticks
+    from policies.limits.meter import Ticks
     from policies.thresholds.storage_limits import StorageLimit, StoragePause
-else:
-    try:
-        from policies.limits.meter_compiled import FleetMeter  # the same, where a compiler was
-    except ImportError:
-        from policies.limits.meter import FleetMeter
 
 # Names that clients made up must not fill the memory: beyond this many, the rest share one meter, OTHER.
 MAX_UNLISTED: Final = 10_000

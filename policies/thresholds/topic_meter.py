@@ -10,17 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from policies.limits.meter import FleetMeter
+
 if TYPE_CHECKING:
     from policies.groups.lines import GroupSide
     from policies.limits.bucket import Bucket
     from policies.limits.line import Askers
-    from policies.limits.meter import FleetMeter
     from policies.thresholds.broker_limits import BrokerLimits
-else:
-    try:
-        from policies.limits.meter_compiled import FleetMeter  # the same, where a compiler was
-    except ImportError:
-        from policies.limits.meter import FleetMeter
 
 
 class TopicMeter(FleetMeter):

@@ -1,20 +1,19 @@
-# Which form of the hot path runs, and that both are tried.
+# Which form of the hot path runs, and that it is what its sources say.
 
 from __future__ import annotations
 
+import ast
 import os
 import platform
-import re
 import struct
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from gateway.compiled import MODULES, SUFFIX, VARIABLE
-from tests.variants import COMPILED, USERS, module
+from gateway.compiled import EITHER, FAST_PATH, MODULES, VARIABLE
+from tests.variants import COMPILED, PURE, module
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +32,7 @@ def test_a_variable_has_it_run_as_python() -> None:
 
 
 def test_otherwise_what_was_built_runs() -> None:
-    module("protocol.usual", COMPILED)  # fails or skips where it was not
+    module("protocol.produce_fast", COMPILED)  # fails or skips where it was not
     assert said() == "compiled"
 
 
@@ -42,8 +41,10 @@ def test_what_was_built_is_of_these_sources(name: str) -> None:
     """`make env` builds it again when one of them changes; without that another program would be tested."""
     path = ROOT / name.replace(".", "/")
     library = Path(str(module(name, COMPILED).__file__))
-    of_all = ROOT / "protocol/layouts.pxd", ROOT / "gateway/data/calls.pxd"
-    for source in (path.with_suffix(".py"), path.with_name(f"{path.name}{SUFFIX}.pxd"), *of_all):
+    of_all = ROOT / "protocol/fields.pxd", ROOT / "gateway/data/calls.pxd"
+    own = [path.with_suffix(suffix) for suffix in (".py", ".pyx", ".pxd") if path.with_suffix(suffix).exists()]
+    assert own
+    for source in (*own, *of_all):
         assert source.stat().st_mtime <= library.stat().st_mtime, f"{source} is newer than {library}: make env"
 
 
@@ -70,13 +71,23 @@ def full_relro(elf: bytes) -> bool:
     return 0x6474E552 in segments and bool(dynamic.get(30, 0) & 8)  # PT_GNU_RELRO; DT_FLAGS: DF_BIND_NOW
 
 
-def test_everybody_who_chooses_is_known_to_the_tests() -> None:
-    choosing = {
-        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-        for top in ("protocol", "policies", "gateway")
-        for path in (ROOT / top).rglob("*.py")
-        if re.search(rf"import .*{SUFFIX} as|{SUFFIX} import", path.read_text("utf-8"))
-    }
-    assert choosing == {user for users in USERS.values() for user, _ in users}
-    for name in MODULES:
-        assert import_module(name).__file__ == str(ROOT / f"{name.replace('.', '/')}.py")
+@pytest.mark.parametrize("name", EITHER)
+def test_a_module_that_is_either_has_the_same_names_in_both(name: str) -> None:
+    as_python, compiled = vars(module(name, PURE)), vars(module(name, COMPILED))
+    public = {name for name in as_python if not name.startswith("_")} - {"annotations"}
+    assert public <= compiled.keys()
+
+
+@pytest.mark.parametrize("name", FAST_PATH)
+def test_types_are_told_of_what_is_there(name: str) -> None:
+    """Type checkers see the stub alone."""
+    tree = ast.parse((ROOT / f"{name.replace('.', '/')}.pyi").read_text("utf-8"))
+    made = module(name, COMPILED)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            assert callable(getattr(made, node.name)), node.name
+        elif isinstance(node, ast.ClassDef):
+            own = getattr(made, node.name)
+            told = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            told |= {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}  # type: ignore[union-attr]
+            assert told <= set(dir(own)), (node.name, told - set(dir(own)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data import in_flight, pending
+from gateway.data import in_flight
 from gateway.data.budget import Account, Budget
 from gateway.data.pending import LOCAL, NOTHING, PASS, PRODUCE, SASL
 from tests.variants import COMPILED, PURE, module
@@ -75,12 +75,6 @@ def test_a_request_of_one_partition_is_owed_what_a_careful_entry_says(flight: An
     assert flight.first() == (-5, PRODUCE, 9, [PART], None, 0, "limits", STAMP)
 
 
-def test_the_partition_of_what_is_owed_first() -> None:
-    flight = new(PURE)
-    flight.note(1, 13, *PART, None, None)
-    assert in_flight.partition(flight.oldest) == PART
-
-
 def test_a_chain_as_long_as_any_connection_has_ends_at_once(flight: Any) -> None:
     for correlation in range(in_flight.MAX_PENDING):
         assert not flight.is_full
@@ -104,13 +98,6 @@ def test_many_partitions_wait_where_memory_is_short_and_so_does_what_is_behind_a
         flight.drop()
         flight.forget(many)
         assert not flight.is_waiting
-
-
-def test_its_numbers_are_those_of_their_owners() -> None:
-    numbers: Any = in_flight
-    assert (numbers._PRODUCE, numbers._SASL, numbers._LOCAL, numbers._NOTHING) == (
-        pending.PRODUCE, pending.SASL, pending.LOCAL, pending.NOTHING,
-    )  # fmt: skip
 
 
 STEPS = st.lists(st.sampled_from(["request", "produce", "local", "answer", "clear"]), max_size=40)

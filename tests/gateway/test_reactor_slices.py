@@ -16,11 +16,12 @@ import trio.lowlevel
 from gateway.data import reactor as reactors
 from gateway.data.links import Link
 from gateway.data.reactor import IN, Reactor, SelectorPoller
+from gateway.data.slices import EventHandler
 
 LONG_S = 30.0  # what has to wait for the end of such a slice is late
 
 
-class Echo:
+class Echo(EventHandler):
     """The owner of a socket that is always ready: each byte that it reads is sent once more, by a thread."""
 
     def __init__(self, reactor: Reactor[Link]) -> None:

@@ -1,4 +1,4 @@
-# The shortcut of a link, compiled and as Python: usual traffic takes it and is counted as everywhere else, and whatever
+# The shortcut of a link: usual traffic takes it and is counted as everywhere else, and whatever
 # else there is shuts it before the next event. On real sockets, without sleeps.
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -18,7 +19,6 @@ from gateway.data import pending
 from gateway.data.in_flight import FEW_PARTITIONS
 from gateway.data.inbound import HEAD_ROOM, SHARED_BYTES, Shared
 from gateway.data.links import Link
-from gateway.data.passing import Terms
 from gateway.data.reactor import IN, OUT
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api, rewrite
@@ -33,9 +33,9 @@ from tests.gateway.test_session_fetches import fetch
 pytestmark = pytest.mark.usefixtures("no_circles")
 
 
-@pytest.fixture(params=[variants.PURE, variants.COMPILED])
-def variant(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(autouse=True)
+def compiled() -> None:
+    variants.module("gateway.data.shortcut", variants.COMPILED)  # fails or skips where it is not
 
 
 class Far:
@@ -80,7 +80,7 @@ async def send_cut(to: trio.SocketStream, data: bytes, random: Random) -> None:
 def count_asked(far: Far, patch: pytest.MonkeyPatch) -> None:
     terms = Link.terms
 
-    def counted(link: Link, now: float) -> Terms | None:
+    def counted(link: Link, now: float) -> Any:
         far.asked += link is far.link
         return terms(link, now)
 
@@ -88,8 +88,8 @@ def count_asked(far: Far, patch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def opened(variant: str, play: Play | None = None, *, small: bool = False) -> AsyncIterator[Far]:
-    with variants.running(variant), pytest.MonkeyPatch.context() as patch:
+async def opened(play: Play | None = None, *, small: bool = False) -> AsyncIterator[Far]:
+    with pytest.MonkeyPatch.context() as patch:
         async with staged(play) as stage:
             far = Far(stage, small=small)
             count_asked(far, patch)
@@ -99,8 +99,8 @@ async def opened(variant: str, play: Play | None = None, *, small: bool = False)
             yield far
 
 
-async def test_usual_traffic_takes_it_and_is_counted_to_the_byte(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_usual_traffic_takes_it_and_is_counted_to_the_byte() -> None:
+    async with opened() as far:
         play = far.stage.play
         asked = far.asked
         for _ in range(20):
@@ -114,8 +114,8 @@ async def test_usual_traffic_takes_it_and_is_counted_to_the_byte(variant: str) -
         assert play.engine.broker(1).topics[b"clicks"].uncounted == 24 * size_of()
 
 
-async def test_requests_and_answers_that_come_together_pass_together(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_requests_and_answers_that_come_together_pass_together() -> None:
+    async with opened() as far:
         frames = b"".join(request(i) for i in range(100, 140))
         await far.pass_request(frames)
         await far.pass_answer(b"".join(answer(i, {"clicks": {0: (0, i)}}) for i in range(100, 140)))
@@ -123,8 +123,8 @@ async def test_requests_and_answers_that_come_together_pass_together(variant: st
         assert far.stage.play.rows()["clicks", "accepted", ""] == (43 * size_of(), 43, 43)
 
 
-async def test_frames_cut_anywhere_pass_whole_and_it_opens_again(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_frames_cut_anywhere_pass_whole_and_it_opens_again() -> None:
+    async with opened() as far:
         whole, reply = request(50) + request(51), answer(50) + answer(51)
         for cut in (1, 5, 40, len(request(50)) - 1, len(request(50)), len(request(50)) + 7):
             await far.client.send_all(whole[:cut])
@@ -138,8 +138,8 @@ async def test_frames_cut_anywhere_pass_whole_and_it_opens_again(variant: str) -
             assert far.is_open
 
 
-async def test_reads_that_fill_the_buffer_and_cut_a_request_anywhere_take_it_too(variant: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
+async def test_reads_that_fill_the_buffer_and_cut_a_request_anywhere_take_it_too() -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
         frames = b"".join(request(i, values=(bytes(100_000),)) for i in range(200, 260))
         nursery.start_soon(far.client.send_all, frames)
         assert await receive_exactly(far.broker, len(frames)) == frames
@@ -150,8 +150,8 @@ async def test_reads_that_fill_the_buffer_and_cut_a_request_anywhere_take_it_too
 
 
 @pytest.mark.parametrize("before", [b"", request(90) + request(91)], ids=["alone", "behind others"])
-async def test_the_beginning_of_a_request_is_kept_there(before: bytes, variant: str) -> None:
-    async with opened(variant) as far:
+async def test_the_beginning_of_a_request_is_kept_there(before: bytes) -> None:
+    async with opened() as far:
         asked = far.asked
         frame = request(92, values=(bytes(60_000),))
         await far.client.send_all(before + frame[:40_000])
@@ -162,8 +162,8 @@ async def test_the_beginning_of_a_request_is_kept_there(before: bytes, variant: 
         assert far.stage.reactor.budget.used == 0
 
 
-async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_answered(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_answered() -> None:
+    async with opened() as far:
         await far.client.send_all(request(90) + b"\x7f\xff\xff\xff\0\0\0\7")
         assert await receive_exactly(far.broker, len(request(90))) == request(90)
         await far.pass_answer(answer(90))
@@ -172,8 +172,8 @@ async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_a
         assert far.stage.play.counts["disconnects_malformed"] == 1
 
 
-async def test_a_request_that_is_cut_where_there_is_no_memory_for_it_waits(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_a_request_that_is_cut_where_there_is_no_memory_for_it_waits() -> None:
+    async with opened() as far:
         budget, inbound = far.stage.reactor.budget, far.link.client.inbound
         budget.limit = 200_000
         other = Far(far.stage)
@@ -195,8 +195,8 @@ async def test_a_request_that_is_cut_where_there_is_no_memory_for_it_waits(varia
         await until(lambda: budget.used == 0)
 
 
-async def test_other_requests_among_them_keep_their_order(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_other_requests_among_them_keep_their_order() -> None:
+    async with opened() as far:
         frames = request(60) + other_request(61) + request(62)
         await far.pass_request(frames)
         await far.pass_answer(answer(60) + other_answer(61) + answer(62))
@@ -204,8 +204,8 @@ async def test_other_requests_among_them_keep_their_order(variant: str) -> None:
         assert far.is_open
 
 
-async def test_nothing_more_is_read_where_memory_is_short_for_what_is_owed(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_nothing_more_is_read_where_memory_is_short_for_what_is_owed() -> None:
+    async with opened() as far:
         indexes = list(range(FEW_PARTITIONS + 1))
         for correlation in (60, 61):
             if correlation == 61:
@@ -217,8 +217,8 @@ async def test_nothing_more_is_read_where_memory_is_short_for_what_is_owed(varia
         await far.exchange()
 
 
-async def test_the_gateways_own_answer_comes_right_behind_the_brokers(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_the_gateways_own_answer_comes_right_behind_the_brokers() -> None:
+    async with opened() as far:
         frame = request(60)
         await far.client.send_all(frame + other_request(61, key=api.API_VERSIONS, version=100))
         assert await receive_exactly(far.broker, len(frame)) == frame
@@ -230,8 +230,8 @@ async def test_the_gateways_own_answer_comes_right_behind_the_brokers(variant: s
         assert far.is_open
 
 
-async def test_half_an_answer_of_another_api_streams_through_before_it_opens_again(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_half_an_answer_of_another_api_streams_through_before_it_opens_again() -> None:
+    async with opened() as far:
         await far.pass_request(other_request(70) + request(71))
         reply = other_answer(70, bytes(1000)) + answer(71)
         for i in range(0, len(reply), 100):
@@ -304,8 +304,8 @@ def fetched(
     return frame, bytes(hidden)
 
 
-async def test_of_a_large_answer_the_link_is_told_nothing(variant: str, way: str) -> None:
-    async with opened(variant) as far:
+async def test_of_a_large_answer_the_link_is_told_nothing(way: str) -> None:
+    async with opened() as far:
         consumer, asked = Consumer(far, way), far.asked
         for version in (12, 17):
             frame, expected = fetched(await consumer.ask(version), (200_000, 0, 200_000), version)
@@ -317,8 +317,8 @@ async def test_of_a_large_answer_the_link_is_told_nothing(variant: str, way: str
         assert far.stage.play.counts[f"{API_REQUESTS}{api.FETCH}"] == 2
 
 
-async def test_records_pass_unseen_by_the_pipe_if_there_is_one(variant: str, way: str) -> None:
-    async with opened(variant) as far:
+async def test_records_pass_unseen_by_the_pipe_if_there_is_one(way: str) -> None:
+    async with opened() as far:
         consumer = Consumer(far, way)
         mark = b"\xee" * len(consumer.buffer)
         frame, expected = fetched(await consumer.ask(), (400_000,))
@@ -329,22 +329,22 @@ async def test_records_pass_unseen_by_the_pipe_if_there_is_one(variant: str, way
             assert (consumer.buffer == mark) == (is_unseen and way == "pipe")
 
 
-async def test_how_much_may_pass_unseen_is_known_after_every_piece(variant: str, way: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
-        consumer, counted = Consumer(far, way), far.link.session.counted
+async def test_how_much_may_pass_unseen_is_known_after_every_piece(way: str) -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
+        consumer, in_flight = Consumer(far, way), far.link.session.in_flight
         frame, expected = fetched(await consumer.ask(), (3_000_000,))
         for start, stop in ((0, 100_000), (100_000, 150_000), (150_000, 700_000), (700_000, len(frame))):
             nursery.start_soon(far.broker.send_all, frame[start:stop])
             assert await receive_exactly(far.client, stop - start) == expected[start:stop]
             if stop < len(frame):
-                assert counted.walker is not None
-                assert counted.walker.left == len(frame) - stop
-                assert 2_000_000 < counted.walker.unseen < counted.walker.left
-        assert counted.walker is None
+                assert in_flight.walker is not None
+                assert in_flight.walker.left == len(frame) - stop
+                assert 2_000_000 < in_flight.walker.unseen < in_flight.walker.left
+        assert in_flight.walker is None
 
 
-async def test_whether_records_pass_unseen_is_asked_anew_when_it_was_shut(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_whether_records_pass_unseen_is_asked_anew_when_it_was_shut() -> None:
+    async with opened() as far:
         shortcut = far.link.shortcut
         assert shortcut.passes_unseen
         shortcut.shut()
@@ -353,8 +353,8 @@ async def test_whether_records_pass_unseen_is_asked_anew_when_it_was_shut(varian
         assert shortcut.passes_unseen
 
 
-async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(variant: str, way: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
+async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(way: str) -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
         frame, expected = fetched(await Consumer(far, way).ask(), (1_000_000,))
         nursery.start_soon(far.broker.send_all, frame[:100_000])
         assert await receive_exactly(far.client, 100_000) == expected[:100_000]
@@ -364,8 +364,8 @@ async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(variant: st
         assert await receive_exactly(far.client, len(frame) - 100_000) == expected[100_000:]
 
 
-async def test_of_an_answer_that_passes_unseen_the_rest_arrives_later_in_order(variant: str, way: str) -> None:
-    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+async def test_of_an_answer_that_passes_unseen_the_rest_arrives_later_in_order(way: str) -> None:
+    async with opened(small=True) as far, trio.open_nursery() as nursery:
         consumer = Consumer(far, way)
         frame, expected = fetched(await consumer.ask(), (600_000, 200_000))
         nursery.start_soon(far.broker.send_all, frame)
@@ -378,10 +378,8 @@ async def test_of_an_answer_that_passes_unseen_the_rest_arrives_later_in_order(v
 
 @pytest.mark.parametrize("end", ["close", "reset"])
 @pytest.mark.parametrize("who", ["client", "broker"])
-async def test_an_end_within_an_answer_that_passes_unseen_ends_its_own_link(
-    who: str, end: str, variant: str, way: str
-) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
+async def test_an_end_within_an_answer_that_passes_unseen_ends_its_own_link(who: str, end: str, way: str) -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
         other = Far(far.stage)
         for _ in range(3):
             await other.exchange()
@@ -409,8 +407,8 @@ async def _send_in_vain(stream: trio.SocketStream, data: bytes) -> None:
         await stream.send_all(data)
 
 
-async def test_an_answer_that_cannot_be_followed_passes_unseen_too_and_is_counted(variant: str, way: str) -> None:
-    async with opened(variant) as far:
+async def test_an_answer_that_cannot_be_followed_passes_unseen_too_and_is_counted(way: str) -> None:
+    async with opened() as far:
         consumer, asked = Consumer(far, way), far.asked
         correlation = await consumer.ask()
         frame = struct.pack(">ii", 200_004, correlation) + b"\xff" * 200_000
@@ -421,8 +419,8 @@ async def test_an_answer_that_cannot_be_followed_passes_unseen_too_and_is_counte
         assert far.stage.play.counts["answers_not_followed"] == 1
 
 
-async def test_answers_pass_unseen_where_each_request_has_to_be_looked_at(variant: str, way: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
+async def test_answers_pass_unseen_where_each_request_has_to_be_looked_at(way: str) -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
         far.link.session.client.limited = True
         far.stage.play.world.ledger.renew()
         consumer = Consumer(far, way)
@@ -433,8 +431,8 @@ async def test_answers_pass_unseen_where_each_request_has_to_be_looked_at(varian
         assert not far.is_open
 
 
-async def test_a_quota_on_time_is_told_of_every_event(variant: str, way: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
+async def test_a_quota_on_time_is_told_of_every_event(way: str) -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
         world = far.stage.play.world
         percent = {QuotaKey("request_percentage", "percent"): 100_000.0}
         world.set_quotas(Quotas(1, {Entity(DEFAULT): percent}), trio.current_time())
@@ -446,8 +444,8 @@ async def test_a_quota_on_time_is_told_of_every_event(variant: str, way: str) ->
         assert consumer.looked_at == len(frame)
 
 
-async def test_records_pass_unseen_again_when_a_quota_on_time_is_lifted(variant: str, way: str) -> None:
-    async with opened(variant) as far:
+async def test_records_pass_unseen_again_when_a_quota_on_time_is_lifted(way: str) -> None:
+    async with opened() as far:
         consumer, world = Consumer(far, way), far.stage.play.world
         limits = {QuotaKey("request_percentage", "percent"): 1e5}
         for version, entries in enumerate(({Entity(DEFAULT): limits}, {}), 1):
@@ -456,8 +454,8 @@ async def test_records_pass_unseen_again_when_a_quota_on_time_is_lifted(variant:
             assert far.link.shortcut.passes_unseen == (not entries)
 
 
-async def test_while_memory_is_short_less_passes_unseen_at_once(variant: str, way: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
+async def test_while_memory_is_short_less_passes_unseen_at_once(way: str) -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
         consumer, shared = Consumer(far, way), far.stage.reactor.shared
         frame, expected = fetched(await consumer.ask(), (20_000_000,))
         await far.broker.send_all(frame[:100_000])
@@ -469,8 +467,8 @@ async def test_while_memory_is_short_less_passes_unseen_at_once(variant: str, wa
         assert await receive_exactly(far.client, len(frame) - 100_000) == expected[100_000:]
 
 
-async def test_urgent_data_is_passed_over(variant: str, way: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
+async def test_urgent_data_is_passed_over(way: str) -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
         frame, expected = fetched(await Consumer(far, way).ask(), (3_000_000,))
         await far.broker.send_all(frame[:400_000])
         assert await receive_exactly(far.client, 400_000) == expected[:400_000]
@@ -479,8 +477,8 @@ async def test_urgent_data_is_passed_over(variant: str, way: str) -> None:
         assert await receive_exactly(far.client, len(frame) - 400_000) == expected[400_000:]
 
 
-async def test_an_error_of_the_pipe_ends_one_link_and_no_other_gets_its_bytes(variant: str) -> None:
-    async with opened(variant) as far, trio.open_nursery() as nursery:
+async def test_an_error_of_the_pipe_ends_one_link_and_no_other_gets_its_bytes() -> None:
+    async with opened() as far, trio.open_nursery() as nursery:
         other = Far(far.stage)
         for _ in range(3):
             await other.exchange()
@@ -513,7 +511,7 @@ def test_a_pipe_that_may_not_be_large_is_not_used(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("small", [False, True], ids=["large buffers", "small buffers"])
-async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: bool, variant: str, way: str) -> None:
+async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: bool, way: str) -> None:
     """Some of Fetch and ShareFetch, some of Produce, some the gateway's own, some of neither; the pieces and turns of
     both sides decide their ways.
     """
@@ -544,7 +542,7 @@ async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: 
         expected.append(hidden)
     stream = b"".join(frames)
 
-    async with opened(variant, small=small) as far:
+    async with opened(small=small) as far:
         consumer = Consumer(far, way)
         await consumer.client.send_all(sent)
         forwarded = b"".join(requests)
@@ -574,8 +572,8 @@ async def pass_large(far: Far, correlation: int) -> None:
     await far.pass_answer(answer(correlation, {"clicks": {0: (0, correlation)}}))
 
 
-async def test_behind_a_large_request_the_next_one_is_read_into_its_own_buffer(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_behind_a_large_request_the_next_one_is_read_into_its_own_buffer() -> None:
+    async with opened() as far:
         shared, inbound = far.stage.reactor.shared.buffer, far.link.client.inbound
         await pass_large(far, 50)
         frame = large(51)
@@ -594,8 +592,8 @@ async def test_behind_a_large_request_the_next_one_is_read_into_its_own_buffer(v
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 7
 
 
-async def test_answers_take_it_while_a_large_request_comes(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_answers_take_it_while_a_large_request_comes() -> None:
+    async with opened() as far:
         await pass_large(far, 50)
         frame = large(53)
         await far.pass_request(request(51) + request(52))
@@ -613,8 +611,8 @@ async def test_answers_take_it_while_a_large_request_comes(variant: str) -> None
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 7
 
 
-async def test_a_large_request_takes_it_to_its_end(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_a_large_request_takes_it_to_its_end() -> None:
+    async with opened() as far:
         await pass_large(far, 50)
         inbound, watch = far.link.client.inbound, far.link._watch
         frame = large(51)
@@ -635,8 +633,8 @@ async def test_a_large_request_takes_it_to_its_end(variant: str) -> None:
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 5
 
 
-async def test_of_a_large_request_what_a_broker_does_not_take_at_once_arrives_later(variant: str) -> None:
-    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+async def test_of_a_large_request_what_a_broker_does_not_take_at_once_arrives_later() -> None:
+    async with opened(small=True) as far, trio.open_nursery() as nursery:
         await pass_large(far, 49)  # it leaves a buffer
         frames = b"".join(large(i) for i in range(50, 52))
         asked, upstream = far.asked, far.link.upstream
@@ -651,8 +649,8 @@ async def test_of_a_large_request_what_a_broker_does_not_take_at_once_arrives_la
         assert far.stage.play.counts["requests"] == 6
 
 
-async def test_a_broker_takes_more_and_answers_at_once(variant: str) -> None:
-    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+async def test_a_broker_takes_more_and_answers_at_once() -> None:
+    async with opened(small=True) as far, trio.open_nursery() as nursery:
         await far.pass_request(request(50))
         frame, upstream = large(51), far.link.upstream
         nursery.start_soon(far.client.send_all, frame)
@@ -672,9 +670,9 @@ async def test_a_broker_takes_more_and_answers_at_once(variant: str) -> None:
         assert far.asked == asked, "the link was asked"
 
 
-async def test_a_client_of_large_requests_is_seen_to_have_none_waiting(variant: str) -> None:
+async def test_a_client_of_large_requests_is_seen_to_have_none_waiting() -> None:
     """Else, after a while, a limit would refuse its requests at once instead of delaying them."""
-    async with opened(variant) as far:
+    async with opened() as far:
         hold = far.link.session.hold
         for i in range(50, 53):
             before = trio.current_time()
@@ -684,8 +682,8 @@ async def test_a_client_of_large_requests_is_seen_to_have_none_waiting(variant: 
 
 
 @pytest.mark.parametrize("end", ["close", "reset"])
-async def test_a_client_that_ends_within_a_large_request_ends_the_link(end: str, variant: str) -> None:
-    async with opened(variant) as far:
+async def test_a_client_that_ends_within_a_large_request_ends_the_link(end: str) -> None:
+    async with opened() as far:
         await pass_large(far, 50)
         await far.client.send_all(large(51)[:1000])
         await until(lambda: far.link.client.inbound.partial == 1000)
@@ -702,8 +700,8 @@ async def test_a_client_that_ends_within_a_large_request_ends_the_link(end: str,
         assert far.stage.play.counts["disconnects_client"] == 1
 
 
-async def test_where_there_is_no_memory_at_once_it_waits_as_any_other(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_where_there_is_no_memory_at_once_it_waits_as_any_other() -> None:
+    async with opened() as far:
         far.stage.reactor.budget.limit = 2 * len(large(0))
         other = Far(far.stage)
         await pass_large(far, 50)
@@ -730,8 +728,8 @@ async def test_where_there_is_no_memory_at_once_it_waits_as_any_other(variant: s
     ],
     ids=["malformed", "half a prefix", "an end"],
 )
-async def test_what_else_may_stand_behind_a_large_request(next_one: bytes, cause: str, variant: str) -> None:
-    async with opened(variant) as far:
+async def test_what_else_may_stand_behind_a_large_request(next_one: bytes, cause: str) -> None:
+    async with opened() as far:
         await pass_large(far, 50)
         if next_one:
             await far.client.send_all(next_one)
@@ -745,9 +743,7 @@ async def test_what_else_may_stand_behind_a_large_request(next_one: bytes, cause
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("small", [False, True], ids=["large buffers", "small buffers"])
-async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(
-    seed: int, small: bool, variant: str
-) -> None:
+async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(seed: int, small: bool) -> None:
     """The sockets' buffers, the cuts and the turns of the four who read and write decide which way each one takes."""
     random = Random(seed)
     most = 100_000 if small else 700_000
@@ -766,7 +762,7 @@ async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(
             for _ in range(random.choice((0, 0, 20))):
                 await trio.lowlevel.checkpoint()
 
-    async with opened(variant, small=small) as far:
+    async with opened(small=small) as far:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_cut, far.client, stream, random)
             nursery.start_soon(answer_all, far)
@@ -782,8 +778,8 @@ async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(
         assert far.is_open
 
 
-async def test_what_waits_while_the_broker_takes_nothing_is_not_taken_for_new(variant: str) -> None:
-    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+async def test_what_waits_while_the_broker_takes_nothing_is_not_taken_for_new() -> None:
+    async with opened(small=True) as far, trio.open_nursery() as nursery:
         await pass_large(far, 50)
         nursery.start_soon(far.client.send_all, large(51))
         await until(lambda: far.link.upstream.outbound.pieces)
@@ -796,11 +792,9 @@ async def test_what_waits_while_the_broker_takes_nothing_is_not_taken_for_new(va
 
 
 @pytest.mark.parametrize("why", ["a mute", "a broker that takes nothing"])
-async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for_waiting(
-    why: str, variant: str
-) -> None:
+async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for_waiting(why: str) -> None:
     # Else one that is idle for 15 s behind that, or has one request in flight all the time, is refused and not delayed.
-    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+    async with opened(small=True) as far, trio.open_nursery() as nursery:
         if why == "a mute":
             far.link.shortcut.shut()
             far.stage.mute(far.link)
@@ -823,8 +817,8 @@ async def test_a_client_that_has_said_nothing_since_it_was_held_is_not_taken_for
 # --- what shuts it ----------------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_of_our_own_waits_for_its_turn(variant: str) -> None:
-    async with opened(variant, Play().named(JAVA)) as far:
+async def test_an_answer_of_our_own_waits_for_its_turn() -> None:
+    async with opened(Play().named(JAVA)) as far:
         play, (first, second) = far.stage.play, (request(80), request(81, {"payments": [0]}))
         far.link.session.client.software = JAVA
         await far.pass_request(request(79, {"payments": [0]}))
@@ -869,8 +863,8 @@ def _pause(far: Far) -> None:
 
 
 @pytest.mark.parametrize("change", [_ask_for_sasl, _end, _pause])
-async def test_what_is_not_to_pass_any_more_does_not(change: Callable[[Far], None], variant: str) -> None:
-    async with opened(variant) as far:
+async def test_what_is_not_to_pass_any_more_does_not(change: Callable[[Far], None]) -> None:
+    async with opened() as far:
         change(far)
         await far.client.send_all(request(90))
         await until(lambda: far.link.closed or far.link.parked.held is not None or far.link.session.hold.draining)
@@ -879,8 +873,8 @@ async def test_what_is_not_to_pass_any_more_does_not(change: Callable[[Far], Non
             assert data == b"", "a request was forwarded"
 
 
-async def test_a_quota_that_is_set_holds_for_the_next_request(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_a_quota_that_is_set_holds_for_the_next_request() -> None:
+    async with opened() as far:
         _mute(far)
         frames = [request(i, values=(bytes(1000),)) for i in range(90, 94)]
         for frame in frames:
@@ -889,8 +883,8 @@ async def test_a_quota_that_is_set_holds_for_the_next_request(variant: str) -> N
         assert not far.is_open
 
 
-async def test_a_quota_of_consumers_that_is_set_holds_for_the_next_fetch(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_a_quota_of_consumers_that_is_set_holds_for_the_next_fetch() -> None:
+    async with opened() as far:
         await far.pass_request(fetch(90, 17))
         frame = session_fetches.fetched(90, 17)
         await far.broker.send_all(frame)
@@ -903,15 +897,15 @@ async def test_a_quota_of_consumers_that_is_set_holds_for_the_next_fetch(variant
         assert [entry[1] for entry in far.link.session.in_flight] == [pending.FETCH]
 
 
-async def test_a_client_that_takes_another_name_is_counted_under_it(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_a_client_that_takes_another_name_is_counted_under_it() -> None:
+    async with opened() as far:
         await far.pass_request(request(90, client_id="other"))
         await far.pass_answer(answer(90))
         assert {row.client_id: row.requests for row in far.stage.play.ledger()} == {"app": 3, "other": 1}
 
 
-async def test_one_broker_that_asks_for_sasl_shuts_those_of_all(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_one_broker_that_asks_for_sasl_shuts_those_of_all() -> None:
+    async with opened() as far:
         other = Far(far.stage)
         await other.pass_request(other_request(1, key=api.SASL_HANDSHAKE, version=1, body=b"\0\5PLAIN"))
         await other.pass_answer(other_answer(1, b"\0\0\0\0\0\1\0\5PLAIN"))
@@ -923,8 +917,8 @@ async def test_one_broker_that_asks_for_sasl_shuts_those_of_all(variant: str) ->
 # --- sockets ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_broker_does_not_take_at_once_arrives_later_in_order(variant: str) -> None:
-    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+async def test_what_a_broker_does_not_take_at_once_arrives_later_in_order() -> None:
+    async with opened(small=True) as far, trio.open_nursery() as nursery:
         await far.pass_request(request(98) + request(99))
         frames = b"".join(request(i, values=(bytes(3000),)) for i in range(100, 300))
         nursery.start_soon(far.client.send_all, frames)
@@ -939,8 +933,8 @@ async def test_what_a_broker_does_not_take_at_once_arrives_later_in_order(varian
         assert await receive_exactly(far.broker, len(frames)) == frames
 
 
-async def test_what_a_client_does_not_take_at_once_arrives_later_in_order(variant: str) -> None:
-    async with opened(variant, small=True) as far, trio.open_nursery() as nursery:
+async def test_what_a_client_does_not_take_at_once_arrives_later_in_order() -> None:
+    async with opened(small=True) as far, trio.open_nursery() as nursery:
         requests = b"".join(request(i) for i in range(1000, 1900))
         nursery.start_soon(far.client.send_all, requests)
         assert await receive_exactly(far.broker, len(requests)) == requests
@@ -953,8 +947,8 @@ async def test_what_a_client_does_not_take_at_once_arrives_later_in_order(varian
 
 @pytest.mark.parametrize("end", ["close", "reset"])
 @pytest.mark.parametrize("who", ["client", "broker"])
-async def test_an_end_of_either_side_ends_the_link_under_its_name(who: str, end: str, variant: str) -> None:
-    async with opened(variant) as far:
+async def test_an_end_of_either_side_ends_the_link_under_its_name(who: str, end: str) -> None:
+    async with opened() as far:
         stream = far.client if who == "client" else far.broker
         if end == "reset":
             reset(stream)
@@ -971,8 +965,8 @@ async def test_an_end_of_either_side_ends_the_link_under_its_name(who: str, end:
         assert far.stage.play.counts[f"disconnects_{'client' if who == 'client' else 'upstream'}"] == 1
 
 
-async def test_a_bug_ends_its_own_link(variant: str) -> None:
-    async with opened(variant) as far:
+async def test_a_bug_ends_its_own_link() -> None:
+    async with opened() as far:
         fine = Far(far.stage)
         await far.pass_request(request(90))
         far.link.session.client.rows[b"clicks"] = []  # which nothing makes of it

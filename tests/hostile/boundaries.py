@@ -1,10 +1,10 @@
-# The compiled readers at the ends of their buffers. Python reads each input, and C reads it where one byte too many
-# shows: in a block of memory of exactly its size, in front of a poisoned byte, and among bytes that mean nothing. All
-# have to say the same, and so has the careful reader where the fast one says anything.
+# The compiled readers at the ends of their buffers. C reads each input where one byte too many shows: in a block of
+# memory of exactly its size, in front of a poisoned byte, and among bytes that mean nothing. All have to say the same,
+# and what Python says: the same module as Python, or the careful reader where a fast one says anything.
 #
 #     python -m tests.hostile.boundaries [--seconds S] [--calls N] [--seed N]
 #
-# As the product is built this compares C with Python; with AddressSanitizer in the process (`make sanitize`) it also
+# As the product is built this compares what is said; with AddressSanitizer in the process (`make sanitize`) it also
 # ends with a report where a byte outside is read or written. --forbidden reads one on purpose: is anybody looking?
 
 from __future__ import annotations
@@ -141,8 +141,9 @@ class Boundaries:
         self.counts: Counter[str] = Counter()
         self.findings: list[str] = []
         self._rng = rng = Random(seed)
-        self._usual, self._stream = Twins.of("protocol.usual"), Twins.of("protocol.stream")
-        self._metadata, self._sums = Twins.of("protocol.metadata_topics"), Twins.of("gateway.data.sums")
+        self._fast: Any = module("protocol.produce_fast", COMPILED)
+        self._fast_path: Any = module("gateway.data.fast_path", COMPILED)
+        self._stream, self._metadata = Twins.of("protocol.stream"), Twins.of("protocol.metadata_topics")
         duplicates = Twins.of("policies.duplicates")
         self._seen = Twins(duplicates.pure.Acknowledged(300), duplicates.compiled.Acknowledged(300))
         corpus = frames.corpus()
@@ -169,20 +170,15 @@ class Boundaries:
         rng = self._rng
         data = broken(rng, rng.choice(rng.choice((self._requests, self._wide))), rng.choice(self._requests))
         most = rng.choice((10_000, 10_000, 100, 2, 1, 0))
-        self._agree("single", self._usual, "single", data)
-        self._agree("several", self._usual, "several", data, most)
-        taken = self._agree("request", self._usual, "request", data, most)
-        if taken is not None:
-            careful = _outcome(produce_request._skim_any, data, 0, len(data), most)
-            self._same("request, careful reader", careful, taken, data)
-        read = [_outcome_of(usual.several, data, 0, len(data), most) for usual in self._usual]
-        if all(isinstance(each, tuple) and len(each[4]) > 1 for each in read):
-            self._sums_of(data, *(each[4] for each in read))
+        careful = _outcome(produce_request._skim_any, data, 0, len(data), most)
+        read = self._read("request", self._fast.read_request, data, careful, most)
+        if read is not None and len(read[4]) > 1:
+            self._sums_of(data, read[4])
 
-    def _sums_of(self, data: bytes, *parts: Any) -> None:
-        """What is computed of a request's partitions, alone and with an answer for them. `parts`: both readers'."""
-        rng = self._rng
-        rows = [(topic, index, 0, rng.choice((0, 5, 2**50))) for topic, index, *_ in parts[0]]
+    def _sums_of(self, data: bytes, parts: Any) -> None:
+        """What is computed of a request's partitions, alone and with an answer for them."""
+        rng, own = self._rng, list(parts)
+        rows = [(topic, index, 0, rng.choice((0, 5, 2**50))) for topic, index, *_ in own]
         if rng.random() < 0.5:
             rng.shuffle(rows)
         if rng.random() < 0.2:
@@ -190,13 +186,15 @@ class Boundaries:
             rows[rng.randrange(len(rows))] = (topic, index, rng.choice((0, 3)), 1)
         if rng.random() < 0.1:
             rows.pop()
-        found: list[Any] = []
-        for sums, usual, table, own in zip(self._sums, self._usual, self._seen, parts, strict=True):
-            offsets = sums.offsets(own, usual.gathered(rows))
-            seen = table.seen_of(own.topics, own.numbers, offsets) if offsets else None
-            found.append((sums.by_topic(own), offsets and list(offsets), seen))
-        self._same("sums", found[0], found[1], data)
-        self.counts["sums, all written"] += found[0][2] is not None
+        sums = [
+            (topic, sum(part[2] for part in own[first:stop]), sum(part[3] for part in own[first:stop]))
+            for topic, first, stop in parts.topics
+        ]
+        self._same("sums", sums, self._fast_path.sums_by_topic(parts), data)
+        offsets = self._fast_path.offsets(parts, self._fast.gathered(rows))
+        self._same("offsets", plain_offsets(own, rows), None if offsets is None else list(offsets), data)
+        if offsets:
+            self._same("seen of", *(each.seen_of(parts.topics, parts.numbers, offsets) for each in self._seen), data)
 
     def answer(self) -> None:
         rng = self._rng
@@ -204,14 +202,19 @@ class Boundaries:
         data = broken(rng, frame, rng.choice(self._answers)[1])
         if rng.random() < 0.05:
             version = rng.choice((-1, 0, 2, 3, 9, 13, 14, 32767))
-        taken = self._agree("answer", self._usual, "answer", data, version)
-        if isinstance(taken, list):
-            careful = _outcome(produce_response._skim_any, data, 0, len(data), version)
-            self._same("answer, careful reader", careful[0], taken, data)
+        careful = _outcome(produce_response._skim_any, data, 0, len(data), version)
+        rows = careful if careful == "malformed" else careful[0]
+        self._read("answer", self._fast.read_answer, data, rows, version)
         topic, index = rng.choice((b"t0", b"clicks", bytes(16), b"")), rng.choice(EDGES)
-        if isinstance(taken, list) and taken and rng.random() < 0.8:
-            topic, index = rng.choice(taken)[:2]
-        self._agree("written", self._usual, "written", data, version, topic, index)
+        if isinstance(rows, list) and rows and rng.random() < 0.8:
+            topic, index = rng.choice(rows)[:2]
+        offset = rows[0][3] if isinstance(rows, list) and [row[:3] for row in rows] == [(topic, index, 0)] else None
+
+        def read_written(*arguments: Any) -> int | None:
+            found = int(self._fast.read_written(*arguments))
+            return None if found < 0 else found
+
+        self._read("written", read_written, data, offset, version, topic, index)
 
     def topic_ids(self) -> None:
         rng = self._rng
@@ -240,6 +243,21 @@ class Boundaries:
         batch_of = (rng.choice((-1, 1, 2, 3, 2**62)), epoch, topic, index, *numbers)
         self._same("seen", *(table.seen(*batch_of) for table in self._seen), b"", *batch_of)
 
+    def _read(self, what: str, read: Callable[..., Any], data: bytes, careful: Any, *more: Any) -> Any:
+        """What a fast reader says of it; None: it leaves that to the careful one, which has said `careful`."""
+        rng, end = self._rng, len(data)
+        expected = read(exact(data), 0, end, *more)
+        found = cases.told(expected)
+        if expected is not None:
+            self._same(f"{what}, careful reader", careful, found, data, *more)
+        with fenced(data) as buffer:
+            self._same(f"{what}, fenced", found, cases.told(read(buffer, 0, end, *more)), data, *more)
+        before = rng.randbytes(rng.choice((0, 1, 40)))
+        behind = rng.choice((bytes(300), b"\xff" * 300, rng.randbytes(300), data))
+        around = read(bytearray(before + data + behind), len(before), len(before) + end, *more)
+        self._same(f"{what}, among others", found, cases.told(around), data, *more)
+        return expected
+
     def _agree(self, what: str, twins: Twins, name: str, data: bytes, *more: Any, at: int = 0) -> Any:
         """What both say of data[at:]."""
         rng, end = self._rng, len(data)
@@ -265,6 +283,17 @@ class Boundaries:
         self.findings.append(line)
         if len(self.findings) <= FIRST:
             print(line, flush=True)
+
+
+def plain_offsets(parts: list[Any], rows: list[Any]) -> list[int] | None:
+    """As fast_path.offsets says it, in a line or two."""
+    said = {row[:2]: row for row in rows}
+    found = [said.get(part[:2]) for part in parts]
+    if len(rows) != len(parts) or len(said) != len(parts) or any(row is None or row[2] for row in found):
+        return None
+    if any(part[7] for part in parts):
+        return None
+    return [row[3] for row in found if row] if any(part[4] >= 0 for part in parts) else []
 
 
 def _outcome(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -304,7 +333,7 @@ def read_forbidden() -> None:
     data = cases.encode(cases.Request(9, "app", None, -1, [topic]))
     with fenced(data[:-1]) as buffer:
         longer = (ctypes.c_ubyte * len(data)).from_address(address(buffer))
-        module("protocol.usual", COMPILED).single(memoryview(longer).cast("B"), 0, len(data))
+        module("protocol.produce_fast", COMPILED).read_request(memoryview(longer).cast("B"), 0, len(data), 10)
 
 
 def main(arguments: list[str]) -> int:

@@ -10,12 +10,12 @@ import pytest
 from tests.hostile.boundaries import Boundaries
 from tests.variants import COMPILED, module
 
-KINDS = {"single", "several", "request", "answer", "written", "new_ids", "hiding", "seen", "sums"}
+KINDS = {"request", "answer", "written", "new_ids", "hiding", "seen", "seen of", "sums", "offsets"}
 
 
 @pytest.fixture
 def boundaries() -> Boundaries:
-    module("protocol.usual", COMPILED)  # fails or skips where it was not built
+    module("protocol.produce_fast", COMPILED)  # fails or skips where it was not built
     return Boundaries(seed=1)
 
 
@@ -24,13 +24,13 @@ def test_wherever_the_bytes_are_both_say_the_same(boundaries: Boundaries) -> Non
         boundaries.play()
     assert boundaries.findings == []
     assert {what.split(",")[0] for what, count in boundaries.counts.items() if count} == KINDS
-    for rare in ("request, careful reader", "answer, careful reader", "sums, all written"):
+    for rare in ("request, careful reader", "answer, careful reader", "written, careful reader", "seen of"):
         assert boundaries.counts[rare] > 3, rare
 
 
 def test_a_difference_is_found(boundaries: Boundaries, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = module("gateway.data.sums", COMPILED)
-    monkeypatch.setattr(compiled, "by_topic", lambda parts: [])
+    compiled = module("gateway.data.fast_path", COMPILED)
+    monkeypatch.setattr(compiled, "sums_by_topic", lambda parts: [])
     monkeypatch.setattr(module("protocol.metadata_topics", COMPILED), "new_ids", lambda *_: array("q")[1])
     for _ in range(1000):
         boundaries.play()

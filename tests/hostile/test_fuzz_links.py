@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from gateway.data.links import Link
 from gateway.data.pending import PRODUCE
 from gateway.data.reactor import IN
+from gateway.data.slices import EventHandler
 from protocol import api, rewrite
 from tests.background import until
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
@@ -206,7 +207,7 @@ def test_hostile_peers_leave_nothing_behind(seed: int) -> None:
 # --- what was found ---------------------------------------------------------------------------------------------------
 
 
-class Count:
+class Count(EventHandler):
     """How often each socket of a link was reported ready."""
 
     def __init__(self, stage: Stage, link: Link) -> None:

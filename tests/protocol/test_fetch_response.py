@@ -232,7 +232,7 @@ def test_the_kept_part_of_an_answer_does_not_grow_with_it(case: tuple[int, int])
         meter.feed(bytearray(piece), 0, len(piece))
         meter.taken()
         slots = [slot for cls in type(meter).__mro__ for slot in getattr(cls, "__slots__", ()) if slot != "_program"]
-        kept = max(kept, sum(sys.getsizeof(getattr(meter, slot)) for slot in slots))
+        kept = max(kept, sum(sys.getsizeof(getattr(meter, slot, 0)) for slot in slots))  # compiled, some have no name
     assert len(content) > 2_000_000
     assert kept < 1000
 

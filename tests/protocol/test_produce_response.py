@@ -28,7 +28,7 @@ NODES = (Endpoint(1, "kafka-1.internal", 9092, None), Endpoint(2, "kafka-2.inter
 
 @pytest.fixture(scope="module", params=[PURE, COMPILED], autouse=True)
 def variant(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The fast reading is the compiled one or not; all tests hold for both."""
+    """With the fast reader before the careful one, and without."""
     with running(request.param):
         yield
 
@@ -124,17 +124,6 @@ def test_hundreds_of_partitions_and_of_topics(version: int) -> None:
     topics = [AnswerTopic(f"t{n}", n.to_bytes(16, "big"), [Answer(0, 0, n)]) for n in range(300)]
     for response in (Response(version, 7, [many]), Response(version, 7, topics)):
         assert skim(cases.encode_answer(response), version) == (expected(response), False)
-
-
-@VERSIONS
-def test_the_usual_answers_are_read_fast(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Otherwise a slip in the fast reading would show in nothing but the bill: the careful one stands behind it.
-    topics = [AnswerTopic("clicks", CLICKS, [Answer(3, 0, 1000), Answer(0, 6)]), AnswerTopic("t", VIEWS, [Answer(1)])]
-    usual = [one(version), Response(version, 7, topics, 100), Response(version, 7, [])]
-    contents = [cases.encode_answer(response) for response in usual]
-    monkeypatch.setattr(produce_response, "_walk", None)
-    for response, content in zip(usual, contents, strict=True):
-        assert skim(content, version) == (expected(response), False)
 
 
 @FLEXIBLE

@@ -1,11 +1,11 @@
-# Usual requests and answers, taken by the run, against a session that looks at each step by step: the same bytes go on,
-# and the same is counted and charged. Compiled and not.
+# Usual requests and answers, taken by the run, against a session that looks at each step by step, as all do where
+# nothing is compiled: the same bytes go on, and the same is counted and charged.
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from types import ModuleType, SimpleNamespace
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.channel import API_REQUESTS
-from gateway.data import in_flight, passing, pending
+from gateway.data import in_flight, pending
 from gateway.data.admin_turn import AdminTurn
 from gateway.data.budget import Account, Budget
 from gateway.data.ends import UpstreamError
@@ -29,24 +29,6 @@ TOPICS: tuple[dict[str, list[int]], ...] = (
     {"clicks": [0]}, {"clicks": [1]}, {"views": [0]}, {"clicks": [0, 2]}, {"clicks": [0], "views": [1, 0]},
     {"clicks": list(range(20))},
 )  # fmt: skip
-
-
-def careful(form: ModuleType) -> Any:
-    """Takes nothing but answers that stream through, one by one."""
-
-    def answers(buf: bytearray, pos: int, end: int, now: float, asks: bool, counted: Any) -> int:
-        while counted.walker is not None or counted.in_flight.kind in (pending.PASS, pending.STREAM):
-            if counted.walker is None and end - pos < 8:
-                break
-            left = 4 + framing.SIZE.unpack_from(buf, pos)[0] if counted.walker is None else counted.walker.left
-            pos = form.answers(buf, pos, min(end, pos + left), now, asks, counted)
-            if pos == end:
-                break
-        return pos
-
-    return SimpleNamespace(
-        requests=lambda buf, pos, *_: (pos, 0), answers=answers, Terms=form.Terms, Counted=form.Counted
-    )
 
 
 said = st.fixed_dictionaries(
@@ -67,11 +49,13 @@ exchanges = st.one_of(
 )
 
 
-@pytest.fixture(scope="module", params=[PURE, COMPILED])
-def variant(request: pytest.FixtureRequest) -> Iterator[str]:
-    module("gateway.data.passing", request.param)
-    with running(request.param):
-        yield request.param
+@pytest.fixture(scope="module", autouse=True)
+def fast_path() -> ModuleType:
+    return module("gateway.data.fast_path", COMPILED)
+
+
+def counted_of(play: Play) -> Any:
+    return play.session.counted
 
 
 def broker_says(entry: pending.Entry, code: int = 0, offset: int = 0, turned: bool = False) -> bytes:
@@ -117,33 +101,29 @@ def told(play: Play, batches: list[list[Any]], step: int) -> list[Any]:
 @given(st.lists(st.lists(exchanges, min_size=1, max_size=8), min_size=1, max_size=6), st.sampled_from([0, 0, 1, 50]),
        st.booleans())  # fmt: skip
 def test_the_same_goes_on_and_is_counted_as_where_each_is_looked_at(
-    variant: str, batches: list[list[Any]], step: int, is_over: bool
+    batches: list[list[Any]], step: int, is_over: bool
 ) -> None:
     def begin() -> Play:
         play = Play(total=100.0, topics={"views": 1e9}).named()
         return play.overload() if is_over else play
 
     usual = told(begin(), batches, step)
-    with pytest.MonkeyPatch.context() as patch:
-        for user in ("requests", "answers"):
-            patch.setattr(f"gateway.data.{user}.passing", careful(module("gateway.data.passing", variant)))
-        looked_at = told(begin(), batches, step)
-    assert usual == looked_at
+    with running(PURE):
+        assert told(begin(), batches, step) == usual
 
 
-def run(form: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
+def run(fast_path: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
     session, gate = play.session, play.session.gate
-    terms = form.Terms(
+    terms = fast_path.Terms(
         session.in_flight, gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.accounts.awaits,
-        session.counted,
+        gate.world.ledger,
     )  # fmt: skip
     terms.set(0, session.client.client_id, None, 10**6, 10**4)
-    found: tuple[int, int] = form.requests(bytearray(data), 0, end, play.now, play.now, False, terms)
+    found: tuple[int, int] = terms.pass_requests(bytearray(data), 0, end, play.now, play.now, False)
     return found
 
 
-def test_a_run_ends_before_the_first_that_is_not_whole(variant: str) -> None:
-    form = module("gateway.data.passing", variant)
+def test_a_run_ends_before_the_first_that_is_not_whole(fast_path: ModuleType) -> None:
     play = Play().named()
     play.client(request(1))
     play.broker(answer(1))
@@ -152,7 +132,10 @@ def test_a_run_ends_before_the_first_that_is_not_whole(variant: str) -> None:
     one, two = request(3), request(4)
     for end in range(len(one + two) + 1):
         passed = (end >= len(one)) + (end >= len(one + two))
-        assert run(form, play, one + two, end) == (passed and (len(one) if passed == 1 else len(one + two)), passed)
+        assert run(fast_path, play, one + two, end) == (
+            passed and (len(one) if passed == 1 else len(one + two)),
+            passed,
+        )
 
 
 @pytest.mark.parametrize(
@@ -163,40 +146,29 @@ def test_a_run_ends_before_the_first_that_is_not_whole(variant: str) -> None:
         b"\xff\xff\xff\xff" + request(4)[4:],
     ],
 )  # fmt: skip
-def test_a_run_ends_before_another_kind(variant: str, other: bytes) -> None:
-    form = module("gateway.data.passing", variant)
+def test_a_run_ends_before_another_kind(fast_path: ModuleType, other: bytes) -> None:
     play = Play().named()
     for correlation in (1, 2):
         play.client(request(correlation))
         play.broker(answer(correlation))
     one = request(3)
     data = one + other + request(5)
-    assert run(form, play, data, len(data)) == (len(one), 1)
+    assert run(fast_path, play, data, len(data)) == (len(one), 1)
 
 
-def test_its_numbers_are_those_of_their_owners() -> None:
-    numbers: Any = passing
-    assert (numbers._PASS, numbers._STREAM, numbers._PRODUCE) == (pending.PASS, pending.STREAM, pending.PRODUCE)
-    assert numbers._FETCH_KEY == api.FETCH
-    assert f"{API_REQUESTS}{api.FETCH}" == numbers._FETCHES
-    assert numbers._TOPIC_IDS == api.PRODUCE_TOPIC_IDS
-    assert numbers._MIN_REQUEST == framing.MIN_REQUEST
-    assert numbers._MAX_PENDING == in_flight.MAX_PENDING
-
-
-def fetching(form: ModuleType, play: Play, most: int = 1000) -> Any:
+def fetching(fast_path: ModuleType, play: Play, most: int = 1000) -> Any:
     """Terms on which Fetch requests pass: up to version 15 their answers as they are, those of 16 and 17 walked."""
     session, gate = play.session, play.session.gate
-    terms = form.Terms(session.in_flight, {}, {}, gate.broker.total, gate.accounts.awaits, session.counted)
+    terms = fast_path.Terms(session.in_flight, {}, {}, gate.broker.total, gate.accounts.awaits, gate.world.ledger)
     terms.set(0, session.client.client_id, None, 10**6, 10**4)
     terms.set_fetches((pending.PASS,) * 16 + (pending.STREAM,) * 2, most)
     return terms
 
 
-def test_fetches_pass_and_are_owed_what_others_are_that_are_looked_at(variant: str) -> None:
-    form, play = module("gateway.data.passing", variant), Play().named()
+def test_fetches_pass_and_are_owed_what_others_are_that_are_looked_at(fast_path: ModuleType) -> None:
+    play = Play().named()
     data = bytearray(fetch(1, 4) + fetch(2, 15) + fetch(3, 16) + fetch(4, 17))
-    assert form.requests(data, 0, len(data), play.now, play.now, False, fetching(form, play)) == (len(data), 4)
+    assert fetching(fast_path, play).pass_requests(data, 0, len(data), play.now, play.now, False) == (len(data), 4)
     play.ledger()
     assert play.counts[f"{API_REQUESTS}{api.FETCH}"] == 4
     looked_at = Play().named()
@@ -212,40 +184,40 @@ def test_fetches_pass_and_are_owed_what_others_are_that_are_looked_at(variant: s
     ],
     ids=["a version that may not", "a negative one", "cut", "too short", "too large", "another API", "ShareFetch"],
 )  # fmt: skip
-def test_a_run_ends_before_a_fetch_that_has_to_be_looked_at(variant: str, other: bytes) -> None:
-    form, play = module("gateway.data.passing", variant), Play().named()
+def test_a_run_ends_before_a_fetch_that_has_to_be_looked_at(fast_path: ModuleType, other: bytes) -> None:
+    play = Play().named()
     one = fetch(3)
     data = bytearray(one + other)
-    assert form.requests(data, 0, len(data), play.now, play.now, False, fetching(form, play)) == (len(one), 1)
+    assert fetching(fast_path, play).pass_requests(data, 0, len(data), play.now, play.now, False) == (len(one), 1)
 
 
-def test_a_fetch_as_large_as_one_may_be_passes_and_no_larger_one(variant: str) -> None:
-    form, play, data = module("gateway.data.passing", variant), Play().named(), bytearray(fetch(3))
+def test_a_fetch_as_large_as_one_may_be_passes_and_no_larger_one(fast_path: ModuleType) -> None:
+    play, data = Play().named(), bytearray(fetch(3))
     size = len(data) - 4
     for most, passed in ((size, 1), (size - 1, 0)):
-        terms = fetching(form, play, most)
-        assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == passed
+        terms = fetching(fast_path, play, most)
+        assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == passed
 
 
-def test_a_sessions_terms_let_no_larger_fetch_pass_than_its_api_needs(variant: str) -> None:
-    form, play = module("gateway.data.passing", variant), Play(max_request_bytes=2 * api.LARGEST_OTHER).named()
+def test_a_sessions_terms_let_no_larger_fetch_pass_than_its_api_needs(fast_path: ModuleType) -> None:
+    play = Play(max_request_bytes=2 * api.LARGEST_OTHER).named()
     for size, passed in ((api.LARGEST_OTHER, 1), (api.LARGEST_OTHER + 1, 0)):
         data = bytearray(4 + size)
         framing.REQUEST_HEAD.pack_into(data, 0, size, api.FETCH, 17, 3)
-        terms = play.session.terms(play.now)
-        assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == passed
+        terms: Any = play.session.terms(play.now)
+        assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == passed
 
 
-def test_no_fetch_passes_where_the_most_are_owed_or_no_one_said_so(variant: str) -> None:
-    form, play, data = module("gateway.data.passing", variant), Play().named(), bytearray(fetch(3))
-    terms, flight = fetching(form, play), play.session.in_flight
+def test_no_fetch_passes_where_the_most_are_owed_or_no_one_said_so(fast_path: ModuleType) -> None:
+    play, data = Play().named(), bytearray(fetch(3))
+    terms, flight = fetching(fast_path, play), play.session.in_flight
     while len(flight) < in_flight.MAX_PENDING - 1:
         flight.append((1, pending.PASS))
-    assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == 1
-    assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == 0
+    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 1
+    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
     flight.clear()
     terms.set(0, b"app", None, 10**6, 10**4)
-    assert form.requests(data, 0, len(data), play.now, play.now, False, terms)[1] == 0
+    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
 
 
 def _quota_of_another(play: Play) -> None:
@@ -271,21 +243,20 @@ def _mute(play: Play) -> None:
 
 @pytest.mark.parametrize("change", [_quota_of_another, _group_that_limits_consumers, _goodbye, _admin_request, _mute])
 def test_a_sessions_terms_let_fetches_pass_as_long_as_nothing_concerns_them(
-    variant: str, change: Callable[[Play], None]
+    fast_path: ModuleType, change: Callable[[Play], None]
 ) -> None:
-    form, play, data = module("gateway.data.passing", variant), familiar([0]), bytearray(fetch(3))
+    play, data = familiar([0]), bytearray(fetch(3))
 
     def passed() -> int:
-        terms = play.session.terms(play.now)
-        return int(form.requests(data, 0, len(data), play.now, play.now, False, terms)[1])
+        terms: Any = play.session.terms(play.now)
+        return int(terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1])
 
     assert passed() == 1
     change(play)
     assert passed() == 0
 
 
-def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(variant: str) -> None:
-    form = module("gateway.data.passing", variant)
+def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(fast_path: ModuleType) -> None:
     walked = bytearray(fetched(2, 17))
     said = fetched(1, 15) + bytes(walked) + other_answer(3, b"") + other_answer(4)
     EndpointHider(api.FETCH, 17, len(walked) - 4).feed(walked, 4, len(walked))
@@ -293,46 +264,46 @@ def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(va
     assert len(other_answer(3, b"")) == 8
     for cut in range(len(said)):
         play = Play().named()
-        counted, flight = play.session.counted, play.session.in_flight
+        counted, flight = counted_of(play), play.session.in_flight
         flight.append((1, pending.PASS))
         flight.append((2, pending.STREAM, 17, api.FETCH))
         flight.append((3, pending.PASS))
         flight.append((-1, pending.LOCAL, b""))
         buf = bytearray(said)
-        pos = form.answers(buf, 0, cut, play.now, False, counted)
+        pos = counted.pass_answers(buf, 0, cut, play.now, False)
         assert cut - pos < 8 or cut > len(said) - len(other_answer(4))
-        pos = form.answers(buf, pos, len(buf), play.now, False, counted)
+        pos = counted.pass_answers(buf, pos, len(buf), play.now, False)
         assert buf[:pos] == expected
-        assert counted.walker is None
+        assert counted.in_flight.walker is None
         assert [entry[0] for entry in flight] == [-1]
 
 
-def test_half_a_list_of_addresses_comes_again_with_the_rest_behind_it(variant: str) -> None:
-    form, said = module("gateway.data.passing", variant), fetched(1, 2, key=api.SHARE_FETCH)
+def test_half_a_list_of_addresses_comes_again_with_the_rest_behind_it(fast_path: ModuleType) -> None:
+    said = fetched(1, 2, key=api.SHARE_FETCH)
     expected = bytearray(said)
     EndpointHider(api.SHARE_FETCH, 2, len(said) - 4).feed(expected, 4, len(said))
     held = 0
     for cut in range(8, len(said)):
         play, buf = Play().named(), bytearray(said)
-        counted, flight = play.session.counted, play.session.in_flight
+        counted, flight = counted_of(play), play.session.in_flight
         flight.append((1, pending.STREAM, 2, api.SHARE_FETCH))
-        pos = form.answers(buf, 0, cut, play.now, False, counted)
+        pos = counted.pass_answers(buf, 0, cut, play.now, False)
         held += pos < cut
-        assert form.answers(buf, pos, len(buf), play.now, False, counted) == len(said)
+        assert counted.pass_answers(buf, pos, len(buf), play.now, False) == len(said)
         assert buf == expected
-        assert counted.walker is None
+        assert counted.in_flight.walker is None
         assert not flight
     assert held
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 3])
 @pytest.mark.parametrize("owed", [(1, pending.PASS), (1, pending.STREAM, 17, api.FETCH)])
-def test_an_answer_too_short_for_its_correlation_id_is_not_passed(variant: str, owed: Any, size: int) -> None:
-    form, play = module("gateway.data.passing", variant), Play().named()
+def test_an_answer_too_short_for_its_correlation_id_is_not_passed(fast_path: ModuleType, owed: Any, size: int) -> None:
+    play = Play().named()
     play.session.in_flight.append(owed)
     buf = bytearray(framing.ANSWER_HEAD.pack(size, 1) + bytes(8))
-    assert form.answers(buf, 0, len(buf), play.now, False, play.session.counted) == 0
-    assert play.session.counted.walker is None
+    assert counted_of(play).pass_answers(buf, 0, len(buf), play.now, False) == 0
+    assert counted_of(play).in_flight.walker is None
     with pytest.raises(UpstreamError, match=f"a size of {size} bytes"):
         play.broker(bytes(buf))
 
@@ -351,7 +322,7 @@ def familiar(indexes: list[int]) -> Play:
     return play
 
 
-def test_the_memory_of_many_partitions_is_given_back_with_their_answer(variant: str) -> None:
+def test_the_memory_of_many_partitions_is_given_back_with_their_answer(fast_path: ModuleType) -> None:
     play = Play().named()
     account = play.session.account
     wide = {"clicks": list(range(in_flight.FEW_PARTITIONS + 1))}
@@ -362,19 +333,17 @@ def test_the_memory_of_many_partitions_is_given_back_with_their_answer(variant: 
         assert not account.used
 
 
-def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(variant: str) -> None:
-    form = module("gateway.data.passing", variant)
+def test_many_partitions_are_looked_at_where_some_may_have_been_rejected_before(fast_path: ModuleType) -> None:
     play = Play().named()
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     said = bytearray(exchange(play, 2, {"clicks": [0, 1]}))
-    counted = play.session.counted
-    assert form.answers(said, 0, len(said), play.now, True, counted) == 0
-    assert form.answers(said, 0, len(said), play.now, False, counted) == len(said)
+    counted = counted_of(play)
+    assert counted.pass_answers(said, 0, len(said), play.now, True) == 0
+    assert counted.pass_answers(said, 0, len(said), play.now, False) == len(said)
 
 
 @pytest.mark.parametrize("indexes", [[0], [0, 1]])
-def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(variant: str, indexes: list[int]) -> None:
-    form = module("gateway.data.passing", variant)
+def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(fast_path: ModuleType, indexes: list[int]) -> None:
     play = familiar(indexes)
     asked: list[Any] = []
 
@@ -382,21 +351,21 @@ def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(variant: st
         asked.append(list(parts))
         return True
 
-    terms = form.Terms(
+    terms = fast_path.Terms(
         play.session.in_flight, play.session.gate.topics.by_name, {}, play.session.gate.broker.total,
-        awaits, play.session.counted,
+        awaits, play.world.ledger,
     )  # fmt: skip
     terms.set(0, b"app", None, 10**6, 10**4)
     data = bytearray(request(2, {"clicks": indexes}))
-    assert form.requests(data, 0, len(data), play.now, play.now, True, terms) == (0, 0)
+    assert terms.pass_requests(data, 0, len(data), play.now, play.now, True) == (0, 0)
     assert [[part[1] for part in parts] for parts in asked] == [indexes]
-    assert form.requests(data, 0, len(data), play.now, play.now, False, terms) == (len(data), 1)
+    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False) == (len(data), 1)
 
 
 @pytest.mark.parametrize("indexes", [[0], [0, 1]])
 @pytest.mark.parametrize("names", [["app", "other", "app"], ["app", "app", "other"], ["other", "app", "app", "other"]])
 def test_a_run_ends_where_the_client_id_is_another_and_goes_on_with_that_one(
-    variant: str, names: list[str], indexes: list[int]
+    fast_path: ModuleType, names: list[str], indexes: list[int]
 ) -> None:
     """What a connection is owed counts for the client id of its last request."""
     play, topics = familiar(indexes), {"clicks": indexes}
@@ -410,19 +379,18 @@ def test_a_run_ends_where_the_client_id_is_another_and_goes_on_with_that_one(
 
 @pytest.mark.parametrize("indexes", [[0], [0, 1]])
 def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owed(
-    variant: str, indexes: list[int]
+    fast_path: ModuleType, indexes: list[int]
 ) -> None:
-    form = module("gateway.data.passing", variant)
     play = familiar(indexes)
     session, gate = play.session, play.session.gate
-    terms = form.Terms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, session.counted,
+    terms = fast_path.Terms(
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.world.ledger,
     )  # fmt: skip
     data = bytearray(request(3, {"clicks": indexes}))
     size = len(data) - 4
 
     def passed() -> int:
-        return int(form.requests(data, 0, len(data), play.now, play.now, False, terms)[1])
+        return int(terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1])
 
     for max_bytes, most, expected in ((size - 1, 2, 0), (size, 2, 1), (size, 1, 2 - len(indexes))):
         terms.set(0, b"app", None, max_bytes, most)
@@ -433,35 +401,33 @@ def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owe
     assert [passed(), passed()] == [1, 0]
 
 
-def test_a_run_ends_where_memory_is_short_for_what_is_owed(variant: str) -> None:
-    form = module("gateway.data.passing", variant)
+def test_a_run_ends_where_memory_is_short_for_what_is_owed(fast_path: ModuleType) -> None:
     indexes = list(range(in_flight.FEW_PARTITIONS + 1))
     play = familiar(indexes)
     gate, data = play.session.gate, bytearray(b"".join(request(each, {"clicks": indexes}) for each in (3, 4)))
-    flight = module("gateway.data.in_flight", variant).InFlight(Account(Budget(1), ""))
-    terms = form.Terms(flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, play.session.counted)
+    flight = in_flight.InFlight(Account(Budget(1), ""))
+    terms = fast_path.Terms(flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, play.world.ledger)
     terms.set(0, b"app", None, 10**6, 10**4)
-    assert form.requests(data, 0, len(data), play.now, play.now, False, terms) == (len(data) // 2, 1)
+    assert terms.pass_requests(data, 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
     assert flight.is_waiting
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_those_that_are_measured_are_noted_with_when_they_came(variant: str, several: bool) -> None:
-    form = module("gateway.data.passing", variant)
+def test_those_that_are_measured_are_noted_with_when_they_came(fast_path: ModuleType, several: bool) -> None:
     indexes = [0, 1] if several else [0]
     play = familiar(indexes)
     data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
     session, gate = play.session, play.session.gate
-    terms = form.Terms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, session.counted,
+    terms = fast_path.Terms(
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.world.ledger,
     )  # fmt: skip
     terms.set(1, b"app", None, 10**6, 10**4)
-    form.requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False, terms)
+    terms.pass_requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False)
     assert [entry[7] for entry in session.in_flight] == [(play.now - 0.5, play.now, 2), None]
 
 
 @pytest.mark.parametrize("indexes", [[0], [0, 1]])
-def test_the_quota_that_a_request_was_charged_to_is_noted(variant: str, indexes: list[int]) -> None:
+def test_the_quota_that_a_request_was_charged_to_is_noted(fast_path: ModuleType, indexes: list[int]) -> None:
     """It is told of the bytes that the broker doesn't write."""
     play = Play().named()
     store = QuotaStore({Entity(client_id="app"): {QuotaKey.parse("producer_byte_rate"): 1e9}})
@@ -481,21 +447,20 @@ def test_the_quota_that_a_request_was_charged_to_is_noted(variant: str, indexes:
 
 
 @pytest.mark.parametrize(("rows", "throttle_ms"), [([(b"views", 0, 89, "")], 0), (None, 5)])
-def test_an_answer_that_has_more_to_say_is_looked_at(variant: str, rows: Any, throttle_ms: int) -> None:
-    form = module("gateway.data.passing", variant)
+def test_an_answer_that_has_more_to_say_is_looked_at(fast_path: ModuleType, rows: Any, throttle_ms: int) -> None:
     play = familiar([0, 1])
     said = bytearray(exchange(play, 3, {"clicks": [0, 1]}))
     flight = play.session.in_flight
     entry = flight.first()
     flight.clear()
     flight.append((*entry[:4], rows, throttle_ms, *entry[6:]))
-    assert form.answers(said, 0, len(said), play.now, False, play.session.counted) == 0
+    assert counted_of(play).pass_answers(said, 0, len(said), play.now, False) == 0
     flight.clear()
     flight.append(entry)
-    assert form.answers(said, 0, len(said), play.now, False, play.session.counted) == len(said)
+    assert counted_of(play).pass_answers(said, 0, len(said), play.now, False) == len(said)
 
 
-def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> None:
+def test_a_topic_named_like_the_id_of_another_is_not_that_one(fast_path: ModuleType) -> None:
     """In one run, one behind the other: the same bytes, and another version."""
     play, alike = Play().named(), b"sixteen-bytes-id"
     play.world.cluster.topic_ids[alike] = b"clicks"
@@ -516,7 +481,7 @@ def test_a_topic_named_like_the_id_of_another_is_not_that_one(variant: str) -> N
     assert rows["clicks", "accepted", ""] == (3 * size_of((bytes(100),)), 3, 3)
 
 
-def test_a_request_counts_once_in_a_row_that_its_topics_share(variant: str) -> None:
+def test_a_request_counts_once_in_a_row_that_its_topics_share(fast_path: ModuleType) -> None:
     """Where there are too many names for the ledger, they are counted as one."""
     play = Play().named()
     play.world.ledger.max_names = 1
@@ -536,9 +501,8 @@ def broker_says_to(entry: pending.Entry, topic: bytes) -> bytes:
     ("run_of", "passed"),
     [([[0], [0], [0]], 2), ([[0], [0, 1], [0]], 2), ([[0, 1], [0]], 1), ([[0, 1], [0, 1]], 1)],
 )
-def test_what_a_run_has_brought_counts_within_it(variant: str, run_of: list[list[int]], passed: int) -> None:
+def test_what_a_run_has_brought_counts_within_it(fast_path: ModuleType, run_of: list[list[int]], passed: int) -> None:
     """Two batches have room; whatever finds some passes whole."""
-    form = module("gateway.data.passing", variant)
     play = Play().named()
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     play.broker(exchange(play, 2, {"clicks": [0]}))
@@ -546,7 +510,7 @@ def test_what_a_run_has_brought_counts_within_it(variant: str, run_of: list[list
     meter.free_to = meter.uncounted + 2 * size_of()
     data = b"".join(request(10 + place, {"clicks": indexes}) for place, indexes in enumerate(run_of))
     before = meter.uncounted
-    assert run(form, play, data, len(data))[1] == passed
+    assert run(fast_path, play, data, len(data))[1] == passed
     assert meter.uncounted - before == sum(map(len, run_of[:passed])) * size_of()
 
 
@@ -575,9 +539,7 @@ def told_of_ids(seed: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_same_is_counted_of_topic_ids(variant: str, seed: int) -> None:
+def test_the_same_is_counted_of_topic_ids(fast_path: ModuleType, seed: int) -> None:
     usual = told_of_ids(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        for user in ("requests", "answers"):
-            patch.setattr(f"gateway.data.{user}.passing", careful(module("gateway.data.passing", variant)))
-        assert usual == told_of_ids(seed)
+    with running(PURE):
+        assert told_of_ids(seed) == usual

@@ -2,6 +2,8 @@
 
 cimport cython
 
+from protocol cimport stream
+
 cdef int _PRODUCE, _SASL, _LOCAL, _NOTHING
 
 
@@ -21,6 +23,7 @@ cdef class InFlight:
     cdef Owed oldest, _last
     cdef readonly list out
     cdef public bint is_waiting
+    cdef readonly stream.EndpointHider walker
     cdef Py_ssize_t _count
     cdef object _account
 
@@ -39,6 +42,11 @@ cdef class InFlight:
     @cython.locals(owed=Owed)
     cpdef drop(self)
 
+    cpdef begin(self, int key, int version, long long size)
+
+    @cython.locals(walker=stream.EndpointHider, stop=cython.Py_ssize_t)
+    cpdef Py_ssize_t pass_on(self, object buf, Py_ssize_t pos, Py_ssize_t end, object ledger) except -1
+
     cpdef bint keep(self, object parts) except -1
 
     cpdef forget(self, object parts)
@@ -46,7 +54,5 @@ cdef class InFlight:
     @cython.locals(owed=Owed)
     cdef bint _has_sasl(self) except -1
 
-
-cpdef tuple partition(Owed owed)
 
 cdef tuple _entry(Owed owed)

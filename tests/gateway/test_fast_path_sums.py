@@ -1,15 +1,15 @@
-# What the partitions of a request are together, compiled and not, against the same said in a line or two.
+# What the partitions of a request are together, against the same said in a line or two.
 
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import usual
-from tests.variants import COMPILED, PURE, module
+from tests.variants import COMPILED, module
 
 Part = tuple[bytes, int, int, int, int, int, int, int]
 Answered = tuple[bytes, int, int, int]
@@ -20,9 +20,13 @@ keys = st.lists(
 )
 
 
-@pytest.fixture(scope="module", params=[PURE, COMPILED])
-def sums(request: pytest.FixtureRequest) -> ModuleType:
-    return module("gateway.data.sums", request.param)
+@pytest.fixture(scope="module")
+def fast_path() -> ModuleType:
+    return module("gateway.data.fast_path", COMPILED)
+
+
+def gathered(rows: list[Any]) -> Any:
+    return module("protocol.produce_fast", COMPILED).gathered(rows)
 
 
 def part(topic: bytes, index: int, size: int = 100, pid: int = 7, trailing: int = 0) -> Part:
@@ -33,18 +37,18 @@ def answered(parts: list[Part]) -> list[Answered]:
     return [(bytes(bytearray(row[0])), row[1], 0, 1000 + place) for place, row in enumerate(parts)]
 
 
-def offsets(sums: ModuleType, parts: list[Part], rows: list[Answered]) -> list[int] | None:
-    found = sums.offsets(usual.gathered(parts), usual.gathered(rows))
+def offsets(fast_path: ModuleType, parts: list[Part], rows: list[Answered]) -> list[int] | None:
+    found = fast_path.offsets(gathered(parts), gathered(rows))
     return None if found is None else list(found)
 
 
 @given(keys, st.lists(st.integers(0, 2**31 - 1), min_size=12, max_size=12))
 def test_a_topic_brings_what_its_partitions_bring(
-    sums: ModuleType, keys: list[tuple[bytes, int]], sizes: list[int]
+    fast_path: ModuleType, keys: list[tuple[bytes, int]], sizes: list[int]
 ) -> None:
     parts = [part(*key, size) for key, size in zip(keys, sizes, strict=False)]
     found: dict[bytes, list[int]] = {}
-    for topic, size, messages in sums.by_topic(usual.gathered(parts)):
+    for topic, size, messages in fast_path.sums_by_topic(gathered(parts)):
         so_far = found.setdefault(topic, [0, 0])
         so_far[0] += size
         so_far[1] += messages
@@ -56,18 +60,18 @@ def test_a_topic_brings_what_its_partitions_bring(
 
 @given(keys, st.randoms(use_true_random=False))
 def test_offsets_are_told_in_the_order_of_the_request(
-    sums: ModuleType, keys: list[tuple[bytes, int]], chance: object
+    fast_path: ModuleType, keys: list[tuple[bytes, int]], chance: object
 ) -> None:
     parts = [part(*key) for key in keys]
     rows = answered(parts)
     expected = [row[3] for row in rows]
-    assert offsets(sums, parts, rows) == expected
+    assert offsets(fast_path, parts, rows) == expected
     chance.shuffle(rows)  # type: ignore[attr-defined]
-    assert offsets(sums, parts, rows) == expected
+    assert offsets(fast_path, parts, rows) == expected
 
 
 @given(keys.filter(bool), st.data())
-def test_anything_else_is_none(sums: ModuleType, keys: list[tuple[bytes, int]], data: st.DataObject) -> None:
+def test_anything_else_is_none(fast_path: ModuleType, keys: list[tuple[bytes, int]], data: st.DataObject) -> None:
     parts = [part(*key) for key in keys]
     rows = answered(parts)
     place = data.draw(st.integers(0, len(keys) - 1))
@@ -76,16 +80,16 @@ def test_anything_else_is_none(sums: ModuleType, keys: list[tuple[bytes, int]], 
         data.draw(st.randoms(use_true_random=False)).shuffle(rows)
         place = rows.index((topic, index, 0, offset))
     for wrong in ((topic, index, 6, offset), (topic + b"?", index, 0, offset), (topic, index ^ 2**30, 0, offset)):
-        assert offsets(sums, parts, [*rows[:place], wrong, *rows[place + 1 :]]) is None
-    assert offsets(sums, parts, rows[1:]) is None
-    assert offsets(sums, parts, [*rows, rows[0]]) is None
+        assert offsets(fast_path, parts, [*rows[:place], wrong, *rows[place + 1 :]]) is None
+    assert offsets(fast_path, parts, rows[1:]) is None
+    assert offsets(fast_path, parts, [*rows, rows[0]]) is None
     late = data.draw(st.integers(0, len(keys) - 1))
     parts[late] = part(*keys[late], trailing=1)
-    assert offsets(sums, parts, rows) is None
+    assert offsets(fast_path, parts, rows) is None
 
 
-def test_without_producer_ids_nobody_needs_the_offsets(sums: ModuleType) -> None:
+def test_without_producer_ids_nobody_needs_the_offsets(fast_path: ModuleType) -> None:
     parts = [part(b"a", index, pid=-1) for index in range(3)]
-    assert offsets(sums, parts, answered(parts)) == []
+    assert offsets(fast_path, parts, answered(parts)) == []
     parts[1] = part(b"a", 1, pid=0)
-    assert offsets(sums, parts, answered(parts)) == [1000, 1001, 1002]
+    assert offsets(fast_path, parts, answered(parts)) == [1000, 1001, 1002]

@@ -1,5 +1,5 @@
-# The fast reading, compiled and not: the two agree about everything, and both with the careful reading, which the tests
-# of produce_request and produce_response hold to an encoder that shares nothing with it.
+# The fast readers: they read what nearly all requests and answers are, and whatever they read, the careful readers read
+# the same. The tests of produce_request and produce_response hold those to an encoder that shares nothing with them.
 
 from __future__ import annotations
 
@@ -12,26 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import api, produce_request, produce_response, usual
+from protocol import api, produce_request, produce_response
 from protocol.wire import MalformedFrame
 from tests.protocol import batches
 from tests.protocol import produce_cases as cases
 from tests.protocol.produce_cases import Answer, AnswerTopic, Batch, Request, Response, Topic
-from tests.variants import COMPILED, PURE, module
+from tests.variants import COMPILED, module
 
 MOST = 200
 VERSIONS = pytest.mark.parametrize("version", cases.VERSIONS)
 BATCH = batches.batch([b"one", b"two"], producer_id=4000, epoch=3, sequence=17)
 
 
-@pytest.fixture(scope="module", params=[PURE, COMPILED])
-def fast(request: pytest.FixtureRequest) -> ModuleType:
-    return module("protocol.usual", request.param)
-
-
 @pytest.fixture(scope="module")
-def compiled() -> ModuleType:
-    return module("protocol.usual", COMPILED)
+def fast() -> ModuleType:
+    return module("protocol.produce_fast", COMPILED)
 
 
 def whole() -> Batch:
@@ -47,11 +42,11 @@ def wide(version: int, topics: dict[str, list[int]]) -> Request:
 
 
 def read_request(reader: ModuleType, buf: Any, start: int, end: int, most: int = MOST) -> Any:
-    return cases.told(reader.request(buf, start, end, most))
+    return cases.told(reader.read_request(buf, start, end, most))
 
 
 def read_answer(reader: ModuleType, buf: Any, start: int, end: int, version: int) -> Any:
-    return cases.told(reader.answer(buf, start, end, version))
+    return cases.told(reader.read_answer(buf, start, end, version))
 
 
 def careful_request(content: bytes, most: int = MOST) -> Any:
@@ -87,57 +82,54 @@ def broken(content: bytes, chance: random.Random) -> bytearray:
     return out
 
 
-# --- the two are the same ---------------------------------------------------------------------------------------------
+# --- whatever they read -----------------------------------------------------------------------------------------------
 
 
 @given(cases.requests(), st.randoms(use_true_random=False))
-def test_they_read_the_same_of_any_request_whole_or_broken(
-    compiled: ModuleType, request: Request, chance: random.Random
+def test_what_is_read_of_any_request_is_what_the_careful_reader_reads(
+    fast: ModuleType, request: Request, chance: random.Random
 ) -> None:
     content = cases.encode(request)
     for buf in (bytearray(content), *(broken(content, chance) for _ in range(100))):
-        start, end = chance.choice(((0, len(buf)), (0, len(buf) + 1), (0, len(buf) - 1), (3, len(buf))))
-        read = read_request(usual, buf, start, end)
-        assert read_request(compiled, buf, start, end) == read
-        if read is not None and (start, end) == (0, len(buf)):
-            assert careful_request(bytes(buf)) == read
+        start, end = chance.choice(((0, len(buf)), (0, len(buf)), (0, len(buf) - 1), (3, len(buf))))
+        read = read_request(fast, buf, start, end)
+        assert read is None or read == careful_request(bytes(buf[start:end]))
+        assert read_request(fast, buf, start, len(buf) + 1) is None
 
 
 @given(cases.responses(), st.randoms(use_true_random=False))
-def test_they_read_the_same_of_any_answer_whole_or_broken(
-    compiled: ModuleType, response: Response, chance: random.Random
+def test_what_is_read_of_any_answer_is_what_the_careful_reader_reads(
+    fast: ModuleType, response: Response, chance: random.Random
 ) -> None:
     content = cases.encode_answer(response)
     for buf in (bytearray(content), *(broken(content, chance) for _ in range(100))):
-        start, end = chance.choice(((0, len(buf)), (0, len(buf) + 1), (0, len(buf) - 1), (3, len(buf))))
+        start, end = chance.choice(((0, len(buf)), (0, len(buf)), (0, len(buf) - 1), (3, len(buf))))
         version = chance.choice((response.version, response.version, *cases.VERSIONS, 2, 14))
-        read = read_answer(usual, buf, start, end, version)
-        assert read_answer(compiled, buf, start, end, version) == read
-        if read is not None and (start, end) == (0, len(buf)):
-            assert careful_answer(bytes(buf), version) == read
+        read = read_answer(fast, buf, start, end, version)
+        assert read is None or read == careful_answer(bytes(buf[start:end]), version)
+        assert read_answer(fast, buf, start, len(buf) + 1, version) is None
 
 
 @VERSIONS
-def test_they_read_the_same_of_every_cut(compiled: ModuleType, version: int) -> None:
+def test_nothing_is_read_of_a_cut(fast: ModuleType, version: int) -> None:
     content = bytearray(cases.encode(wide(version, {"a": [0, 3, 4], "b": [1]})))
-    for size in range(len(content) + 1):
-        for end in (size, len(content)):
-            assert read_request(compiled, content[:size], 0, end) == read_request(usual, content[:size], 0, end)
     answered = bytearray(
         cases.encode_answer(Response(version, 7, [AnswerTopic("a", b"i" * 16, [Answer(1), Answer(2)])]))
     )
-    for size in range(len(answered) + 1):
+    for size in range(len(content)):
+        for end in (size, len(content)):
+            assert read_request(fast, content[:size], 0, end) is None
+    for size in range(len(answered)):
         for end in (size, len(answered)):
-            read = read_answer(usual, answered[:size], 0, end, version)
-            assert read_answer(compiled, answered[:size], 0, end, version) == read
+            assert read_answer(fast, answered[:size], 0, end, version) is None
 
 
 @pytest.mark.parametrize("place", [-(2**62), -8, -1, 2**31, 2**62])
-def test_a_frame_that_is_nowhere_near_its_buffer_is_none(compiled: ModuleType, place: int) -> None:
+def test_a_frame_that_is_nowhere_near_its_buffer_is_none(fast: ModuleType, place: int) -> None:
     content = bytearray(cases.encode(wide(9, {"a": [0]})))
     for start, end in ((place, place + len(content)), (0, place), (place, len(content))):
-        assert read_request(compiled, content, start, end) is None
-        assert read_answer(compiled, content, start, end, 9) is None
+        assert read_request(fast, content, start, end) is None
+        assert read_answer(fast, content, start, end, 9) is None
 
 
 # --- each of them -----------------------------------------------------------------------------------------------------
@@ -165,6 +157,23 @@ def test_the_usual_requests_are_read_fast(fast: ModuleType, version: int, topics
     assert read is not None
     assert read == careful_request(content)
     assert all(type(partition) is tuple for partition in read[4])
+
+
+@VERSIONS
+@pytest.mark.parametrize("size", [61, 100, 126, 127, 16_382, 16_383, 2**21 - 2, 2**21 - 1])
+def test_batches_of_all_sizes_are_read_fast(fast: ModuleType, version: int, size: int) -> None:
+    records = batches.batch([bytes(size)])[:size] if size > 61 else batches.batch([])
+    records = records[:8] + (len(records) - 12).to_bytes(4, "big") + records[12:]
+    batch = Batch(records, (len(records), int.from_bytes(records[57:61], "big"), -1, -1, -1, 0))
+    behind = Batch(BATCH + b"??", (len(BATCH), 2, 4000, 3, 17, 2))
+    topics = [Topic("clicks", b"c" * 16, [(3, batch)]), Topic("t", b"t" * 16, [(1, batch), (0, behind)])]
+    for client_id in ("app", None):
+        for transactional_id in (None, "tx-1"):
+            for named in (topics[:1], topics):
+                content = cases.encode(Request(version, client_id, transactional_id, -1, named))
+                read = read_request(fast, bytearray(content), 0, len(content))
+                assert read is not None
+                assert read == careful_request(content)
 
 
 @VERSIONS
@@ -220,7 +229,7 @@ def test_every_kind_of_buffer_is_read(fast: ModuleType, version: int, kind: Any)
     answered = cases.encode_answer(Response(version, 7, [AnswerTopic("a", b"i" * 16, [Answer(1, 0, 5)])]))
     assert read_answer(fast, kind(answered), 0, len(answered), version) == careful_answer(answered, version)
     topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
-    assert fast.written(kind(answered), 0, len(answered), version, topic, 1) == 5
+    assert fast.read_written(kind(answered), 0, len(answered), version, topic, 1) == 5
 
 
 @pytest.mark.parametrize("end", [0, 1, 100, 10**9])
@@ -231,11 +240,11 @@ def test_mapped_memory_ends_where_it_ends(fast: ModuleType, end: int) -> None:
 
 
 @pytest.mark.parametrize("other", [None, 7, "text"])
-def test_what_is_no_buffer_is_refused(compiled: ModuleType, other: Any) -> None:
+def test_what_is_no_buffer_is_refused(fast: ModuleType, other: Any) -> None:
     with pytest.raises(TypeError):
-        read_request(compiled, other, 0, 100)
+        read_request(fast, other, 0, 100)
     with pytest.raises(TypeError):
-        read_answer(compiled, other, 0, 100, 9)
+        read_answer(fast, other, 0, 100, 9)
 
 
 # --- whether the only partition of a request was written --------------------------------------------------------------
@@ -246,8 +255,8 @@ def only(version: int, **said: Any) -> bytearray:
 
 
 def by_reading(buf: Any, start: int, end: int, version: int, topic: bytes, index: int) -> int:
-    """What `written` says, by what is read of the answer as a whole."""
-    match read_answer(usual, buf, start, end, version):
+    """What `read_written` says, by what is read of the answer as a whole."""
+    match careful_answer(bytes(buf[start:end]), version) if end <= len(buf) else None:
         case [(answered, place, 0, offset)] if (answered, place) == (topic, index):
             return max(-1, int(offset))
     return -1
@@ -258,54 +267,49 @@ def test_the_offset_of_a_partition_that_was_written(fast: ModuleType, version: i
     topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
     for offset in (0, 5, 2**62):
         content = only(version, base_offset=offset)
-        assert fast.written(content, 0, len(content), version, topic, 1) == offset
-        assert fast.written(b"??" + content + b"?", 2, 2 + len(content), version, topic, 1) == offset
+        assert fast.read_written(content, 0, len(content), version, topic, 1) == offset
+        assert fast.read_written(b"??" + content + b"?", 2, 2 + len(content), version, topic, 1) == offset
     content = only(version, base_offset=5)
     for other, index in ((topic, 2), (topic + b"b", 1), (topic[:-1], 1), (b"\0" * len(topic), 1)):
-        assert fast.written(content, 0, len(content), version, other, index) == -1
+        assert fast.read_written(content, 0, len(content), version, other, index) == -1
     failed = only(version, error=6, base_offset=5)
-    assert fast.written(failed, 0, len(failed), version, topic, 1) == -1
+    assert fast.read_written(failed, 0, len(failed), version, topic, 1) == -1
 
 
 @given(cases.responses(), st.randoms(use_true_random=False))
 def test_it_says_of_any_answer_what_reading_it_says(
-    compiled: ModuleType, response: Response, chance: random.Random
+    fast: ModuleType, response: Response, chance: random.Random
 ) -> None:
     topics = [AnswerTopic("a", b"i" * 16, [Answer(chance.choice((1, 1, 2)), base_offset=chance.choice((-1, 0, 9)))])]
-    for said in (response, response._replace(topics=topics)):
+    plain = response._replace(topics=topics, endpoints=())
+    for said in (response, plain):
         content = cases.encode_answer(said)
         for buf in (bytearray(content), *(broken(content, chance) for _ in range(50))):
-            start, end = chance.choice(
-                ((0, len(buf)), (0, len(buf)), (0, len(buf) + 1), (0, len(buf) - 1), (3, len(buf)))
-            )
+            start, end = chance.choice(((0, len(buf)), (0, len(buf)), (0, len(buf) - 1), (3, len(buf))))
             version = chance.choice((said.version, said.version, said.version, *cases.VERSIONS, 2, 14))
             topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
-            told = by_reading(buf, start, end, version, topic, 1)
             # Of what is below 0 it only says that: a broken answer may have any such offset.
-            assert max(-1, usual.written(buf, start, end, version, topic, 1)) == told
-            assert max(-1, compiled.written(buf, start, end, version, topic, 1)) == told
+            written = max(-1, fast.read_written(buf, start, end, version, topic, 1))
+            told = by_reading(buf, start, end, version, topic, 1)
+            assert written in (told, -1)
+            if said is plain and (bytes(buf), start, end, version) == (content, 0, len(content), said.version):
+                assert written == told
+            assert fast.read_written(buf, start, len(buf) + 1, version, topic, 1) == -1
 
 
 @VERSIONS
-def test_it_says_the_same_of_every_cut(compiled: ModuleType, version: int) -> None:
+def test_nothing_is_written_by_a_cut_answer(fast: ModuleType, version: int) -> None:
     content = only(version, base_offset=3)
     topic = b"i" * 16 if version >= api.PRODUCE_TOPIC_IDS else b"a"
     for size in range(len(content)):
         for end in (size, len(content)):
-            assert usual.written(content[:size], 0, end, version, topic, 1) == -1
-            assert compiled.written(content[:size], 0, end, version, topic, 1) == -1
+            assert fast.read_written(content[:size], 0, end, version, topic, 1) == -1
 
 
-def test_a_name_is_the_one_that_stands_there(compiled: ModuleType) -> None:
+def test_a_name_is_the_one_that_stands_there(fast: ModuleType) -> None:
     """Names are kept by a few of their bytes: whatever else there is to them is compared."""
     names = [f"{a}{b}{c}{d}{e}" for a in "xy" for b in "pq" for c in "mn" for d in "pq" for e in "yz"] * 2
     for topic in names:
         content = cases.encode(wide(9, {topic: [0], "other" * len(topic): [0]}))
-        read = read_request(compiled, bytearray(content), 0, len(content))
+        read = read_request(fast, bytearray(content), 0, len(content))
         assert [part[0] for part in read[4]] == [topic.encode(), b"other" * len(topic)]
-
-
-def test_its_numbers_are_those_of_the_other_readers() -> None:
-    assert (usual._FLEXIBLE, usual._TOPIC_IDS) == (api.PRODUCE_FLEXIBLE, api.PRODUCE_TOPIC_IDS)
-    assert usual._LEAST_LENGTH == produce_request._MIN_BATCH_LENGTH
-    assert usual._MAGIC == produce_request._MAGIC

@@ -1,20 +1,18 @@
-# What the names in stream.py are in C, where it is compiled (setup.py). `layouts` is in C as well then.
+# What the names in stream.py are in C, where it is compiled (setup.py).
 
 cimport cython
-
-from protocol cimport layouts
 
 cdef int _SKIP, _STRING, _SIZED, _ARRAY, _COUNT, _TAG, _ENDPOINT_TAG, _TOPIC, _SIZE, _HIDE_ARRAY, _NEXT, _TAKE, _WALK
 cdef int _END, _INT16, _INT32
 
 
-@cython.final
 cdef class EndpointHider:
-    cdef tuple _program
+    cdef public tuple _program
     cdef list _stack
     cdef Py_ssize_t _step
     cdef int _shift
-    cdef long long _value, _due
+    cdef long long _value
+    cdef public long long _due
     cdef readonly long long left, unseen
     cdef readonly bint lost
 
@@ -24,21 +22,21 @@ cdef class EndpointHider:
     cpdef skip(self, long long size)
 
     @cython.locals(
-        frame_end=cython.longlong, pos=cython.longlong, program=tuple, step=cython.Py_ssize_t, stack=list,
+        data="const unsigned char[::1]", frame_end=cython.longlong, pos=cython.longlong, program=tuple, step=cython.Py_ssize_t, stack=list,
         value=cython.longlong, shift=cython.int, held=cython.longlong, followed=cython.bint, kind=cython.int,
         argument=cython.longlong, byte=cython.longlong, number=cython.longlong,
     )
     cdef Py_ssize_t _walk(self, object buf, Py_ssize_t start, Py_ssize_t end) except -1
 
-    cdef _lose(self)
+    # Those that FetchMeter, which is Python, has its own of.
 
-    # For FetchMeter, which is always Python.
+    cpdef _lose(self)
 
-    cdef _announce(self, long long size)
+    cpdef _announce(self, long long size)
 
-    cdef Py_ssize_t _take(self, object buf, long long pos, Py_ssize_t end, long long size) except -1
+    cpdef Py_ssize_t _take(self, object buf, long long pos, Py_ssize_t end, long long size) except -1
 
-    cdef Py_ssize_t _measure(self, object buf, long long pos, Py_ssize_t end) except -1
+    cpdef Py_ssize_t _measure(self, object buf, long long pos, Py_ssize_t end) except -1
 
 
 cpdef EndpointHider nothing_to_hide(long long size)
