@@ -45,6 +45,16 @@ def test_the_worst_volume_decides_in_any_order_and_any_number_of_descriptions(
     assert "\n" not in said.why
 
 
+@pytest.mark.seed("DISK.7")
+@pytest.mark.parametrize("policy", [MinAvailable(bytes=GB), SOFT_HARD])
+def test_descriptions_of_one_volume_that_differ_only_in_its_limits_have_one_order(
+    policy: MinAvailable | SoftHard,
+) -> None:
+    limits = None, VolumeLimit("MinFreeBytes", GB), VolumeLimit("MinFreePercentage", 0.1)
+    many = [volume(50 * GB)._replace(soft=soft, hard=hard) for soft in limits for hard in limits]
+    assert assess(many, policy, False) == assess(many[::-1], policy, False)
+
+
 @given(st.lists(volumes(), max_size=8), policies())
 def test_hysteresis_only_ever_lengthens_a_pause(many: list[Volume], policy: MinAvailable | SoftHard) -> None:
     fresh, again = assess(many, policy, False), assess(many, policy, True)
