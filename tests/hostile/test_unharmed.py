@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from urllib.request import urlopen
 
 import pytest
 
@@ -20,6 +21,14 @@ from tests.hostile.unharmed import MEMORY, RoundTrip, Took, Unharmed, family, un
 def gateway() -> Iterator[Gateway]:
     with closing(Broker()) as broker, Gateway(f"127.0.0.1:{broker.port}", {"internal_topics": "none"}, 1) as running:
         yield running
+
+
+def is_ready(gateway: Gateway) -> bool:
+    try:
+        with urlopen(f"{gateway.health}/readyz", timeout=10):
+            return True
+    except OSError:
+        return False
 
 
 def seen(gateway: Gateway, waits: list[float], beside: float = 0.001) -> Unharmed:
@@ -68,6 +77,7 @@ def test_a_process_that_ends_is_seen_though_there_is_another_one(gateway: Gatewa
 
     with pytest.raises(AssertionError, match="1 deaths in the log"):
         end_control()
+    wait_for("a gateway that is ready again", lambda: is_ready(gateway))  # others ask it as well
 
 
 def test_a_client_that_is_cut_off_is_seen(gateway: Gateway) -> None:
