@@ -3,13 +3,13 @@
 
 cimport cython
 
-cdef int _ID
+cdef int _ID, _LOOKED_AT
 
 
 @cython.locals(
-    data="const unsigned char[::1]", count=cython.Py_ssize_t, size=cython.Py_ssize_t, name=cython.Py_ssize_t,
-    after=cython.Py_ssize_t, replicas=cython.Py_ssize_t, in_sync=cython.Py_ssize_t, offline=cython.Py_ssize_t,
-    topic_id=bytes, learned=dict,
+    data="const unsigned char[::1]", last=cython.Py_ssize_t, count=cython.Py_ssize_t, size=cython.Py_ssize_t,
+    name=cython.Py_ssize_t, after=cython.Py_ssize_t, replicas=cython.Py_ssize_t, in_sync=cython.Py_ssize_t,
+    offline=cython.Py_ssize_t, topic_id=bytes, learned=dict,
 )
 cpdef tuple new_ids(object buf, Py_ssize_t pos, Py_ssize_t end, dict known)
 

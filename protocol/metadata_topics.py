@@ -12,6 +12,7 @@ from protocol.wire import UUID_SIZE, Buffer, MalformedFrame, compact_array, skip
 TopicIds = dict[bytes, bytes]  # topic id -> name
 
 _ID = UUID_SIZE  # a number of C where this is compiled
+_LOOKED_AT = 14 + 3 * (4 * 0xFF - 3) + 1  # bytes of a partition, of which single ones are looked at before it is known
 _NO_ID = bytes(UUID_SIZE)  # a broker that has none (or a failed lookup) sends zeros
 
 
@@ -22,6 +23,7 @@ def new_ids(buf: Buffer, pos: int, end: int, known: TopicIds) -> tuple[int, Topi
         MalformedFrame: the array doesn't end before `end`.
     """
     data = buf  # for single bytes
+    last = len(data) - _LOOKED_AT
     learned: TopicIds = {}
     try:
         count, pos = compact_array(buf, pos, end)
@@ -41,6 +43,9 @@ def new_ids(buf: Buffer, pos: int, end: int, known: TopicIds) -> tuple[int, Topi
             else:
                 size, pos = compact_array(buf, pos + 1, end)
             for _ in range(size):
+                if pos > last:  # an IndexError would say nothing of this partition
+                    pos = _skip_partition(buf, pos, end)
+                    continue
                 # error, index, leader, leader epoch; arrays of replicas, in-sync replicas, offline replicas; tags
                 after = pos + 14
                 replicas = data[after]

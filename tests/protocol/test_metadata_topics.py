@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from protocol import api, metadata_topics
+from protocol import api
 from protocol.wire import MalformedFrame, put_uvarint
 from tests.protocol.kio_messages import answer_class, element, kio_encode
 from tests.variants import COMPILED, PURE, module
@@ -86,8 +86,18 @@ def test_an_array_that_is_cut_is_malformed(walker: ModuleType, kind: Callable[[b
             walker.new_ids(kind(array), 0, cut, {})
 
 
+def test_what_is_behind_the_frame_has_no_say(walker: ModuleType) -> None:
+    """A count in more bytes than it needs, in the last partition: the fast steps would look beyond the buffer's end."""
+    array, ids = topics(1, 1)
+    at = 2 + array.index(b"\x00\x00\x00\x01\x00\x00\x00\x03") + 6  # the count of replicas, behind leader and epoch
+    assert 1 < array[at] < 6
+    long = array[:at] + bytes((array[at] | 0x80, 0)) + array[at + 1 :]
+    for behind in (b"", bytes(1000), b"\xff" * 1000):
+        assert walker.new_ids(bytearray(long + behind), 0, len(long), {}) == (len(long), ids)
+
+
 def test_both_forms_say_the_same_of_any_bytes() -> None:
-    compiled = module("protocol.metadata_topics", COMPILED)
+    pure, compiled = (module("protocol.metadata_topics", variant) for variant in (PURE, COMPILED))
     array, _ = topics(3, 3)
     chance = random.Random(11)
 
@@ -102,7 +112,7 @@ def test_both_forms_say_the_same_of_any_bytes() -> None:
         content = bytearray(array)
         for _ in range(chance.randrange(1, 4)):
             content[chance.randrange(len(content))] = chance.choice((0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)))
-        found = said(metadata_topics, content)
+        found = said(pure, content)
         assert said(compiled, content) == found, content
         outcomes.add(found == "malformed")
     assert outcomes == {True, False}
