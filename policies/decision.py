@@ -30,12 +30,12 @@ class Patience(NamedTuple):
 
     `may_delay` False: its oldest request has waited as long as it may, so a request that would have to wait for others
     is rejected. `denied_s`: seconds since its first rejection behind which nothing was admitted; where there is not
-    enough for all, a connection that was denied for longer finds room first. `who`: its client, None: not known.
+    enough for all, a connection that was denied for longer finds room first. `client`: whose it is, None: not known.
     """
 
     may_delay: bool = True
     denied_s: float = 0.0
-    who: object = None
+    client: object = None
 
 
 class Limit:

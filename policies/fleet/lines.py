@@ -238,8 +238,8 @@ class FleetLine(Line):
                 fleet.lines[key] = self
             self.retune(now)
 
-    def ask(self, size: float, now: float, may_wait: bool, denied_s: float, who: object = None) -> Answer:
-        answer = super().ask(size, now, may_wait, denied_s, who)
+    def ask(self, size: float, now: float, may_wait: bool, denied_s: float, client: object = None) -> Answer:
+        answer = super().ask(size, now, may_wait, denied_s, client)
         if answer is AT_ONCE:
             return answer
         longest = self.longest_wait(now)

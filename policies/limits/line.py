@@ -107,21 +107,21 @@ class Admission:
         return None
 
 
-class Askers:
-    """Whether those who ask about a limit are one client: nobody else has for as long as anybody waits."""
+class SoleClient:
+    """Whether one client alone asks about a limit: no other one has for DEBT_S, as long as a client waits."""
 
-    __slots__ = ("_since", "_who")
+    __slots__ = ("_client", "_since")
 
     def __init__(self) -> None:
-        self._who: object = None
+        self._client: object = None
         self._since = -math.inf  # the time of the first question behind another client's
 
-    def are_one(self, who: object, now: float) -> bool:
-        """`who`: the client that asks now; None: it isn't known."""
-        if who is not None and who != self._who:
-            self._since = now if self._who is not None else -math.inf
-            self._who = who
-        return who is not None and now - self._since >= DEBT_S
+    def is_alone(self, client: object, now: float) -> bool:
+        """`client`: the one that asks now; None: it isn't known."""
+        if client is not None and client != self._client:
+            self._since = now if self._client is not None else -math.inf
+            self._client = client
+        return client is not None and now - self._since >= DEBT_S
 
 
 class Line:
@@ -130,7 +130,7 @@ class Line:
     `own`: all of them are one entity, which waits for all of its debt; else they are strangers to each other.
     """
 
-    __slots__ = ("_admission", "_askers", "bucket", "own")
+    __slots__ = ("_admission", "_sole_client", "bucket", "own")
 
     def __init__(self, rate: float, now: float, *, own: bool = False, bucket: Bucket | None = None) -> None:
         """
@@ -140,17 +140,17 @@ class Line:
         self.own = own
         self.bucket = bucket or Bucket(rate, BURST_S, math.inf if own else DEBT_S, now)
         self._admission = Admission()
-        self._askers = Askers()
+        self._sole_client = SoleClient()
 
-    def ask(self, size: float, now: float, may_wait: bool, denied_s: float, who: object = None) -> Answer:
-        """Whether `size` bytes of client `who` may pass, and how long their connection then waits. Nothing is taken."""
+    def ask(self, size: float, now: float, may_wait: bool, denied_s: float, client: object = None) -> Answer:
+        """Whether `size` bytes of `client` may pass, and how long their connection then waits. Nothing is taken."""
         bucket = self.bucket
         level, rate = bucket.level(now), bucket.rate
         after, longest = max(0.0, (size - level) / rate), bucket.max_debt / rate
         refusal = self._admission.turn_away(
             max(0.0, -level / rate), after, may_wait, denied_s, longest, bucket.beyond > 0.0
         )
-        waits_for_itself = self.own or self._askers.are_one(who, now)
+        waits_for_itself = self.own or self._sole_client.is_alone(client, now)
         if refusal is not None and (may_wait or not waits_for_itself or bucket.owed > DEBT_S * rate):
             return refusal
         return Answer(True, min(after, longest)) if after >= MIN_WAIT_S else AT_ONCE
@@ -173,7 +173,7 @@ def ask_all(asked: Iterable[tuple[L, float]], patience: Patience, now: float) ->
     """
     worst, whose = AT_ONCE, None
     for line, amount in asked:
-        answer = line.ask(amount, now, patience.may_delay, patience.denied_s, patience.who)
+        answer = line.ask(amount, now, patience.may_delay, patience.denied_s, patience.client)
         if (not answer.admitted, answer.wait) > (not worst.admitted, worst.wait):
             worst, whose = answer, line
     return worst, whose

@@ -34,7 +34,7 @@ from policies.limits.line import (
     MIN_WAIT_S,
     Admission,
     Answer,
-    Askers,
+    SoleClient,
 )
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import Verdict, used_up_threshold
@@ -164,8 +164,9 @@ class Pacer(ThresholdStrategy):
         ahead = min(total_wait, topic_wait)
         after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
         refusal = self._admission.turn_away(ahead, after, patience.may_delay, patience.denied_s)
-        meter.askers = meter.askers or Askers()
-        waits_for_itself = meter.askers.are_one(patience.who, now)  # others wait for the total beyond their own only
+        meter.sole_client = meter.sole_client or SoleClient()
+        # Clients of other topics wait for the total beyond their own only.
+        waits_for_itself = meter.sole_client.is_alone(patience.client, now)
         owed = ahead + total.beyond / total.rate
         if refusal is not None and (patience.may_delay or not waits_for_itself or owed > DEBT_S):
             self._want(refusal.wait, now)

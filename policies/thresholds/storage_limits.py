@@ -56,7 +56,7 @@ class StorageLimit(Limit):
         self.line.set_limit(total, self._effect.shared, now)
 
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
-        answer = self.line.ask(size, now, patience.may_delay, patience.denied_s, patience.who)
+        answer = self.line.ask(size, now, patience.may_delay, patience.denied_s, patience.client)
         if answer is AT_ONCE:
             return None
         meters, effect = self._limits.meters, self._effect

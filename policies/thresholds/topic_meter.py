@@ -15,7 +15,7 @@ from policies.limits.meter import FleetMeter
 if TYPE_CHECKING:
     from policies.groups.lines import GroupSide
     from policies.limits.bucket import Bucket
-    from policies.limits.line import Askers
+    from policies.limits.line import SoleClient
     from policies.thresholds.broker_limits import BrokerLimits
 
 
@@ -27,12 +27,12 @@ class TopicMeter(FleetMeter):
     storage holds it (`is_held`). `messages`:
     counted by the hot path like `uncounted`, for resource groups. `limit`: explicit threshold, None = the broker's
     implicit share. `vouched`: a broker has said that there is such a topic; else it may be a name that a client made
-    up. `askers`, `bucket`, `seen`: the pacer's own. `side`, `by_principal`, `group_version`, `settled`: those of
+    up. `bucket`, `seen`, `sole_client`: the pacer's own. `side`, `by_principal`, `group_version`, `settled`: those of
     GroupLines.
     """
 
-    __slots__ = ("_limits", "askers", "bucket", "by_principal", "free_to", "group_to", "group_version", "is_held",
-                 "limit", "messages", "name", "seen", "settled", "side", "thresholds_to", "vouched")  # fmt: skip
+    __slots__ = ("_limits", "bucket", "by_principal", "free_to", "group_to", "group_version", "is_held", "limit",
+                 "messages", "name", "seen", "settled", "side", "sole_client", "thresholds_to", "vouched")  # fmt: skip
 
     def __init__(self, name: bytes, limits: BrokerLimits) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class TopicMeter(FleetMeter):
         self.messages = 0
         self.vouched = False
         self.bucket: Bucket | None = None
-        self.askers: Askers | None = None
+        self.sole_client: SoleClient | None = None
         self.seen = 0
         self.side: GroupSide | None = None
         self.by_principal = False
