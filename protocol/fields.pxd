@@ -29,16 +29,16 @@ cdef struct Text:
     Py_ssize_t size  # -1: null
 
 
-cdef inline Bytes within(object buf, Py_ssize_t start, Py_ssize_t size) except NULL:
-    # Where buf[start:start + size] lies. It stays there as long as the caller has the object, and runs nothing that
-    # could close it or change its size.
+cdef inline Bytes within(object buf, Py_ssize_t start, Py_ssize_t size, int flags=PyBUF_SIMPLE) except NULL:
+    # Where buf[start:start + size] lies: nothing is read or written anywhere else. It stays there as long as the caller
+    # has the object, and runs nothing that could close it or change its size.
     cdef Py_buffer view
     cdef Bytes data
     cdef Py_ssize_t there
     if PyByteArray_CheckExact(buf):  # nearly all frames are in one
         data, there = <Bytes>PyByteArray_AS_STRING(buf), PyByteArray_GET_SIZE(buf)
     else:  # a large one is in mapped memory
-        PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(buf, &view, flags)
         data, there = <Bytes>view.buf, view.len
         PyBuffer_Release(&view)
     if start < 0 or size < 0 or size > there - start:

@@ -4,13 +4,13 @@
 # Neither sockets nor the pipe block, so no other thread waits longer than it takes to copy the bytes; the poller does,
 # and lets others run meanwhile.
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport (
-    PyByteArray_AS_STRING, PyByteArray_CheckExact, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
-)
+from cpython.buffer cimport PyBUF_WRITABLE
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, EIO, ENOSYS, errno
 from libc.math cimport ceil
 from posix.unistd cimport read
+
+from protocol.fields cimport within
 
 cdef extern from "sys/socket.h" nogil:
     int MSG_PEEK
@@ -23,24 +23,12 @@ cdef enum:
     BROKEN = -2
 
 
-cdef inline char *within(object buf, Py_ssize_t start, Py_ssize_t size, int flags) except NULL:
-    # `size` bytes from `start` on, in a bytearray or any other buffer: nothing is read or written anywhere else.
-    cdef Py_buffer view
-    cdef char *data
-    cdef Py_ssize_t there
-    if PyByteArray_CheckExact(buf):
-        data, there = PyByteArray_AS_STRING(buf), PyByteArray_GET_SIZE(buf)
-    else:
-        PyObject_GetBuffer(buf, &view, flags)
-        data, there = <char *>view.buf, view.len
-        PyBuffer_Release(&view)
-    if start < 0 or size < 0 or size > there - start:
-        raise IndexError("the buffer ends before")
-    return data + start
+cdef inline char *writable(object buf, Py_ssize_t start, Py_ssize_t size) except NULL:
+    return <char *>within(buf, start, size, PyBUF_WRITABLE)
 
 
 cdef inline Py_ssize_t receive(int fd, object buf, Py_ssize_t start, Py_ssize_t most) except -3:
-    cdef ssize_t size = recv(fd, within(buf, start, most, PyBUF_WRITABLE), most, 0)
+    cdef ssize_t size = recv(fd, writable(buf, start, most), most, 0)
     if size >= 0:
         return size
     return NOTHING if errno in (EAGAIN, EINTR) else BROKEN
@@ -61,7 +49,7 @@ cdef extern from *:
 cdef inline (Py_ssize_t, Py_ssize_t) move(
     int source, int sink, tuple pipe, object buf, Py_ssize_t start, Py_ssize_t most
 ) except *:
-    cdef char *room = within(buf, start, most, PyBUF_WRITABLE)
+    cdef char *room = writable(buf, start, most)
     cdef Py_ssize_t size = -1, sent, at
     cdef ssize_t more
     cdef int out_of, into
@@ -88,7 +76,7 @@ cdef inline bint is_empty(int fd) noexcept:
 
 
 cdef inline Py_ssize_t send(int fd, object buf, Py_ssize_t start, Py_ssize_t stop) except -3:
-    cdef ssize_t size = c_send(fd, within(buf, start, stop - start, PyBUF_SIMPLE), stop - start, 0)
+    cdef ssize_t size = c_send(fd, within(buf, start, stop - start), stop - start, 0)
     if size >= 0:
         return size
     return 0 if errno in (EAGAIN, EINTR) else BROKEN
