@@ -2,8 +2,8 @@
 # compiled gateway has this module.
 #
 # Each of these functions gives None, False or -1 for whatever else is there: a tagged field, a batch of an old format,
-# the same topic twice, a frame that is cut or damaged. The careful readers (produce_request.py, produce_response.py) know
-# every form, and say what is wrong; tests hold the two to each other.
+# the same topic twice, a frame that is cut or damaged. The careful readers (produce_request.py, produce_response.py)
+# know every form, and say what is wrong; tests hold the two to each other.
 #
 # Spec: ProduceRequest.json, ProduceResponse.json; KIP-98 (batch v2), KIP-467 (error_message), KIP-482 (flexible
 # versions), KIP-516 (topic ids).

@@ -23,7 +23,8 @@ cdef class EndpointHider:
 
     @cython.locals(
         data="const unsigned char[::1]", frame_end=cython.longlong, pos=cython.longlong, program=tuple,
-        step=cython.Py_ssize_t, stack=list, value=cython.longlong, shift=cython.int, held=cython.longlong, followed=cython.bint, kind=cython.int,
+        step=cython.Py_ssize_t, stack=list, value=cython.longlong, shift=cython.int, held=cython.longlong,
+        followed=cython.bint, kind=cython.int,
         argument=cython.longlong, byte=cython.longlong, number=cython.longlong,
     )
     cdef Py_ssize_t _walk(self, object buf, Py_ssize_t start, Py_ssize_t end) except -1
