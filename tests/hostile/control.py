@@ -269,7 +269,7 @@ def replayable() -> Iterator[Faults]:
     """
     faults = Faults()
     log = logging.getLogger("gateway")
-    before = log.propagate, log.level
+    propagates, level = log.propagate, log.level
     log.addHandler(faults)
     log.propagate = False
     log.setLevel(logging.ERROR)
@@ -282,7 +282,8 @@ def replayable() -> Iterator[Faults]:
             yield faults
     finally:
         log.removeHandler(faults)
-        log.propagate, log.level = before
+        log.propagate = propagates
+        log.setLevel(level)  # not the attribute: loggers remember what they are enabled for
 
 
 async def _at_once(call: Callable[..., T], *args: Any, **_: Any) -> T:
