@@ -605,13 +605,14 @@ class Link:
         if settings.max_connection_age_s:
             self._retire(now, settings)
         ends = upstream.is_over or upstream.is_gone or self.finishing or (client.is_over and client.inbound.partial)
+        waits_for_broker = session.in_flight.is_full or upstream.is_stuck
         self._end_late(
             self._watch.check(
                 settings,
                 now,
                 is_ending=bool(ends),
                 is_unknown=session.authentication.is_owed,
-                is_parked=self.parked.held is not None,
+                is_held=self.parked.held is not None and not waits_for_broker,
             )
         )
 

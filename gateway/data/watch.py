@@ -60,12 +60,12 @@ class Watch:
         return now - self.opened_at - max_age_s * self._lifetime
 
     def check(
-        self, settings: WorkerSettings, now: float, *, is_ending: bool, is_unknown: bool, is_parked: bool
+        self, settings: WorkerSettings, now: float, *, is_ending: bool, is_unknown: bool, is_held: bool
     ) -> Late | None:
         """The reason for which the connection has to end, if any; to be asked every few seconds.
 
-        `is_ending`: nothing more is taken from a side. `is_unknown`: it has not authenticated, as it must. `is_parked`:
-        its request waits here.
+        `is_ending`: nothing more is taken from a side. `is_unknown`: it has not authenticated, as it must. `is_held`:
+        its request waits here, and not for its broker.
         """
         since, self._looked_at = now - self._looked_at, now
         client = self._client
@@ -82,7 +82,7 @@ class Watch:
         if client.inbound.partial:
             return self._check_frame(settings, since, now)
         is_idle = now - max(self.read_at, self.answered_at) > settings.idle_timeout_s
-        return Late("idle") if is_idle and not is_parked else None
+        return Late("idle") if is_idle and not is_held else None
 
     def _check_frame(self, settings: WorkerSettings, since: float, now: float) -> Late | None:
         client, partial = self._client, self._client.inbound.partial

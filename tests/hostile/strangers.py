@@ -293,9 +293,12 @@ class Seen:
 
 def play(seconds: float) -> Seen:
     """Strangers for so long; then a look at what is left of them."""
-    broker = Broker()
     settings: dict[str, Any] = {"limits": LIMITS, "internal_topics": "none"}
-    with Gateway(f"127.0.0.1:{broker.port}", settings, 1) as gateway, _unharmed(gateway):
+    with (
+        contextlib.closing(Broker()) as broker,
+        Gateway(f"127.0.0.1:{broker.port}", settings, 1) as gateway,
+        _unharmed(gateway),
+    ):
         worker = _worker(gateway)
         seen = Seen()
         with socket.create_connection(("127.0.0.1", gateway.broker_port(1)), timeout=30) as client:
@@ -319,7 +322,6 @@ def play(seconds: float) -> Seen:
             _round_trips(client, file, 1)
         seen.disconnects = _labelled(gateway, "disconnects_total")
         seen.log_lines = gateway.log().count("\n")
-    broker.close()
     return seen
 
 

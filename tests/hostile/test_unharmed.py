@@ -50,6 +50,14 @@ def test_late_answers_are_harm_but_not_where_the_machine_stood_still(gateway: Ga
     assert seen(gateway, waits, beside=3.0).faults() == []
 
 
+def test_late_answers_are_no_harm_where_a_process_had_no_core(gateway: Gateway) -> None:
+    found = seen(gateway, [0.01] * 90 + [4.0] * 10)
+    found.starved = [(-1.0, {"control": 0.0, "worker 0": 1.0}), (899.0, {"control": 0.1, "worker 0": 1.0})]
+    assert "10 of 100 answers were late" in found.faults()[0]
+    found.starved += [(895.0 + 10 * number, {"control": 0.1, "worker 0": 3.0 * number}) for number in range(1, 11)]
+    assert found.faults() == []
+
+
 def test_one_that_got_no_answer_was_harmed(gateway: Gateway) -> None:
     assert "no answer for 1 of 100" in seen(gateway, [0.01] * 99 + [11.0]).faults()[0]
     found = seen(gateway, [0.01] * 100)

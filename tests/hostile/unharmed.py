@@ -2,10 +2,12 @@
 # on to answer within a second, a client that behaves gets its answers, and no process keeps more memory than it may.
 #
 # A machine that stands still fails nobody. Beside the gateway stands a server of bytes that does nothing else, in a
-# process of its own, asked from the same threads: what is late is late only beyond what was late there at that time.
+# process of its own, asked from the same threads: what is late is late only beyond what was late there at that time, or
+# what a process of the gateway or the test's own, which have more to do than that server, waited for a core meanwhile.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -28,7 +30,7 @@ PROMPT_S: Final = 1.0  # within this time everybody is answered …
 MOST_LATE: Final = 0.01  # … but for so many of the answers (the 99th percentile holds), or for two of few
 FEW_LATE: Final = 2
 NO_ANSWER_S: Final = 10.0  # behind it there was none
-BESIDE: Final = 3.0  # times what the bare server took may be added
+BESIDE: Final = 3.0  # times what the bare server took, or a process waited for a core, may be added
 MEMORY: Final = 128 * MIB  # that a process may have more than before
 DEATHS: Final = "and is started again"  # the parent's line
 VERSIONS: Final = framed(b"\0\x12\0\0\0\0\0\1\0\4good")  # ApiVersions v0
@@ -95,6 +97,7 @@ class Unharmed:
     Attributes:
         ready, good, bare: the questions to /readyz, those of the client that behaves (none where there is no such
             client), and to the bare server.
+        starved: the times of looks, in order, and the `starved_s` of each process then.
         more: by process, the most memory above what it had at first, in bytes.
     """
 
@@ -108,9 +111,12 @@ class Unharmed:
         self.ready: list[Took] = []
         self.good: list[Took] = []
         self.bare: list[Took] = []
+        self.starved: list[tuple[float, dict[str, float]]] = []  # the time, and each process's `starved_s` then
 
     def look(self) -> None:
-        """Measure memory."""
+        """Measure memory, and how long the processes have waited for a core."""
+        pids = {"the test": os.getpid(), **self.family}
+        self.starved.append((time.monotonic(), {name: starved_s(pid) for name, pid in pids.items()}))
         for name, pid in self.family.items():
             with suppress(OSError):  # it has ended, which is told by `faults`
                 self.more[name] = max(self.more[name], resident(pid) - self._before[name])
@@ -130,7 +136,13 @@ class Unharmed:
         near = (
             bare.waited for bare in self.bare if bare.began < ended + 1 and bare.began + bare.waited > took.began - 1
         )
-        return max(near, default=0.0)
+        return max(*near, *self._starved_s(took.began, ended), 0.0)
+
+    def _starved_s(self, began: float, ended: float) -> list[float]:
+        """For how long each process had no core in that time, at most."""
+        before = [each for at, each in self.starved if at <= began]
+        behind = [each for at, each in self.starved if at >= ended] or [each for _, each in self.starved[-1:]]
+        return [behind[0][name] - before[-1][name] for name in before[-1]] if before else []
 
     def faults(self) -> list[str]:
         """What strangers have done that they must not do; none: []."""
@@ -169,6 +181,15 @@ def family(gateway: gateways.Gateway) -> dict[str, int]:
 def resident(pid: int) -> int:
     """Bytes."""
     return int((processes.PROC / str(pid) / "statm").read_text().split()[1]) * 4096
+
+
+def starved_s(pid: int) -> float:
+    """For how long a process's threads that run now were ready to run and had no core; 0.0 where Linux doesn't tell."""
+    waited_ns = 0
+    for stat in (processes.PROC / str(pid)).glob("task/*/schedstat"):
+        with suppress(OSError):  # it has ended
+            waited_ns += int(stat.read_text().split()[1])
+    return waited_ns / 1e9
 
 
 @contextmanager
