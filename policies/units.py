@@ -177,6 +177,15 @@ def format_rate(rate: float, digits: int = 1) -> str:
     return f"{rate:.{digits}f} B/s"
 
 
+def format_duration(seconds: float) -> str:
+    """For people, in the one unit that matters."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
+
+
 def exact_rate(rate: float, unit: str = "bytes") -> str:
     """A configured rate with every digit: rounded numbers can't explain why a sum is refused."""
     return f"{rate:,.0f} {unit}/s" if rate == int(rate) else f"{rate:,.3f} {unit}/s"

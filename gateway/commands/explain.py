@@ -10,6 +10,7 @@ from typing import Any, Final
 from gateway.arguments import Parser, add_examples
 from gateway.commands.asking import add_place
 from gateway.commands.showing import add_watch, show
+from policies.units import format_duration
 
 PATH: Final = "/v1/explain"
 
@@ -54,7 +55,7 @@ def describe(said: Mapping[str, Any]) -> list[str]:
     ]
     if said["rules"]:
         lines += ["", "RULES, in the order in which they are asked (> binds first)"]
-        lines += [_rule(rule) for rule in said["rules"]]
+        lines += [_rule(rule, said["at_ms"]) for rule in said["rules"]]
     if said["shadowed"]:
         lines += ["", "WITHOUT EFFECT on this traffic"]
         lines += [_shadowed(each) for each in said["shadowed"]]
@@ -63,9 +64,10 @@ def describe(said: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _rule(rule: Mapping[str, Any]) -> str:
+def _rule(rule: Mapping[str, Any], now_ms: int) -> str:
     mark = ">" if rule["first"] else " "
-    state = " LIMITS NOW," if rule["limits_now"] else ""
+    since = f" for {format_duration((now_ms - rule['since_ms']) / 1000)}" if rule["since_ms"] is not None else ""
+    state = f" LIMITS NOW{since}," if rule["limits_now"] else ""
     mode = ", only counted" if rule["mode"] == "observe" else ""
     what = "" if rule["traffic"] == "produce" else f" {rule['traffic'] if rule['traffic'] == 'fetch' else 'all'}"
     return f"{mark} {rule['name']}{_at(rule)}:{state} {rule['action']}s{what}{mode}: {rule['text']}"

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from gateway.channel import Interval
 from gateway.fleet.form import GatewayTraffic
-from policies.explain import Flow, Held
+from policies.explain import LATELY_MS, Flow, Held
 from policies.usage import DELAYED, WOULD
 
 OTHER: Final = "other"
@@ -70,6 +70,8 @@ class Recent:
         self._max_clients = max_clients
         self._max_writers = max_writers
         self._held = 0
+        # First and last of the latest that follow each other without a pause, and the slots that have the key.
+        self._runs: dict[_Key, list[int]] = {}
         self._since_ms: int | None = None
 
     def add(self, interval: Interval, now_ms: int) -> None:
@@ -90,7 +92,7 @@ class Recent:
                 self._writer(slot, row.topic, row.principal)[0] += row.bytes
             if row.outcome in _HELD:
                 key = (row.topic, row.principal, row.client_id, row.broker, row.outcome, row.reason)
-                sums = self._sums(slot, key, interval.start_ms)
+                sums = self._sums(slot, key, interval)
                 sums[0] = min(sums[0], interval.start_ms)
                 sums[1] = max(sums[1], interval.end_ms)
                 sums[2] += row.bytes
@@ -113,7 +115,7 @@ class Recent:
                     before[0], before[1] = min(before[0], sums[0]), max(before[1], sums[1])
                     for index in (2, 3, 4):
                         before[index] += sums[index]
-        held = [Held(*key, *sums) for key, sums in found.items()]
+        held = [Held(*key, *(*sums, self._runs[key][0])) for key, sums in found.items()]
         return sorted(held, key=lambda each: each.last_ms, reverse=True)
 
     def flows(self, now_ms: int) -> dict[str, Flow]:
@@ -134,12 +136,12 @@ class Recent:
             for key, sums in slot.held.items():
                 client, held = key[1:3], last.get(key[1:3])
                 if held is not None and held[:6] == key:
-                    *_, first_ms, last_ms, size, requests, delay_ms = held
+                    *_, first_ms, last_ms, size, requests, delay_ms, since_ms = held
                     earliest, latest = min(first_ms, sums[0]), max(last_ms, sums[1])
                     more = (size + sums[2], requests + sums[3], delay_ms + sums[4])
-                    last[client] = Held(*key, earliest, latest, *more)
+                    last[client] = Held(*key, earliest, latest, *more, since_ms=since_ms)
                 elif held is None or sums[1] >= held.last_ms:
-                    last[client] = Held(*key, *sums)
+                    last[client] = Held(*key, *(*sums, self._runs[key][0]))
         return {client: (flows.get(client, Flow()), last.get(client)) for client in flows.keys() | last.keys()}
 
     def traffic(self, now_ms: int) -> GatewayTraffic:
@@ -195,16 +197,26 @@ class Recent:
             name = OTHER, OTHER
         return slot.writers.setdefault(name, [0])
 
-    def _sums(self, slot: _Slot, key: _Key, at_ms: int) -> list[int]:
+    def _sums(self, slot: _Slot, key: _Key, interval: Interval) -> list[int]:
         if key not in slot.held:
             if self._held >= self._max_held:
                 key = (OTHER, OTHER, OTHER, -1, *key[4:])
             if key not in slot.held:
-                slot.held[key] = [at_ms, at_ms, 0, 0, 0]
+                slot.held[key] = [interval.start_ms, interval.end_ms, 0, 0, 0]
                 self._held += 1
+                self._runs.setdefault(key, [interval.start_ms, interval.end_ms, 0])[2] += 1
+        run = self._runs[key]
+        if interval.start_ms - run[1] > LATELY_MS:
+            run[0] = interval.start_ms
+        run[1] = max(run[1], interval.end_ms)
         return slot.held[key]
 
     def _forget(self, now_ms: int) -> None:
         oldest = now_ms // SLOT_MS - self._keep
         while self._slots and self._slots[0].number <= oldest:
-            self._held -= len(self._slots.popleft().held)
+            gone = self._slots.popleft()
+            self._held -= len(gone.held)
+            for key in gone.held:
+                self._runs[key][2] -= 1
+                if not self._runs[key][2]:
+                    del self._runs[key]

@@ -65,10 +65,16 @@ class Case:
         return None if rates is None else rates.rate if rates.fleet_rate is None else rates.fleet_rate
 
     def was_held(self, reason: str, broker: int | None) -> bool:
-        return any(
-            each.reason == reason and each.outcome in ("rejected", "delayed") and broker in (None, each.broker)
+        return self.held_since_ms(reason, broker) is not None
+
+    def held_since_ms(self, reason: str, broker: int | None) -> int | None:
+        """Since when the traffic has been held back for that reason; None: it isn't now."""
+        since = [
+            each.since_ms
             for each in self.held
-        )
+            if each.reason == reason and each.outcome in ("rejected", "delayed") and broker in (None, each.broker)
+        ]
+        return min(since, default=None)
 
     def mode(self, mode: Mode, policy: str = "") -> Mode:
         """`policy`: a field of Limits that may be enforced for a part of the clients."""

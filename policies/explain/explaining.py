@@ -33,7 +33,12 @@ def explain(asked: Asked, known: Known, held: Iterable[Held] = ()) -> Explanatio
         shadowed = [*(_silenced(rule, internal) for rule in rules if rule.name not in _FOR_ALL), *shadowed]
         rules = kept
     first = _first(rules)
-    rules = [rule._replace(first=rule is first) for rule in rules]
+    rules = [
+        rule._replace(
+            first=rule is first, since_ms=made.held_since_ms(rule.name, rule.broker) if rule.limits_now else None
+        )
+        for rule in rules
+    ]
     summary = summary_of(next((rule for rule in rules if rule.first), None), internal, rules, lately, known.now_ms)
     return Explanation(
         asked,

@@ -71,7 +71,11 @@ class Rates(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Rejections and delays of one client's data for a topic, enforced or only observed (policies.usage), summed up."""
+    """Rejections and delays of one client's data for a topic, enforced or only observed (policies.usage), summed up.
+
+    `since_ms`: the time at which they began to follow each other without a pause of LATELY_MS; it may be long before
+    `first_ms`, that of the first one in the sums.
+    """
 
     topic: str
     principal: str
@@ -84,6 +88,7 @@ class Held(NamedTuple):
     bytes: int
     requests: int
     delay_ms: int  # over all requests
+    since_ms: int
 
 
 class Flow(NamedTuple):
@@ -236,8 +241,9 @@ class Rule(NamedTuple):
     """A rule that looks at the traffic.
 
     `name`: the reason in answers, metrics and usage log. `broker` None: all brokers together. `levels`: it binds when
-    every one of them is exceeded; none: it doesn't go by a rate. `limits_now`: it does so just now. `first`: of all
-    enforced rules the one that limits, or else the one that is nearest to it.
+    every one of them is exceeded; none: it doesn't go by a rate. `limits_now`: it does so just now, and this traffic
+    `since_ms` (Unix time; None: others only). `first`: of all enforced rules the one that limits, or else the one that
+    is nearest to it.
     """
 
     name: str
@@ -249,6 +255,7 @@ class Rule(NamedTuple):
     limits_now: bool
     note: str = ""
     first: bool = False
+    since_ms: int | None = None
 
     @property
     def utilization(self) -> float:

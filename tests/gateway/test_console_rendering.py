@@ -7,6 +7,7 @@ import pytest
 
 from gateway.control.console import rendering
 from gateway.control.console.rendering import Templates
+from policies.units import format_duration
 
 MS = 1_700_000_000_123
 
@@ -18,7 +19,7 @@ def test_values_are_shown_in_the_unit_that_matters() -> None:
     assert rendering.rate(12_345.0, "msg/s") == "12,345 msg/s"
     assert rendering.rate(0.25, "msg/s") == "0.25 msg/s"
     assert (rendering.size(None), rendering.size(12e9)) == ("–", "12.0 GB")
-    assert [rendering.age(seconds) for seconds in (0.4, 119, 121, 7300, 200_000)] == [
+    assert [format_duration(seconds) for seconds in (0.4, 119, 121, 7300, 200_000)] == [
         "0 s", "119 s", "2 min", "2 h", "2 d",
     ]  # fmt: skip
     assert (rendering.clock(MS), rendering.day(MS)) == ("22:13:20Z", "2023-11-14 22:13:20Z")

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.channel import Interval, Row
 from gateway.control.recent import FLOW_SLOTS, LATE_MS, OTHER, SLOT_MS, Recent
-from policies.explain import Flow, Held
+from policies.explain import LATELY_MS, Flow, Held
 
 T0 = 1_700_000_000_000  # a whole slot
 SECONDS = FLOW_SLOTS * SLOT_MS / 1000
@@ -40,7 +40,7 @@ def test_traffic_held_back_is_summed_by_client_broker_outcome_and_reason() -> No
     assert found[0].last_ms == T0 + 91_000
     assert {each.outcome for each in found} == {"dropped", "rejected", "delayed", "would_reject"}
     assert next(each for each in found if each.outcome == "rejected") == Held(
-        "t", "User:a", "c", 1, "rejected", "topic-threshold", T0, T0 + 61_000, 300, 3, 1500
+        "t", "User:a", "c", 1, "rejected", "topic-threshold", T0, T0 + 61_000, 300, 3, 1500, T0 + 60_000
     )
 
 
@@ -62,6 +62,20 @@ def test_it_is_forgotten_after_the_minutes() -> None:
     assert len(recent.held(T0 + 60_000 - 1, "t")) == 1
     assert recent.held(T0 + 60_000, "t") == []
     assert recent.size == 0
+
+
+def test_since_when_is_kept_as_long_as_there_is_no_pause_though_the_sums_are_forgotten() -> None:
+    recent = Recent(minutes=1)
+    for at_ms in range(T0, T0 + 300_000, 30_000):
+        add(recent, at_ms, row("delayed"))
+    (only,) = recent.held(T0 + 280_000, "t")
+    assert only.since_ms == T0 < only.first_ms
+    assert [held.since_ms for _, held in recent.clients(T0 + 280_000).values() if held] == [T0]
+    again = T0 + 271_000 + LATELY_MS + 1
+    add(recent, again, row("delayed"))
+    assert recent.held(again + 1000, "t")[0].since_ms == again
+    add(recent, again + 120_000, row("delayed"))  # the sums are gone
+    assert recent.held(again + 121_000, "t")[0].since_ms == again + 120_000
 
 
 def test_late_intervals_find_their_place_and_impossible_ones_none() -> None:
@@ -139,7 +153,8 @@ def test_clients_have_rates_and_what_was_held_back_of_them_last() -> None:
     assert set(found) == {("User:a", "c"), ("z", "c"), ("idle", "c")}
     flow, held = found["User:a", "c"]
     assert flow == Flow(600 / SECONDS, 250 / SECONDS, 0.0, 0.0)
-    assert held == Held("t", "User:a", "c", 1, "rejected", "late", T0 + 2 * SLOT_MS, T0 + 3 * SLOT_MS + 1000, 150, 2, 0)
+    first, last = T0 + 2 * SLOT_MS, T0 + 3 * SLOT_MS + 1000
+    assert held == Held("t", "User:a", "c", 1, "rejected", "late", first, last, 150, 2, 0, first)
     assert found["z", "c"] == (Flow(5 / SECONDS, 0.0, 0.0, 0.0), None)
     later = recent.clients(now_ms + 60_000)
     assert set(later) == {("User:a", "c"), ("idle", "c")}  # for as long as it is known why

@@ -63,7 +63,7 @@ def line(source: Entity, key: QuotaKey, rate: float, limit: float, broker: int |
 
 def held(reason: str = "topic-threshold", *, outcome: str = "rejected", ago_ms: int = 1000, broker: int = 1) -> Held:
     last = NOW_MS - ago_ms
-    return Held("clicks", "User:alice", "app", broker, outcome, reason, last - 1000, last, 100, 1, 500)
+    return Held("clicks", "User:alice", "app", broker, outcome, reason, last - 1000, last, 100, 1, 500, last - 90_000)
 
 
 def named(found: Explanation) -> list[tuple[str, int | None]]:

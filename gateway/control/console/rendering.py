@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import jinja2
 
-from policies.units import exact_size, format_rate, format_size
+from policies.units import exact_size, format_duration, format_rate, format_size
 
 OUTCOMES: Final = {
     "rejected": "Rejected",
@@ -37,7 +37,7 @@ class Templates:
         environment.filters |= {
             "rate": rate,
             "size": size,
-            "age": age,
+            "age": format_duration,
             "day": day,
             "clock": clock,
             "exact": exact_size,
@@ -80,15 +80,6 @@ def rate(value: float | None, unit: str = "bytes/s") -> str:
 
 def size(value: float | None) -> str:
     return "–" if value is None else format_size(value)
-
-
-def age(seconds: float) -> str:
-    """A duration, in the one unit that matters."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
 
 
 def day(at_ms: int) -> str:

@@ -409,7 +409,9 @@ class ShownLevel(BaseModel):
 
 
 class ShownRule(BaseModel):
-    """It binds when all of its levels are exceeded. `limit` and `rate`: of the first one, `utilization` of the last."""
+    """It binds when all of its levels are exceeded. `limit` and `rate`: of the first one, `utilization` of the last.
+    `since_ms`: Unix time since when it has limited this traffic; null: it doesn't now.
+    """
 
     name: str
     broker: int | None
@@ -418,6 +420,7 @@ class ShownRule(BaseModel):
     mode: str
     first: bool
     limits_now: bool
+    since_ms: int | None
     limit: float | None
     rate: float | None
     utilization: float | None
@@ -438,7 +441,7 @@ class ShownShadowed(BaseModel):
 
 
 class ShownHeld(BaseModel):
-    """Sums since `first_ms`. Times are Unix time in milliseconds."""
+    """Sums since `first_ms`; `since_ms`: since when without a pause. Times are Unix time in milliseconds."""
 
     topic: str
     principal: str
@@ -451,6 +454,7 @@ class ShownHeld(BaseModel):
     bytes: int
     requests: int
     delay_ms: int
+    since_ms: int
 
 
 class ShownStorage(BaseModel):
@@ -674,6 +678,7 @@ def _rule(rule: explain.Rule) -> ShownRule:
         mode=rule.mode,
         first=rule.first,
         limits_now=rule.limits_now,
+        since_ms=rule.since_ms,
         limit=first.limit if first else None,
         rate=first.rate if first else None,
         utilization=_finite(rule.utilization),

@@ -17,6 +17,7 @@ from tests.policies.explain_play import (
     ASKED,
     CLICKS,
     MB,
+    NOW_MS,
     TOTAL,
     held,
     known,
@@ -33,6 +34,16 @@ def test_a_threshold_limits_while_the_meter_says_so_or_did_lately() -> None:
     assert rule(explain(ASKED, quiet, [held()]), "topic-threshold").limits_now
     for not_now in (held(ago_ms=LATELY_MS + 1), held("fence"), held(broker=2), held(outcome="would_reject")):
         assert not rule(explain(ASKED, quiet, [not_now]), "topic-threshold").limits_now
+
+
+def test_a_rule_says_since_when_it_limits_the_traffic() -> None:
+    known_ = known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}, rates=rates(over=True))
+    others = [held("fence", ago_ms=30_000), held(broker=2, ago_ms=30_000)]
+    lately = [held(), held(outcome="delayed", ago_ms=20_000), *others]
+    assert rule(explain(ASKED, known_, lately), "topic-threshold", 1).since_ms == NOW_MS - 20_000 - 90_000
+    assert rule(explain(ASKED, known_), "topic-threshold", 1).since_ms is None  # it limits others
+    calm = known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}, rates=rates())
+    assert rule(explain(ASKED, calm, [held(ago_ms=LATELY_MS + 1)]), "topic-threshold", 1).since_ms is None
 
 
 def test_a_limit_whose_client_waits_as_long_as_it_was_told_limits_now() -> None:

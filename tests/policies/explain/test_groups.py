@@ -130,7 +130,8 @@ def test_of_two_limits_the_one_that_is_used_up_is_what_waits() -> None:
 
 
 def test_a_topic_held_by_a_group_lately_is_limited_now() -> None:
-    held = Held(TOPIC, "User:ANONYMOUS", "", 1, "delayed", "resource-group", NOW_MS - 9, NOW_MS - 9, 1, 1, 50)
+    at = NOW_MS - 9
+    held = Held(TOPIC, "User:ANONYMOUS", "", 1, "delayed", "resource-group", at, at, 1, 1, 50, at)
     (rule,) = group_rules(explain(Asked(TOPIC), known(rates=rates(MB, 2.0 * MB)), [held]))
     assert rule.limits_now
 

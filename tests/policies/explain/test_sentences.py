@@ -89,7 +89,7 @@ def test_a_policy_that_is_enforced_for_a_part_of_the_clients_says_whether_this_i
 
 def test_one_sentence_says_what_is_done_by_what_set_where_and_how_long_it_takes() -> None:
     base, lines = {quota(ALICE, BPS): 2.0 * MB}, [line(ALICE, BPS, 2.5 * MB, 2.0 * MB)]
-    waited = Held("clicks", "User:alice", "app", 1, "delayed", "client-quota", 0, NOW_MS - 3000, 10**6, 4, 6000)
+    waited = Held("clicks", "User:alice", "app", 1, "delayed", "client-quota", 0, NOW_MS - 3000, 10**6, 4, 6000, 0)
     busy = known(base, rates=rates(quotas=lines))
     assert explain(ASKED, busy, [waited]).summary == (
         "delayed now by client-quota: producer_byte_rate:bps=2000000 {user=alice}: 2.5 MB/s of 2.0 MB/s (125%);"
