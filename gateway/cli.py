@@ -119,7 +119,7 @@ def serve(path: Path) -> int:
     # third of the time where there are many quotas.
     gc.disable()
     from gateway.config import examine
-    from gateway.control.examination import TO_SERVE
+    from gateway.control.lifecycle.examination import TO_SERVE
 
     read_at_ns = time.time_ns()
     examined = examine(path, *TO_SERVE)
@@ -166,7 +166,7 @@ def check(path: Path, *, connect: bool = False, strict: bool = False, as_json: b
     on stdout, whatever is found.
     """
     from gateway import config
-    from gateway.control.examination import TO_CHECK
+    from gateway.control.lifecycle.examination import TO_CHECK
 
     examined = config.examine(path, *TO_CHECK)
     usable = None if examined.findings else examined.settings

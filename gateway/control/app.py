@@ -17,39 +17,39 @@ import trio
 
 from gateway.channel import Answer, Ask, Brokers, Groups, Storage, Topics
 from gateway.config import Settings
-from gateway.control import admin
-from gateway.control.acceptor import Acceptor, proxies_of
 from gateway.control.access.making import make_gate, make_tls
+from gateway.control.admin.application import make_application
+from gateway.control.admin.rest.context import Gateway
+from gateway.control.admin.when_asked import WhenAsked
 from gateway.control.admission import Admission
-from gateway.control.broker_quotas import BrokerQuotas
-from gateway.control.brokers_time import BrokersTime
-from gateway.control.cluster import Cluster
+from gateway.control.cluster.broker_quotas import BrokerQuotas
+from gateway.control.cluster.brokers_time import BrokersTime
+from gateway.control.cluster.cluster import Cluster
+from gateway.control.cluster.listeners import Listeners
+from gateway.control.cluster.metadata import AdminSource
+from gateway.control.components.parts import SOURCE, Parts, Unusable, make_store
+from gateway.control.components.protection import Protection
+from gateway.control.components.spooling import Spooling
 from gateway.control.condition import Condition
-from gateway.control.fleet import FleetControl
+from gateway.control.fleet.shares import FleetControl
 from gateway.control.http_server import Application, serve
-from gateway.control.intake import Intake
 from gateway.control.internal_errors import InternalErrors
-from gateway.control.listeners import Listeners
-from gateway.control.metadata import AdminSource
+from gateway.control.lifecycle.reload import Reloader
+from gateway.control.lifecycle.takeover import Takeover
 from gateway.control.metrics import Metrics, places_of
-from gateway.control.orders import Orders
-from gateway.control.parts import SOURCE, Parts, Unusable, make_store
 from gateway.control.policies.kafka_admin import KafkaAdmin
 from gateway.control.policies.quota_source import QuotaFeed
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError
-from gateway.control.protection import Protection
-from gateway.control.recent import Recent
-from gateway.control.reload import Reloader
-from gateway.control.rest.context import Gateway
-from gateway.control.spooling import Spooling
-from gateway.control.storage_hand import find_hand
-from gateway.control.storage_outlook import Around
-from gateway.control.takeover import Takeover
-from gateway.control.timeline import Timeline
-from gateway.control.usage_log import UsageLog
-from gateway.control.when_asked import WhenAsked
-from gateway.control.workers import Workers
+from gateway.control.storage.forecast import Around
+from gateway.control.storage.override import find_hand
+from gateway.control.usage.recent import Recent
+from gateway.control.usage.timeline import Timeline
+from gateway.control.usage.usage_log import UsageLog
+from gateway.control.workers.acceptor import Acceptor, proxies_of
+from gateway.control.workers.intake import Intake
+from gateway.control.workers.orders import Orders
+from gateway.control.workers.workers import Workers
 from gateway.fleet.exchange import DROPPED, Exchange, FleetParty
 from gateway.listener_names import bootstrap_socket
 from gateway.secret_key import ROLLOUT, derive_key, obtain_secret
@@ -59,7 +59,7 @@ from policies.fleet.keys import FleetKey, Unit, group_key
 from policies.policy_set import PolicySet
 
 if TYPE_CHECKING:
-    from gateway.control.authentication import Authenticator
+    from gateway.control.sasl.authentication import Authenticator
 
 log = logging.getLogger("gateway.control")
 
@@ -102,19 +102,19 @@ def _make_authenticators(settings: Settings, secret: bytes, errors: InternalErro
     if not any(map(settings.authentication_of, settings.all_listeners)):
         return {}
     # Here, since it brings PyJWT and cryptography along, which no other gateway's start has to wait for.
-    from gateway.control.authentication import make_authenticators  # noqa: PLC0415
+    from gateway.control.sasl.authentication import make_authenticators  # noqa: PLC0415
 
     return make_authenticators(settings, secret, errors)
 
 
 def _make_api(gateway: Gateway) -> Application:
-    from gateway.control.rest.api import make_api  # noqa: PLC0415 - when it is asked for
+    from gateway.control.admin.rest.api import make_api  # noqa: PLC0415 - when it is asked for
 
     return make_api(gateway)
 
 
 def _make_console(application: Application) -> Application:
-    from gateway.control.console.site import make_console  # noqa: PLC0415 - likewise
+    from gateway.control.admin.console.site import make_console  # noqa: PLC0415 - likewise
 
     return make_console(application)
 
@@ -379,7 +379,7 @@ class _Control:
             timeline=self._timeline,
             storage=self._protection.status,
         )
-        application = admin.make_application(
+        application = make_application(
             self._metrics_text,
             self._condition.problems,
             views,

@@ -9,16 +9,16 @@ from typing import Final
 
 import trio
 
-from gateway.control.cluster import Cluster
-from gateway.control.fleet import FleetControl
+from gateway.control.admin.rest.context import Fleet, Standing
+from gateway.control.cluster.cluster import Cluster
+from gateway.control.components.parts import Parts
+from gateway.control.components.spooling import Spooling
+from gateway.control.fleet.shares import FleetControl
 from gateway.control.metrics import Metrics
-from gateway.control.orders import Orders
-from gateway.control.parts import Parts
 from gateway.control.policies.service import PolicyService
-from gateway.control.rest.context import Fleet, Standing
-from gateway.control.snapshots import worker_count
-from gateway.control.spooling import Spooling
-from gateway.control.workers import Workers
+from gateway.control.workers.orders import Orders
+from gateway.control.workers.snapshots import worker_count
+from gateway.control.workers.workers import Workers
 from policies.text import ERROR_CHARS, one_line
 
 LOOK_S: Final = 0.2

@@ -27,8 +27,8 @@ from urllib.parse import unquote
 import h11
 import trio
 
+from gateway.control.access.admin_tls import AdminTls
 from gateway.control.access.gate import CERTIFICATE
-from gateway.control.admin_tls import AdminTls
 from gateway.control.internal_errors import ADMIN_SERVER, InternalErrors
 from gateway.log_bound import LogBound
 from gateway.sockets import network_of

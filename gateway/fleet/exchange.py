@@ -61,8 +61,8 @@ class Present(NamedTuple):
 
 
 class FleetParty(Protocol):
-    """The gateway on whose behalf an exchange talks: gateway.control.fleet.FleetControl. Called on the event loop, so
-    nothing here may wait.
+    """The gateway on whose behalf an exchange talks: FleetControl (gateway.control.fleet.shares). Called on the event
+    loop, so nothing here may wait.
     """
 
     def present(self) -> Present:

@@ -1,5 +1,5 @@
-# Storage protection: where volumes are looked up, and what the sources say together. control/storage.py acts on it by
-# the rules of policies/storage/.
+# Storage protection: where volumes are looked up, and what the sources say together. gateway/control/storage/ acts on
+# it by the rules of policies/storage/.
 #
 #   plugins.py     sources and limits by entry point
 #   views.py       what holds while a source is late or silent; volumes from snapshots

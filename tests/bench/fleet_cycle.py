@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 from gateway.channel import Demand
-from gateway.control.fleet import FleetControl
+from gateway.control.fleet.shares import FleetControl
 from gateway.control.metrics import FleetMetrics
 from gateway.data.share_reporter import MOST_AT_ONCE
 from gateway.fleet.exchange import FleetParty, Present

@@ -102,7 +102,7 @@ def measure(what: str, work: Callable[[], object], runs: int, size: int = 0) -> 
 
 
 def refreshes(topics: int, partitions: int, runs: int) -> None:
-    from gateway.control.metadata import AdminSource
+    from gateway.control.cluster.metadata import AdminSource
 
     said: Any = multiprocessing.Queue()
     broker = multiprocessing.Process(target=serve, args=(said, topics, partitions), daemon=True)

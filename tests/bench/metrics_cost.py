@@ -27,7 +27,7 @@ from unittest import mock
 import trio
 
 from gateway.channel import Interval, Rates, Row
-from gateway.control import admin
+from gateway.control.admin import application
 from gateway.control.http_server import serve
 from gateway.control.metrics import Metrics
 from policies.engine import BrokerRate, TopicRate
@@ -101,7 +101,7 @@ class Control:
         return Rates(tuple(BrokerRate(broker, 1e9 / 7, 0.0, 1e3 / 7, 2e9, own) for broker, own in topics.items()))
 
 
-@mock.patch.object(admin, "EXPOSITION_S", 0.0)  # each scrape costs what it costs
+@mock.patch.object(application, "EXPOSITION_S", 0.0)  # each scrape costs what it costs
 async def measure(topics: int, places: int, scrapes: int) -> dict[str, list[float]]:
     """Seconds and bytes."""
     gc.collect()
@@ -114,7 +114,7 @@ async def measure(topics: int, places: int, scrapes: int) -> dict[str, list[floa
             assert scraper.stdin is not None
             assert scraper.stdout is not None
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve, sock, admin.make_application(control.metrics.text, list))
+                nursery.start_soon(serve, sock, application.make_application(control.metrics.text, list))
                 for scrape in range(2 * scrapes + 2):
                     if scrape % 2 == 0:
                         control.hear(scrape)

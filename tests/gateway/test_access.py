@@ -20,9 +20,9 @@ from gateway.control.access.holders import Holders
 from gateway.control.access.making import make_gate
 from gateway.control.access.rules import OTHERS, TABLE, Rule, Rules
 from gateway.control.access.sessions import Sessions
+from gateway.control.admin.rest.api import describe
+from gateway.control.admin.rest.asker import TEMPORARY_S
 from gateway.control.http_server import serve
-from gateway.control.rest.api import describe
-from gateway.control.rest.asker import TEMPORARY_S
 from gateway.policy_document import of_data
 from gateway.roles import Role
 from gateway.supervisor import open_listener

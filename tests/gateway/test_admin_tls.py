@@ -18,9 +18,9 @@ from pytest_trio import trio_fixture
 
 from gateway.certificates import LOOK_S, ListenerTls
 from gateway.commands import topics
+from gateway.control.access.admin_tls import AdminTls
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
-from gateway.control.admin_tls import AdminTls
 from gateway.control.http_server import serve
 from gateway.embedded import wait_for
 from gateway.roles import Role

@@ -12,7 +12,7 @@ from gateway.certificates import ListenerTls
 from gateway.config import ConfigError, Settings, parse, warnings
 from gateway.config.fields import MAX_GATEWAY_ID
 from gateway.config.storage import Storage
-from gateway.control.snapshots import worker_settings
+from gateway.control.workers.snapshots import worker_settings
 from gateway.fleet import form
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.policy_values import PolicyKey

@@ -10,9 +10,9 @@ import pytest
 from gateway.channel import OwnSasl
 from gateway.cli import summarize
 from gateway.config import ConfigError, Settings, parse
-from gateway.control.authentication import make_authenticators
 from gateway.control.internal_errors import InternalErrors
-from gateway.control.snapshots import worker_settings
+from gateway.control.sasl.authentication import make_authenticators
+from gateway.control.workers.snapshots import worker_settings
 
 FILES = {"credentials_file": "users.yaml"}
 BEARER = {

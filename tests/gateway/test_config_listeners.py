@@ -8,7 +8,7 @@ from gateway.certificates import ListenerTls
 from gateway.channel import ListenerSettings
 from gateway.cli import summarize
 from gateway.config import ConfigError, Listener, Settings, parse, warnings
-from gateway.control.snapshots import worker_settings
+from gateway.control.workers.snapshots import worker_settings
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.server_names import ServerNames
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.control.console import charts
-from gateway.control.console.charts import COLUMNS, HEIGHT, WIDTH
+from gateway.control.admin.console import charts
+from gateway.control.admin.console.charts import COLUMNS, HEIGHT, WIDTH
 
 STEP = 10_000
 END = 1_700_000_000_000

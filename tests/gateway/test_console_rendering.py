@@ -5,8 +5,8 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from gateway.control.console import rendering
-from gateway.control.console.rendering import Templates
+from gateway.control.admin.console import rendering
+from gateway.control.admin.console.rendering import Templates
 from policies.units import format_duration
 
 MS = 1_700_000_000_123

@@ -15,11 +15,11 @@ from gateway.channel import Interval, Row
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
 from gateway.control.access.rules import TABLE
-from gateway.control.admin import make_application
-from gateway.control.console import edits, pages
-from gateway.control.console.site import MAX_FORM, make_console
-from gateway.control.reload import Attempt, State
-from gateway.control.rest import api as rest
+from gateway.control.admin.application import make_application
+from gateway.control.admin.console import edits, pages
+from gateway.control.admin.console.site import MAX_FORM, make_console
+from gateway.control.admin.rest import api as rest
+from gateway.control.lifecycle.reload import Attempt, State
 from gateway.roles import Role
 from gateway.tokens import line_of
 from policies.policy_set import PolicySet

@@ -12,7 +12,7 @@ import trio
 from pytest_trio import trio_fixture
 from trio.testing import MockClock
 
-from gateway.control.admin import EXPOSITION_S, make_application
+from gateway.control.admin.application import EXPOSITION_S, make_application
 from gateway.control.http_server import serve
 from gateway.embedded import free_port
 from gateway.supervisor import open_listener

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from gateway.config import AuthenticationSettings
-from gateway.control.bearer import LATEST, BearerTokens, parse_keys
-from gateway.control.credentials import CredentialsError
+from gateway.control.sasl.bearer import LATEST, BearerTokens, parse_keys
+from gateway.control.sasl.credentials import CredentialsError
 from protocol.identity import AmbiguousIdentity
 from protocol.scram import Refused
 from tests.integration.oidc import Issuer

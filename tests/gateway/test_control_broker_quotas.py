@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.control.broker_quotas import KEPT_S, BrokerQuotas
+from gateway.control.cluster.broker_quotas import KEPT_S, BrokerQuotas
 from gateway.quotas.client import QuotaClientError, Quotas, Row
 from policies.quotas.filter import Component
 from policies.quotas.names import Entity, QuotaKey

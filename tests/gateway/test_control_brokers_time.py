@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gateway.control.brokers_time import OFF_S, WAIT_S, BrokersTime
+from gateway.control.cluster.brokers_time import OFF_S, WAIT_S, BrokersTime
 
 AT_S = 1_700_000_000.0
 

@@ -16,9 +16,9 @@ from gateway import embedded
 from gateway.channel import Broker, Brokers, Topics
 from gateway.config import Listener
 from gateway.config.listeners import BrokerPlace
-from gateway.control.cluster import KEEP_LISTENER_S, Cluster
-from gateway.control.listeners import Listeners
-from gateway.control.metadata import DESCRIBE_AT_ONCE, AdminSource, Unreachable, View
+from gateway.control.cluster.cluster import KEEP_LISTENER_S, Cluster
+from gateway.control.cluster.listeners import Listeners
+from gateway.control.cluster.metadata import DESCRIBE_AT_ONCE, AdminSource, Unreachable, View
 from gateway.control.metrics import Metrics
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.policy_values import TopicId, TopicIds

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 import yaml
 
-from gateway.control import credentials
-from gateway.control.credentials import (
+from gateway.control.sasl import credentials
+from gateway.control.sasl.credentials import (
     COMMANDS_OF_ADDRESS,
     UNKNOWN_S,
     BrokerCredentials,

@@ -16,8 +16,8 @@ import yaml
 
 from gateway.channel import Ask
 from gateway.config import AuthenticationSettings
-from gateway.control.authentication import Authenticator
-from gateway.control.decoys import MAX_PROFILES, Decoys
+from gateway.control.sasl.authentication import Authenticator
+from gateway.control.sasl.decoys import MAX_PROFILES, Decoys
 from protocol.handshake import SASL_AUTHENTICATE, SaslAuthenticateRequest
 from protocol.scram import Record, Shape, record_text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway import config
-from gateway.control.effects import effects_of
-from gateway.control.snapshots import groups_of, quotas_of, thresholds_of
+from gateway.control.workers.effects import effects_of
+from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
 from policies.policy_set import PolicySet
 from policies.usage import NOTES, OUTCOMES, REASONS
 

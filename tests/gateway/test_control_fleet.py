@@ -13,10 +13,10 @@ import trio
 import trio.testing
 
 from gateway.channel import Demand, OtherRates, Parts
-from gateway.control.fleet import DEAL_S, MOST_DEALT, MOST_TOLD, FleetControl
-from gateway.control.fleet_keys import IDLE_S
-from gateway.control.fleet_rates import FADED_S, FADING_S, TICK_S, UNSURE_S
-from gateway.control.fleet_reach import KNOWN_S
+from gateway.control.fleet.limits_in_use import IDLE_S
+from gateway.control.fleet.peer_rates import FADED_S, FADING_S, TICK_S, UNSURE_S
+from gateway.control.fleet.reachability import KNOWN_S
+from gateway.control.fleet.shares import DEAL_S, MOST_DEALT, MOST_TOLD, FleetControl
 from gateway.control.metrics import FleetMetrics
 from gateway.fleet.exchange import Heard, Rate
 from policies.explain import FleetUse

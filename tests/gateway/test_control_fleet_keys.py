@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.control import fleet_keys
-from gateway.control.fleet_keys import IDLE_S, Keys
+from gateway.control.fleet import limits_in_use
+from gateway.control.fleet.limits_in_use import IDLE_S, Keys
 from policies.fleet.keys import group_key, quota_key, total_key, total_out_key
 from policies.groups.names import DISPATCH_MSGS, EXISTS, PUBLISH_BYTES
 from policies.policy_set import PolicySet
@@ -135,7 +135,7 @@ def test_keys_that_no_worker_uses_are_forgotten_after_a_while() -> None:
 
 
 def test_there_is_an_end_to_names_that_clients_make_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_keys, "MAX_KEYS", 3)
+    monkeypatch.setattr(limits_in_use, "MAX_KEYS", 3)
     keys = Keys(policies())
     made_up = [quota_key(BPS, f"user-{number}", None, None) for number in range(5)]
     assert [keys.use(0, key, idle=False) for key in made_up] == [True, True, True, False, False]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gateway.channel import Rates
-from gateway.control.fleet_rates import FleetRates, differ
+from gateway.control.fleet.peer_rates import FleetRates, differ
 from policies.engine import BrokerRate, Engine, TopicRate
 from policies.limits.meter import TICK_S
 from policies.thresholds.broker_meters import Others

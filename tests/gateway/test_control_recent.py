@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.channel import Interval, Row
-from gateway.control.recent import FLOW_SLOTS, LATE_MS, OTHER, SLOT_MS, Recent
+from gateway.control.usage.recent import FLOW_SLOTS, LATE_MS, OTHER, SLOT_MS, Recent
 from policies.explain import LATELY_MS, Flow, Held
 
 T0 = 1_700_000_000_000  # a whole slot

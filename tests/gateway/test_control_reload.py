@@ -21,11 +21,11 @@ from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.config import Examined, Settings, examine
+from gateway.control.lifecycle.reload import BY_FILE, BY_SIGNAL, Reloader
 from gateway.control.metrics import Metrics
-from gateway.control.orders import Orders
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import FileStore
-from gateway.control.reload import BY_FILE, BY_SIGNAL, Reloader
+from gateway.control.workers.orders import Orders
 from gateway.supervisor import Origin
 from policies.policy_records import Source
 from policies.policy_set import PolicySet

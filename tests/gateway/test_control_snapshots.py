@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway import config
 from gateway.channel import Groups, QuotaChanges, Quotas, decode_down
-from gateway.control.snapshots import groups_of, quota_changes, quotas_of, thresholds_of
+from gateway.control.workers.snapshots import groups_of, quota_changes, quotas_of, thresholds_of
 from policies.groups.lines import GroupLimits
 from policies.policy_set import PolicySet
 from policies.policy_values import Op, PolicyKey

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.channel import Interval, Row
-from gateway.control.timeline import LATE_MS, SLOT_MS, SLOTS, Point, Timeline
+from gateway.control.usage.timeline import LATE_MS, SLOT_MS, SLOTS, Point, Timeline
 
 T0 = 1_700_000_000_000 // SLOT_MS * SLOT_MS
 S = SLOT_MS / 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.channel import Interval, Row
-from gateway.control.traffic_lines import MAX_LINES, SAY_AGAIN_S, WINDOW_S, TrafficLines
+from gateway.control.usage.traffic_lines import MAX_LINES, SAY_AGAIN_S, WINDOW_S, TrafficLines
 
 
 def row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from gateway.control.turns import Turns
+from gateway.control.sasl.turns import Turns
 
 
 class Hall:

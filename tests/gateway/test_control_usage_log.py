@@ -16,9 +16,9 @@ import trio
 import trio.testing
 
 from gateway.channel import Interval, Row
-from gateway.control import usage_log as module
 from gateway.control.metrics import Metrics
-from gateway.control.usage_log import Publisher, Spool, SpoolFull, SpoolInUse, UsageLog
+from gateway.control.usage import usage_log as module
+from gateway.control.usage.usage_log import Publisher, Spool, SpoolFull, SpoolInUse, UsageLog
 from gateway.embedded import Cluster
 from policies import usage
 from tests.background import until

@@ -46,12 +46,12 @@ from gateway.channel import (
     WorkerSettings,
     decode_down,
 )
-from gateway.control.inquiries import Found
-from gateway.control.intake import Intake
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import Metrics
-from gateway.control.usage_log import Spool, UsageLog
-from gateway.control.workers import MAX_PARTS_BACKLOG, Workers
+from gateway.control.usage.usage_log import Spool, UsageLog
+from gateway.control.workers.inquiries import Found
+from gateway.control.workers.intake import Intake
+from gateway.control.workers.workers import MAX_PARTS_BACKLOG, Workers
 from policies import usage
 from policies.engine import BrokerRate
 from policies.fleet.shares import Part, Use
@@ -569,7 +569,7 @@ async def test_an_answer_that_no_message_can_hold_ends_its_client_s_connection(
 async def test_intervals_that_the_usage_log_has_no_room_for_stay_in_their_worker_and_are_said_again(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.control.usage_log.MAX_QUEUED", 2)
+    monkeypatch.setattr("gateway.control.usage.usage_log.MAX_QUEUED", 2)
     append, full = control.spool.append, True
 
     def append_or_refuse(lines: list[bytes]) -> None:
@@ -608,7 +608,7 @@ async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(con
 
 
 async def test_all_workers_are_asked_for_their_connections(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.control.inquiries.ANSWER_S", 60.0)
+    monkeypatch.setattr("gateway.control.workers.inquiries.ANSWER_S", 60.0)
     ends = [await control.join(number, f"boot-{number}") for number in range(2)]
     found: list[Found] = []
 

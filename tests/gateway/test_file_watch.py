@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.control.file_watch import Settled, is_newer, look
+from gateway.control.lifecycle.file_watch import Settled, is_newer, look
 
 
 def test_a_file_that_stays_as_it_is_looks_the_same(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway import config
 from gateway.control import app
-from gateway.control.parts import Parts
+from gateway.control.components.parts import Parts
 from gateway.fleet import form
 from gateway.kafka import topic_names
 from gateway.supervisor import NO_ORIGIN

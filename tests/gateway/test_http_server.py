@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.certificates import ListenerTls
 from gateway.control import http_server
-from gateway.control.admin_tls import HANDSHAKE_S, AdminTls
+from gateway.control.access.admin_tls import HANDSHAKE_S, AdminTls
 from gateway.control.http_server import (
     FIRST_BYTE_S,
     IDLE_S,

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from gateway.channel import FindConnections, FoundConnections
-from gateway.control.inquiries import Found, Inquiries
+from gateway.control.workers.inquiries import Found, Inquiries
 from tests.gateway.test_listing import shown
 
 
@@ -31,7 +31,7 @@ class Workers:
 
 
 async def test_answers_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.control.inquiries.ANSWER_S", 60.0)
+    monkeypatch.setattr("gateway.control.workers.inquiries.ANSWER_S", 60.0)
     workers = Workers(2, 2)
     found = await workers.inquiries.ask(FindConnections(limit=4, client_id="c"))
     assert (found.total, found.matched, found.missing) == (20, 10, 0)

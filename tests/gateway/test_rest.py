@@ -18,16 +18,16 @@ from gateway import channel
 from gateway import policy_document as document
 from gateway.channel import PROTOCOL, Interval, Row
 from gateway.control.access.gate import Gate
-from gateway.control.admin import make_application
-from gateway.control.broker_quotas import BrokerQuotas
-from gateway.control.inquiries import Found
+from gateway.control.admin.application import make_application
+from gateway.control.admin.rest import api as rest
+from gateway.control.admin.rest import guard
+from gateway.control.admin.rest.context import Fleet, Gateway, Standing
+from gateway.control.cluster.broker_quotas import BrokerQuotas
 from gateway.control.policies.service import Altered
 from gateway.control.policies.store import StoreError
-from gateway.control.recent import Recent
-from gateway.control.rest import api as rest
-from gateway.control.rest import guard
-from gateway.control.rest.context import Fleet, Gateway, Standing
-from gateway.control.timeline import Timeline
+from gateway.control.usage.recent import Recent
+from gateway.control.usage.timeline import Timeline
+from gateway.control.workers.inquiries import Found
 from gateway.embedded import free_port
 from gateway.fleet.form import GatewayTraffic
 from gateway.quotas.client import Described, QuotaClientError

@@ -12,8 +12,8 @@ import trio
 from pytest_trio import trio_fixture
 
 from gateway import channel
+from gateway.control.admin.rest import groups as rest_groups
 from gateway.control.http_server import serve
-from gateway.control.rest import groups as rest_groups
 from gateway.supervisor import open_listener
 from policies.explain import FleetUse
 from policies.fleet.keys import group_key

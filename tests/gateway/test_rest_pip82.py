@@ -15,7 +15,7 @@ from gateway.control.access.failures import Failures
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
 from gateway.control.http_server import serve
-from gateway.control.snapshots import groups_of
+from gateway.control.workers.snapshots import groups_of
 from gateway.roles import Role
 from gateway.supervisor import open_listener
 from gateway.tokens import line_of

@@ -18,10 +18,10 @@ from gateway.channel import FindConnections, Interval, Row
 from gateway.commands import output, topics, views
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
-from gateway.control.inquiries import Found
-from gateway.control.reload import Attempt, State
-from gateway.control.rest.context import Fleet, Standing
-from gateway.control.timeline import SLOT_MS
+from gateway.control.admin.rest.context import Fleet, Standing
+from gateway.control.lifecycle.reload import Attempt, State
+from gateway.control.usage.timeline import SLOT_MS
+from gateway.control.workers.inquiries import Found
 from gateway.fleet.form import GatewayTraffic
 from gateway.fleet.peers import Seen
 from policies.explain import Flow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.control.storage_hand import KEY, find_hand
+from gateway.control.storage.override import KEY, find_hand
 from policies.units import format_time
 from tests.gateway.test_rest import NOW_MS, Server
 

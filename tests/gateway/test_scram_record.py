@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.commands.scram_record import main
-from gateway.control.credentials import read_records
+from gateway.control.sasl.credentials import read_records
 from protocol.scram import HASHES, knows
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Settings
-from gateway.control.examination import try_secret_key
+from gateway.control.lifecycle.examination import try_secret_key
 from gateway.secret_key import NAME, derive_key, find_secret, obtain_secret
 
 

@@ -13,7 +13,7 @@ from gateway import config
 from gateway.channel import Accepted
 from gateway.cli import main
 from gateway.config import Listener
-from gateway.control.listeners import Listeners
+from gateway.control.cluster.listeners import Listeners
 from gateway.data.addresses import Arriving
 from gateway.kafka.client import Address
 from gateway.listener_names import DEFAULT_LISTENER

@@ -23,11 +23,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway import channel
 from gateway.config import parse
-from gateway.control import storage_sources
+from gateway.control.components.parts import STORAGE, Parts
 from gateway.control.metrics import Metrics, StorageMetrics
-from gateway.control.parts import STORAGE, Parts
-from gateway.control.storage import StorageControl, make_status
-from gateway.control.storage_outlook import Outlook
+from gateway.control.storage import sources
+from gateway.control.storage.forecast import Outlook
+from gateway.control.storage.storage_control import StorageControl, make_status
 from gateway.storage.observed import Observed
 from gateway.storage.views import BoundedCall, Guarded, Snapshots
 from policies.storage import (
@@ -953,7 +953,7 @@ async def test_a_list_that_is_renewed_more_seldom_than_snapshots_age_pauses_noth
     text = "upstream: {bootstrap_servers: 'b:1'}\nstorage: {source: snapshots, check_interval: 10m}"
     settings = parse(text)
     assert settings.storage is not None
-    eye = storage_sources.make_view(settings, settings.storage)
+    eye = sources.make_view(settings, settings.storage)
     assert isinstance(eye, Snapshots)
     try:
         view = eye._view

@@ -13,7 +13,7 @@ from pytest_trio import trio_fixture
 
 from gateway import channel
 from gateway.commands import storage as command
-from gateway.control.storage_hand import Hand
+from gateway.control.storage.override import Hand
 from policies.storage import Factor, ObservationFailed, Override
 from policies.units import format_time
 from tests.background import until

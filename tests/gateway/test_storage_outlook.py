@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.control.storage_outlook import Around, Outlook
+from gateway.control.storage.forecast import Around, Outlook
 from gateway.storage.observed import Observed
 from policies.storage import Keeper, Observation, Share, Spread, Volume
 from policies.usage import Disks as Noted

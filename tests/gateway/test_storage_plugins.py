@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gateway import config
-from gateway.control import storage_sources
-from gateway.control.parts import SOURCE, Parts
+from gateway.control.components.parts import SOURCE, Parts
+from gateway.control.storage import sources
 from gateway.plugins import PluginError
 from gateway.storage import plugins
 from policies.storage import ObservationFailed, QuotaValues, Volume, VolumeLimit
@@ -153,10 +153,10 @@ UPSTREAM = "upstream: {bootstrap_servers: 'broker1:9092'}\n"
 def test_the_gateway_itself_looks_ours_up_there(install: Install, name: str, storage: str) -> None:
     settings = config.parse(UPSTREAM + f"storage: {storage}")
     assert settings.storage is not None
-    storage_sources.try_parts(settings, settings.storage)
+    sources.try_parts(settings, settings.storage)
     install("other", {plugins.VOLUME_SOURCES: {name: "json:loads"}}, {})
-    with pytest.raises(storage_sources.StorageError, match="registered more than once"):
-        storage_sources.try_parts(settings, settings.storage)
+    with pytest.raises(sources.StorageError, match="registered more than once"):
+        sources.try_parts(settings, settings.storage)
 
 
 @pytest.mark.seed("DISK.6")
@@ -181,7 +181,7 @@ def test_a_source_and_limits_of_ones_own_have_options_of_their_own(install: Inst
     text = "{source: mine, options: {path: /x}, limit_policy: my, limit_policy_options: {level: 0.25}}"
     settings = config.parse(UPSTREAM + f"storage: {text}")
     assert settings.storage is not None
-    policy, made = storage_sources.make_parts(settings, settings.storage)
+    policy, made = sources.make_parts(settings, settings.storage)
     assert getattr(made, "path", None) == "/x"
     assert policy.quota_factor(Volume(1, "/data", 100, 50)) == 0.25
 

@@ -8,7 +8,7 @@ import trio.testing
 from gateway.cli import _describe_limits
 from gateway.commands.storage import describe
 from gateway.config import ConfigError, Storage, parse
-from gateway.control.storage_sources import make_parts
+from gateway.control.storage.sources import make_parts
 from policies.storage import SoftHard, Volume
 from tests.gateway.test_storage_control import GB, Disks, Scene, lines, scene, seen
 

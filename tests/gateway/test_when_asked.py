@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.control.when_asked import WhenAsked
+from gateway.control.admin.when_asked import WhenAsked
 
 
 class Maker:

@@ -23,12 +23,12 @@ from gateway.channel import (
     WorkerSettings,
     decode_down,
 )
-from gateway.control.acceptor import Acceptor
 from gateway.control.admission import Admission
-from gateway.control.intake import Intake
 from gateway.control.metrics import Metrics
-from gateway.control.usage_log import Spool, UsageLog
-from gateway.control.workers import Workers
+from gateway.control.usage.usage_log import Spool, UsageLog
+from gateway.control.workers.acceptor import Acceptor
+from gateway.control.workers.intake import Intake
+from gateway.control.workers.workers import Workers
 from gateway.data.links import Link
 from gateway.data.worker import Worker
 from gateway.listener_names import DEFAULT_LISTENER

@@ -30,17 +30,17 @@ import trio
 from gateway.channel import Answer, Ask, Channel, Down, Up, decode_down
 from gateway.config import AuthenticationSettings, Settings
 from gateway.control.admission import Admission
-from gateway.control.authentication import Authenticator
-from gateway.control.fleet import FleetControl
-from gateway.control.intake import Intake
+from gateway.control.fleet.shares import FleetControl
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import Metrics
 from gateway.control.policies.kafka_admin import KafkaAdmin
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import FileStore
-from gateway.control.snapshots import groups_of, quotas_of, thresholds_of
-from gateway.control.usage_log import Spool, UsageLog
-from gateway.control.workers import Workers
+from gateway.control.sasl.authentication import Authenticator
+from gateway.control.usage.usage_log import Spool, UsageLog
+from gateway.control.workers.intake import Intake
+from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
+from gateway.control.workers.workers import Workers
 from gateway.fleet.exchange import DROPPED
 from policies.policy_set import PolicySet
 from policies.policy_values import PolicyKey

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from gateway.channel import Answer, Ask
-from gateway.control.authentication import Authenticator
 from gateway.control.policies.kafka_admin import KafkaAdmin
+from gateway.control.sasl.authentication import Authenticator
 from protocol import produce_request
 from protocol.wire import MalformedFrame
 from tests.hostile import frames

@@ -25,15 +25,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.channel import Groups, Policy, Quotas
 from gateway.config import Admin
-from gateway.control import admin, http_server
+from gateway.control import http_server
 from gateway.control.access.making import make_gate
 from gateway.control.access.rules import TABLE
-from gateway.control.console.site import make_console
-from gateway.control.recent import Recent
-from gateway.control.rest.api import make_api
-from gateway.control.rest.context import Gateway
-from gateway.control.snapshots import groups_of, quotas_of, thresholds_of
-from gateway.control.when_asked import WhenAsked
+from gateway.control.admin.application import make_application
+from gateway.control.admin.console.site import make_console
+from gateway.control.admin.rest.api import make_api
+from gateway.control.admin.rest.context import Gateway
+from gateway.control.admin.when_asked import WhenAsked
+from gateway.control.usage.recent import Recent
+from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
 from tests.hostile import frames
 from tests.hostile.control import PLACES, Control, Ended, Faults, folder, replayable, settings_of_a_play
 from tests.hostile.plays import Cost, Violation, first_of
@@ -172,7 +173,7 @@ def _application(control: Control) -> http_server.Application:
     gateway = Gateway(
         policies, Recent(), latest, places=lambda: PLACES, connections=control.workers.inquiries.ask,
     )  # fmt: skip
-    return admin.make_application(
+    return make_application(
         control.metrics.text,
         list,
         {"/v1/storage": lambda: {"enabled": False}},

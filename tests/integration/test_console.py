@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from playwright.sync_api import Browser, Page, expect
 
-from gateway.control.console import pages
+from gateway.control.admin.console import pages
 from gateway.embedded import Cluster, wait_for
 from gateway.roles import Role
 from gateway.tokens import line_of

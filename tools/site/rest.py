@@ -8,8 +8,8 @@ from typing import Any, Final, cast
 import httpx
 import trio
 
-from gateway.control.rest.api import make_api
-from gateway.control.rest.context import Gateway
+from gateway.control.admin.rest.api import make_api
+from gateway.control.admin.rest.context import Gateway
 from tools.site.tables import cell, code, table
 
 HEAD: Final = """\

@@ -9,6 +9,7 @@
 #   origin.py      which pages may change something
 #   gate.py        all of it in front of an ASGI application
 #   making.py      the gate, from the configuration
+#   admin_tls.py   TLS of the admin server
 #
 # For pages of a console:
 #

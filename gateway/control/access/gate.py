@@ -93,7 +93,7 @@ class Gate:
         Args:
             anonymous: of callers without credentials, where the configuration has some.
             metrics: the least role for /metrics.
-            hosts: as in admin.py.
+            hosts: as in application.py.
             table: which request needs what.
             proxies: that say where their clients are (forwarded.py).
             count: is called with the reason of each refusal.

@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Callable
 
 from gateway.config import Admin
+from gateway.control.access.admin_tls import AdminTls
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
-from gateway.control.admin_tls import AdminTls
 from gateway.roles import Role, role_of
 
 

@@ -10,7 +10,7 @@ from gateway.hosts import is_own
 
 
 def is_foreign(headers: Mapping[str, str], hosts: Set[str]) -> bool:
-    """Whether a page of another site sent this. Programs send neither header. `hosts`: as in admin.py."""
+    """Whether a page of another site sent this. Programs send neither header. `hosts`: as in application.py."""
     site = headers.get("sec-fetch-site", "none")
     return site not in ("same-origin", "none") or not _is_own(headers.get("origin"), headers.get("host", ""), hosts)
 

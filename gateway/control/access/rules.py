@@ -59,7 +59,7 @@ _PLACES: Final = ("/admin/v2/tenants/{tenant}", "/admin/v2/namespaces/{tenant}/{
 
 
 def _pages() -> Iterator[Rule]:
-    """Of the console (gateway/control/console/). What a page shows and changes is asked of the API once more."""
+    """Of the console (gateway/control/admin/console/). What a page shows and changes is asked of the API once more."""
     yield Rule("GET", "/", Role.VIEWER, page=True)
     for page in ("", "/", *_PAGES):
         yield Rule("GET", f"/console{page}", Role.VIEWER, page=True)

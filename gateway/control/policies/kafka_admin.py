@@ -87,7 +87,7 @@ def managed_apis(client_quotas_api: Literal["gateway", "upstream"]) -> tuple[int
 
 
 class KafkaAdmin:
-    """Answers workers' questions. `take` is for control/workers.py; `run` must be running."""
+    """Answers workers' questions. `take` is for control/workers/workers.py; `run` must be running."""
 
     def __init__(
         self, policies: Policies, quotas_percent: float = EVERYBODY, errors: InternalErrors | None = None

@@ -1,0 +1,219 @@
+# The pages: for each its path, its template, how often its live part is asked for again, and what it asks of the API.
+# What the API refuses for lack of rights on a page about something else (the connections of a client) is left out with
+# the reason.
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from gateway.control.admin.console import charts, edits
+from gateway.control.admin.console.asking import Api, Refused
+
+Values = dict[str, Any]
+Given = Mapping[str, str]  # the page's own query
+ROOT: Final = "/console/"
+MINUTES: Final = (10, 30, 60)
+SHOWN: Final = 200  # rows of a table
+FEW: Final = 8  # rows of one among others
+
+
+class Page(NamedTuple):
+    """`every_s`: between two looks; None: it doesn't change by itself. `nav`: its name among the pages that every page
+    leads to; "" for the page of one thing, which `under` another belongs to.
+    """
+
+    path: str
+    template: str
+    title: str
+    load: Callable[[Api, Given], Awaitable[Values]]
+    every_s: int | None = None
+    nav: str = ""
+    under: str = ""
+
+
+async def overview(api: Api, given: Given) -> Values:
+    minutes = int(given["minutes"]) if given.get("minutes", "").isdigit() else MINUTES[0]
+    minutes = minutes if minutes in MINUTES else MINUTES[0]
+    traffic = await api.get("/v1/traffic")
+    points, step_ms = traffic["points"], traffic["step_ms"]
+    end_ms = points[-1]["at_ms"] + step_ms if points else traffic["at_ms"]
+    return {
+        "minutes": minutes,
+        "ranges": MINUTES,
+        "chart": charts.traffic(points, step_ms, end_ms, minutes),
+        "latest": points[-1] if points else None,
+        "held": await api.get("/v1/clients", by="held", held=True, limit=FEW),
+        "topics": await api.get("/v1/top", limit=FEW),
+        "storage": await api.get("/v1/storage"),
+        "peers": await api.get("/v1/peers"),
+        "warnings": (await api.get("/v1/thresholds"))["warnings"],
+    }
+
+
+async def topics(api: Api, given: Given) -> Values:
+    by, contains = given.get("by", "rate"), given.get("contains", "")
+    return {
+        "by": by,
+        "contains": contains,
+        "topics": await api.get("/v1/top", by=by, contains=contains, limit=SHOWN),
+        "thresholds": await api.get("/v1/thresholds"),
+    }
+
+
+async def topic(api: Api, given: Given) -> Values:
+    name = _named(given, "topic")
+    thresholds = await api.get("/v1/thresholds")
+    found = (await api.get("/v1/top", topic=name))["topics"]
+    return {
+        "topic": name,
+        "line": found[0] if found else None,
+        "own": thresholds["topics"].get(name),
+        "thresholds": thresholds,
+        "explained": await api.get("/v1/explain", topic=name),
+        "decisions": await api.get("/v1/decisions", topic=name, limit=20),
+    }
+
+
+async def total(api: Api, given: Given) -> Values:
+    """The total of one broker, or of all that have none of their own."""
+    broker = given.get("broker", "")
+    totals = (await api.get("/v1/thresholds"))["total"]
+    return {"broker": broker, "own": totals["brokers"].get(broker) if broker else totals["default"]}
+
+
+async def clients(api: Api, given: Given) -> Values:
+    by, held = given.get("by", "rate"), given.get("held") == "true"
+    user, client_id = given.get("user") or None, given.get("client_id") or None
+    return {
+        "by": by,
+        "only_held": held,
+        "user": user or "",
+        "client_id": client_id or "",
+        "clients": await api.get("/v1/clients", by=by, held=held, user=user, client_id=client_id, limit=SHOWN),
+    }
+
+
+async def client(api: Api, given: Given) -> Values:
+    principal, client_id = _named(given, "principal"), given.get("client_id", "")
+    user = principal.partition(":")[2]
+    found = (await api.get("/v1/clients", user=user, client_id=client_id))["clients"]
+    shown = next((each for each in found if each["principal"] == principal), None)
+    held = shown and shown["held"]
+    topic_name = given.get("topic") or (held["topic"] if held else "")
+    explained = await api.get("/v1/explain", topic=topic_name, user=user, client_id=client_id) if topic_name else None
+    return {
+        "principal": principal,
+        "user": user,
+        "client_id": client_id,
+        "client": shown,
+        "topic": topic_name,
+        "explained": explained,
+        "effective": await api.get("/v1/client-quotas/effective", user=user, client_id=client_id),
+        "decisions": await api.get("/v1/decisions", user=user, client_id=client_id, limit=20),
+        "connections": await _allowed(api.get("/v1/connections", principal=principal, client_id=client_id, limit=50)),
+    }
+
+
+async def quotas(api: Api, given: Given) -> Values:
+    user, client_id = given.get("user_prefix") or None, given.get("client_id_prefix") or None
+    found = await api.get("/v1/client-quotas", user_prefix=user, client_id_prefix=client_id, limit=SHOWN)
+    return {"user_prefix": user or "", "client_id_prefix": client_id or "", "quotas": found}
+
+
+async def quota(api: Api, given: Given) -> Values:
+    """The quotas of one entity. A name that isn't given is none; `default_user`, `default_client_id`: the default."""
+    entity = edits.entity_of(given)
+    if not entity:
+        raise Refused(404, "no user and no client id is named")
+    asked: dict[str, str | bool | None] = {}
+    for part in entity:
+        name = "user" if part["type"] == "user" else "client_id"
+        asked |= {f"default_{name}": True} if part["name"] is None else {name: part["name"]}
+    entries = (await api.get("/v1/client-quotas", strict=True, **asked))["entries"]
+    own = next((each for each in entries if each["entity"] == entity), None)
+    fields = edits.quota_fields(own["values"] if own else {})
+    effective = await api.get("/v1/client-quotas/effective", **asked)
+    return {"entity": entity, "entry": own, "fields": fields, "effective": effective}
+
+
+async def groups(api: Api, given: Given) -> Values:
+    return {"said": await api.get("/v1/resource-groups")}
+
+
+async def group(api: Api, given: Given) -> Values:
+    name = _named(given, "group")
+    found = (await api.get("/v1/resource-groups"))["groups"].get(name)
+    fields = edits.group_fields({key: rate["limit"] for key, rate in found["rates"].items()} if found else {})
+    places = [(each, "tenant") for each in found["tenants"]] if found else []
+    places += [(each, "namespace") for each in found["namespaces"]] if found else []
+    return {"name": name, "group": found, "fields": fields, "places": places}
+
+
+async def storage(api: Api, given: Given) -> Values:
+    return {"storage": await api.get("/v1/storage")}
+
+
+async def connections(api: Api, given: Given) -> Values:
+    names = ("principal", "client_id", "address")
+    asked = {name: given.get(name) or None for name in names}
+    muted = given.get("muted") == "true"
+    found = await api.get("/v1/connections", limit=SHOWN, muted=muted, **asked)
+    return {"asked": {name: value or "" for name, value in asked.items()}, "muted": muted, "found": found}
+
+
+async def decisions(api: Api, given: Given) -> Values:
+    asked = {name: given.get(name) or None for name in ("topic", "user", "client_id", "outcome")}
+    found = await api.get("/v1/decisions", limit=SHOWN, **asked)
+    return {"asked": {name: value or "" for name, value in asked.items()}, "decisions": found}
+
+
+async def explain(api: Api, given: Given) -> Values:
+    asked = {name: given.get(name) or None for name in ("topic", "user", "client_id", "broker")}
+    explained = await api.get("/v1/explain", **asked) if asked["topic"] else None
+    return {"asked": {name: value or "" for name, value in asked.items()}, "explained": explained}
+
+
+async def history(api: Api, given: Given) -> Values:
+    asked = {name: given.get(name) or None for name in ("kind", "name")}
+    found = await api.get("/v1/policies/history", limit=SHOWN, **asked)
+    return {"asked": {name: value or "" for name, value in asked.items()}, "history": found}
+
+
+def _named(given: Given, what: str) -> str:
+    name = given.get(what, "")
+    if not name:
+        raise Refused(404, f"no {what} is named")
+    return name
+
+
+async def _allowed(question: Awaitable[Any]) -> Any:
+    """The answer, or its refusal for lack of rights."""
+    try:
+        return await question
+    except Refused as error:
+        if error.status not in (401, 403):
+            raise
+        return {"refused": error.detail}
+
+
+PAGES: Final[Mapping[str, Page]] = {
+    page.path: page
+    for page in (
+        Page(ROOT, "overview.html", "Overview", overview, 2, "Overview"),
+        Page("/console/topics", "topics.html", "Topics", topics, 2, "Topics"),
+        Page("/console/topic", "topic.html", "Topic", topic, 2, under="/console/topics"),
+        Page("/console/total", "total.html", "Total", total, None, under="/console/topics"),
+        Page("/console/clients", "clients.html", "Clients", clients, 2, "Clients"),
+        Page("/console/client", "client.html", "Client", client, 2, under="/console/clients"),
+        Page("/console/quotas", "quotas.html", "Client quotas", quotas, 10, "Quotas"),
+        Page("/console/quota", "quota.html", "Client quota", quota, None, under="/console/quotas"),
+        Page("/console/groups", "groups.html", "Resource groups", groups, 5, "Groups"),
+        Page("/console/group", "group.html", "Resource group", group, None, under="/console/groups"),
+        Page("/console/storage", "storage.html", "Storage", storage, 5, "Storage"),
+        Page("/console/connections", "connections.html", "Connections", connections, 5, "Connections"),
+        Page("/console/decisions", "decisions.html", "Decisions", decisions, 2, "Decisions"),
+        Page("/console/explain", "explain.html", "Explain", explain, 2, "Explain"),
+        Page("/console/history", "history.html", "History of changes", history, 5, "History"),
+    )
+}

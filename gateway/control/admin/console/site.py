@@ -1,0 +1,239 @@
+# The console as an ASGI application: which path is which page, the headers of every answer, the files that pages load.
+#
+# A page asked for by htmx (HX-Request) is answered with its live part alone. A form is answered by the page with what
+# came of it, or, once a change is made, by a redirect to the page. Who may come here is the gate's before it (access/).
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from http import HTTPStatus
+from importlib import resources
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl
+
+import trio
+
+from gateway.control.admin.console import edits, pages
+from gateway.control.admin.console.asking import Api, Application, Header, Refused
+from gateway.control.admin.console.rendering import Templates, url
+
+LOGIN: Final = "/login"
+LOGOUT: Final = "/logout"
+STATIC: Final = "/console/static/"
+MAX_FORM: Final = 64 * 2**10
+FORM_S: Final = 60.0
+_KINDS: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+_FILES: Final = ("style.css", "console.js", "icon.svg", "htmx-2.0.11/htmx.min.js")
+_HTML: Final = "text/html; charset=utf-8"
+# referrer-policy: with no-referrer a browser would not say in Origin that a form is from here.
+_HEADERS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+class _Answer(NamedTuple):
+    status: int
+    kind: str = ""
+    body: bytes = b""
+    headers: tuple[Header, ...] = ()
+
+
+class _File(NamedTuple):
+    kind: str
+    body: bytes
+    version: str
+
+
+def make_console(application: Application) -> Application:
+    """The console, which asks this application for everything that it shows."""
+    return _Site(application).serve
+
+
+class _Site:
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._templates = _templates()
+        self._files = {STATIC + name: _load(name) for name in _FILES}
+        self._shared = {
+            "nav": [page for page in pages.PAGES.values() if page.nav],
+            "static": {name: url(STATIC + name, v=self._files[STATIC + name].version) for name in _FILES},
+        }
+
+    async def serve(self, scope: Any, receive: Any, send: Any) -> None:
+        method, path = scope["method"], scope["path"]
+        given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        if path in self._files:
+            answer = self._file(path, given) if method in ("GET", "HEAD") else _not_allowed()
+        elif path in ("/", "/console"):
+            answer = _redirect(pages.ROOT)
+        else:
+            answer = await self._answer(scope, given, receive)
+        await _send(send, method, answer)
+
+    async def _answer(self, scope: Any, given: Mapping[str, str], receive: Any) -> _Answer:
+        method, path = scope["method"], scope["path"]
+        api = Api(self._application, scope)
+        page = pages.PAGES.get(path)
+        if method == "POST":
+            form = await _read_form(receive)
+            if form is None:
+                return _text(413, f"a form may have {MAX_FORM} bytes, within {FORM_S:g} s")
+            if path == LOGIN:
+                return await self._log_in(api, form)
+            if path == LOGOUT:
+                await self._common(api)
+                await api.send("DELETE", "/v1/session", None, {})
+                return _redirect(LOGIN, tuple(api.cookies))
+            if page is not None and path in edits.EDITS:
+                return await self._edit(api, page, given, form, is_part=_is_part(scope))
+            return _not_allowed()
+        if method not in ("GET", "HEAD"):
+            return _not_allowed()
+        if path == LOGIN:
+            return await self._page("login.html", 200, {"next": given.get("next", ""), "problem": ""})
+        return await self._show(api, page, given, scope)
+
+    # --- pages --------------------------------------------------------------------------------------------------------
+
+    async def _show(self, api: Api, page: pages.Page | None, given: Mapping[str, str], scope: Any) -> _Answer:
+        here = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+        try:
+            common = await self._common(api)
+            if page is None:
+                raise Refused(404, f"there is no page {scope['path']}")
+            values = {**common, "page": page, "here": here, "given": given, **await page.load(api, given)}
+        except Refused as error:
+            return await self._problem(api, error, here)
+        saved = given.get("saved", "")
+        values |= {"outcome": None, "saved": saved if saved.isdigit() else ""}
+        if page.every_s and _is_part(scope):
+            return await self._part(page.template, "live", values)
+        return await self._page(page.template, 200, values)
+
+    async def _edit(
+        self, api: Api, page: pages.Page, given: Mapping[str, str], form: Mapping[str, str], *, is_part: bool
+    ) -> _Answer:
+        here = url(page.path, **{name: value for name, value in given.items() if name != "saved"})
+        try:
+            common = await self._common(api)
+            outcome = await edits.EDITS[page.path](api, given, form, common["status"]["at_ms"])
+            if outcome.done:
+                return _redirect(url(page.path, **{**given, "saved": str(outcome.version)}))
+            values = {**common, "page": page, "here": here, "given": given, "outcome": outcome, "saved": ""}
+            if is_part:
+                return await self._part("parts.html", "outcome", values)
+            status = 422 if outcome.problem else 200
+            return await self._page(page.template, status, {**values, **await page.load(api, given)})
+        except Refused as error:
+            return await self._problem(api, error, here)
+
+    async def _common(self, api: Api) -> dict[str, Any]:
+        """What every page shows: who looks at it, and the gateway in short."""
+        session = await api.get("/v1/session")
+        api.csrf = session["csrf_token"]
+        return {"session": session, "status": await api.get("/v1/status")}
+
+    async def _problem(self, api: Api, error: Refused, here: str) -> _Answer:
+        if error.status == 401:
+            return _redirect(url(LOGIN, next=here))
+        try:
+            common = await self._common(api)
+        except Refused:
+            return _text(error.status, error.detail)
+        title = HTTPStatus(error.status).phrase
+        page = pages.Page("", "problem.html", title, pages.overview)
+        values = {**common, "page": page, "here": here, "error": error, "outcome": None, "saved": ""}
+        return await self._page("problem.html", error.status, values)
+
+    async def _page(self, template: str, status: int, values: Mapping[str, Any]) -> _Answer:
+        text = await trio.to_thread.run_sync(self._templates.page, template, {**self._shared, **values})
+        return _Answer(status, _HTML, text.encode(), ((b"cache-control", b"no-store"), (b"vary", b"hx-request")))
+
+    async def _part(self, template: str, block: str, values: Mapping[str, Any]) -> _Answer:
+        text = await trio.to_thread.run_sync(self._templates.block, template, block, {**self._shared, **values})
+        return _Answer(200, _HTML, text.encode(), ((b"cache-control", b"no-store"), (b"vary", b"hx-request")))
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    async def _log_in(self, api: Api, form: Mapping[str, str]) -> _Answer:
+        place = form.get("next", "")
+        try:
+            await api.send("POST", "/v1/session", {"token": form.get("token", "").strip()}, {})
+        except Refused as error:
+            problem = "Bring a token." if error.status == 422 else error.detail
+            status = 401 if error.status == 422 else error.status
+            return await self._page("login.html", status, {"next": place, "problem": problem})
+        return _redirect(_own(place), tuple(api.cookies))
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def _file(self, path: str, given: Mapping[str, str]) -> _Answer:
+        """For ever under the address that has its version."""
+        found = self._files[path]
+        is_versioned = given.get("v") == found.version
+        keep = b"public, max-age=31536000, immutable" if is_versioned else b"no-cache"
+        return _Answer(200, found.kind, found.body, ((b"cache-control", keep),))
+
+
+@functools.cache
+def _templates() -> Templates:
+    return Templates()
+
+
+def _own(place: str) -> str:
+    """A path of this server's; a browser reads "//host" and "/\\host" as another one's."""
+    is_path = place.startswith("/") and not place.startswith(("//", "/\\")) and place.isprintable()
+    return place if is_path and place.isascii() else pages.ROOT
+
+
+def _load(name: str) -> _File:
+    body = (resources.files("gateway.control.admin.console") / "static" / name).read_bytes()
+    return _File(_KINDS[name.rpartition(".")[2]], body, hashlib.sha256(body).hexdigest()[:12])
+
+
+def _is_part(scope: Any) -> bool:
+    return any(name == b"hx-request" for name, _ in scope["headers"])
+
+
+async def _read_form(receive: Any) -> dict[str, str] | None:
+    """None: too large, or not there in time."""
+    body = b""
+    with trio.move_on_after(FORM_S):
+        while len(body) <= MAX_FORM:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                text = body.decode("utf-8", "replace")
+                return dict(parse_qsl(text, keep_blank_values=True)) if len(body) <= MAX_FORM else None
+    return None
+
+
+def _redirect(place: str, headers: tuple[Header, ...] = ()) -> _Answer:
+    return _Answer(303, "", b"", ((b"location", place.encode()), (b"cache-control", b"no-store"), *headers))
+
+
+def _not_allowed() -> _Answer:
+    return _text(405, "this page takes no such request")
+
+
+def _text(status: int, text: str) -> _Answer:
+    return _Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), ((b"cache-control", b"no-store"),))
+
+
+async def _send(send: Any, method: str, answer: _Answer) -> None:
+    head = [(b"content-length", str(len(answer.body)).encode()), *answer.headers, *_HEADERS]
+    if answer.kind:
+        head.append((b"content-type", answer.kind.encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": head})
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})

@@ -1,0 +1,363 @@
+# Resource groups over REST, as the proposal has it (PIP-82): groups and their limits, and what they are attached to;
+# Pulsar's spellings of paths, methods and keys are taken as well, and its way of updating: a key that isn't given keeps
+# its value, -1 or null takes the limit away. Also what all groups use, which is ours. The way of a change is the policy
+# service's; the caller has been found to be an admin (access/).
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Self, cast
+
+import trio
+from fastapi import FastAPI, Query, Request, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
+from starlette.exceptions import HTTPException
+
+from gateway import channel
+from gateway.control.admin.rest import models as shapes
+from gateway.control.admin.rest.asker import MAX_NAME, source_of
+from gateway.control.admin.rest.context import Gateway
+from gateway.suggest import hint
+from policies.explain import FleetUse, origin_of
+from policies.fleet.keys import FleetKey, group_key
+from policies.groups.lines import GroupRate
+from policies.groups.names import (
+    ANSWERED,
+    DISPATCH_BYTES,
+    DISPATCH_MSGS,
+    EXISTS,
+    GROUP_KEYS,
+    MEANS,
+    PUBLISH_BYTES,
+    PUBLISH_MSGS,
+    check_rate,
+    rate_key,
+)
+from policies.policy_records import time_text
+from policies.policy_set import PolicySet
+from policies.policy_values import Op, PolicyError, PolicyKey, as_number
+from policies.units import parse_size
+
+PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
+NO_LIMIT: Final = -1  # as Pulsar says it
+
+
+# --- what is given ----------------------------------------------------------------------------------------------------
+
+
+def _rate(key: str) -> tuple[BeforeValidator, FieldInfo]:
+    """The reader of one of GROUP_KEYS, and its description."""
+    direction, unit = MEANS[key]
+    is_bytes = unit == "bytes"
+
+    def read(value: object) -> object:
+        found = parse_size(value) if is_bytes else value
+        if found is None or (not isinstance(found, bool) and found == NO_LIMIT):
+            return None
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            wanted = "bytes per second, such as 12000000 or 12MB" if is_bytes else "messages per second, such as 100000"
+            raise ValueError(f"{wanted}, are needed here, or -1 or null for no limit; not {str(value)[:MAX_NAME]!r}")
+        check_rate(key, found)
+        return float(found)
+
+    what = "Bytes, or a size such as 12MB," if is_bytes else "Messages"
+    text = f"{what} per second, {direction}; -1 or null: no limit. A key that isn't given stays."
+    return BeforeValidator(read), cast("FieldInfo", Field(description=text))
+
+
+class _Keys(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_keys(cls, data: Any) -> Any:
+        """The proposal and Pulsar spell the same keys in three ways."""
+        if not isinstance(data, Mapping):
+            return data
+        found: dict[str, Any] = {}
+        for name, value in data.items():
+            key = "until" if name == "until" else rate_key(str(name))
+            if key is None:
+                raise ValueError(f"unknown: {str(name)[:MAX_NAME]!r}; {hint(str(name), GROUP_KEYS)}")
+            if key in found and found[key] != value:
+                raise ValueError(f"{key} is given twice, as {found[key]!r} and as {value!r}: give it once")
+            found[key] = value
+        return found
+
+
+class GivenGroup(_Keys):
+    """Keys are read without regard to case: the proposal has publishRateInmsgs and DispatchRateInbytes."""
+
+    publishRateInMsgs: Annotated[float | None, *_rate(PUBLISH_MSGS)] = None  # noqa: N815
+    publishRateInBytes: Annotated[float | None, *_rate(PUBLISH_BYTES)] = None  # noqa: N815
+    dispatchRateInMsgs: Annotated[float | None, *_rate(DISPATCH_MSGS)] = None  # noqa: N815
+    dispatchRateInBytes: Annotated[float | None, *_rate(DISPATCH_BYTES)] = None  # noqa: N815
+    until: shapes.Until = None
+
+    @model_validator(mode="after")
+    def _check_until(self) -> Self:
+        if self.until is not None and not self.model_fields_set & set(GROUP_KEYS):
+            raise ValueError(f"until: says when limits end: give one of {', '.join(GROUP_KEYS)} as well")
+        return self
+
+
+# --- what is answered -------------------------------------------------------------------------------------------------
+
+_Limit = int | float
+
+
+class GroupDetail(BaseModel):
+    """Per second; -1: no limit. Each limit is there in Pulsar's spelling and in the proposal's."""
+
+    publishRateInMsgs: _Limit  # noqa: N815
+    publishRateInBytes: _Limit  # noqa: N815
+    dispatchRateInMsgs: _Limit  # noqa: N815
+    dispatchRateInBytes: _Limit  # noqa: N815
+    PublishRatelimitinmsgs: _Limit
+    PublishRatelimitinbytes: _Limit
+    DispatchRatelimitinmsgs: _Limit
+    DispatchRatelimitinbytes: _Limit
+
+
+class ShownRate(BaseModel):
+    """One limit of a group, per second, over the whole fleet; `limit` None: none, it is only metered.
+
+    `here`: used through this gateway; `part`: this gateway's present part; `fleet`: through all gateways, of which
+    `others` take so much, by their names. None: not known. `wait_s`: until this gateway's debt is paid.
+    """
+
+    limit: float | None
+    origin: str
+    until: str | None
+    here: float | None
+    part: float | None
+    fleet: float | None
+    others: dict[str, float]
+    wait_s: float
+
+
+class ShownGroup(BaseModel):
+    """`waiting`: directions in which this group holds a client back here. `topics`: with traffic here."""
+
+    rates: dict[str, ShownRate]
+    tenants: list[str]
+    namespaces: list[str]
+    waiting: list[str]
+    topics: int
+
+
+class ShownGroups(BaseModel):
+    version: int
+    mode: str
+    enforce_percent: float
+    topic_pattern: str
+    principal_pattern: str
+    groups: dict[str, ShownGroup]
+    warnings: list[str]
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def add_paths(app: FastAPI, gateway: Gateway) -> None:
+    asking = _Asking(gateway)
+    for path in PATHS:
+        _add_groups(app, path, asking)
+    _add_attachments(app, "/admin/v2/namespaces/{tenant}/{namespace}/resourcegroup", asking)
+    _add_attachments(app, "/admin/v2/tenants/{tenant}/resourcegroup", asking)
+
+    @app.get("/v1/resource-groups", response_model=ShownGroups)
+    async def get_all() -> Response:
+        """All groups: limits, their origin, attachments and usage."""
+        latest, now, uses = gateway.latest, gateway.policies.policies, gateway.fleet(None)
+        told, rates = latest(channel.Groups), latest(channel.Rates)
+
+        def work() -> str:  # in a thread: there may be thousands of groups, and the exchange of shares must not wait
+            measured = () if rates is None else rates.groups
+            return _shown(now, told or channel.Groups(0), measured, uses, gateway.base).model_dump_json()
+
+        return Response(await trio.to_thread.run_sync(work), media_type="application/json")
+
+
+def _add_groups(app: FastAPI, path: str, asking: _Asking) -> None:
+    @app.get(path)
+    @app.get(path + "/", include_in_schema=False)
+    async def list_groups() -> list[str]:
+        """Names of all groups."""
+        return sorted(asking.policies.groups())
+
+    @app.get(path + "/{resourcegroup}")
+    async def get_group(resourcegroup: str) -> GroupDetail:
+        """A group's limits, in both spellings."""
+        asking.find(resourcegroup)
+        return detail(asking.policies.groups()[resourcegroup])
+
+    @app.put(path + "/{resourcegroup}")
+    async def put_group(
+        resourcegroup: str, new: GivenGroup, how: Annotated[shapes.Validation, Query()], request: Request
+    ) -> shapes.Alterations:
+        """Create a group, or update those of its limits that are given."""
+        given = {key: getattr(new, key) for key in GROUP_KEYS if key in new.model_fields_set}
+        is_any_set = any(value is not None for value in given.values())
+        ops = [
+            Op(PolicyKey.of_group(resourcegroup, key), value, None if value is None and is_any_set else new.until)
+            for key, value in given.items()
+        ]
+        exists = PolicyKey.of_group(resourcegroup)
+        if exists not in asking.policies.base:  # also if the group exists: another request may be deleting it
+            ops.append(Op(exists, 1))
+        return await asking.alter(ops, request, how.validate_only)
+
+    @app.delete(path + "/{resourcegroup}")
+    async def delete_group(
+        resourcegroup: str, how: Annotated[shapes.Validation, Query()], request: Request
+    ) -> shapes.Alterations:
+        """412 while it is attached to anything. Of a group in the file only the values set at run time are deleted."""
+        asking.find(resourcegroup)
+        policies = asking.policies
+        keys = [PolicyKey.of_group(resourcegroup, key) for key in (*GROUP_KEYS, EXISTS)]
+        removable = [key for key in keys if key in policies.changes or key not in policies.base]
+        if not any(key in policies.changes for key in keys):
+            removable = [key for key in keys if key in policies.base]  # is refused, and says where it is set
+        return await asking.alter([Op(key, None) for key in removable], request, how.validate_only)
+
+
+def _add_attachments(app: FastAPI, path: str, asking: _Asking) -> None:
+    """`path` has the place's names as parameters."""
+
+    @app.get(path)
+    async def get_attached(request: Request) -> str:
+        """The name of the group that is attached here, as a JSON string."""
+        return asking.attached(_place(request))
+
+    async def attach(
+        resourcegroup: str, how: Annotated[shapes.Validation, Query()], request: Request
+    ) -> shapes.Alterations:
+        """Attach a group; it takes the place of another one that is attached here."""
+        return await asking.alter([Op(_place(request), resourcegroup)], request, how.validate_only)
+
+    app.put(path + "/{resourcegroup}")(attach)
+    app.post(path + "/{resourcegroup}", include_in_schema=False)(attach)  # Pulsar's method
+
+    @app.delete(path)
+    async def detach(how: Annotated[shapes.Validation, Query()], request: Request) -> shapes.Alterations:
+        """Nothing is attached here any more; the file's value holds again."""
+        place = _place(request)
+        asking.attached(place)
+        return await asking.alter([Op(place, None)], request, how.validate_only)
+
+
+def _place(request: Request) -> PolicyKey:
+    given = request.path_params
+    if "namespace" in given:
+        return PolicyKey.of_namespace(given["tenant"], given["namespace"])
+    return PolicyKey.of_tenant(given["tenant"])
+
+
+class _Asking:
+    """The common part of the endpoints."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._service = gateway.policies
+
+    @property
+    def policies(self) -> PolicySet:
+        return self._service.policies
+
+    def find(self, group: str) -> None:
+        if group not in self.policies.groups():
+            raise HTTPException(404, f"there is no group {group[:MAX_NAME]}: PUT here creates it")
+
+    def attached(self, place: PolicyKey) -> str:
+        group = self.policies.effective().get(place)
+        if group is None:
+            raise HTTPException(404, f"no group is attached to {place.kind} {place.name[:MAX_NAME]}")
+        return str(group)
+
+    async def alter(self, ops: list[Op], request: Request, validate_only: bool) -> shapes.Alterations:
+        try:
+            altered = await self._service.alter(ops, source_of(request), validate_only=validate_only)
+        except PolicyError as error:
+            status = {"unknown": 404, "in use": 412}.get(error.faults[0].kind)
+            if status is None:
+                raise
+            raise HTTPException(status, str(error)) from error
+        return shapes.of_altered(altered, validate_only)
+
+
+def detail(rates: Mapping[str, float]) -> GroupDetail:
+    """A group's limits by every spelling that is answered."""
+    found: dict[str, _Limit] = {}
+    for names in ({key: key for key in GROUP_KEYS}, ANSWERED):
+        for key, name in names.items():
+            value = rates.get(key, NO_LIMIT)
+            found[name] = int(value) if value == int(value) else value
+    return GroupDetail(**found)
+
+
+# --- what is used -----------------------------------------------------------------------------------------------------
+
+
+def _shown(
+    policies: PolicySet,
+    told: channel.Groups,
+    rates: tuple[GroupRate, ...],
+    fleet: Mapping[FleetKey, FleetUse],
+    base: str,
+) -> ShownGroups:
+    users: dict[str, tuple[list[str], list[str]]] = {}
+    for index, attached in enumerate((policies.tenants(), policies.namespaces())):
+        for name, group in attached.items():
+            users.setdefault(group, ([], []))[index].append(name)
+    measured: dict[str, dict[str, GroupRate]] = {}
+    for each in rates:
+        measured.setdefault(each.group, {})[each.direction] = each
+    groups = {}
+    for name in sorted(policies.groups()):
+        here = measured.get(name, {})
+        tenants, namespaces = users.get(name, ([], []))
+        groups[name] = ShownGroup(
+            rates={key: _shown_rate(policies, name, key, here, fleet, base) for key in GROUP_KEYS},
+            tenants=sorted(tenants),
+            namespaces=sorted(namespaces),
+            waiting=sorted(direction for direction, each in here.items() if each.waiting),
+            topics=max((each.topics for each in here.values()), default=0),
+        )
+    return ShownGroups(
+        version=policies.version,
+        mode=told.mode,
+        enforce_percent=told.enforce_percent,
+        topic_pattern=told.topic_pattern,
+        principal_pattern=told.principal_pattern,
+        groups=groups,
+        warnings=[text for text in policies.warnings() if text.startswith("there is no group ")],
+    )
+
+
+def _shown_rate(
+    policies: PolicySet,
+    group: str,
+    key: str,
+    here: Mapping[str, GroupRate],
+    fleet: Mapping[FleetKey, FleetUse],
+    base: str,
+) -> ShownRate:
+    direction, unit = MEANS[key]
+    setting = policies.setting(PolicyKey.of_group(group, key))
+    measured = here.get(direction)
+    used = fleet.get(group_key(group, direction, unit), FleetUse())
+    use = None if measured is None else measured.bytes if unit == "bytes" else measured.msgs
+    part = used.part if use is None else use.limit
+    rate = None if use is None else use.rate
+    return ShownRate(
+        limit=None if setting is None else as_number(setting.value),
+        origin=origin_of(setting, base),
+        until=None if setting is None else time_text(setting.end),
+        here=rate,
+        part=part,
+        fleet=None if used.gateways == 1 else (rate or 0.0) + math.fsum(used.others.values()),
+        others=dict(used.others),
+        wait_s=0.0 if use is None else use.wait_s,
+    )

@@ -1,0 +1,6 @@
+# From one configuration to the next.
+#
+#   examination.py   faults of a configuration beyond those that its sections refuse
+#   file_watch.py    whether files have changed
+#   reload.py        reads the configuration again, and reports the result
+#   takeover.py      makes another configuration hold in all parts at once

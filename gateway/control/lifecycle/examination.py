@@ -1,0 +1,161 @@
+# What `serve`, `check` and a reload ask of a configuration beyond what its sections refuse by themselves: one function
+# for each kind of fault, from the configuration to lines that begin with the key that is at fault. None connects to
+# anything.
+#
+# What is large is imported when it is asked for: the parent process, which asks before it starts anything, stays small.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.broker_tls import make_broker_context
+from gateway.certificates import CertificateError, make_context
+from gateway.config import KNOWN_PROPERTIES, Settings, loops
+from gateway.listener_names import path_of
+from gateway.plugins import PluginError, load
+from gateway.secret_key import read_secret
+from gateway.suggest import nearest
+from gateway.tokens import read_holders
+
+Stage = Callable[[Settings], list[str]]
+
+
+def try_policies(settings: Settings) -> list[str]:
+    """The faults of the operator's own policies: told here, not by a worker that dies of them."""
+    problems = []
+    for index, name in enumerate(settings.policies):
+        try:
+            load(name)
+        except PluginError as error:
+            problems.append(f"policies.{index}: {str(error).removeprefix('policies: ')}")
+    return problems
+
+
+def try_addresses(settings: Settings) -> list[str]:
+    return loops(settings.upstream, {path_of(name): own for name, own in settings.all_listeners.items()})
+
+
+def try_certificates(settings: Settings) -> list[str]:
+    """The faults of certificates, the listeners' and those for brokers: found here, since workers would take no
+    connection, or get none.
+    """
+    problems = []
+    for name, listener in settings.all_listeners.items():
+        try:
+            if listener.tls is not None:
+                make_context(listener.tls)
+        except CertificateError as error:
+            problems.append(f"{path_of(name)}.{error}")
+    try:
+        if settings.admin.tls is not None:
+            make_context(settings.admin.tls)
+    except CertificateError as error:
+        problems.append(f"admin.{error}")
+    try:
+        if settings.upstream.tls is not None:
+            make_broker_context(settings.upstream.tls)
+    except CertificateError as error:
+        problems.append(f"upstream.{error}")
+    return problems
+
+
+def try_tokens(settings: Settings) -> list[str]:
+    """The fault of the token file: with one nobody could use the admin port."""
+    path = settings.admin.token_file
+    try:
+        if path is not None:
+            read_holders(path)
+    except (OSError, ValueError) as error:
+        return [f"admin.token_file: {path}: {getattr(error, 'strerror', None) or error}"]
+    return []
+
+
+def try_secret_key(settings: Settings) -> list[str]:
+    path = settings.secret_key_file
+    try:
+        if path is not None:
+            read_secret(path)
+    except (OSError, ValueError) as error:
+        return [f"secret_key_file: {path}: {getattr(error, 'strerror', None) or error}"]
+    return []
+
+
+def try_credentials(settings: Settings) -> list[str]:
+    """The faults of the files of sections authentication: found here, since nobody could get in."""
+    sections = {"authentication": settings.authentication}
+    sections |= {f"{path_of(name)}.authentication": own.authentication for name, own in settings.all_listeners.items()}
+    asked = {path: own for path, own in sections.items() if own is not None}
+    if not asked:
+        return []
+    from gateway.control.sasl.authentication import try_files
+
+    return [f"{path}: {fault}" for path, own in asked.items() for fault in try_files(own)]
+
+
+def try_storage(settings: Settings) -> list[str]:
+    """The faults of plugins and properties of storage and of thresholds.source. Connects nowhere.
+
+    `serve` leaves it to control, which gives up with the same line: the parent need not load all that.
+    """
+    problems = []
+    if settings.storage is not None and not settings.storage.off:
+        from gateway.control.storage.sources import StorageError, try_parts
+
+        try:
+            try_parts(settings, settings.storage)
+        except StorageError as error:
+            problems.append(str(error))
+    if settings.thresholds.source:
+        from gateway.storage import plugins
+
+        try:
+            plugins.load(plugins.QUOTA_SOURCES, settings.thresholds.source, settings.thresholds.options)
+        except PluginError as error:
+            problems.append(f"thresholds: {error}")
+    return problems
+
+
+def try_properties(settings: Settings) -> list[str]:
+    """The Kafka client's complaints about the properties that are passed on to it: it tells only the first, so that is
+    left out and it is asked again.
+    """
+    if not settings.upstream.properties:
+        return []
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    properties = settings.client_properties
+    problems: list[str] = []
+    while True:
+        try:
+            AdminClient(properties)
+        except KafkaException as error:
+            text = error.args[0].str()
+        else:
+            return problems
+        if "SASL mechanism GSSAPI" in text and not properties.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
+            wanted = "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
+            problems.append(
+                f"upstream.security.protocol: {properties['security.protocol']} needs sasl.mechanism: {wanted}"
+                " (without one librdkafka takes GSSAPI, which it is built without here)"
+            )
+            return problems
+        key = next((key for key in settings.upstream.properties if key in properties and key in text), None)
+        near = nearest(key, KNOWN_PROPERTIES) if key and text.startswith("No such") else None
+        problems.append(f"upstream.{key or ''}".rstrip(".") + f": {text}" + (f"; did you mean {near}?" if near else ""))
+        if key is None:
+            return problems
+        del properties[key]
+
+
+# Before a gateway starts, and before another configuration is taken over. Control gives up with the lines of the rest.
+TO_SERVE: Final[tuple[Stage, ...]] = (
+    try_addresses,
+    try_policies,
+    try_certificates,
+    try_tokens,
+    try_secret_key,
+    try_credentials,
+)
+TO_CHECK: Final[tuple[Stage, ...]] = (*TO_SERVE, try_storage, try_properties)

@@ -1,0 +1,327 @@
+# The records that passwords are verified by, and the gateway's own credentials for brokers: from files, which are read
+# again when they change, and from a command of the operator's. A file that can't be used any more is said once, and
+# what was read of it before stays in force. Nothing is kept longer than the file says it, or the command's time.
+#
+# Knows no exchange and no connection.
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import os
+import subprocess
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import trio
+
+from gateway import yaml_text
+from gateway.broker_tls import InvalidProperties
+from gateway.control.sasl.turns import Turns
+from gateway.kafka import oauthbearer, sasl
+from gateway.kafka.oauthbearer import Bearer, NoToken, Tokens
+from policies.text import one_line
+from protocol.identity import UnusableName, principal_name
+from protocol.scram import HASHES, Record, parse_record
+
+log = logging.getLogger("gateway.authentication")
+
+LOOK_S: Final = 1.0  # a file is looked at when somebody authenticates, so often at most
+DEFAULT: Final = "default"  # in the file for brokers: whoever isn't named
+COMMANDS: Final = 4  # at once
+COMMANDS_OF_ADDRESS: Final = 2  # of these: who tries out names from one address leaves room to all others
+MAX_OUTPUT: Final = 64 * 1024
+MAX_CACHED: Final = 10_000
+FETCHES: Final = 8  # of tokens, at once
+TOKEN_S: Final = 8.0  # for one; a worker waits 10 s
+UNKNOWN_S: Final = 10.0  # there is no such user: holds so long at most, and is soon true of a new one
+
+T = TypeVar("T")
+Records = Mapping[str, Record]  # of one user, by mechanism
+_Signature = tuple[int, int, int] | None
+
+
+class CredentialsError(Exception):
+    """A file, or what a command says, can't be used: one line, without any of its secrets."""
+
+
+class BrokerCredentials(NamedTuple):
+    """By which the gateway authenticates to brokers; with OAUTHBEARER by a token of one of the last two.
+
+    Attributes:
+        username: with OAUTHBEARER, only for messages.
+        password: with OAUTHBEARER, none until there is a token.
+        token_file: has one, which somebody else renews.
+        bearer: an issuer that gives one.
+    """
+
+    mechanism: str
+    username: str
+    password: str = ""
+    token_file: str = ""
+    bearer: Bearer | None = None
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_records(path: Path) -> dict[str, Records]:
+    """`alice: {SCRAM-SHA-256: "salt=…,stored_key=…,server_key=…,iterations=4096"}`.
+
+    Raises:
+        CredentialsError: it can't be used.
+    """
+    return {check_name(name, path): records_of(value, f"{path}: {name}") for name, value in _load(path).items()}
+
+
+def records_of(value: object, where: str) -> Records:
+    """The records of one user.
+
+    Raises:
+        CredentialsError: `where` stands before the fault.
+    """
+    if not isinstance(value, dict) or not value or not value.keys() <= HASHES.keys():
+        raise CredentialsError(f"{where}: must have a record for one or both of {', '.join(HASHES)}")
+    records = {}
+    for mechanism, text in value.items():
+        try:
+            records[mechanism] = parse_record(str(text), HASHES[mechanism])
+        except ValueError as error:
+            raise CredentialsError(f"{where}: {mechanism}: {error}") from None
+    return records
+
+
+def read_broker_credentials(path: Path) -> dict[str, BrokerCredentials]:
+    """`"User:alice": {mechanism: SCRAM-SHA-512, username: …, password: …}`, or under `default`; with OAUTHBEARER
+    `token_file` or librdkafka's properties.
+
+    Raises:
+        CredentialsError: it can't be used.
+    """
+    found = {}
+    for principal, value in _load(path).items():
+        where = f"{path}: {principal}"
+        if principal != DEFAULT and ":" not in str(principal):
+            raise CredentialsError(f"{where}: is no principal: write User:{principal}, or {DEFAULT}")
+        given = {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
+        is_bearer = given.get("mechanism") == oauthbearer.MECHANISM
+        found[str(principal)] = _bearer_credentials(given, where) if is_bearer else _credentials(given, where)
+    return found
+
+
+def _credentials(given: dict[str, str], where: str) -> BrokerCredentials:
+    if given.keys() != {"mechanism", "username", "password"}:
+        raise CredentialsError(f"{where}: must have exactly mechanism, username, password (or OAUTHBEARER's keys)")
+    own = BrokerCredentials(given["mechanism"], given["username"], given["password"])
+    if own.mechanism not in sasl.MECHANISMS or not own.username or not own.password:
+        known = ", ".join(sasl.MECHANISMS)
+        raise CredentialsError(
+            f"{where}: mechanism must be one of {known}, with username and password, or {oauthbearer.MECHANISM}"
+        )
+    return own
+
+
+def _bearer_credentials(given: dict[str, str], where: str) -> BrokerCredentials:
+    mechanism = given.pop("mechanism")
+    if given.keys() == {"token_file"}:
+        return BrokerCredentials(mechanism, given["token_file"], token_file=given["token_file"])
+    for key in given:
+        if key not in oauthbearer.KNOWN:
+            raise CredentialsError(
+                f"{where}: {key}: not understood with {mechanism}: write token_file: FILE, or"
+                " sasl.oauthbearer.method: oidc and its client.id, client.secret and token.endpoint.url"
+            )
+    try:
+        bearer = oauthbearer.bearer_of(given)
+    except InvalidProperties as error:
+        raise CredentialsError(f"{where}: {error}") from None
+    return BrokerCredentials(mechanism, bearer.client_id or "unsecured tokens", bearer=bearer)
+
+
+def _load(path: Path) -> dict[Any, Any]:
+    try:
+        data = yaml_text.load(yaml_text.read(path), str(path))
+    except yaml_text.YamlError as error:
+        raise CredentialsError(str(error)) from None
+    if not isinstance(data, dict):
+        raise CredentialsError(f"{path}: names with what belongs to each are needed at the top level")
+    return data
+
+
+def check_name(name: object, path: Path) -> str:
+    """
+    Raises:
+        CredentialsError: nobody can be called that.
+    """
+    if not isinstance(name, str):
+        raise CredentialsError(f"{path}: {one_line(str(name))}: must be a user's name, in quotes where it is a number")
+    try:
+        return principal_name(name)
+    except UnusableName as error:
+        raise CredentialsError(f"{path}: {one_line(name)}: nobody can be called that: the name {error}") from None
+
+
+class Watched(Generic[T]):
+    """The contents of a file, read in a thread."""
+
+    def __init__(self, path: Path, read: Callable[[Path], T]) -> None:
+        self._path = path
+        self._read = read
+        self._value: T | None = None
+        self._seen: _Signature = None
+        self._look_at = -math.inf
+        self._turn = trio.Lock()
+
+    async def get(self) -> T:
+        """
+        Raises:
+            CredentialsError: it has never been usable.
+        """
+        async with self._turn:
+            if trio.current_time() >= self._look_at:
+                await self._look()
+                self._look_at = trio.current_time() + LOOK_S
+        if self._value is None:
+            raise CredentialsError(f"{self._path} can't be used")
+        return self._value
+
+    async def _look(self) -> None:
+        seen = _signature(self._path)
+        if seen == self._seen and self._value is not None:
+            return
+        is_new, self._seen = seen != self._seen or self._value is None, seen
+        try:
+            self._value = await trio.to_thread.run_sync(self._read, self._path)
+        except CredentialsError as error:
+            if is_new:
+                kept = "" if self._value is None else "; what was read of it before stays in force"
+                log.error("authentication: %s%s", error, kept)
+
+
+def _signature(path: Path) -> _Signature:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+# --- tokens for brokers -----------------------------------------------------------------------------------------------
+
+
+class BrokerTokens:
+    """The tokens with which the gateway authenticates to brokers: from files, or from issuers, of which each is asked
+    once for as long as its token holds.
+    """
+
+    def __init__(self) -> None:
+        self._issued: OrderedDict[Bearer, Tokens] = OrderedDict()
+        self._threads = trio.CapacityLimiter(FETCHES)
+
+    async def fill(self, own: BrokerCredentials) -> BrokerCredentials:
+        """With a token, where OAUTHBEARER needs one.
+
+        Raises:
+            NoToken: there is none.
+        """
+        if own.mechanism != oauthbearer.MECHANISM:
+            return own
+        extensions: tuple[str, ...] = ()
+        ask: Callable[[], str] = functools.partial(oauthbearer.read_token, own.token_file)
+        if own.bearer is not None:
+            ask, extensions = functools.partial(self._tokens_of(own.bearer).get, own.bearer), own.bearer.extensions
+        with trio.move_on_after(TOKEN_S):
+            token = await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._threads)
+            return own._replace(password=oauthbearer.message(token, extensions).decode())
+        raise NoToken(f"{own.username}: no answer within {TOKEN_S:g} s")
+
+    def _tokens_of(self, bearer: Bearer) -> Tokens:
+        tokens = self._issued.setdefault(bearer, Tokens())
+        self._issued.move_to_end(bearer)
+        if len(self._issued) > MAX_CACHED:  # the file has been another one often
+            self._issued.popitem(last=False)
+        return tokens
+
+
+# --- the operator's command -------------------------------------------------------------------------------------------
+
+
+class _Answers:
+    """Those of the command that still hold, a bounded number of them."""
+
+    def __init__(self, lasts_s: float) -> None:
+        self._lasts_s = lasts_s
+        self._known: OrderedDict[tuple[str, str], tuple[float, Records]] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> Records | None:
+        until, records = self._known.get(key, (-math.inf, None))
+        return records if trio.current_time() < until else None
+
+    def put(self, key: tuple[str, str], records: Records) -> None:
+        self._known[key] = trio.current_time() + self._lasts_s, records
+        self._known.move_to_end(key)
+        if len(self._known) > MAX_CACHED:
+            self._known.popitem(last=False)
+
+
+class Command:
+    """Gets `{"username": …, "mechanism": …}` on its standard input; prints a user's records as JSON, as the file has
+    them, or nothing where there is no such user.
+
+    Anybody may ask about any name. So addresses take turns, and names that nobody has are kept apart from users.
+    """
+
+    def __init__(self, command: tuple[str, ...], timeout_s: float, cache_s: float) -> None:
+        self._command = command
+        self._timeout_s = timeout_s
+        self._users = _Answers(cache_s)
+        self._nobody = _Answers(min(cache_s, UNKNOWN_S))
+        self._turns = Turns(COMMANDS, COMMANDS_OF_ADDRESS)
+
+    async def ask(self, name: str, mechanism: str, address: str) -> Records:
+        """Empty: there is no such user. `address`: the client's.
+
+        Raises:
+            CredentialsError: it doesn't say.
+        """
+        key = name, mechanism
+        records = self._kept(key)
+        if records is not None:
+            return records
+        with trio.move_on_after(self._timeout_s):  # its time begins when its turn would have: clients wait meanwhile
+            async with self._turns.take(address):
+                records = self._kept(key)  # others may have asked the same
+                if records is None:
+                    records = await self._run(name, mechanism)
+                    (self._users if records else self._nobody).put(key, records)
+                return records
+        raise CredentialsError(
+            f"credentials_command: {self._command[0]} did not answer within {self._timeout_s:g} s, or had no time to"
+        )
+
+    def _kept(self, key: tuple[str, str]) -> Records | None:
+        records = self._users.get(key)
+        return self._nobody.get(key) if records is None else records
+
+    async def _run(self, name: str, mechanism: str) -> Records:
+        question = json.dumps({"username": name, "mechanism": mechanism}).encode()
+        program = self._command[0]
+        try:
+            done = await trio.run_process(
+                self._command, stdin=question, capture_stdout=True, stderr=subprocess.DEVNULL, check=False
+            )
+        except OSError as error:
+            raise CredentialsError(f"credentials_command: {program}: {error.strerror or error}") from error
+        if done.returncode or len(done.stdout) > MAX_OUTPUT:
+            raise CredentialsError(f"credentials_command: {program} ended with {done.returncode}")
+        if not done.stdout.strip():
+            return {}
+        try:
+            said = json.loads(done.stdout)
+        except ValueError:
+            raise CredentialsError(f"credentials_command: {program} printed no JSON") from None
+        return records_of(said, f"credentials_command: {program}")

@@ -1,0 +1,214 @@
+# The log lines and counts of storage protection: each failure, change and finding once, when it is news.
+#
+# Knows no schedule and no worker; what holds is told by control/storage/storage_control.py.
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway.control.metrics import StorageMetrics
+from gateway.storage.views import StorageState
+from policies.storage import Affected, Factor, Finding, State
+from policies.text import one_line
+
+log = logging.getLogger("gateway.storage")
+
+MAX_NAMED: Final = 3  # volumes in one line
+MAX_REASONS: Final = 20  # that are told one by one while nothing can be observed
+
+
+class StorageLog:
+    """Log lines and metrics of storage protection.
+
+    `problem`: why the last look failed, "" where it did not. `throttles_nothing`: there is a soft limit, or a factor
+    between 0 and 1, and no produce limit that it could lower. `observes`: workers only count.
+
+    Args:
+        has_limits: whether there is a produce limit that a factor between 0 and 1 can lower.
+    """
+
+    def __init__(self, metrics: StorageMetrics, has_limits: Callable[[], bool], *, observes: bool) -> None:
+        self._metrics = metrics
+        self._has_limits = has_limits
+        self.observes = observes
+        self.problem = ""
+        self._failures = 0  # since the last success
+        self._reasons: set[str] = set()  # of them
+        self._invalid = 0
+        self._logged: tuple[Any, ...] = ()
+        self._lacking = False
+        self._offline: frozenset[tuple[int, str]] = frozenset()
+        self.throttles_nothing = False
+        self._bare: frozenset[str] = frozenset()  # volumes without a limit
+        self._left: frozenset[int] = frozenset()  # brokers that count without being active
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        """A look came to nothing."""
+        self._metrics.count_observation("failed")
+        self.problem = reason
+        self._failures += 1
+        if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
+            self._reasons.add(reason)
+            log.warning("storage: the disks could not be observed: %s", reason)
+
+    def succeed(self) -> None:
+        """A look showed something."""
+        self._metrics.count_observation("ok")
+        if self._failures:
+            log.info("storage: the disks are observed again, after %d failures", self._failures)
+        self._failures = 0
+        self._reasons.clear()
+        self.problem = ""
+
+    def count_violated(self, state: StorageState) -> None:
+        """Of the results of such a look; `show` comes first."""
+        self._metrics.count_violated(state.assessment.violated)
+
+    # --- what holds ---------------------------------------------------------------------------------------------------
+
+    def skip(self, state: StorageState) -> None:
+        """This is logged already, in other words."""
+        self._logged = _key(state)
+
+    def note(self, state: StorageState) -> None:
+        """This holds: one line for the news."""
+        factor = state.factor
+        lacking = is_lacking(factor)
+        if lacking and not self._lacking:
+            self._metrics.count_fallback()
+        self._lacking = lacking
+        key = _key(state)
+        if key != self._logged:
+            first, self._logged = not self._logged, key
+            quiet = factor.state == "OPEN" and not lacking
+            fields = {"kind": "storage-state", "state": factor.state, "factor": factor.value, "reason": factor.origin}
+            log.log(logging.INFO if quiet else logging.WARNING, "storage: %s", self._news(state, first), extra=fields)
+        self._note_left(state)
+        self._note_volumes(state)
+
+    def _note_left(self, state: StorageState) -> None:
+        left = frozenset(state.left)
+        for broker_id in sorted(left - self._left):
+            log.warning(
+                "storage: broker %d left with a volume at its limit: its last state holds until it is back, or for"
+                " storage.forget_after", broker_id,
+            )  # fmt: skip
+        for broker_id in sorted(self._left - left):
+            what = "is back" if broker_id in state.brokers else "left, and is forgotten now"
+            log.info("storage: broker %d %s", broker_id, what)
+        self._left = left
+
+    def _news(self, state: StorageState, first: bool) -> str:
+        if state.factor.state == "OPEN" and state.factor.origin == "valid":
+            seen = f", {len(state.brokers)} brokers, {len(state.assessment.findings)} log dirs" if state.brokers else ""
+            return ("OPEN" if first else "OPEN again") + seen
+        held = " (observe: nothing is held back)" if self.observes and state.factor.value < 1 else ""
+        return describe(state) + held
+
+    def _note_volumes(self, state: StorageState) -> None:
+        gone = {each for each in self._offline if each[0] not in state.brokers}  # nobody knows until its broker is back
+        offline = frozenset(state.offline) | gone
+        for broker_id, log_dir in sorted(offline - self._offline):
+            log.warning("storage: broker %d log dir %s is offline: left out", broker_id, one_line(log_dir))
+        for broker_id, log_dir in sorted(self._offline - offline):
+            log.info("storage: broker %d log dir %s is not offline any more", broker_id, one_line(log_dir))
+        self._offline = offline
+        self._note_effect(state)
+        findings = state.assessment.findings
+        bare = frozenset(str(f.volume) for f in findings if f.soft_free is None and f.hard_free is None)
+        if bare and not self._bare:
+            log.warning("storage: %s: no limit, so not protected: set storage.hard", _some(bare))
+        self._bare = bare
+
+    def _note_effect(self, state: StorageState) -> None:
+        soft = frozenset(str(f.volume) for f in state.assessment.findings if _throttles(f))
+        what = f"the soft limit of {_some(soft)}" if soft else ""
+        if state.factor.state == "THROTTLE":
+            what = what or f"the factor {state.factor.value:.3g} ({state.factor.origin})"
+        throttles_nothing = bool(what) and not self._has_limits()
+        if throttles_nothing and not self.throttles_nothing:
+            log.warning(
+                "storage: %s has no effect, because no produce limit exists: set"
+                " thresholds.total.bytes.in.per.sec.threshold, or producer_byte_rate in client_quotas", what,
+            )  # fmt: skip
+        self.throttles_nothing = throttles_nothing
+        self._metrics.gauges["storage_throttle_without_effect"] = float(throttles_nothing)
+
+    def show_override(self, state: State | None) -> None:
+        """The state that an operator wants; None: there is no such wish."""
+        self._metrics.override = state
+
+    def show(self, state: StorageState, observed_at: float | None, invalid: int) -> None:
+        """Metrics of this state. `observed_at`: Unix time. `invalid`: records that were no snapshots, so far."""
+        metrics, findings = self._metrics, state.assessment.findings
+        metrics.state = state.factor.state
+        metrics.show_volumes(findings, state.brokers)
+        metrics.gauges.update(
+            storage_throttle_factor=state.factor.value,
+            storage_no_data_throttling=float(state.lacks_data),
+            storage_source_connected=float(state.connected),
+            storage_active_brokers=len(state.brokers),
+            storage_active_log_dirs=sum(not each.volume.left for each in findings),
+            storage_remembered_brokers=len(state.left),
+            storage_offline_log_dirs=len(state.offline),
+            storage_affected_topics=sum(len(each.topics) for each in state.affected or ()),
+        )
+        if observed_at is not None:
+            metrics.gauges["storage_observed_timestamp_seconds"] = observed_at
+        metrics.count_observation("invalid", invalid - self._invalid)
+        self._invalid = invalid
+
+
+def is_lacking(factor: Factor) -> bool:
+    """Whether it stands in for an unknown one."""
+    return factor.origin in ("fallback", "fail-safe")
+
+
+def _key(state: StorageState) -> tuple[Any, ...]:
+    """The key of one event in the log: another one is another line."""
+    factor = state.factor
+    if not is_lacking(factor):
+        return (
+            factor.state,
+            "operator" if factor.origin == "operator" else "valid",
+            tuple((each.key, each.state) for each in state.affected or ()),
+        )
+    return factor.state, factor.origin, tuple(state.brokers.items())
+
+
+def describe(state: StorageState) -> str:
+    """One line."""
+    factor = state.factor
+    if state.affected is not None and factor.state != "OPEN":
+        return _describe_affected(state.affected, factor)
+    origin = "" if factor.origin == "valid" else f" ({factor.origin})"
+    return f"{factor.state}{origin}, every produce limit x {factor.value:.3g}" + (
+        f": {factor.why}" if factor.why else ""
+    )
+
+
+def _describe_affected(affected: tuple[Affected, ...], factor: Factor) -> str:
+    origin = "" if factor.origin == "valid" else f" ({factor.origin})"
+    more = f"; and {len(affected) - MAX_NAMED} more volumes" if len(affected) > MAX_NAMED else ""
+    return f"{factor.state}{origin}: " + "; ".join(describe_held(each) for each in affected[:MAX_NAMED]) + more
+
+
+def describe_held(each: Affected) -> str:
+    """The effect of one volume: one line."""
+    what = "paused" if each.value <= 0 else f"share each broker's total x {each.value:.3g}"
+    topics = "1 topic is" if len(each.topics) == 1 and each.value <= 0 else f"{len(each.topics):,} topics"
+    verb = " are" if each.value <= 0 and len(each.topics) != 1 else ""
+    return f"{topics}{verb} {what}: {each.why}"
+
+
+def _throttles(finding: Finding) -> bool:
+    return finding.release_free is not None
+
+
+def _some(names: frozenset[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{min(names)}{more}"

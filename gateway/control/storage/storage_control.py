@@ -1,0 +1,340 @@
+# Storage protection in the control process: looks at the cluster's disks on a fixed schedule, and tells workers the
+# throttle factor whenever it changes or holds for longer. Workers enforce its end themselves, so a control that died
+# leaves nothing behind that doesn't expire; one that was started again goes on with what workers still hold.
+#
+# Owns the schedule and what REST shows. The view (storage/views.py) and policies/storage/ say what holds; log lines
+# and metrics are reporting.py's; who gets told is a callable.
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import trio
+from msgspec.structs import replace
+
+from gateway import channel, config
+from gateway.control.metrics import StorageMetrics
+from gateway.control.storage.forecast import Outlook
+from gateway.control.storage.override import Hand, Hands
+from gateway.control.storage.reporting import StorageLog, describe, is_lacking
+from gateway.storage.views import Clock, Inherited, StorageState, StorageView
+from policies.storage import Affected, ObservationFailed, Placement, find_affected, matcher, override
+
+log = logging.getLogger("gateway.storage")
+
+# Expiries that differ by less are the same, two clocks stand behind those of snapshots; but never by so much that one
+# of them ends before the next check.
+SAME_S: Final = 0.5
+SAME_SHARE: Final = 0.1  # of the interval
+SHOWN_TOPICS: Final = 1000  # of each volume
+
+Replicas = Mapping[int, frozenset[str]]
+
+
+class StorageControl:
+    """Keeps the factor. `run` has to be running; `adopt` and `status` may be called at any time.
+
+    Args:
+        settings: the section `storage`.
+        view: the view of the disks.
+        metrics: of storage.
+        tell: gets every change.
+        observe: tell workers to count only.
+        has_limits: whether there is a produce limit that a factor between 0 and 1 can lower.
+        restarted: workers may hold a factor from before. Until the first of them has said (`adopt`), no worker is told
+            the factor that holds without data, so it is no news.
+        held: the factor that one of them has told already.
+        outlook: forecasts from what is seen.
+        hand: an operator's; None: there is none. `knows_hands`: whether they have been read.
+        replicas: with scope affected, the topics with a replica on each broker as metadata has it; None: not known.
+        clock: `time.monotonic`, which workers go by as well; `wall`: Unix time.
+    """
+
+    def __init__(
+        self,
+        settings: config.Storage,
+        view: StorageView,
+        metrics: StorageMetrics,
+        *,
+        tell: Callable[[channel.Storage], None],
+        observe: bool = False,
+        has_limits: Callable[[], bool] = lambda: True,
+        restarted: bool = False,
+        held: channel.Storage | None = None,
+        outlook: Outlook | None = None,
+        hand: Hands = lambda: None,
+        knows_hands: Callable[[], bool] = lambda: True,
+        replicas: Callable[[], Replicas | None] = lambda: None,
+        clock: Clock = time.monotonic,
+        wall: Clock = time.time,
+    ) -> None:
+        self._settings = settings
+        self._view = view
+        self._tell = tell
+        self._mode: Literal["enforce", "observe"] = "observe" if observe else settings.mode
+        self._log = StorageLog(metrics, has_limits, observes=self._mode == "observe")
+        self._outlook = outlook or Outlook(settings.check_interval, metrics)
+        self._awaits_worker = restarted
+        self._clock, self._wall = clock, wall
+        self._hand, self._knows_hands = hand, knows_hands
+        self._held_by_hand: channel.Storage | None = None  # by a worker, from before this control was started
+        self._replicas = replicas
+        self._is_exempt = matcher(settings.exempt_topics)
+        self._told: channel.Storage | None = None
+        if held is not None:
+            self._take_over(held, clock())
+        self._state = self._see(clock())
+        self._armed = trio.Event()
+        self._next_check = clock()
+        self._settle()
+
+    async def run(self) -> None:
+        """Look and tell until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._view.follow, self._settle)
+            nursery.start_soon(self._follow_expiry)
+            await self._check_on_schedule()
+
+    def adopt(self, held: channel.Storage | None) -> None:
+        """A worker's, from before this control was started; None: it holds none. Counts until something has been seen.
+
+        To be called before that worker is told anything.
+        """
+        self._awaits_worker = False
+        if held is None:
+            self._settle()
+            return
+        now = self._clock()
+        self._take_over(held, now)
+        state = self._see(now)
+        is_news = not self._is_told(self._message(state))
+        if is_news:
+            self._log.skip(state)  # the line below says it
+        self._settle()
+        if is_news:
+            log.info("storage: going on with what workers hold: %s", describe(self._state))
+
+    def look(self) -> None:
+        """Topics have other replicas."""
+        if self._settings.scope == "affected":
+            self._settle()
+
+    def heed(self) -> None:
+        """The operator's hand is another one, or has been read now."""
+        self._settle()
+
+    def set_observe(self, observe: bool) -> None:
+        """Tell workers to count only, or to do as the section `storage` says."""
+        self._mode = "observe" if observe else self._settings.mode
+        self._log.observes = self._mode == "observe"
+        self._settle()
+
+    def _take_over(self, held: channel.Storage, now: float) -> None:
+        if held.factor.origin == "operator" and (held.valid_until or 0.0) > now:
+            self._held_by_hand = held
+        factor, until, affected = held.factor, held.valid_until, held.affected
+        if (until is not None and until <= now) or factor.origin == "operator":
+            factor, until, affected = held.following, None, None
+        self._view.adopt(Inherited(factor, until, affected, held.lasts), now)
+
+    # --- when ---------------------------------------------------------------------------------------------------------
+
+    async def _check_on_schedule(self) -> None:
+        """At the start and at every whole interval after it; those that a slow check runs into are left out."""
+        start, interval = self._clock(), self._settings.check_interval
+        while True:
+            await self._check()
+            passed = math.floor((self._clock() - start) / interval + 1e-9) + 1
+            self._next_check = start + passed * interval
+            await trio.sleep(max(0.0, self._next_check - self._clock()))
+
+    async def _check(self) -> None:
+        began = self._clock()
+        self._view.begin(began)
+        self._settle()
+        try:
+            await self._view.check(began)
+        except ObservationFailed as error:
+            self._log.fail(str(error))
+            self._settle()
+        else:
+            self._log.succeed()
+            self._settle()
+            self._log.count_violated(self._state)
+            self._outlook.see(self._state, began)
+
+    async def _follow_expiry(self) -> None:
+        while True:
+            self._armed = trio.Event()
+            until = self._state.until
+            with trio.move_on_after(math.inf if until is None else max(0.0, until - self._clock())):
+                await self._armed.wait()
+                continue
+            self._settle()
+
+    def _settle(self) -> None:
+        """Find the factor in force, and tell all receivers."""
+        state = self._state = self._see(self._clock())
+        self._armed.set()
+        message = self._message(state)
+        if not self._is_told(message):
+            self._told = message
+            self._tell(message)
+        observed_at = None if state.observed_at is None else self._unix(state.observed_at)
+        self._log.show(state, observed_at, self._view.invalid)
+        hand = self._hand()
+        self._log.show_override(None if hand is None else hand.override.state)
+        if state.begun and not (self._awaits_worker and is_lacking(state.factor)):
+            self._log.note(state)
+
+    def _see(self, now: float) -> StorageState:
+        """The state in force, with the topics that it is about, and by an operator's hand if there is one."""
+        state, held = self._find(now), self._held_by_hand
+        if held is not None and held.valid_until is not None and now < held.valid_until and not self._knows_hands():
+            return state._replace(
+                factor=held.factor, until=held.valid_until, next=state.factor, affected=held.affected, begun=True
+            )
+        hand = self._hand()
+        return state if hand is None else self._by_hand(state, hand, now)
+
+    def _by_hand(self, state: StorageState, hand: Hand, now: float) -> StorageState:
+        factor, affected, _ = override(
+            hand.override, hand.why, state.factor, state.affected, state.assessment,
+            by_topic=self._settings.scope == "affected",
+        )  # fmt: skip
+        ends = now + hand.left_s
+        until, following = (
+            (ends, state.factor) if state.until is None or ends < state.until else (state.until, state.next)
+        )
+        if hand.override.state == "PAUSE" or hand.override.force:
+            until, following = ends, state.factor  # whatever becomes of the disks
+        affected = None if affected is None else tuple(affected)
+        return state._replace(factor=factor, affected=affected, until=until, next=following, begun=True)
+
+    def _find(self, now: float) -> StorageState:
+        """The state without an operator's hand."""
+        state = self._view.see(now)
+        if self._settings.scope == "cluster":
+            return state._replace(affected=None)
+        if state.affected is not None:
+            return state
+        replicas = self._replicas()
+        placement = None if replicas is None else Placement(replicas, state.dirs)
+        assessment = state.assessment if state.holding is None else state.holding
+        return state._replace(affected=find_affected(assessment, placement, state.unknown, self._is_exempt))
+
+    def _is_told(self, message: channel.Storage) -> bool:
+        return _same(message, self._told, min(SAME_S, SAME_SHARE * self._settings.check_interval))
+
+    def _message(self, state: StorageState) -> channel.Storage:
+        factor, following = (each._replace(observed_at=None) for each in (state.factor, state.next or state.factor))
+        return channel.Storage(factor, self._mode, state.until, following, state.affected, dict(state.lasts))
+
+    # --- REST ---------------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The answer of GET /v1/storage. Sizes in bytes, limits as free bytes, times in seconds."""
+        now, state, settings, hand = self._clock(), self._see(self._clock()), self._settings, self._hand()
+        factor = state.factor
+        return {
+            "enabled": True,
+            "source": f"factor_source {settings.factor_source}" if settings.factor_source else settings.source,
+            "mode": self._mode,
+            "scope": settings.scope,
+            "affected": None if state.affected is None else [_shown(each) for each in state.affected],
+            "factor": factor.value,
+            "state": factor.state,
+            "origin": factor.origin,
+            "why": factor.why,
+            "observed_at": None if state.observed_at is None else _iso(self._unix(state.observed_at)),
+            "age_s": None if state.observed_at is None else round(now - state.observed_at, 3),
+            "next": None if state.until is None or state.next is None else {
+                "in_s": round(state.until - now, 3),
+                "factor": state.next.value,
+                "state": state.next.state,
+                "origin": state.next.origin,
+                "why": state.next.why,
+            },
+            "check_interval_s": settings.check_interval,
+            "next_check_s": round(max(0.0, self._next_check - now), 3),
+            "connected": state.connected,
+            "problem": self._log.problem,
+            "throttle_without_effect": self._log.throttles_nothing,
+            "override": None if hand is None else hand.shown,
+            "brokers": _brokers(state, self._outlook.shown(state), now),
+        }  # fmt: skip
+
+    def _unix(self, at: float) -> float:
+        return self._wall() - (self._clock() - at)
+
+
+OFF: Final[Mapping[str, Any]] = {"enabled": False}
+
+
+def make_status(control: StorageControl | None) -> Callable[[], Mapping[str, Any]]:
+    """The answer of GET /v1/storage, also where there is no storage protection."""
+    return (lambda: OFF) if control is None else control.status
+
+
+def _same(new: channel.Storage, old: channel.Storage | None, within_s: float) -> bool:
+    if old is None or (new.valid_until is None) != (old.valid_until is None):
+        return False
+    if new.valid_until is None or old.valid_until is None:
+        return new == old
+    return abs(new.valid_until - old.valid_until) < within_s and replace(new, valid_until=old.valid_until) == old
+
+
+def _brokers(
+    state: StorageState, outlook: Mapping[tuple[int, str], Mapping[str, Any]], now: float
+) -> list[dict[str, Any]]:
+    volumes: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for finding in state.assessment.findings:
+        volume = finding.volume
+        volumes[volume.broker_id].append(
+            {
+                "name": volume.name,
+                "total_bytes": volume.total,
+                "available_bytes": volume.available,
+                "consumed_bytes": volume.consumed,
+                "soft_limit_bytes": finding.soft_free,
+                "hard_limit_bytes": finding.hard_free,
+                "soft_limit": finding.soft_by,
+                "hard_limit": finding.hard_by,
+                "factor": finding.factor,
+                **outlook[volume.broker_id, volume.name],
+            }
+        )
+    offline: dict[int, list[str]] = defaultdict(list)
+    for broker_id, log_dir in state.offline:
+        offline[broker_id].append(log_dir)
+    return [
+        {
+            "id": broker_id,
+            "unknown": state.brokers.get(broker_id, ""),
+            "left": None if broker_id in state.brokers else {"forgotten_in_s": round(state.left[broker_id] - now, 3)},
+            "volumes": volumes[broker_id],
+            "offline": offline[broker_id],
+        }
+        for broker_id in sorted({**state.brokers, **state.left})
+    ]
+
+
+def _shown(affected: Affected) -> dict[str, Any]:
+    return {
+        "by": affected.key,
+        "factor": affected.value,
+        "state": affected.state,
+        "why": affected.why,
+        "topics": list(affected.topics[:SHOWN_TOPICS]),
+        "topics_count": len(affected.topics),
+    }
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,87 @@
+# Accepts clients' connections from listeners, admits or refuses each, and hands it over to a worker. A shortage of file
+# descriptors or of memory passes, so it is waited out.
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from gateway.channel import Accepted
+from gateway.config import Settings
+from gateway.control.internal_errors import ACCEPT, InternalErrors
+from gateway.control.metrics import Metrics
+from gateway.control.workers.workers import Workers
+from gateway.sockets import Networks, address_text, host_of_peer, is_within, network_of, reset
+
+log = logging.getLogger("gateway.control")
+
+# Errors of accept(2) for a client that is gone again. Everything else (EMFILE, ENFILE, ENOMEM, …) is a shortage, which
+# passes, but not at once.
+CLIENT_GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
+PAUSE_S: Final = 0.1
+REPEAT_S: Final = 10.0  # the same complaint is logged once in this time
+
+
+def proxies_of(settings: Settings) -> dict[str, Networks]:
+    """By listener, where connections begin with a header of the PROXY protocol."""
+    return {
+        name: tuple(map(ipaddress.ip_network, listener.proxies)) for name, listener in settings.all_listeners.items()
+    }
+
+
+class Acceptor:
+    """Of all listeners of this gateway. `proxies`: see `proxies_of`; another value holds for new connections."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        metrics: Metrics,
+        proxies: Mapping[str, Networks],
+        errors: InternalErrors | None = None,
+    ) -> None:
+        self._workers = workers
+        self._metrics = metrics
+        self.proxies = proxies
+        self._errors = errors or InternalErrors()
+        self._complained_at = -REPEAT_S
+
+    async def run(self, listener: str, broker: int | None, sock: socket.socket) -> None:
+        """Accept for ever and hand over; shortages are waited out."""
+        listening = trio.socket.from_stdlib_socket(sock)
+        with listening:
+            while True:
+                try:
+                    client, address = await listening.accept()
+                except OSError as error:
+                    await self._pause(error)
+                    continue
+                peer = address_text(address[0], address[1])
+                with self._errors.contain(ACCEPT, peer), client:
+                    await self._admit(listener, broker, peer, client)
+
+    async def _admit(self, listener: str, broker: int | None, peer: str, client: trio.socket.SocketType) -> None:
+        """Refuse it, or hand it over. An error in this leaves it to be closed."""
+        proxied = is_within(peer, self.proxies.get(listener, ()))
+        why = self._workers.admission.refusal(network_of(peer), proxied=proxied)
+        if why:
+            reset(socket.socket(fileno=client.detach()))
+            self._workers.refusals.note(host_of_peer(peer), why)
+            return
+        accepted = Accepted(broker, peer, proxied, listener)
+        await self._workers.hand_over(socket.socket(fileno=client.detach()), accepted)
+
+    async def _pause(self, error: OSError) -> None:
+        if error.errno in CLIENT_GONE:
+            await trio.lowlevel.checkpoint()
+            return
+        self._metrics.accept_pauses.inc()
+        if trio.current_time() - self._complained_at >= REPEAT_S:
+            self._complained_at = trio.current_time()
+            log.warning("no connections can be accepted just now: %s", error.strerror or error)
+        await trio.sleep(PAUSE_S)
