@@ -20,16 +20,14 @@
 #   fleet/               the messages between gateways
 #   storage/             sources of volumes
 #   quotas/              a Python client for client quotas
-#   logs.py, log_bound.py   the log: how lines look, and how many there may be of one kind
+#   log/                 loggers, how lines look, and how many there may be of one kind
+#   tls/                 TLS as it is configured: certificates, principals, brokers
+#   access_tokens/       tokens for the admin server, and roles
+#   cli_support/         what all commands' lines share
+#   system/              cores, files, hosts, shared memory, sockets
 #   plugins.py           policies of the operator's own
-#   server_names.py      which broker a client wants by the server name in its TLS handshake
-#   principal_rules.py, java_patterns.py   which principals clients' certificates make
-#   broker_tls.py        TLS to brokers, from librdkafka's properties
-#   certificates.py, certificate_names.py   a listener's certificate: its files, and whether it is for the names told
 #   secret_key.py        a secret of the gateway's own, and keys made of it
-#   tokens.py, roles.py, hosts.py, listener_names.py, sockets.py, shared_memory.py, cores.py, files.py,
-#   http_client.py, tls_reasons.py, suggest.py, arguments.py, yaml_text.py
-#                        one small thing each
+#   listener_names.py, http_client.py, yaml_text.py   one small thing each
 #   compiled.py          whether the hot path's compiled modules run, or the Python that they are made from
 #
 # Who imports whom: data and control share channel.py and the small things, and nothing else here; nothing imports

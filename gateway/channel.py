@@ -21,12 +21,12 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 import trio
 
-from gateway.broker_tls import BrokerTls
-from gateway.certificate_names import AdvertisedHost
-from gateway.certificates import ListenerTls
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.server_names import ServerNames
-from gateway.sockets import network_of
+from gateway.system.sockets import network_of
+from gateway.tls.broker_tls import BrokerTls
+from gateway.tls.certificate_names import AdvertisedHost
+from gateway.tls.certificates import ListenerTls
+from gateway.tls.server_names import ServerNames
 from policies.engine import BrokerRate, Mode, OnExceed
 from policies.fleet.keys import FleetKey
 from policies.fleet.shares import Part, Use
@@ -462,8 +462,8 @@ class Located(msgspec.Struct, frozen=True, tag=True):
 
 
 class Log(msgspec.Struct, frozen=True, tag=True):
-    """A line for the gateway's log: workers write none themselves. `fields`: those of gateway.logs.FIELDS that it is
-    about.
+    """A line for the gateway's log: workers write none themselves. `fields`: of gateway.log.logs.FIELDS, those that it
+    is about.
     """
 
     level: str  # "info" | "warning" | "error"

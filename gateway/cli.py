@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 
 if TYPE_CHECKING:
     from gateway.config import AuthenticationSettings, Finding, Listener, Settings, Storage
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
         return _run_other(argv[0], argv[1:])
     parser = _make_parser()
     if argv and not argv[0].startswith("-") and argv[0] not in _commands():
-        from gateway.suggest import hint
+        from gateway.cli_support.suggest import hint
 
         print(f"produce-gateway: unknown command {argv[0]!r}; {hint(argv[0], _commands())}", file=sys.stderr)
         return 2
@@ -127,8 +127,9 @@ def serve(path: Path) -> int:
     if settings is None or examined.findings:
         gc.enable()
         return _fail(examined.lines)
-    from gateway import config, cores, supervisor
-    from gateway.logs import configure_logging, install_hooks
+    from gateway import config, supervisor
+    from gateway.log.logs import configure_logging, install_hooks
+    from gateway.system import cores
     from policies.fleet import page
 
     configure_logging(settings.log)
@@ -260,7 +261,7 @@ def summarize(settings: Settings) -> list[str]:
 
 
 def _summarize_listener(listener: Listener) -> list[str]:
-    from gateway.sockets import address_text
+    from gateway.system.sockets import address_text
 
     host, port = listener.bootstrap
     on = listener.host if port == listener.port else address_text(listener.host, listener.port)
@@ -304,7 +305,7 @@ def _describe_broker_tls(settings: Settings) -> str:
 
 
 def _describe_workers(settings: Settings) -> str:
-    from gateway import cores
+    from gateway.system import cores
 
     if settings.workers == "auto":
         return f"auto: {cores.count()} on this machine, one for each core that the gateway may use"
@@ -336,7 +337,7 @@ def _summarize_groups(settings: Settings) -> list[str]:
 
 def _describe_admin(settings: Settings) -> str:
     """The address, and who may do what there."""
-    from gateway.sockets import address_text
+    from gateway.system.sockets import address_text
 
     admin = settings.admin
     kinds = {"tokens": bool(admin.tokens or admin.token_file), "client certificates": bool(admin.principals)}
@@ -348,8 +349,8 @@ def _describe_admin(settings: Settings) -> str:
 
 def _doubt_certificates(settings: Settings) -> list[str]:
     """What clients will dislike about the listeners' certificates; workers log the same."""
-    from gateway.certificate_names import name_warnings
     from gateway.listener_names import path_of
+    from gateway.tls.certificate_names import name_warnings
 
     return [
         f"{path_of(name)}.{line}"
@@ -361,7 +362,7 @@ def _doubt_certificates(settings: Settings) -> list[str]:
 
 def _try_tokens(settings: Settings) -> list[str]:
     """The fault of the token file: with one nobody could use the admin port."""
-    from gateway.tokens import read_holders
+    from gateway.access_tokens.tokens import read_holders
 
     path = settings.admin.token_file
     try:

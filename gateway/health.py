@@ -25,8 +25,8 @@ from typing import Final
 
 import trio
 
-from gateway.log_bound import LogBound
-from gateway.sockets import network_of
+from gateway.log.log_bound import LogBound
+from gateway.system.sockets import network_of
 
 log = logging.getLogger("gateway.health")
 

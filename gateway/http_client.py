@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import trio
 
-from gateway.tls_reasons import BROKEN_RECORD, NOT_TLS, reason_of
+from gateway.tls.tls_reasons import BROKEN_RECORD, NOT_TLS, reason_of
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # else it logs each request
 

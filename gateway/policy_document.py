@@ -24,7 +24,7 @@ from typing import Any, Final
 import yaml
 
 from gateway import yaml_text
-from gateway.suggest import hint, nearest
+from gateway.cli_support.suggest import hint, nearest
 from policies.groups.names import EXISTS, GROUP_KEYS, MEANS, rate_key
 from policies.policy_records import time_text
 from policies.policy_set import PolicySet

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.config import Settings
-from gateway.files import sync_directory
+from gateway.system.files import sync_directory
 
 log = logging.getLogger("gateway.control")
 

@@ -30,10 +30,10 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from gateway import shared_memory
 from gateway.channel import Channel, ChannelClosed
 from gateway.health import Health, HealthServer
-from gateway.sockets import address_text
+from gateway.system import shared_memory
+from gateway.system.sockets import address_text
 
 log = logging.getLogger("gateway.supervisor")
 

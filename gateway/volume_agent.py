@@ -36,15 +36,15 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from gateway import yaml_text
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
+from gateway.cli_support.suggest import hint
 from gateway.config import property_text
 from gateway.kafka import topic_names
 from gateway.kafka.describe import NO_TOPIC
 from gateway.kafka.internal_topic import TopicError
-from gateway.logs import DefaultLog, LogFormat, configure_logging
+from gateway.log.logs import DefaultLog, LogFormat, configure_logging
 from gateway.storage.snapshot import encode
 from gateway.storage.snapshots import volume_topic
-from gateway.suggest import hint
 from policies.storage import LimitType, Snapshot, Volume, VolumeLimit
 from policies.units import parse_duration, parse_size
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gateway import logs
 from gateway.control.access.rules import by_need
 from gateway.control.metrics import LABELS, PREFIX, SECTIONS, Family
+from gateway.log import logs
 
 DOCS = Path(__file__).parent.parent / "docs"
 _TABLE = re.compile(r"^\|.*\n(?:^\|.*\n?)+", re.MULTILINE)

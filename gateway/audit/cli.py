@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 
-from gateway.arguments import Parser
+from gateway.cli_support.arguments import Parser
 from gateway.kafka import topic_names
 from policies import usage
 from policies.units import parse_duration

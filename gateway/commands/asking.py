@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from gateway import config
-from gateway.certificates import CertificateError, check_certificates, load_chain
+from gateway.access_tokens.tokens import FILE_VARIABLE, read_token
 from gateway.commands.output import add_format, printable
 from gateway.http_client import HttpAnswer, HttpError, TlsError, TlsFault, fetch
-from gateway.tokens import FILE_VARIABLE, read_token
+from gateway.tls.certificates import CertificateError, check_certificates, load_chain
 from policies.units import format_time, parse_until
 
 DEFAULT_URL: Final = "http://127.0.0.1:9190"

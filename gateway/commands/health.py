@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Final
 
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 from gateway.commands.asking import CannotAsk, Place, add_place, find_place, load_config
 from gateway.commands.output import printable
 from gateway.health import LIVE_PATH, READY_PATH

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gateway import config, yaml_text
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
+from gateway.cli_support.suggest import nearest
 from gateway.kafka import java_properties
-from gateway.sockets import address_text
-from gateway.suggest import nearest
+from gateway.system.sockets import address_text
 from policies.quotas.store import MOST_PERCENT
 from policies.units import parse_iso8601
 

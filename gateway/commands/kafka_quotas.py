@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gateway.arguments import Parser
+from gateway.cli_support.arguments import Parser
 from gateway.commands.output import FORMATS, structured
 from gateway.commands.quota_files import enforced, listed, plan, read
 from gateway.kafka import java_properties

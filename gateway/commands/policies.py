@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway import policy_document as document
 from gateway import yaml_text
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 from gateway.commands.asking import (
     CannotAsk,
     Place,

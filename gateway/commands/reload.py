@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 from gateway.commands.asking import CannotAsk, add_place, ask, find_place, shown
 from gateway.commands.output import rendered
 

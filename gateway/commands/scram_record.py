@@ -9,7 +9,7 @@ import secrets
 import sys
 from typing import Final
 
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 from protocol import scram
 
 _USUAL: Final = scram.Shape()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 from gateway.commands.asking import CannotAsk, add_place, ask, find_place
 from gateway.commands.output import structured
 from policies.units import format_time, parse_until

@@ -8,10 +8,10 @@ import os
 import sys
 from pathlib import Path
 
-from gateway.arguments import Parser, add_examples
+from gateway.access_tokens.roles import NAMES, role_of
+from gateway.access_tokens.tokens import check_name, line_of, make_token, read_holders
+from gateway.cli_support.arguments import Parser, add_examples
 from gateway.commands.output import pairs, rendered
-from gateway.roles import NAMES, role_of
-from gateway.tokens import check_name, line_of, make_token, read_holders
 
 
 def main(argv: list[str]) -> int:

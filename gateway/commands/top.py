@@ -8,7 +8,7 @@ import shutil
 import sys
 from typing import Final
 
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 from gateway.commands import topics
 from gateway.commands.asking import CannotAsk, add_place, ask, find_place, shown
 from gateway.commands.output import rendered

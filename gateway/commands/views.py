@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 from gateway.commands.asking import add_place
 from gateway.commands.output import pairs, table
 from gateway.commands.policies import HISTORY, describe_history

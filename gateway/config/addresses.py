@@ -8,8 +8,8 @@ from typing import Final
 
 from gateway.config.listeners import ANY_HOST, Listener, overlap
 from gateway.config.sections import Upstream
-from gateway.hosts import is_loopback
-from gateway.sockets import address_text
+from gateway.system.hosts import is_loopback
+from gateway.system.sockets import address_text
 
 _USUAL: Final = range(10)  # most clusters count their brokers from 0 or 1
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 from typing import Final, Literal
 
-from gateway.broker_tls import KNOWN as TLS_PROPERTIES
 from gateway.config.addresses import taken_ports
 from gateway.config.sections import Limits, Settings, Thresholds, Upstream
 from gateway.config.storage import Storage, limits_production
-from gateway.hosts import is_loopback
 from gateway.listener_names import path_of
-from gateway.sockets import address_text
+from gateway.system.hosts import is_loopback
+from gateway.system.sockets import address_text
+from gateway.tls.broker_tls import KNOWN as TLS_PROPERTIES
 from policies.rollout import EVERYBODY
 from policies.small_limits import small_limits
 from policies.thresholds.values import excess_text, used_up_text, without_total_text

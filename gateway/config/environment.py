@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from gateway import yaml_text
+from gateway.cli_support.suggest import hint
 from gateway.config.clients import CLIENT_PROPERTIES, KNOWN_PROPERTIES, Client
 from gateway.config.keys import bare, is_section, is_text, type_in
 from gateway.config.sections import Settings
-from gateway.suggest import hint
 
 PREFIX: Final = "PRODUCE_GATEWAY_"
 _BETWEEN: Final = "__"

@@ -8,12 +8,12 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.certificate_names import AdvertisedHost
 from gateway.config.authentication import Authentication
 from gateway.config.fields import Host, Network, Port, Section
 from gateway.config.tls import TlsSection
 from gateway.listener_names import DEFAULT_LISTENER, path_of
-from gateway.server_names import NODE_ID, ServerNames, host_of, is_host_name
+from gateway.tls.certificate_names import AdvertisedHost
+from gateway.tls.server_names import NODE_ID, ServerNames, host_of, is_host_name
 
 ANY_HOST: Final = ("0.0.0.0", "::", "")  # noqa: S104  compared, not bound
 

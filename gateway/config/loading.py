@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from gateway import yaml_text
+from gateway.cli_support.suggest import hint, nearest
 from gateway.config import environment
 from gateway.config.fields import Findings
 from gateway.config.keys import keys_at
 from gateway.config.secret_files import SecretFiles
 from gateway.config.sections import Settings
-from gateway.suggest import hint, nearest
 
 _ROUNDS: Final = 20  # each takes out at least one key; with 10,000 client quotas each takes a second
 _ANYWHERE: Final = "localhost:9092"  # in place of servers that can't be used

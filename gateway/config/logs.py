@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from pydantic import field_validator
 
+from gateway.cli_support.suggest import hint
 from gateway.config.fields import Findings, Section
-from gateway.logs import LOGGERS, LogFormat, LogLevel
-from gateway.suggest import hint
+from gateway.log.logs import LOGGERS, LogFormat, LogLevel
 
 
 class Log(Section):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from gateway.broker_tls import BrokerTls, broker_tls_of
+from gateway.access_tokens.tokens import parse_line
 from gateway.config.authentication import Authentication
 from gateway.config.clients import Client
 from gateway.config.fields import (
@@ -43,14 +43,14 @@ from gateway.config.listeners import Listener, check_ports
 from gateway.config.logs import Log
 from gateway.config.storage import Storage, StorageAdmin, limits_production
 from gateway.config.tls import TlsSection
-from gateway.hosts import is_loopback
 from gateway.kafka import topic_names
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.policy_document import DocumentError, base_of
-from gateway.principal_rules import ANONYMOUS
-from gateway.sockets import address_text
 from gateway.storage.plugins import QUOTA_SOURCES
-from gateway.tokens import parse_line
+from gateway.system.hosts import is_loopback
+from gateway.system.sockets import address_text
+from gateway.tls.broker_tls import BrokerTls, broker_tls_of
+from gateway.tls.principal_rules import ANONYMOUS
 from policies.groups.finder import DEFAULT_PATTERN
 from policies.policy_values import PolicyError, PolicyKey, Value, Values
 from policies.rollout import EVERYBODY, Rollout

@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.certificates import PROTOCOLS, ListenerTls
 from gateway.config.clients import property_text
 from gateway.config.fields import Section
-from gateway.principal_rules import DEFAULT, PrincipalRules
+from gateway.tls.certificates import PROTOCOLS, ListenerTls
+from gateway.tls.principal_rules import DEFAULT, PrincipalRules
 
 PEM: Final = "PEM"
 TLS_PROTOCOLS: Final = tuple(PROTOCOLS)

@@ -13,7 +13,7 @@ def main() -> int:
     import trio  # noqa: PLC0415
 
     from gateway.control import app  # noqa: PLC0415
-    from gateway.logs import DefaultLog, configure_logging, install_hooks  # noqa: PLC0415
+    from gateway.log.logs import DefaultLog, configure_logging, install_hooks  # noqa: PLC0415
     from gateway.supervisor import ParentGone, attach  # noqa: PLC0415
 
     gc.freeze()

@@ -30,8 +30,8 @@ import trio
 from gateway.control.access.admin_tls import AdminTls
 from gateway.control.access.gate import CERTIFICATE
 from gateway.control.internal_errors import ADMIN_SERVER, InternalErrors
-from gateway.log_bound import LogBound
-from gateway.sockets import network_of
+from gateway.log.log_bound import LogBound
+from gateway.system.sockets import network_of
 
 log = logging.getLogger("gateway.control")
 

@@ -14,8 +14,8 @@ import time
 import trio
 
 from gateway.data.worker import Worker
-from gateway.shared_memory import SharedMemory
 from gateway.supervisor import ParentGone, ParentLink, attach
+from gateway.system.shared_memory import SharedMemory
 from policies.fleet.page import Page
 
 LARGE_BLOCK = 512 * 2**10
@@ -53,7 +53,7 @@ def main() -> int:
 
 def _report_crash(bugs: BaseException, args: argparse.Namespace) -> None:
     """Log a bug that ends this worker: nobody else can. All other lines go to control."""
-    from gateway import logs  # noqa: PLC0415 - nothing that a worker needs as long as it lives
+    from gateway.log import logs  # noqa: PLC0415 - nothing that a worker needs as long as it lives
 
     logs.configure_logging(logs.DefaultLog(args.log_format))
     log = logging.getLogger("gateway.workers")

@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 
 from gateway.channel import Accepted
-from gateway.sockets import host_of_peer
+from gateway.system.sockets import host_of_peer
 from protocol.proxy_header import Ends
 
 
@@ -43,7 +43,7 @@ class Arriving:
         return Ends((host_of_peer(self.peer), int(self.peer.rpartition(":")[2])), (own[0], own[1]))
 
     def fields(self, kind: str, reason: str) -> dict[str, str | int]:
-        """For a line of the log about it (gateway.logs.FIELDS)."""
+        """For a line of the log about it (gateway.log.logs.FIELDS)."""
         about: dict[str, str | int] = {
             "kind": kind,
             "reason": reason,

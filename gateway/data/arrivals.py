@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 import trio
 
-from gateway import server_names
-from gateway.certificate_names import AdvertisedHost, name_warnings
-from gateway.certificates import CertificateError, Certificates, ListenerTls, make_context
 from gateway.channel import ListenerSettings, OwnSasl, WorkerSettings
 from gateway.data.addresses import Addresses, Arriving
 from gateway.data.ends import CLOSED, Unauthenticated, close_reason
@@ -22,9 +19,12 @@ from gateway.data.tls import HANDSHAKE_TIMEOUT_S, PROBE, Bench, HandshakeError, 
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
 from gateway.listener_names import path_of
-from gateway.principal_rules import ANONYMOUS, NoPrincipal
-from gateway.server_names import ServerNames
-from gateway.sockets import reset
+from gateway.system.sockets import reset
+from gateway.tls import server_names
+from gateway.tls.certificate_names import AdvertisedHost, name_warnings
+from gateway.tls.certificates import CertificateError, Certificates, ListenerTls, make_context
+from gateway.tls.principal_rules import ANONYMOUS, NoPrincipal
+from gateway.tls.server_names import ServerNames
 from protocol.wire import MalformedFrame
 
 

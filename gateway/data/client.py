@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.principal_rules import ANONYMOUS
+from gateway.tls.principal_rules import ANONYMOUS
 from policies import decision
 from policies.quotas.lines import NONE
 

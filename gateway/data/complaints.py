@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from gateway.log_bound import LogBound
+from gateway.log.log_bound import LogBound
 
 PERIOD_S: Final = 10.0
 BURST: Final = 50  # lines of one kind within a period; one is enough for what hits all clients (a broker is away)
-Fields = Mapping[str, str | int]  # of gateway.logs.FIELDS
+Fields = Mapping[str, str | int]  # of gateway.log.logs.FIELDS
 NO_FIELDS: Final[Fields] = {}
 
 

@@ -26,8 +26,8 @@ from gateway.data.tls import Bench
 from gateway.data.tls_links import TlsLink
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
-from gateway.principal_rules import ANONYMOUS
-from gateway.sockets import host_of_peer, network_of, reset
+from gateway.system.sockets import host_of_peer, network_of, reset
+from gateway.tls.principal_rules import ANONYMOUS
 from protocol.proxy_header import encode
 
 SPREAD_SHARE: Final = 0.6  # of the time to drain, in which connections begin to end; the rest is for answers

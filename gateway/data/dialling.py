@@ -16,7 +16,7 @@ from gateway.data.securing import Secured, Securing
 from gateway.data.tls import Bench
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
-from gateway.sockets import address_text
+from gateway.system.sockets import address_text
 
 # The kernel takes no more while it has so many bytes that the broker has no room for yet (Linux, macOS). trio's streams
 # set 16 KiB: of a large request it would then take little more than the broker's window at once, and the client would

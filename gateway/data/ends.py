@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.broker_tls import SPEAKS_TLS
 from gateway.data.admin_turn import ControlFailed
+from gateway.tls.broker_tls import SPEAKS_TLS
 from protocol import produce_request
 from protocol.framing import TooLarge
 from protocol.identity import AmbiguousIdentity

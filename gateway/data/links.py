@@ -23,7 +23,7 @@ from gateway.data.parked import Parked
 from gateway.data.reactor import ERR, HUP, IN, OUT, RDHUP
 from gateway.data.sides import Side
 from gateway.data.watch import Late, Watch
-from gateway.sockets import end_by_reset
+from gateway.system.sockets import end_by_reset
 from protocol.framing import check_answer_head, check_request_head, is_tls_alert
 from protocol.wire import MalformedFrame
 

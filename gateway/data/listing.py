@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from gateway.channel import Connection, FindConnections, FoundConnections
-from gateway.sockets import host_of_peer
+from gateway.system.sockets import host_of_peer
 
 if TYPE_CHECKING:
     from gateway.data.links import Link

@@ -15,7 +15,7 @@ from gateway.data.addresses import Addresses, Arriving
 from gateway.data.ends import CLOSED
 from gateway.data.uplink import Uplink
 from gateway.data.world import LOST_CONTROLS, MAX_LOST_CONTROLS, World
-from gateway.sockets import address_text, network_of, reset
+from gateway.system.sockets import address_text, network_of, reset
 from protocol.proxy_header import HeaderReader
 from protocol.wire import MalformedFrame
 

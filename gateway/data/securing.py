@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from gateway.broker_tls import BrokerTls, explain, make_broker_context
-from gateway.certificates import Reloaded, Words
 from gateway.data.tls import Bench, HandshakeError, Tls, greet
 from gateway.data.tls_sessions import Sessions
-from gateway.sockets import address_text
+from gateway.system.sockets import address_text
+from gateway.tls.broker_tls import BrokerTls, explain, make_broker_context
+from gateway.tls.certificates import Reloaded, Words
 
 if TYPE_CHECKING:
     import socket

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from gateway.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS
 from gateway.data import calls
-from gateway.server_names import UNKNOWN, ServerNames, UnknownName
-from gateway.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, reason_of
+from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS
+from gateway.tls.server_names import UNKNOWN, ServerNames, UnknownName
+from gateway.tls.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, reason_of
 from protocol.describe import looks_like
 from protocol.framing import check_request_head
 from protocol.wire import MalformedFrame

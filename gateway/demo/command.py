@@ -28,7 +28,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
 from gateway import embedded
-from gateway.arguments import Parser, add_examples
+from gateway.cli_support.arguments import Parser, add_examples
 from gateway.demo import sums as demo_sums
 from gateway.demo.load import FLUSH_TIMEOUT_S, PERF_TEST, Plan, Producing
 from gateway.demo.sums import Brokers, Count, DemoError, Meters, Outcomes

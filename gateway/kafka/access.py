@@ -8,11 +8,11 @@ import ssl
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from gateway import broker_tls
-from gateway.broker_tls import BrokerTls, InvalidProperties, broker_tls_of, make_broker_context
-from gateway.certificates import CertificateError
 from gateway.kafka import oauthbearer, sasl
 from gateway.kafka.oauthbearer import Bearer, bearer_of
+from gateway.tls import broker_tls
+from gateway.tls.broker_tls import BrokerTls, InvalidProperties, broker_tls_of, make_broker_context
+from gateway.tls.certificates import CertificateError
 
 CLIENT_ID: Final = "produce-gateway"
 KNOWN: Final = (broker_tls.KNOWN | oauthbearer.KNOWN) | {

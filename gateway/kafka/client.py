@@ -20,12 +20,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
 
-from gateway.broker_tls import CLOSED_AT_ONCE, BrokerTls, explain
-from gateway.certificates import ENDED
 from gateway.kafka import sasl
 from gateway.kafka.access import Access, Credentials, access_of
 from gateway.kafka.oauthbearer import MECHANISM, NoToken, Tokens, message
-from gateway.sockets import address_text
+from gateway.system.sockets import address_text
+from gateway.tls.broker_tls import CLOSED_AT_ONCE, BrokerTls, explain
+from gateway.tls.certificates import ENDED
 from protocol import api as tables
 from protocol.admin import Api
 from protocol.describe import looks_like

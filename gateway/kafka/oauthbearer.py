@@ -16,8 +16,8 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.broker_tls import InvalidProperties
 from gateway.http_client import HttpError, fetch
+from gateway.tls.broker_tls import InvalidProperties
 
 MECHANISM: Final = "OAUTHBEARER"
 PREFIX: Final = "sasl.oauthbearer."

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 import trio
 
-from gateway.broker_tls import NO_TLS, SPEAKS_TLS, broker_tls_of, make_broker_context
-from gateway.certificates import CertificateError
 from gateway.kafka.access import CLIENT_ID, KNOWN, Access, InvalidProperties, access_of
 from gateway.kafka.client import MAX_ANSWER_BYTES, Address, Connection, NoAnswer, Round, addresses
+from gateway.tls.broker_tls import NO_TLS, SPEAKS_TLS, broker_tls_of, make_broker_context
+from gateway.tls.certificates import CertificateError
 from protocol.cluster import METADATA, MetadataRequest
 from protocol.handshake import API_VERSIONS, ApiVersionsRequest
 from protocol.wire import INT32

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
+from gateway.cli_support.suggest import nearest
 from gateway.plugins import PluginError
-from gateway.suggest import nearest
 
 VOLUME_SOURCES: Final = "produce_gateway.volume_sources"
 LIMIT_POLICIES: Final = "produce_gateway.limit_policies"

@@ -19,7 +19,7 @@ import trio
 
 from gateway import supervisor
 from gateway.channel import Channel, ChannelClosed, Down, Hello, Up, decode_down, decode_up
-from gateway.shared_memory import SharedMemory
+from gateway.system.shared_memory import SharedMemory
 
 MOOD = os.environ.get("FAMILY", "")
 WORKERS = int(os.environ.get("FAMILY_WORKERS", "1"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 
-from gateway.shared_memory import SharedMemory
+from gateway.system.shared_memory import SharedMemory
 from policies.fleet.page import Page
 from policies.fleet.shared_bucket import SharedBucket
 

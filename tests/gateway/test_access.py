@@ -13,6 +13,8 @@ import pytest
 import trio
 from pytest_trio import trio_fixture
 
+from gateway.access_tokens.roles import Role
+from gateway.access_tokens.tokens import line_of
 from gateway.config import Admin
 from gateway.control.access.failures import BURST, Failures
 from gateway.control.access.gate import Gate, gate_of
@@ -24,9 +26,7 @@ from gateway.control.admin.rest.api import describe
 from gateway.control.admin.rest.asker import TEMPORARY_S
 from gateway.control.http_server import serve
 from gateway.policy_document import of_data
-from gateway.roles import Role
 from gateway.supervisor import open_listener
-from gateway.tokens import line_of
 from policies.units import format_time
 from tests.gateway.test_rest import JSON, NOW_MS, Server
 

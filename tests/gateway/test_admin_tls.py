@@ -16,16 +16,16 @@ import pytest
 import trio
 from pytest_trio import trio_fixture
 
-from gateway.certificates import LOOK_S, ListenerTls
+from gateway.access_tokens.roles import Role
+from gateway.access_tokens.tokens import line_of
 from gateway.commands import topics
 from gateway.control.access.admin_tls import AdminTls
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
 from gateway.control.http_server import serve
 from gateway.embedded import wait_for
-from gateway.roles import Role
 from gateway.supervisor import open_listener
-from gateway.tokens import line_of
+from gateway.tls.certificates import LOOK_S, ListenerTls
 from tests.certificates import Authority
 from tests.gateway.test_rest import JSON, Server
 

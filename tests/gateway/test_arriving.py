@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.certificates import ListenerTls
 from gateway.data import proxied
+from gateway.tls.certificates import ListenerTls
 from protocol import api
 from protocol.proxy_header import SIGNATURE, Ends, encode
 from tests.background import until

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.certificate_names import AdvertisedHost, CertificateNames, name_warnings, names_of
-from gateway.certificates import LOOK_S, ListenerTls, make_context
 from gateway.channel import PROTOCOL, ListenerSettings, Log, WorkerSettings
 from gateway.data.addresses import Addresses
 from gateway.data.arrivals import Arrivals
 from gateway.data.tls import Bench
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
+from gateway.tls.certificate_names import AdvertisedHost, CertificateNames, name_warnings, names_of
+from gateway.tls.certificates import LOOK_S, ListenerTls, make_context
 from policies.engine import Engine
 from tests.certificates import Authority
 

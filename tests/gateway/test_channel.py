@@ -15,7 +15,6 @@ import trio
 import trio.testing
 from pytest_trio import trio_fixture
 
-from gateway.certificates import ListenerTls
 from gateway.channel import (
     COUNTS,
     PROTOCOL,
@@ -52,7 +51,8 @@ from gateway.channel import (
     decode_down,
     decode_up,
 )
-from gateway.server_names import ServerNames
+from gateway.tls.certificates import ListenerTls
+from gateway.tls.server_names import ServerNames
 from policies.engine import BrokerRate, TopicRate
 from policies.fleet.shares import Part, Use
 from policies.groups.lines import GroupLimits, GroupRate

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from gateway import config
-from gateway.broker_tls import BrokerTls
-from gateway.certificates import ListenerTls
 from gateway.config import ConfigError, Settings, parse, warnings
 from gateway.config.fields import MAX_GATEWAY_ID
 from gateway.config.storage import Storage
 from gateway.control.workers.snapshots import worker_settings
 from gateway.fleet import form
 from gateway.listener_names import DEFAULT_LISTENER
+from gateway.tls.broker_tls import BrokerTls
+from gateway.tls.certificates import ListenerTls
 from policies.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
 from policies.thresholds.values import OUT_KEY

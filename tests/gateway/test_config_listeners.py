@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.certificates import ListenerTls
 from gateway.channel import ListenerSettings
 from gateway.cli import summarize
 from gateway.config import ConfigError, Listener, Settings, parse, warnings
 from gateway.control.workers.snapshots import worker_settings
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.server_names import ServerNames
+from gateway.tls.certificates import ListenerTls
+from gateway.tls.server_names import ServerNames
 
 UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
 SNI = "sni: {bootstrap_address: kafka.example, advertised_broker_address_pattern: 'b$(node_id).kafka.example'}"

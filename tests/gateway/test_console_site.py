@@ -11,6 +11,8 @@ from urllib.parse import urlencode
 import pytest
 
 from gateway import channel
+from gateway.access_tokens.roles import Role
+from gateway.access_tokens.tokens import line_of
 from gateway.channel import Interval, Row
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
@@ -20,8 +22,6 @@ from gateway.control.admin.console import edits, pages
 from gateway.control.admin.console.site import MAX_FORM, make_console
 from gateway.control.admin.rest import api as rest
 from gateway.control.lifecycle.reload import Attempt, State
-from gateway.roles import Role
-from gateway.tokens import line_of
 from policies.policy_set import PolicySet
 from policies.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey

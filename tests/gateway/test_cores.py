@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import cores
+from gateway.system import cores
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import trio
 from pytest_trio import trio_fixture
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.certificates import ListenerTls
 from gateway.control import http_server
 from gateway.control.access.admin_tls import HANDSHAKE_S, AdminTls
 from gateway.control.http_server import (
@@ -29,6 +28,7 @@ from gateway.control.http_server import (
 )
 from gateway.embedded import free_port
 from gateway.supervisor import open_listener
+from gateway.tls.certificates import ListenerTls
 from tests.background import until
 from tests.certificates import Authority
 

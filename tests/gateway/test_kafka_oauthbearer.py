@@ -5,9 +5,9 @@ from __future__ import annotations
 import jwt
 import pytest
 
-from gateway.broker_tls import InvalidProperties
 from gateway.kafka.oauthbearer import NoToken, Tokens, bearer_of, message
 from gateway.kafka.sasl import ExchangeFailed, exchange
+from gateway.tls.broker_tls import InvalidProperties
 from protocol.identity import bearer_token
 from tests.integration.oidc import LASTS_S, Issuer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.log_bound import MAX_KINDS, LeftOut, LogBound
+from gateway.log.log_bound import MAX_KINDS, LeftOut, LogBound
 
 
 def test_so_many_lines_of_a_kind_then_their_number() -> None:

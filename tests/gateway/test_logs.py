@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import ConfigError, parse
-from gateway.logs import (
+from gateway.log.logs import (
     BURST,
     FIELDS,
     KINDS,
@@ -151,7 +151,7 @@ def test_a_storm_of_one_event_is_a_few_lines_and_their_number(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("gateway.logs.time.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.log.logs.time.monotonic", lambda: now)
     written.configure()
     for n in range(3 * BURST):
         log().error("it failed %d times", n)

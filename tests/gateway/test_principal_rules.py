@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.principal_rules import NoPrincipal, PrincipalRules, RuleError
+from gateway.tls.principal_rules import NoPrincipal, PrincipalRules, RuleError
 from tests.certificates import Authority
 from tests.protocol.der import attribute, name_of, with_subject
 

@@ -11,14 +11,14 @@ import trio
 from pytest_trio import trio_fixture
 
 from gateway import config
+from gateway.access_tokens.roles import Role
+from gateway.access_tokens.tokens import line_of
 from gateway.control.access.failures import Failures
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
 from gateway.control.http_server import serve
 from gateway.control.workers.snapshots import groups_of
-from gateway.roles import Role
 from gateway.supervisor import open_listener
-from gateway.tokens import line_of
 from policies import explain
 from policies.groups.finder import Finder
 from policies.groups.lines import GroupLimits

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import trio
 
-from gateway.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS, BrokerTls, make_broker_context
-from gateway.certificates import LOOK_S, CertificateError
 from gateway.channel import Broker, Brokers, Log
 from gateway.data.dialling import UNSENT_BYTES, Dialled, Dialling
 from gateway.data.tls import Bench
 from gateway.data.uplink import Uplink
+from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS, BrokerTls, make_broker_context
+from gateway.tls.certificates import LOOK_S, CertificateError
 from tests.certificates import Authority, openssl
 from tests.gateway.play import Play
 from tests.gateway.test_tls_upstream import server_context

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server_names import NODE_ID, NONE, UNKNOWN, ServerNames, UnknownName
+from gateway.tls.server_names import NODE_ID, NONE, UNKNOWN, ServerNames, UnknownName
 
 NAMES = ServerNames("kafka.example", "broker-$(node_id).kafka.example")
 node_ids = st.integers(0, 2**31 - 1)

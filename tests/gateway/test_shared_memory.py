@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import shared_memory
-from gateway.shared_memory import SharedMemory
+from gateway.system import shared_memory
+from gateway.system.shared_memory import SharedMemory
 from policies.fleet import page
 from policies.fleet.page import Page
 from tests.gateway.page_worker import KEY, MANY, RATE, WORKERS, bucket

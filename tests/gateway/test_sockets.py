@@ -17,8 +17,8 @@ from gateway.control.cluster.listeners import Listeners
 from gateway.data.addresses import Arriving
 from gateway.kafka.client import Address
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.sockets import address_text, host_of_peer, network_of
 from gateway.supervisor import ListenFailed, open_listener
+from gateway.system.sockets import address_text, host_of_peer, network_of
 from protocol.proxy_header import Ends
 
 ROOT = Path(__file__).parent.parent.parent

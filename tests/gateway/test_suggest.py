@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.suggest import hint, nearest
+from gateway.cli_support.suggest import hint, nearest
 
 KNOWN = ("publishRateInBytes", "publishRateInMsgs", "user")
 

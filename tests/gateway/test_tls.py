@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.certificates import LOOK_S, SETTLE_S, CertificateError, Certificates, ListenerTls, make_context
 from gateway.data.budget import Account
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.session import Session
 from gateway.data.tls import PROBE, RECORD, HandshakeError, Tls, shake_hands
 from gateway.data.tls_links import TlsLink
-from gateway.tls_reasons import BROKEN_RECORD_TEXT
+from gateway.tls.certificates import LOOK_S, SETTLE_S, CertificateError, Certificates, ListenerTls, make_context
+from gateway.tls.tls_reasons import BROKEN_RECORD_TEXT
 from tests.background import until
 from tests.certificates import Authority, openssl
 from tests.gateway.play import answer, other_answer, other_request, request, size_of

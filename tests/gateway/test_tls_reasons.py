@@ -7,10 +7,10 @@ import ssl
 
 import pytest
 
-from gateway.broker_tls import NO_TLS, BrokerTls, explain
 from gateway.data.tls import explain_client
 from gateway.http_client import _tls_error
-from gateway.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, reason_of
+from gateway.tls.broker_tls import NO_TLS, BrokerTls, explain
+from gateway.tls.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, reason_of
 
 
 def failed(first: bytes) -> ssl.SSLError:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from gateway.certificates import ListenerTls, make_context
 from gateway.channel import PROTOCOL, Accepted, ListenerSettings, WorkerSettings
 from gateway.data.addresses import Addresses, Arriving
 from gateway.data.arrivals import Arrivals, Opened
@@ -20,8 +19,9 @@ from gateway.data.tls import Bench, HandshakeError, Tls, go_by_name
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
 from gateway.embedded import free_port
-from gateway.server_names import ServerNames
 from gateway.supervisor import open_listener
+from gateway.tls.certificates import ListenerTls, make_context
+from gateway.tls.server_names import ServerNames
 from policies.engine import Engine
 from tests.certificates import Authority
 from tests.gateway.play import request

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.broker_tls import BrokerTls, make_broker_context
-from gateway.certificates import ListenerTls, make_context
 from gateway.data.budget import Account
 from gateway.data.session import Session
 from gateway.data.tls import Bench, Tls, greet, shake_hands
 from gateway.data.tls_links import AT_ONCE, TlsLink
+from gateway.tls.broker_tls import BrokerTls, make_broker_context
+from gateway.tls.certificates import ListenerTls, make_context
 from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.play import answer, other_answer, other_request, request

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.access_tokens.roles import Role
+from gateway.access_tokens.tokens import digest_of, read_holders
 from gateway.commands.token import main
-from gateway.roles import Role
-from gateway.tokens import digest_of, read_holders
 
 CREATE = ["create", "--name", "alice", "--role", "operator"]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.roles import NAMES, Role, role_of
-from gateway.tokens import (
+from gateway.access_tokens.roles import NAMES, Role, role_of
+from gateway.access_tokens.tokens import (
     MAX_HOLDERS,
     Holder,
     check_name,

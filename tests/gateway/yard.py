@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import trio
 
-from gateway.certificates import ListenerTls
 from gateway.channel import (
     API_REQUESTS,
     PROTOCOL,
@@ -32,7 +31,8 @@ from gateway.control.workers.workers import Workers
 from gateway.data.links import Link
 from gateway.data.worker import Worker
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.sockets import Networks
+from gateway.system.sockets import Networks
+from gateway.tls.certificates import ListenerTls
 from tests.background import until
 from tests.gateway.test_control_workers import Followed
 

@@ -21,7 +21,6 @@ from typing import Any, cast
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from gateway.certificates import ListenerTls
 from gateway.channel import (
     PROTOCOL,
     Accepted,
@@ -39,6 +38,7 @@ from gateway.channel import (
 )
 from gateway.data.worker import Worker
 from gateway.listener_names import DEFAULT_LISTENER
+from gateway.tls.certificates import ListenerTls
 from policies.groups.lines import GroupLimits
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from protocol import api

@@ -21,7 +21,7 @@ from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
 from gateway.kafka import sasl
-from gateway.principal_rules import NoPrincipal, PrincipalRules
+from gateway.tls.principal_rules import NoPrincipal, PrincipalRules
 from protocol import scram
 from tests.hostile import frames
 from tests.hostile.frames import STRANGE

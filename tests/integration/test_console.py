@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from playwright.sync_api import Browser, Page, expect
 
+from gateway.access_tokens.roles import Role
+from gateway.access_tokens.tokens import line_of
 from gateway.control.admin.console import pages
 from gateway.embedded import Cluster, wait_for
-from gateway.roles import Role
-from gateway.tokens import line_of
 from tests import browser
 from tests.browser import Looker
 from tests.integration.gateways import Gateway, create_topic

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
 from gateway.embedded import Cluster, wait_for
-from gateway.server_names import REASONS
+from gateway.tls.server_names import REASONS
 from tests.certificates import SERVER, Authority
 from tests.integration import named_clients
 from tests.integration.gateways import Gateway, create_topic, end_offsets, wait_writable

@@ -18,12 +18,12 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
-from gateway.broker_tls import broker_tls_of
 from gateway.channel import Broker, Brokers
 from gateway.data.dialling import Dialling
 from gateway.data.tls import Bench
 from gateway.data.uplink import Uplink
 from gateway.embedded import Cluster, wait_for
+from gateway.tls.broker_tls import broker_tls_of
 from tests.certificates import Authority
 from tests.gateway.play import Play
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, log_bytes, read_topic

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from gateway.certificates import ENDED, Certificates, ListenerTls, make_context
+from gateway.tls.certificates import ENDED, Certificates, ListenerTls, make_context
 from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.control")

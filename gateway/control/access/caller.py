@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gateway.roles import Role
+from gateway.access_tokens.roles import Role
 
 KEY: Final = "produce-gateway.caller"  # in a scope
 

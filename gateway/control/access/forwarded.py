@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.sockets import Networks
+from gateway.system.sockets import Networks
 
 MAX_PROXIES: Final = 16  # on the way, one behind the other
 _FIELD: Final = b"x-forwarded-for"

@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, quote
 
 import trio
 
+from gateway.access_tokens.roles import Role
+from gateway.access_tokens.tokens import Holder, digest_of
 from gateway.control.access.caller import KEY, UNKNOWN, Caller, How, caller_of
 from gateway.control.access.failures import Failures, retry_after
 from gateway.control.access.forwarded import client_address
@@ -24,10 +26,8 @@ from gateway.control.access.holders import Holders, NoPrincipal
 from gateway.control.access.origin import is_certain, is_foreign
 from gateway.control.access.rules import LOGIN_PATH, READS, TABLE, Rule, Rules
 from gateway.control.access.sessions import Sessions
-from gateway.hosts import is_loopback
-from gateway.roles import Role
-from gateway.sockets import Networks
-from gateway.tokens import Holder, digest_of
+from gateway.system.hosts import is_loopback
+from gateway.system.sockets import Networks
 from policies.text import one_line
 
 log = logging.getLogger("gateway.control")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import trio
 
-from gateway.principal_rules import ANONYMOUS, DEFAULT, NoPrincipal, PrincipalRules
-from gateway.roles import Role
-from gateway.tokens import Holder, parse_line, read_holders
+from gateway.access_tokens.roles import Role
+from gateway.access_tokens.tokens import Holder, parse_line, read_holders
+from gateway.tls.principal_rules import ANONYMOUS, DEFAULT, NoPrincipal, PrincipalRules
 
 log = logging.getLogger("gateway.control")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 
+from gateway.access_tokens.roles import Role, role_of
 from gateway.config import Admin
 from gateway.control.access.admin_tls import AdminTls
 from gateway.control.access.gate import Gate
 from gateway.control.access.holders import Holders
-from gateway.roles import Role, role_of
 
 
 def make_gate(admin: Admin, count: Callable[[str], None]) -> Gate:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from urllib.parse import urlsplit
 
-from gateway.hosts import is_own
+from gateway.system.hosts import is_own
 
 
 def is_foreign(headers: Mapping[str, str], hosts: Set[str]) -> bool:

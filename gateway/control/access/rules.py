@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gateway.roles import Role
+from gateway.access_tokens.roles import Role
 
 LOGIN_PATH: Final = "/login"
 METRICS_PATH: Final = "/metrics"

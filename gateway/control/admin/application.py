@@ -19,7 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from gateway.control.access.gate import Gate
 from gateway.control.http_server import Application
 from gateway.health import LIVE_PATH, READY_PATH, readiness
-from gateway.hosts import is_own
+from gateway.system.hosts import is_own
 
 Answer = tuple[int, str, bytes | Sequence[bytes]]  # status, content type, body: whole, or in pieces
 Route = Callable[[], Awaitable[Answer]]

@@ -18,7 +18,7 @@ from gateway.config import Listener
 from gateway.control.cluster.listeners import Listeners
 from gateway.control.cluster.metadata import Source, Unreachable, View
 from gateway.control.metrics import Metrics
-from gateway.sockets import address_text
+from gateway.system.sockets import address_text
 from policies.policy_values import TopicIds
 from policies.storage import Spread
 from policies.thresholds.sums import Places

@@ -14,7 +14,7 @@ import trio
 
 from gateway.config import Listener
 from gateway.listener_names import BrokerSocket, prefix_of, read_broker_socket
-from gateway.sockets import address_text
+from gateway.system.sockets import address_text
 
 log = logging.getLogger("gateway.cluster")
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gateway.broker_tls import make_broker_context
-from gateway.certificates import CertificateError, make_context
+from gateway.access_tokens.tokens import read_holders
+from gateway.cli_support.suggest import nearest
 from gateway.config import KNOWN_PROPERTIES, Settings, loops
 from gateway.listener_names import path_of
 from gateway.plugins import PluginError, load
 from gateway.secret_key import read_secret
-from gateway.suggest import nearest
-from gateway.tokens import read_holders
+from gateway.tls.broker_tls import make_broker_context
+from gateway.tls.certificates import CertificateError, make_context
 
 Stage = Callable[[Settings], list[str]]
 

@@ -16,13 +16,14 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import trio
 
-from gateway import config, cores
+from gateway import config
 from gateway.config import Examined, Settings
 from gateway.control.lifecycle.examination import TO_SERVE
 from gateway.control.lifecycle.file_watch import Settled, is_newer, look
 from gateway.control.policies.store import StoreError
 from gateway.control.workers.orders import Orders
 from gateway.supervisor import Origin
+from gateway.system import cores
 from policies.policy_records import Source
 from policies.policy_values import PolicyError, Values
 from policies.text import one_line

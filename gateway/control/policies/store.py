@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.control.policies.topic_log import MAX_HISTORY, put
-from gateway.files import locked, sync_directory
+from gateway.system.files import locked, sync_directory
 from policies.policy_records import Entry, Head, InvalidPolicyRecord, Past, Record, Source, decode, encode
 from policies.policy_set import PolicySet
 from policies.policy_values import Change, PolicyKey, Values

@@ -44,7 +44,7 @@ from gateway.control.sasl.decoys import Decoys
 from gateway.control.sasl.turns import Turns
 from gateway.kafka import oauthbearer, sasl
 from gateway.secret_key import derive_key
-from gateway.sockets import network_of
+from gateway.system.sockets import network_of
 from policies.text import one_line
 from protocol import api, scram
 from protocol.admin import Request

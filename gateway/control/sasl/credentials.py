@@ -20,10 +20,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import trio
 
 from gateway import yaml_text
-from gateway.broker_tls import InvalidProperties
 from gateway.control.sasl.turns import Turns
 from gateway.kafka import oauthbearer, sasl
 from gateway.kafka.oauthbearer import Bearer, NoToken, Tokens
+from gateway.tls.broker_tls import InvalidProperties
 from policies.text import one_line
 from protocol.identity import UnusableName, principal_name
 from protocol.scram import HASHES, Record, parse_record

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any, Final, NamedTuple
 
 from gateway.channel import Interval, Row
-from gateway.log_bound import LeftOut, LogBound
+from gateway.log.log_bound import LeftOut, LogBound
 from policies.text import one_line
 from policies.usage import NOTES
 
@@ -24,7 +24,7 @@ _Key = tuple[int, str, str, str]  # broker, topic, outcome, reason
 
 
 class TrafficLine(NamedTuple):
-    """`fields`: those of gateway.logs.FIELDS that the text is about."""
+    """`fields`: those of gateway.log.logs.FIELDS that the text is about."""
 
     text: str
     fields: dict[str, Any]

@@ -27,8 +27,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.channel import Interval
 from gateway.control.metrics import Metrics
-from gateway.files import locked, sync_directory
 from gateway.kafka.internal_topic import InternalTopic, Spec, TopicError
+from gateway.system.files import locked, sync_directory
 from policies import usage
 
 log = logging.getLogger("gateway.usage")

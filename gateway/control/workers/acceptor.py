@@ -17,7 +17,7 @@ from gateway.config import Settings
 from gateway.control.internal_errors import ACCEPT, InternalErrors
 from gateway.control.metrics import Metrics
 from gateway.control.workers.workers import Workers
-from gateway.sockets import Networks, address_text, host_of_peer, is_within, network_of, reset
+from gateway.system.sockets import Networks, address_text, host_of_peer, is_within, network_of, reset
 
 log = logging.getLogger("gateway.control")
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import trio
 
-from gateway import logs
 from gateway.channel import Interval
 from gateway.control.metrics import Metrics
 from gateway.control.usage.recent import Recent
 from gateway.control.usage.timeline import Timeline
 from gateway.control.usage.traffic_lines import TrafficLines
 from gateway.control.usage.usage_log import UsageLog
+from gateway.log import logs
 
 traffic_log = logging.getLogger("gateway.traffic")
 

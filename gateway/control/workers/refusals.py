@@ -9,7 +9,7 @@ import trio
 
 from gateway.control.admission import CONNECTIONS
 from gateway.control.metrics import Metrics
-from gateway.log_bound import LogBound
+from gateway.log.log_bound import LogBound
 
 log = logging.getLogger("gateway.control")
 

@@ -17,7 +17,6 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from gateway import logs
 from gateway.channel import (
     PROTOCOL,
     Accepted,
@@ -63,6 +62,7 @@ from gateway.control.rates import merge
 from gateway.control.workers.inquiries import Inquiries
 from gateway.control.workers.intake import Intake
 from gateway.control.workers.refusals import Refusals
+from gateway.log import logs
 from policies.text import one_line
 
 log = logging.getLogger("gateway.workers")

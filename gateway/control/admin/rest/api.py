@@ -16,6 +16,7 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from gateway import channel
+from gateway.access_tokens.roles import Role
 from gateway.control.access.gate import gate_of
 from gateway.control.admin.rest import configuration, problems, session, state, storage
 from gateway.control.admin.rest import groups as rest_groups
@@ -24,7 +25,6 @@ from gateway.control.admin.rest.asker import check_lasting, source_of
 from gateway.control.admin.rest.context import Gateway
 from gateway.control.admin.rest.guard import guarded
 from gateway.control.http_server import Application
-from gateway.roles import Role
 from policies import explain
 from policies.groups.finder import Finder
 from policies.policy_set import PolicySet

@@ -8,11 +8,11 @@ from urllib.parse import unquote
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
+from gateway.access_tokens.roles import Role
 from gateway.control.access.caller import caller_of
 from gateway.control.access.gate import gate_of
 from gateway.control.admin.rest.context import Gateway
-from gateway.roles import Role
-from gateway.sockets import address_text
+from gateway.system.sockets import address_text
 from policies.policy_records import Source
 
 USER_HEADER: Final = "produce-gateway-user"  # the user of a command, percent-encoded; not verified

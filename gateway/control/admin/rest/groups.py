@@ -16,10 +16,10 @@ from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
 from gateway import channel
+from gateway.cli_support.suggest import hint
 from gateway.control.admin.rest import models as shapes
 from gateway.control.admin.rest.asker import MAX_NAME, source_of
 from gateway.control.admin.rest.context import Gateway
-from gateway.suggest import hint
 from policies.explain import FleetUse, origin_of
 from policies.fleet.keys import FleetKey, group_key
 from policies.groups.lines import GroupRate

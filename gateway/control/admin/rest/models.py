@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from gateway.cli_support.suggest import hint
 from gateway.control.policies.service import Altered
-from gateway.suggest import hint
 from policies import explain, policy_records, policy_values
 from policies.policy_records import changes_json, time_text
 from policies.policy_values import PolicyKey, Setting, as_number

@@ -6,10 +6,10 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.access_tokens.tokens import MAX_LENGTH
 from gateway.control.access.caller import Caller, caller_of
 from gateway.control.access.gate import Answered, gate_of
 from gateway.control.admin.rest.problems import problem
-from gateway.tokens import MAX_LENGTH
 
 
 class GivenToken(BaseModel):

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Protocol
 
 import structlog
 
-from gateway.log_bound import LeftOut, LogBound
+from gateway.log.log_bound import LeftOut, LogBound
 from policies.text import one_line
 
 LogFormat = Literal["console", "json"]

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.certificates import CertificateError, check_certificates, load_chain
-from gateway.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, NOT_TLS, reason_of
+from gateway.tls.certificates import CertificateError, check_certificates, load_chain
+from gateway.tls.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, NOT_TLS, reason_of
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 KNOWN: Final = frozenset(

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from gateway.principal_rules import DEFAULT, PrincipalRules
+from gateway.tls.principal_rules import DEFAULT, PrincipalRules
 
 LOOK_S: Final = 1.0  # files are looked at when a connection comes, so often at most
 SETTLE_S: Final = 3.0  # a certificate and its key are two files: one may be new before the other

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.certificates import ListenerTls, make_context
-from gateway.server_names import NODE_ID, host_of
+from gateway.tls.certificates import ListenerTls, make_context
+from gateway.tls.server_names import NODE_ID, host_of
 
 _STEPS: Final = 10  # of a handshake; three are usual
 _MORE: Final = 10  # names of a certificate that a line repeats

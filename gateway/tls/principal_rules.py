@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from gateway.java_patterns import LINE_TERMINATORS, PatternError, compile_java
+from gateway.tls.java_patterns import LINE_TERMINATORS, PatternError, compile_java
 from protocol.distinguished_name import UnreadableName, subject_of
 from protocol.identity import UnusableName, principal_name
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-from gateway.suggest import nearest
+from gateway.cli_support.suggest import nearest
 
 _UNKNOWN: Final = re.compile(r"unrecognized arguments: (?:.*? )??(--?[\w-]+)")
 _CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")

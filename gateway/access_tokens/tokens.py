@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.roles import NAMES, Role, role_of
+from gateway.access_tokens.roles import NAMES, Role, role_of
 
 MIN_LENGTH: Final = 16  # of 64 characters: not to be guessed
 MAX_LENGTH: Final = 4096
