@@ -70,7 +70,7 @@ _FIRST = (
     "integration/test_client_quotas.py",
     "integration/test_thresholds.py",
     "integration/test_dispatch_groups.py",
-    "gateway/test_control_app.py",
+    "gateway/control/test_app.py",
     "integration",
     "chaos",
     "deploy",  # on a new machine it compiles Helm first

@@ -24,7 +24,7 @@ from gateway.data.sides import Side
 from gateway.data.tls import Tls
 from gateway.data.world import World
 from gateway.supervisor import open_listener
-from tests.gateway.test_rest import Server
+from tests.gateway.control.admin.test_rest import Server
 
 ENDED: Final = Link, Session, Side, Inbound, Outbound, Tls  # what there is of each connection
 STAYS: Final = Reactor, World  # what there is of each worker

@@ -23,7 +23,7 @@ from policies.policy_set import PolicySet
 from policies.policy_values import Op, PolicyError, PolicyKey, Value
 from policies.quotas.names import DEFAULT, KEYS, Entity, QuotaKey
 from tests.background import Says, serving
-from tests.gateway.test_rest import Server
+from tests.gateway.control.admin.test_rest import Server
 
 MB = 10**6
 CLICKS, VIEWS = PolicyKey.of_topic("clicks"), PolicyKey.of_topic("views")

@@ -34,7 +34,7 @@ from gateway.listener_names import DEFAULT_LISTENER
 from gateway.system.sockets import Networks
 from gateway.tls.certificates import ListenerTls
 from tests.background import until
-from tests.gateway.test_control_workers import Followed
+from tests.gateway.control.workers.test_workers import Followed
 
 DEADLINE_S = 60.0
 

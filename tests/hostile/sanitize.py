@@ -46,13 +46,16 @@ TESTS: Final = {
     "protocol.metadata_topics": "tests/protocol/test_metadata_topics.py",
     "policies.duplicates": "tests/policies/test_duplicates.py",
     "policies.limits.meter": "tests/policies/limits/test_meter.py",
-    "gateway.data.ledger": "tests/gateway/test_ledger.py",
-    "gateway.data.in_flight": "tests/gateway/test_in_flight.py",
-    "gateway.data.fast_path": "tests/gateway/test_fast_path.py",
-    "gateway.data.shortcut": "tests/gateway/test_shortcut.py",
-    "gateway.data.slices": "tests/gateway/test_reactor_slices.py",
+    "gateway.data.ledger": "tests/gateway/data/test_ledger.py",
+    "gateway.data.in_flight": "tests/gateway/data/test_in_flight.py",
+    "gateway.data.fast_path": "tests/gateway/data/test_fast_path.py",
+    "gateway.data.shortcut": "tests/gateway/data/test_shortcut.py",
+    "gateway.data.slices": "tests/gateway/data/test_reactor_slices.py",
 }
-MORE_TESTS: Final = ("tests/gateway/test_fast_path_sums.py", "tests/gateway/test_links.py")  # all of them together
+MORE_TESTS: Final = (
+    "tests/gateway/data/test_fast_path_sums.py",
+    "tests/gateway/data/test_links.py",
+)  # all of them together
 HAVE: Final = "GCC with its sanitizers is needed (Debian, Ubuntu: gcc libc6-dev; Fedora: gcc libasan libubsan)"
 
 

@@ -12,8 +12,8 @@ from gateway.data.relief import relieve
 from gateway.data.watch import PATIENCE_S
 from protocol import api
 from tests.background import until
+from tests.gateway.data.test_links import receive_exactly, staged
 from tests.gateway.play import other_request, request
-from tests.gateway.test_links import receive_exactly, staged
 from tests.hostile.drips import Way, play
 from tests.hostile.strangers import MIB
 from tests.hostile.test_strangers_live import causes, has_come, settings

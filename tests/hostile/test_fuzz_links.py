@@ -24,8 +24,8 @@ from gateway.data.reactor import IN
 from gateway.data.slices import EventHandler
 from protocol import api, rewrite
 from tests.background import until
+from tests.gateway.data.test_links import Stage, receive_exactly, staged
 from tests.gateway.play import Play, answer, other_answer, other_request, request, size_of
-from tests.gateway.test_links import Stage, receive_exactly, staged
 
 SOON_S = 15  # what has to happen happens in milliseconds
 TALKATIVE = ("polite", "half-close", "malformed", "broker resets")  # they say all they have to say

@@ -25,8 +25,8 @@ from protocol import api
 from protocol.wire import MalformedFrame
 from tests.background import until
 from tests.clients.gateways import Gateway
+from tests.gateway.data.test_links import Stage, receive_exactly, staged
 from tests.gateway.play import Play, other_answer, other_request, request
-from tests.gateway.test_links import Stage, receive_exactly, staged
 from tests.hostile import everywhere
 from tests.hostile.strangers import LEFT, LIMITS, MIB, Broker, play
 from tests.hostile.unharmed import unharmed, versions

@@ -1,6 +1,6 @@
 # Policies in a real topic: gateways that see each other's changes, that change against each other, that die while they
 # write, and a topic that is compacted, deleted, made again or out of reach. A store stands for a gateway here; what the
-# gateway puts around it is tested in tests/gateway/test_policy_service.py.
+# gateway puts around it is tested in tests/gateway/control/policies/test_policy_service.py.
 
 from __future__ import annotations
 

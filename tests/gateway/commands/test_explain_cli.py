@@ -1,0 +1,279 @@
+# The commands explain, topics and top against the real API on a real server.
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import channel
+from gateway.channel import Interval, Row
+from gateway.commands import asking, explain, top, topics
+from gateway.embedded import free_port
+from policies.policy_set import PolicySet
+from tests.gateway.control.admin.test_rest import BASE, MB, NOW_MS, Server, rates
+
+
+def busy(server: Server) -> None:
+    server.told[channel.Topics] = channel.Topics({1: ("clicks", "views"), 12: ("views",)})
+    server.told[channel.Rates] = rates([("clicks", 4.0 * MB, 5.0 * MB, True), ("views", 1.5 * MB, 7.0 * MB, False)])
+    rows = (
+        Row(1, "clicks", "User:alice", "app", "accepted", "", 60_000_000, 1, 1, 0),
+        Row(1, "clicks", "User:alice", "app", "rejected", "topic-threshold", 15_000, 2, 2, 1000),
+    )
+    server.recent.add(Interval("b", 0, 1, NOW_MS - 20_000, NOW_MS - 19_000, ()), NOW_MS - 20_000)
+    server.recent.add(Interval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, rows), NOW_MS)
+
+
+def out(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out.splitlines()
+
+
+def test_an_explanation_is_readable(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    busy(gateway)
+    assert explain.main(["--topic", "clicks", "--user", "alice", "--client-id", "app", "--url", gateway.url + "/"]) == 0
+    lines = out(capsys)
+    assert lines[0] == (
+        "rejected now by topic-threshold on broker 1: bytes.in.per.sec.threshold of topic clicks: 4.0 MB/s of 5.0 MB/s"
+        " (80%) and total.bytes.in.per.sec.threshold of broker 1: 11.0 MB/s of 12.0 MB/s (92%); limits from file;"
+        " 2 requests were rejected lately, the latest 7 s ago"
+    )
+    assert lines[1:3] == ["", "asked    topic clicks, user alice, client id app, brokers 1"]
+    assert lines[3] == "storage  storage protection is off: full disks change no limit"
+    rules = lines.index("RULES, in the order in which they are asked (> binds first)")
+    assert lines[rules + 1 : rules + 4] == [
+        "  client-quota: delays: producer_byte_rate:bps=3000000 {user=alice}: 0.0 B/s of 3.0 MB/s (0%)",
+        "> topic-threshold on broker 1: LIMITS NOW for 8 s, rejects: bytes.in.per.sec.threshold of topic clicks:"
+        " 4.0 MB/s of 5.0 MB/s (80%) and total.bytes.in.per.sec.threshold of broker 1: 11.0 MB/s of 12.0 MB/s (92%)",
+        "  fence: rejects: of an idempotent producer: batches behind a rejected one, until that one comes again",
+    ]
+    shadowed = lines.index("WITHOUT EFFECT on this traffic")
+    assert lines[shadowed + 1] == (
+        "  topic-threshold on broker 1: implicit share = 7,000,000 bytes/s (computed):"
+        " the topic has bytes.in.per.sec.threshold of its own"
+    )
+    assert lines[-2:] == [
+        "REJECTED OR DELAYED LATELY",
+        "  22:13:13Z (7 s ago) rejected: topic-threshold on broker 1: 15,000 bytes in 2 requests, 0.5 s each,"
+        " from User:alice 'app'",
+    ]
+
+
+def test_one_broker_can_be_asked_about(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    busy(gateway)
+    assert explain.main(["--topic", "views", "--broker", "12", "--url", gateway.url]) == 0
+    lines = out(capsys)
+    assert lines[2] == "asked    topic views, user ANONYMOUS, client id none, brokers 12"
+    assert lines[-1] == "  nothing"
+
+
+def test_json_is_the_answer_itself(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    busy(gateway)
+    for command, name, *args in ((explain, "rules", "--topic", "clicks"), (topics, "topics"), (top, "topics")):
+        assert command.main([*args, "--json", "--url", gateway.url]) == 0
+        assert json.loads("\n".join(out(capsys)))[name]
+
+
+def test_topics_are_a_table(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    busy(gateway)
+    assert topics.main(["--url", gateway.url]) == 0
+    assert out(capsys) == [
+        "TOPIC   BROKERS  THRESHOLD      FROM  RATE 1 MIN  USED  ACCEPTED  REJECTED  DELAYED  WOULD",
+        "clicks  1         5.0 MB/s      file    4.0 MB/s  80%!  4.0 MB/s  1.0 kB/s        -      -",
+        "views   1,12      7.0 MB/s  computed    1.5 MB/s   21%         -         -        -      -",
+    ]
+
+
+def test_top_is_one_sorted_table_where_the_output_is_no_terminal(
+    gateway: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy(gateway)
+    for args, order in (
+        ([], ["clicks", "views"]), (["--by", "rejected", "--limit", "1"], ["clicks"]), (["--once"], ["clicks", "views"])
+    ):  # fmt: skip
+        assert top.main([*args, "--url", gateway.url]) == 0
+        header, *lines = out(capsys)
+        assert header.startswith("TOPIC ")
+        assert [line.split()[0] for line in lines] == order
+
+
+def test_no_topics_are_an_empty_table(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.told.clear()
+    gateway.policies.policies = PolicySet()
+    assert topics.main(["--url", gateway.url]) == 0
+    assert len(out(capsys)) == 1
+
+
+def test_names_cannot_command_the_terminal(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "x\x1b[2Jy\nz\u202e"
+    row = Row(1, evil, f"User:{evil}", evil, "rejected", "r", 1, 1, 1, 0)
+    gateway.recent.add(Interval("b", 0, 2, NOW_MS - 8_000, NOW_MS - 7_000, (row,)), NOW_MS)
+    for command, *args in ((explain, "--topic", evil), (topics,), (top,)):
+        assert command.main([*args, "--url", gateway.url]) == 0
+        said = capsys.readouterr().out
+        assert "x" in said
+        assert all(char.isprintable() or char == "\n" for char in said)
+        assert not [line for line in said.splitlines() if line.startswith("z")]
+
+
+def test_the_configuration_says_where_to_ask(
+    gateway: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "gw.yaml"
+    path.write_text(
+        f"upstream: {{bootstrap_servers: 'b:1'}}\nadmin: {{host: 0.0.0.0, open: true, port: {gateway.port}}}"
+    )
+    assert topics.main([str(path)]) == 0
+    assert explain.main([str(path), "--topic", "clicks"]) == 0
+    assert top.main([str(path)]) == 0
+    capsys.readouterr()
+    path.write_text("upstream: {}")
+    assert topics.main([str(path)]) == 1
+    assert capsys.readouterr().err == f"{path}:1: upstream.bootstrap_servers: is required\n"
+
+
+def test_a_question_that_cannot_be_asked_is_one_line(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.main(["--topic", "clicks", "--broker", "-1", "--url", gateway.url]) == 1
+    assert "broker: Input should be greater than or equal to 0" in capsys.readouterr().err
+    assert topics.main(["--url", f"http://127.0.0.1:{free_port()}"]) == 1
+    assert "Connection refused: is the gateway running, and admin: right?" in capsys.readouterr().err
+    assert top.main(["--url", "localhost:9190"]) == 1
+    assert (
+        capsys.readouterr().err == "--url localhost:9190: is not a valid address; for example: http://127.0.0.1:9190\n"
+    )
+    assert topics.main(["--url", gateway.url + "/metrics?"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_older_gateway_has_no_such_path(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(asking.CannotAsk, match="404 Not Found: is it a gateway's admin server"):
+        asking.ask(asking.Place(gateway.url), "/nothing")
+    with pytest.raises(asking.CannotAsk, match="this release doesn't know"):
+        asking.shown("there", {"topics": [{}]}, topics.describe)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (explain, []),
+        (explain, ["--topic", "t", "--broker", "x"]),
+        (topics, ["gw.yaml", "--url", "http://x"]),
+        (top, ["--by", "size"]),
+        (top, ["--limit", "0"]),
+        (top, ["--interval", "0"]),
+    ],
+)
+def test_a_wrong_command_line_is_2(args: tuple[Any, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    command, argv = args
+    with pytest.raises(SystemExit) as ended:
+        command.main(argv)
+    assert ended.value.code == 2
+
+
+class Terminal:
+    """A command in a terminal of 100 columns."""
+
+    def __init__(self, *args: str, command: str = "top", rows: int = 10) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 100, 0, 0))
+        code = f"import sys; from gateway.commands import {command}; sys.exit({command}.main(sys.argv[1:]))"
+        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        env["TERM"] = "xterm"
+        self.process = subprocess.Popen([sys.executable, "-c", code, *args], stdin=slave, stdout=slave, env=env)
+        os.close(slave)
+        self.seen = ""
+
+    def wait_for(self, pattern: str) -> str:
+        while not re.search(pattern, self.seen, re.DOTALL):
+            self.seen += os.read(self.master, 65536).decode()
+        found, self.seen = self.seen, ""
+        return found
+
+    def end(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGINT)
+        said = self.wait_for(r"\x1b\[\?1049l")
+        return self.process.wait(), said
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Any]]:
+    """Starts a command, `top`, in a terminal."""
+    terminals = []
+
+    def make(*args: str, **more: Any) -> Terminal:
+        terminals.append(Terminal(*args, **more))
+        return terminals[-1]
+
+    yield make
+    for terminal in terminals:
+        terminal.close()
+
+
+def test_in_a_terminal_top_is_drawn_again_and_again(gateway: Server, start: Callable[..., Any]) -> None:
+    busy(gateway)
+    gateway.told[channel.Topics] = channel.Topics({1: tuple(f"topic-{n}" for n in range(50))})
+    terminal = start("--url", gateway.url, "--interval", "0.2")
+    before, opened, first = terminal.wait_for("clicks.*\x1b\\[H").partition("\x1b[?1049h")
+    assert (before, opened) == ("", "\x1b[?1049h")
+    assert max(frame.count("\n") for frame in first.split("\x1b[H")) < 10
+    gateway.policies.policies = PolicySet({**BASE}, version=1)
+    gateway.told[channel.Rates] = rates([("views", 3.0 * MB, 7.0 * MB, False)])
+    terminal.wait_for("views +1 .* 3.0 MB/s.*\x1b\\[H")
+    code, _ = terminal.end()
+    assert code == 0
+
+
+def test_what_a_command_shows_once_can_be_watched(gateway: Server, start: Callable[..., Any]) -> None:
+    busy(gateway)
+    terminal = start("--url", gateway.url, "--topic", "views", "-w", "--interval", "0.2", command="explain")
+    terminal.wait_for("/v1/explain, every 0.2 s; Ctrl-C ends.*1.5 MB/s")
+    gateway.told[channel.Rates] = rates([("views", 3.0 * MB, 7.0 * MB, False)])
+    terminal.wait_for("3.0 MB/s")
+    assert terminal.end()[0] == 0
+
+
+def test_without_a_terminal_there_is_nothing_to_watch(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    busy(gateway)
+    assert topics.main(["--url", gateway.url, "--watch"]) == 0
+    assert out(capsys)[0].startswith("TOPIC ")
+
+
+def test_a_high_terminal_shows_as_many_topics_as_fit(gateway: Server, start: Callable[..., Any]) -> None:
+    gateway.told[channel.Topics] = channel.Topics({1: tuple(f"topic-{n}" for n in range(50))})
+    terminal = start("--url", gateway.url, "--interval", "0.2", rows=40)
+    frames = terminal.wait_for(r"clicks.*\x1b\[H.*clicks.*\x1b\[H").split("\x1b[H")
+    for frame in [frame for frame in frames[:-1] if "clicks" in frame]:  # the last one may be cut
+        assert len(set(re.findall(r"\n(clicks|topic-\d+)", frame))) == 37
+    assert terminal.end()[0] == 0
+
+
+def test_a_gateway_that_goes_away_is_said_and_asked_again(
+    gateway: Server, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy(gateway)
+    terminal = start("--url", gateway.url, "--interval", "0.2")
+    terminal.wait_for("clicks")
+    monkeypatch.setattr(gateway.policies, "policies", None)  # it answers with an error
+    terminal.wait_for("NOT ANSWERED.*clicks")
+    gateway.policies.policies = PolicySet(BASE)
+    terminal.wait_for("Ctrl-C ends *\r?\n")
+    assert terminal.end()[0] == 0

@@ -1,0 +1,88 @@
+# PUT and DELETE /v1/storage/override: an operator's hand on storage protection.
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.control.storage.override import KEY, find_hand
+from policies.units import format_time
+from tests.gateway.control.admin.test_rest import NOW_MS, Server
+
+PATH = "/v1/storage/override"
+UNTIL_MS = NOW_MS + 1_800_000
+PAUSE = {"state": "PAUSE", "reason": "a disk is replaced", "until": format_time(UNTIL_MS)}
+OPEN = {**PAUSE, "state": "OPEN"}
+
+
+def status(scope: str = "cluster", factor: float = 1.0) -> dict[str, Any]:
+    volumes = [{"name": "/a", "factor": factor}, {"name": "/b", "factor": 0.5}]
+    return {"enabled": True, "scope": scope, "brokers": [{"id": 1, "volumes": volumes}]}
+
+
+@pytest.mark.trio
+async def test_it_is_kept_as_a_policy_with_author_reason_and_end(server: Server) -> None:
+    server.storage = status()
+    code, said = await server.ask(
+        "PUT", PATH, PAUSE, {"content-type": "application/json", "produce-gateway-user": "eve"}
+    )
+    assert (code, said["still_full"]) == (200, [])
+    (change,) = said["changes"]
+    assert (change["kind"], change["old"], change["new"]) == ("storage", None, "PAUSE: a disk is replaced")
+    policies = server.policies
+    hand = find_hand(policies.policies, policies.history, NOW_MS)
+    assert hand is not None
+    assert hand.shown == {
+        "state": "PAUSE", "force": False, "reason": "a disk is replaced", "who": "eve", "at": format_time(NOW_MS),
+        "until": format_time(UNTIL_MS), "left_s": 1800.0,
+    }  # fmt: skip
+    assert find_hand(policies.policies, policies.history, UNTIL_MS) is None
+    _, history = await server.ask("GET", "/v1/policies/history", kind="storage")
+    assert [(each["who"], each["new"]) for each in history["changes"]] == [("eve", "PAUSE: a disk is replaced")]
+    _, exported = await server.ask("GET", "/v1/policies")
+    assert "PAUSE" not in str(exported["document"])
+    assert (await server.ask("DELETE", PATH))[0] == 200
+    assert KEY not in server.policies.policies.changes
+    assert (await server.ask("DELETE", PATH))[0] == 404
+
+
+@pytest.mark.trio
+async def test_an_opening_is_refused_at_a_hard_limit_that_is_everybody_s_and_told_where_it_is_some_topics(
+    server: Server,
+) -> None:
+    server.storage = status(factor=0.0)
+    code, said = await server.ask("PUT", PATH, OPEN)
+    assert (code, said["detail"]) == (
+        409, "broker 1 /a: at the hard limit, which pauses all producers: make room, or set force",
+    )  # fmt: skip
+    assert server.policies.policies.changes == {}
+    assert (await server.ask("PUT", PATH, {**OPEN, "force": True}))[0] == 200
+    assert server.policies.policies.changes == {KEY: "OPEN forced: a disk is replaced"}
+    server.storage = status("affected", 0.0)
+    code, said = await server.ask("PUT", PATH, OPEN)
+    assert (code, said["still_full"]) == (200, ["broker 1 /a"])
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({**PAUSE, "until": None}, 422),
+        ({key: value for key, value in PAUSE.items() if key != "until"}, 422),
+        ({**PAUSE, "until": format_time(NOW_MS - 1000)}, 422),
+        ({**PAUSE, "force": True}, 422),
+        ({**PAUSE, "state": "THROTTLE"}, 422),
+        ({**PAUSE, "reason": "a\nb"}, 422),
+        ({**PAUSE, "resaon": "a"}, 422),
+    ],
+)
+async def test_what_can_t_be_is_refused(server: Server, body: dict[str, Any], code: int) -> None:
+    server.storage = status()
+    assert (await server.ask("PUT", PATH, body))[0] == code
+    assert server.policies.policies.changes == {}
+
+
+@pytest.mark.trio
+async def test_without_storage_protection_there_is_nothing_to_override(server: Server) -> None:
+    assert (await server.ask("PUT", PATH, PAUSE))[0] == 409

@@ -1,0 +1,432 @@
+# Reading the configuration again while the gateway runs: what comes of a file, and that it holds as a whole.
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from pytest_trio import trio_fixture
+
+from gateway import channel
+from gateway.config import Examined, Settings, examine
+from gateway.control.lifecycle.reload import BY_FILE, BY_SIGNAL, Reloader
+from gateway.control.metrics import Metrics
+from gateway.control.policies.service import PolicyService
+from gateway.control.policies.store import FileStore
+from gateway.control.workers.orders import Orders
+from gateway.supervisor import Origin
+from policies.policy_records import Source
+from policies.policy_set import PolicySet
+from policies.policy_values import Op, PolicyKey
+from tests.background import until
+from tests.gateway.control.test_app import Gateway, at
+from tests.gateway.null_broker import NullBroker
+
+UPSTREAM = "upstream: {bootstrap_servers: 'b:9092'}\n"
+TOTAL = "thresholds: {total.bytes.in.per.sec.threshold: %s}\n"
+CLICKS = PolicyKey.of_topic("clicks")
+AT_S = 1_700_000_000.0
+
+
+class Answers:
+    """What workers were told: each entry at once."""
+
+    def __init__(self) -> None:
+        self.all: list[list[Any]] = []
+        self._latest: dict[type, Any] = {}
+        self._gathered: list[Any] | None = None
+
+    def latest(self, kind: type) -> Any:
+        return self._latest.get(kind)
+
+    def tell(self, message: Any, news: Any = None) -> None:
+        self._latest[type(message)] = message
+        if self._gathered is None:
+            self.all.append([message])
+        else:
+            self._gathered.append(message)
+
+    suggest = tell
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        if self._gathered is not None:
+            yield
+            return
+        self._gathered = []
+        yield
+        if self._gathered:
+            self.all.append(self._gathered)
+        self._gathered = None
+
+
+class NoFleet:
+    def set_policies(self, policies: PolicySet) -> None: ...
+
+
+class Control:
+    """A reloader between a file and what workers are told."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.file = path / "gw.yaml"
+        self.file.write_text(text)
+        found = examine(self.file, environ={})
+        assert found.settings is not None
+        assert not found.findings, found.lines
+        self.told, self.metrics = Answers(), Metrics()
+        self.adopted: list[tuple[Settings, Origin]] = []
+        self.store = FileStore(path / "policies.jsonl", found.settings.policy_values())
+        self.service = PolicyService(
+            self.store,
+            self.metrics,
+            self.tell,
+            clock=lambda: AT_S,
+        )
+        workers: Any = self.told
+        fleet: Any = NoFleet()
+        self.orders = Orders(found.settings, workers, fleet, lambda: False, self.metrics.produced.expect, b"")
+        self.orders.tell(self.service.policies)
+        self.told.all.clear()
+        self.reloader = Reloader(
+            Origin((str(self.file),), 10**9),
+            self.orders,
+            self.service,
+            self.metrics,
+            self.take_over,
+            examine=lambda path: examine(path, environ={}),
+            clock=lambda: AT_S,
+        )
+
+    def tell(self, policies: PolicySet) -> None:
+        self.orders.tell(policies)
+
+    @contextmanager
+    def take_over(self, settings: Settings, origin: Origin) -> Iterator[None]:
+        with self.told.together():
+            self.orders.settings = settings
+            yield
+            self.orders.tell(self.service.policies)
+        self.adopted.append((settings, origin))
+
+    async def reload(self, text: str, source: Source = BY_FILE) -> tuple[str, tuple[str, ...]]:
+        self.file.write_text(text)
+        attempt = await self.reloader.reload(source)
+        return attempt.outcome, attempt.problems or attempt.changed
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"produce_gateway_{name}", labels)
+
+
+@trio_fixture
+async def make(tmp_path: Path, nursery: trio.Nursery) -> Callable[..., Any]:
+    async def make(text: str) -> Control:
+        control = Control(tmp_path, UPSTREAM + text)
+        nursery.start_soon(control.service.run)
+        await control.service.loaded.wait()
+        return control
+
+    return make
+
+
+async def test_what_changed_is_told_at_once_and_in_one(make: Any) -> None:
+    control = await make(TOTAL % "1MB")
+    changed = "mode: observe\nclient_quotas: [{user: a, producer_byte_rate: 1}]\n" + TOTAL % "2MB"
+    outcome, keys = await control.reload(UPSTREAM + changed)
+    assert outcome == "applied"
+    assert set(keys) == {"mode", "client_quotas", "thresholds.total.bytes.in.per.sec.threshold"}
+    (messages,) = control.told.all
+    assert [type(each) for each in messages] == [
+        channel.WorkerSettings, channel.Policy, channel.Quotas, channel.Groups,
+    ]  # fmt: skip
+    settings, policy, *_ = messages
+    assert (settings.observe, policy.total, policy.mode) == (True, 2e6, "observe")
+    (adopted,) = control.adopted
+    assert adopted[0] == control.orders.settings
+    assert adopted[1].files == (str(control.file),)
+    assert adopted[1].read_at_ns > 10**9
+
+
+async def test_what_limits_can_do_is_in_the_metrics_before_they_do_it(make: Any) -> None:
+    control = await make("")
+    row = channel.Row(1, "t", "User:u", "app", "accepted", "", 1, 1, 1)
+    control.metrics.add_interval(channel.Interval("boot", 0, 0, 0, 1000, (row,)))
+    expected = 'outcome="rejected",reason="topic-threshold",topic="t"} 0'
+    assert expected not in b"".join(control.metrics.text()).decode()
+    assert (await control.reload(UPSTREAM + TOTAL % "2MB"))[0] == "applied"
+    assert expected in b"".join(control.metrics.text()).decode()
+
+
+async def test_what_is_no_policy_is_told_too(make: Any) -> None:
+    control = await make("")
+    assert await control.reload(UPSTREAM + "limits: {idle_timeout: 7m}") == ("applied", ("limits.idle_timeout",))
+    ((settings,),) = control.told.all
+    assert settings.idle_timeout_s == 420.0
+
+
+async def test_a_file_with_a_fault_changes_nothing_at_all(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    control = await make(TOTAL % "1MB")
+    before = control.orders.settings
+    bad = UPSTREAM + "mode: obsrve\nadmin: {prt: 1}\n" + TOTAL % "2MB"
+    outcome, problems = await control.reload(bad)
+    assert outcome == "refused"
+    assert problems == (
+        f"{control.file}:2: mode: should be 'enforce' or 'observe', not 'obsrve'",
+        f"{control.file}:3: admin.prt: unknown key; did you mean port?",
+    )
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"configuration not taken over: {problem}" for problem in problems
+    ]
+    assert (control.told.all, control.adopted) == ([], [])
+    assert control.orders.settings is before
+    assert control.service.policies.total() == 1e6
+    assert (control.metric("config_reload_total", outcome="refused"), control.metric("config_last_reload_successful")) \
+        == (1, 0)  # fmt: skip
+    assert control.reloader.state.loaded_ms == 1000
+    assert (await control.reload(UPSTREAM + TOTAL % "2MB"))[0] == "applied"
+    assert control.metric("config_last_reload_successful") == 1
+    assert control.metric("config_last_reload_success_timestamp_seconds") == AT_S
+    assert control.service.policies.total() == 2e6
+
+
+async def test_what_takes_a_restart_is_named_and_all_else_holds(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    control = await make("")
+    assert await control.reload(UPSTREAM + "workers: 3\nmode: observe\n") == ("applied", ("mode",))
+    assert control.reloader.state.pending == ("workers",)
+    assert control.metric("config_keys_pending") == 1
+    assert "a restart is needed before these hold: workers" in caplog.text
+    assert control.orders.settings.workers == 1
+    caplog.clear()
+    assert await control.reload(UPSTREAM + "workers: 3\nmode: observe\nacks0: drop\n") == ("applied", ("acks0",))
+    assert "a restart" not in caplog.text, "it has been said"
+    assert await control.reload(UPSTREAM + "mode: observe\nacks0: drop\n") == ("unchanged", ())
+    assert control.reloader.state.pending == ()
+    assert control.metric("config_keys_pending") == 0
+
+
+async def test_what_would_not_go_with_what_waits_is_refused_as_a_whole(make: Any) -> None:
+    storage = "storage: {soft: {type: MinFreeBytes, level: 2}, hard: {type: MinFreeBytes, level: 1}}\n"
+    control = await make(TOTAL % "1MB" + storage)
+    outcome, (problem,) = await control.reload(UPSTREAM + "mode: observe\n")
+    assert outcome == "refused"
+    assert problem.startswith("what holds at once doesn't go with what takes a restart (storage): storage.soft: ")
+    assert control.told.all == []
+
+
+async def test_the_same_file_again_is_unchanged(make: Any) -> None:
+    control = await make("mode: observe\n")
+    assert await control.reload(UPSTREAM + "# said more clearly\nmode:  observe\n") == ("unchanged", ())
+    assert (control.told.all, control.adopted) == ([], [])
+    assert control.reloader.state.loaded_ms == AT_S * 1000
+
+
+async def test_the_new_values_are_the_base_of_changes_at_run_time_and_in_their_history(make: Any) -> None:
+    control = await make(TOTAL % "9MB" + "client_quotas: [{user: a, producer_byte_rate: 1}]\n")
+    await control.service.alter([Op(CLICKS, 5.0)], Source("alice", "rest"))
+    topics = "thresholds: {total.bytes.in.per.sec.threshold: 9MB, topics: {clicks: {bytes.in.per.sec.threshold: 1},"
+    await control.reload(UPSTREAM + topics + " views: {bytes.in.per.sec.threshold: 2}}}\n", BY_SIGNAL)
+    assert control.service.policies.topics() == {"clicks": 5.0, "views": 2.0}, "what was set at run time still wins"
+    await control.service.alter([Op(CLICKS, None)], Source("alice", "rest"))
+    assert control.service.policies.topics() == {"clicks": 1.0, "views": 2.0}
+    of_file = [past for past in control.service.history if past.source is BY_SIGNAL]
+    assert {(past.key.kind, past.key.name, past.old, past.new) for past in of_file} == {
+        ("topic", "views", None, 2.0),
+        ("quota", of_file[-1].key.name, 1.0, None),
+    }
+    assert len(control.service.history) == 4
+
+
+async def test_a_secret_in_a_file_of_its_own_is_watched_with_the_configuration(make: Any, tmp_path: Path) -> None:
+    control = await make("")
+    (tmp_path / "secret").write_text("geheim")
+    text = f"upstream: {{bootstrap_servers: 'b:9092', sasl.password: {{file: '{tmp_path}/secret'}}}}\nmode: observe\n"
+    await control.reload(text)
+    assert control.adopted[0][1].files == (str(control.file), str(tmp_path / "secret"))
+    assert control.reloader.state.pending == ("upstream.sasl.password",)
+
+
+async def test_standard_input_can_not_be_read_again(make: Any) -> None:
+    control = await make("")
+    reloader = Reloader(Origin(), control.orders, control.service, control.metrics, control.take_over)
+    attempt = await reloader.reload(BY_SIGNAL)
+    assert (attempt.outcome, len(attempt.problems)) == ("refused", 1)
+    assert "standard input" in attempt.problems[0]
+
+
+async def test_before_the_policies_are_known_it_fails_and_says_so(tmp_path: Path) -> None:
+    control = Control(tmp_path, UPSTREAM)  # its service doesn't run
+    with contextlib.closing(control.store):
+        outcome, problems = await control.reload(UPSTREAM + "mode: observe")
+        assert (outcome, len(problems)) == ("failed", 1)
+        refused = await control.reload(UPSTREAM + "mode: obsrve")
+        assert refused[0] == "refused", "a fault of the file is told whatever else is amiss"
+        assert "not 'obsrve'" in refused[1][0]
+    assert control.told.all == []
+
+
+async def test_who_asks_before_the_policies_are_known_is_answered(tmp_path: Path, nursery: trio.Nursery) -> None:
+    control = Control(tmp_path, UPSTREAM)  # its service doesn't run
+    asked = trio.Event()
+    events = iter([asked, trio.Event()])
+    nursery.start_soon(control.reloader.run, lambda: next(events))
+    await trio.testing.wait_all_tasks_blocked()
+    asked.set()
+    await until(lambda: control.reloader.state.last is not None)
+    control.store.close()
+    assert control.reloader.state.last is not None
+    assert control.reloader.state.last.outcome == "failed"
+
+
+async def test_a_stop_in_the_middle_of_it_is_no_fault(tmp_path: Path) -> None:
+    control = Control(tmp_path, UPSTREAM)
+    control.service.loaded.set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.reload, UPSTREAM + "mode: observe")
+        await until(lambda: control.service._queue)
+        nursery.start_soon(control.service.run)
+        nursery.cancel_scope.cancel()
+    assert control.told.all == []
+
+
+async def test_a_bug_leaves_the_old_configuration(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    control = await make("")
+
+    def stumble(path: Path) -> Examined:
+        raise ZeroDivisionError
+
+    control.reloader._examine = stumble
+    assert await control.reload(UPSTREAM + "mode: observe") == ("failed", ("a bug: ZeroDivisionError()",))
+    assert "by a bug" in caplog.text
+    assert control.told.all == []
+
+
+async def test_a_change_of_the_file_is_seen_and_taken_over_when_it_has_settled(
+    make: Any, nursery: trio.Nursery, autojump_clock: Any
+) -> None:
+    control = await make("reload_interval: 10s\n")
+    os.utime(control.file, (1, 1))
+    nursery.start_soon(control.reloader.run, trio.Event)
+    await trio.sleep(25)
+    looked = control.reloader.state.last  # its inode's time says that it has changed since the start …
+    control.file.write_text(UPSTREAM + "reload_interval: 10s\nmode: observe\n")
+    await trio.sleep(11)
+    assert control.reloader.state.last is looked, "it may be half a file"
+    await until(lambda: control.orders.settings.mode == "observe", every_s=1.0)
+
+
+async def test_an_interval_of_0_leaves_it_to_those_who_ask(
+    make: Any, nursery: trio.Nursery, autojump_clock: Any
+) -> None:
+    control = await make("reload_interval: 0s\n")
+    # The look at its start takes a file that was written just before for one that has changed since.
+    control.reloader._origin = Origin(control.reloader._origin.files, time.time_ns() + 10**12)
+    asked, looks, its_look = [trio.Event()], [0], control.reloader._look
+
+    async def counted() -> Any:
+        looks[0] += 1
+        return await its_look()
+
+    control.reloader._look = counted
+    nursery.start_soon(control.reloader.run, lambda: asked[0])
+    for _ in range(5):
+        await trio.sleep(100)
+    control.file.write_text(UPSTREAM + "reload_interval: 0s\nmode: observe\n")
+    for _ in range(5):
+        await trio.sleep(100)
+    assert looks == [1], "but for the one at its start it looks only when asked"
+    assert control.orders.settings.mode == "enforce"
+    before, asked[0] = asked[0], trio.Event()
+    before.set()
+    await until(lambda: control.orders.settings.mode == "observe")
+    assert control.reloader.state.last is not None
+
+
+# --- the whole gateway ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    broker = NullBroker()
+    gateway = Gateway(tmp_path, at(broker), "internal_topics: none\nreload_interval: 100ms\nworkers: 2\n")
+    yield gateway
+    gateway.close()
+    broker.close()
+
+
+def config_of(gateway: Gateway) -> Any:
+    return json.loads(gateway.get("/v1/status")[1])["config"]
+
+
+def post_reload(gateway: Gateway) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.admin, timeout=10)
+    connection.request("POST", "/v1/reload", "{}", {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    status, said = answer.status, json.loads(answer.read())
+    connection.close()
+    return status, said
+
+
+def test_a_running_gateway_follows_its_file(gateway: Gateway) -> None:
+    gateway.ready()
+    text = gateway.config.read_text()
+    assert config_of(gateway) == {
+        "file": str(gateway.config), "loaded_ms": config_of(gateway)["loaded_ms"], "pending": [], "last": None,
+    }  # fmt: skip
+
+    def total() -> Any:
+        return json.loads(gateway.get("/v1/thresholds")[1])["total"]["default"]
+
+    assert total() is None
+    gateway.config.write_text(text + TOTAL % "5MB")
+    gateway.wait_for("by the file", lambda: (found := total()) and found["value"] == 5e6)
+    gateway.wait_for_log("configuration: .*none -> 5,?000,?000.*by file via reload")
+
+    def past() -> Any:
+        changes = json.loads(gateway.get("/v1/policies/history")[1])["changes"]
+        return [(each["who"], each["door"], each["new"]) for each in changes]
+
+    gateway.wait_for("history", lambda: past() == [("file", "reload", 5e6)])
+
+    gateway.config.write_text(text + TOTAL % "6MB" + "mode: obsrve\n")
+    status, said = post_reload(gateway)
+    assert (status, len(said["errors"])) == (422, 1)
+    assert "mode: should be" in said["errors"][0]["what"]
+    assert total()["value"] == 5e6
+    assert (config_of(gateway)["last"]["outcome"], gateway.metric("config_last_reload_successful")) == ("refused", 0)
+    assert gateway.get("/readyz")[0] == 200
+
+    gateway.config.write_text(text.replace("workers: 2", "workers: 4") + TOTAL % "7MB")
+    gateway.process.send_signal(signal.SIGHUP)
+    gateway.wait_for("by the signal", lambda: total()["value"] == 7e6)
+    gateway.wait_for("told", lambda: config_of(gateway)["pending"] == ["workers"])
+
+    os.kill(gateway.child("gateway.control"), signal.SIGKILL)
+    gateway.wait_for(
+        "control again", lambda: ((gateway.get("/v1/status")[0] == 200 and total()) or {}).get("value") == 7e6
+    )
+    gateway.wait_for("told again", lambda: config_of(gateway)["pending"] in ([], ["workers"]))
+    assert post_reload(gateway)[1]["last"]["outcome"] == "unchanged"
+    command = [sys.executable, "-m", "gateway", "reload", "--url", f"http://127.0.0.1:{gateway.admin}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{gateway.config}: unchanged\ntakes a restart: workers\n"
+    good = gateway.config.read_text()
+    gateway.config.write_text(good + "mode: obsrve\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{gateway.config}:" in done.stderr
+    assert "mode: should be 'enforce' or 'observe', not 'obsrve'" in done.stderr
+    gateway.config.write_text(good)
+    assert config_of(gateway)["pending"] == ["workers"]
+    assert gateway.end() == 0

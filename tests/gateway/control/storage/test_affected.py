@@ -1,0 +1,202 @@
+# Scope affected in control: which topics workers are told, what is kept, and what is shown. Sources and time as in
+# test_storage_control.py.
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from pytest_trio import trio_fixture
+
+from gateway import channel
+from gateway.config import ConfigError, parse
+from gateway.storage.observed import Observed
+from gateway.storage.views import Snapshots
+from policies.storage import Affected, Factor, Keeper, ObservationFailed, Snapshot, SnapshotView, Volume
+from tests.background import until
+from tests.gateway.control.storage.test_storage_control import (
+    FULL,
+    GB,
+    SOFT_HARD,
+    WALL,
+    Disks,
+    Records,
+    Scene,
+    lines,
+    seen,
+    volumes,
+    wall,
+)
+
+AFFECTED = "storage: {hard: {type: MinFreeBytes, level: 10GB}, scope: affected, exempt_topics: ['connect-*']}"
+SNAPSHOTS = "storage: {source: snapshots, scope: affected}"
+REPLICAS = {1: frozenset({"a", "both"}), 2: frozenset({"both", "b", "connect-offsets"})}
+HELD = (Affected("broker 2 /b", 0.0, FULL, ("b", "both"), (2,)),)
+
+
+class Play(Scene):
+    """A Scene with scope affected; `replicas` as metadata has it."""
+
+    replicas: Mapping[int, frozenset[str]] | None = REPLICAS
+
+    def see(self, source: Disks, **more: Any) -> Play:
+        eye = Observed(source, SOFT_HARD, Keeper(120.0, 0.0, 60.0), trio.current_time, places=True)
+        self.start(eye, AFFECTED, replicas=lambda: self.replicas, **more)
+        return self
+
+    def held(self) -> tuple[tuple[float, str], tuple[Affected, ...] | None]:
+        """The last word to workers: factor and origin, and the topics that it is about."""
+        return self.state, self.last.affected
+
+
+@trio_fixture
+async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Play]:
+    caplog.set_level("INFO")
+    async with trio.open_nursery() as nursery:
+        yield Play(nursery, mock_clock)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_workers_are_told_the_topics_of_the_full_volume_and_what_holds_when_nothing_is_seen(
+    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    disks = Disks(seen())
+    scene.see(disks)
+    assert scene.last.affected is None, "before the first look nothing is known: the fallback is for all"
+    await scene.at(0)
+    assert scene.held() == ((1.0, "valid"), ())
+    disks.said = seen(5 * GB)
+    await scene.at(60)
+    assert scene.held() == ((0.0, "valid"), HELD)
+    assert lines(caplog)[-1] == f"PAUSE: 2 topics are paused: {FULL}"
+    assert scene.sample("affected_topics") == 2
+    disks.said = ObservationFailed("away")
+    for minute in (2, 3):
+        await scene.at(60 * minute)
+        assert scene.held() == ((0.0, "kept"), HELD)
+    await scene.at(240)
+    assert scene.held() == ((0.0, "fallback"), None)
+    assert scene.last.following.value == 0.0
+
+
+@pytest.mark.trio
+async def test_topics_that_get_a_replica_there_are_held_without_a_look(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    disks = Disks(seen(5 * GB))
+    scene.see(disks)
+    await scene.at(0)
+    scene.replicas = {**REPLICAS, 2: REPLICAS[2] | {"new"}}
+    scene.control.look()
+    assert scene.last.affected == (HELD[0]._replace(topics=("b", "both", "new")),)
+    assert disks.asked == 1
+
+
+@pytest.mark.trio
+async def test_while_metadata_is_unknown_all_topics_are_held(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+    scene.replicas = None
+    scene.see(Disks(seen(5 * GB)))
+    await scene.at(0)
+    assert scene.held() == ((0.0, "valid"), None)
+
+
+class Placed(Disks):
+    """Tells what lies on the log dirs of brokers, too."""
+
+    def __init__(self, said: Any, places: Any) -> None:
+        super().__init__(said)
+        self.places = places
+        self.placed: list[frozenset[int]] = []
+
+    def place(self, brokers: frozenset[int]) -> Any:
+        self.placed.append(brokers)
+        if isinstance(self.places, Exception):
+            raise self.places
+        return self.places
+
+
+@pytest.mark.trio
+async def test_of_several_log_dirs_the_full_one_holds_its_own_topics(
+    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = seen(5 * GB)._replace(volumes=(*volumes(5 * GB), Volume(2, "/c", 100 * GB, 50 * GB)))
+    disks = Placed(seen(5 * GB), {(2, "/b"): ["b"], (2, "/c"): ["both", "connect-offsets"]})
+    scene.see(disks)
+    await scene.at(0)
+    assert scene.last.affected == HELD
+    assert disks.placed == [], "one volume has all topics of its broker"
+    disks.said = two
+    await scene.at(60)
+    assert scene.last.affected == (HELD[0]._replace(topics=("b",)),)
+    assert disks.placed == [frozenset({2})]
+    disks.places = ObservationFailed("no right")
+    await scene.at(120)
+    assert scene.last.affected == HELD
+    assert "which topics lie on which volume is not known: no right" in lines(caplog)
+
+
+@pytest.mark.trio
+async def test_a_restarted_control_goes_on_with_the_topics_that_workers_hold(
+    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = channel.Storage(
+        Factor(0.0, "valid", FULL), valid_until=trio.current_time() + 100, following=Factor(0.0, "fallback"),
+        affected=HELD,
+    )  # fmt: skip
+    scene.see(Disks(ObservationFailed("away")), restarted=True, run=False)
+    scene.control.adopt(held)
+    assert scene.held() == ((0.0, "kept"), HELD)
+    assert lines(caplog) == [f"going on with what workers hold: PAUSE (kept): 2 topics are paused: {FULL}"]
+    mock_clock.jump(101)
+    scene.control._settle()
+    assert scene.held() == ((0.0, "fallback"), None)
+
+
+@pytest.mark.trio
+async def test_without_a_snapshot_only_the_topics_of_that_broker_are_held(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    records = Records()
+    for broker_id, volume in enumerate(volumes(50 * GB), 1):
+        records.queue.put((broker_id, Snapshot(broker_id, WALL, (volume,))))
+    view = SnapshotView(180.0, "PAUSE", SOFT_HARD)
+    eye = Snapshots(records, lambda: frozenset({1, 2, 3}), view, 60.0, trio.current_time, wall)
+    scene.start(eye, SNAPSHOTS, replicas=lambda: {**REPLICAS, 3: frozenset({"c"})})
+    await scene.at(0)
+    why = "broker 3 has no snapshot of its volumes"
+    await until(lambda: scene.last.affected == (Affected("broker 3", 0.0, why, ("c",), (3,)),))
+    assert scene.state == (0.0, "fail-safe")
+
+
+@pytest.mark.trio
+async def test_the_status_says_which_topics_and_how_many(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+    scene.see(Disks(seen(5 * GB)))
+    await scene.at(0)
+    status = scene.control.status()
+    assert status["scope"] == "affected"
+    assert status["affected"] == [
+        {"by": "broker 2 /b", "factor": 0.0, "state": "PAUSE", "why": FULL, "topics": ["b", "both"], "topics_count": 2}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("storage: {hard: {type: MinFreeBytes, level: 1GB}, exempt_topics: [a]}", "have no effect with scope cluster"),
+        ("storage: {factor_source: mine, scope: affected}", "knows no volumes"),
+        ("storage: {hard: {type: MinFreeBytes, level: 1GB}, scope: topics}", "scope"),
+        ("storage: {scope: affected, exempt_topics: ['a b'], hard: {type: MinFreeBytes, level: 1GB}}", "exempt_topics"),
+        (
+            "storage: {scope: affected, soft: {type: MinFreeBytes, level: 1GB}}\n"
+            "client_quotas: {'user-default': {producer_byte_rate: 1MB}}",
+            "with scope affected a soft limit lowers the totals of brokers",
+        ),
+    ],
+)
+def test_what_has_no_effect_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(f"upstream: {{bootstrap_servers: 'b:1'}}\n{text}")

@@ -1,0 +1,152 @@
+# The outlook of control: what it shows, logs, counts and notes of volumes to come. Sources and time as in
+# test_storage_control.py.
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from pytest_trio import trio_fixture
+
+from gateway.control.storage.forecast import Around, Outlook
+from gateway.storage.observed import Observed
+from policies.storage import Keeper, Observation, Share, Spread, Volume
+from policies.usage import Disks as Noted
+from policies.usage import SpreadNote, VolumeNote
+from tests.gateway.control.storage.test_storage_control import DISK, GB, SOFT_HARD, Disks, Scene, lines, seen
+
+SPREAD = Spread({2: {"clicks": Share(1, 2), "views": Share(3, 3), "quiet": Share(1, 1)}}, {2: frozenset({1, 2})})
+RATES = {("clicks", "User:a"): 8e6, ("views", "User:b"): 1e6, ("elsewhere", "User:c"): 5e6}
+
+
+class Play(Scene):
+    """A Scene with an outlook; `total` of every broker."""
+
+    total: float | None = None
+    spread: Spread | None = SPREAD
+
+    def look(self, source: Disks, **more: Any) -> Play:
+        self.noted: list[Noted] = []
+        eye = Observed(source, SOFT_HARD, Keeper(120.0, 0.0, 60.0), trio.current_time, places=True)
+        around = Around(lambda: RATES, lambda: self.spread, self.noted.append)
+
+        def outlook(metrics: Any) -> Outlook:
+            return Outlook(60.0, metrics, lambda broker_id: self.total, around)
+
+        self.start(eye, DISK, make_outlook=outlook, **more)
+        return self
+
+    def volume(self, broker: int = 2) -> dict[str, Any]:
+        (found,) = [each for each in self.control.status()["brokers"] if each["id"] == broker]
+        volume: dict[str, Any] = found["volumes"][0]
+        return volume
+
+
+@trio_fixture
+async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Play]:
+    caplog.set_level("INFO")
+    async with trio.open_nursery() as nursery:
+        yield Play(nursery, mock_clock)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_each_volume_has_its_rate_the_times_to_its_limits_and_who_fills_it(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    disks = Disks(seen(50 * GB))
+    scene.look(disks)
+    await scene.at(0)
+    assert scene.volume()["forecast"] is None
+    for minute in (1, 2):
+        disks.said = seen((50 - 6 * minute) * GB)
+        await scene.at(60 * minute)
+    assert scene.volume()["forecast"] == {
+        "fill_bytes_per_s": 10**8, "written_bytes_per_s": 10**8, "deleted_bytes_per_s": 0, "soft_limit_in_s": 180,
+        "hard_limit_in_s": 280,
+    }  # fmt: skip
+    assert scene.sample("fill_bytes_per_second", broker="2", log_dir="/b") == pytest.approx(1e8)
+    assert scene.sample("hard_limit_in_seconds", broker="2", log_dir="/b") == pytest.approx(280)
+    assert scene.sample("hard_limit_in_seconds", broker="1", log_dir="/a") is None, "it doesn't fill"
+    assert scene.volume()["writers_of"] == "volume"
+    assert scene.volume()["topics"] == [
+        {"name": "clicks", "bytes_per_s": 4 * 10**6},
+        {"name": "views", "bytes_per_s": 10**6},
+    ]
+    assert scene.volume()["principals"][0] == {"name": "User:a", "bytes_per_s": 4 * 10**6}
+    assert scene.volume(1)["topics"] == []
+
+
+@pytest.mark.trio
+async def test_a_hard_limit_without_room_for_what_may_come_is_told_once(
+    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.total = 100e6  # twice that in 75 s
+    scene.look(Disks(seen()))
+    await scene.at(0)
+    said = [
+        "broker 2 volume /b: 10.0 GB behind the hard limit are less than the 15.0 GB that producers may write there"
+        " until the next look ends it: raise the limit, look more often, or lower the total thresholds"
+    ]
+    assert lines(caplog)[1:] == said
+    await scene.at(60)
+    assert lines(caplog)[1:] == said
+    assert scene.volume()["headroom"] == {"bytes": 10 * GB, "needed_bytes": 15 * GB, "short": True}
+    assert scene.volume(1)["headroom"] == {"bytes": 10 * GB, "needed_bytes": 7.5 * GB, "short": False}, "it feeds it"
+    assert scene.sample("headroom_short_log_dirs") == 1
+    assert scene.sample("headroom_needed_bytes", broker="2", log_dir="/b") == 15 * GB
+    scene.total = 60e6
+    await scene.at(120)
+    assert lines(caplog)[-1] == "every hard limit has room again for what producers may write until the next look"
+    assert scene.sample("headroom_short_log_dirs") == 0
+    scene.total = None
+    await scene.at(180)
+    assert scene.volume()["headroom"] == {"bytes": 10 * GB, "needed_bytes": None, "short": False}
+    assert scene.sample("headroom_needed_bytes", broker="2", log_dir="/b") is None
+
+
+@pytest.mark.trio
+async def test_the_usage_log_has_volumes_and_where_busy_topics_are_once_a_minute(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    scene.look(Disks(seen(30 * GB)))
+    await scene.at(0)
+    assert scene.noted == [
+        Noted(
+            (
+                VolumeNote(2, "/b", 100 * GB, 30 * GB, 20.0 * GB, 10.0 * GB),
+                VolumeNote(1, "/a", 100 * GB, 80 * GB, 20.0 * GB, 10.0 * GB),
+            ),
+            (SpreadNote(2, "clicks", 1, 2), SpreadNote(2, "views", 3, 3)),
+        )
+    ]
+    await scene.at(60)
+    assert len(scene.noted) == 2
+    scene.spread = None
+    await scene.at(120)
+    assert scene.noted[-1].spread == ()
+
+
+@pytest.mark.trio
+async def test_what_is_on_one_of_several_volumes_is_told_where_the_broker_told(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    class Several(Disks):
+        def place(self, brokers: frozenset[int]) -> dict[tuple[int, str], frozenset[str]]:
+            return {(2, "/b"): frozenset({"clicks"}), (2, "/c"): frozenset({"views"})}
+
+    def two(free: int) -> Observation:
+        return Observation(frozenset({2}), (Volume(2, "/b", 100 * GB, free), Volume(2, "/c", 100 * GB, 50 * GB)))
+
+    disks = Several(two(50 * GB))
+    scene.look(disks)
+    await scene.at(0)
+    assert scene.volume()["writers_of"] == "broker"
+    assert [each["name"] for each in scene.volume()["topics"]] == ["clicks", "views"]
+    disks.said = two(15 * GB)  # where it matters, it is asked
+    await scene.at(60)
+    assert scene.volume()["writers_of"] == "volume"
+    assert [each["name"] for each in scene.volume()["topics"]] == ["clicks"]

@@ -1,0 +1,296 @@
+# Brokers that leave with a full disk, and brokers that join, in control: what workers are told, what is logged and
+# shown, and what a restarted control still knows. Sources and time as in test_storage_control.py.
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from pytest_trio import trio_fixture
+
+from gateway import channel
+from gateway.config import ConfigError, parse
+from gateway.storage.observed import Observed
+from gateway.storage.views import Snapshots
+from policies.storage import (
+    Affected,
+    Keeper,
+    Memory,
+    Observation,
+    ObservationFailed,
+    Snapshot,
+    SnapshotView,
+    Volume,
+)
+from tests.background import until
+from tests.gateway.control.storage.test_affected import AFFECTED, REPLICAS, Placed
+from tests.gateway.control.storage.test_storage_control import (
+    GB,
+    SOFT_HARD,
+    WALL,
+    Disks,
+    Records,
+    Scene,
+    lines,
+    seen,
+    volumes,
+    wall,
+)
+
+CLUSTER = "storage: {min.available.bytes: 10GB, fenced_brokers: remember}"
+LEFT = "broker 2 volume /b: 5.0 GB of 100.0 GB free when its broker left, hard limit at 10.0 GB"
+HELD = (Affected("broker 2 /b", 0.0, LEFT, ("b", "both"), (2,)),)
+ALONE = Observation(frozenset({1}), volumes()[:1])
+FORGET_S = 600.0
+
+
+class Play(Scene):
+    def see(self, source: Disks, text: str = CLUSTER, fallback: float = 0.0, **more: Any) -> Play:
+        eye = Observed(
+            source,
+            SOFT_HARD,
+            Keeper(120.0, fallback, 60.0),
+            trio.current_time,
+            places=text == AFFECTED,
+            memory=Memory(FORGET_S),
+            grace_s=90.0,
+        )
+        self.start(eye, text, replicas=lambda: REPLICAS, **more)
+        return self
+
+
+@trio_fixture
+async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Play]:
+    caplog.set_level("INFO")
+    async with trio.open_nursery() as nursery:
+        yield Play(nursery, mock_clock)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_broker_that_left_while_full_holds_until_it_is_seen_with_room(
+    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    disks = Disks(seen(5 * GB))
+    scene.see(disks)
+    await scene.at(0)
+    disks.said = ALONE
+    await scene.at(60)
+    assert (*scene.state, scene.last.factor.why) == (0.0, "valid", LEFT)
+    assert "broker 2 left with a volume at its limit: its last state holds until it is back" in "".join(lines(caplog))
+    assert (scene.sample("remembered_brokers"), scene.sample("active_log_dirs")) == (1, 1)
+    one, two = scene.control.status()["brokers"]
+    assert (one["left"], two["id"], two["left"]) == (None, 2, {"forgotten_in_s": FORGET_S})
+    assert two["volumes"][0]["factor"] == 0.0
+    disks.said = seen(50 * GB)
+    await scene.at(120)
+    assert scene.state == (1.0, "valid")
+    assert lines(caplog)[-2:] == ["OPEN again, 2 brokers, 2 log dirs", "broker 2 is back"]
+    assert scene.sample("remembered_brokers") == 0
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("by", ["time", "unregistered"])
+async def test_it_is_forgotten_after_its_time_or_when_it_belongs_to_the_cluster_no_more(
+    mock_clock: trio.testing.MockClock, scene: Play, caplog: pytest.LogCaptureFixture, by: str
+) -> None:
+    disks = Disks(seen(5 * GB))
+    scene.see(disks)
+    await scene.at(0)
+    disks.said = ALONE._replace(registered=frozenset({1, 2}))
+    for minute in range(1, 11):
+        await scene.at(60 * minute)
+        assert scene.state == (0.0, "valid"), minute
+    if by == "unregistered":
+        disks.said = ALONE._replace(registered=frozenset({1}))
+    await scene.at(660)
+    assert scene.state == (1.0, "valid")
+    assert lines(caplog)[-1] == "broker 2 left, and is forgotten now"
+
+
+@pytest.mark.trio
+async def test_with_scope_affected_its_topics_are_held_beside_a_fallback_that_lets_all_others_in(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    disks = Disks(seen(5 * GB))
+    scene.see(disks, AFFECTED, fallback=1.0)
+    await scene.at(0)
+    disks.said = ALONE
+    await scene.at(60)
+    assert (scene.state, scene.last.affected) == ((0.0, "valid"), HELD)
+    disks.said = ObservationFailed("away")
+    for minute in (2, 3, 4):
+        await scene.at(60 * minute)
+    assert (scene.state, scene.last.affected) == ((0.0, "fallback"), HELD)
+    disks.said = ALONE
+    await scene.at(300)
+    assert (scene.state, scene.last.affected) == ((0.0, "valid"), HELD)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("fallback", "factor"), [(1.0, 0.0), (0.25, 0.25)])
+async def test_with_scope_cluster_it_holds_beside_a_fallback_that_lets_everybody_in(
+    mock_clock: trio.testing.MockClock, scene: Play, fallback: float, factor: float
+) -> None:
+    disks = Disks(seen(5 * GB))
+    scene.see(disks, fallback=fallback)
+    await scene.at(0)
+    disks.said = ALONE
+    await scene.at(60)
+    disks.said = ObservationFailed("away")
+    for minute in (2, 3, 4):
+        await scene.at(60 * minute)
+    assert scene.state == (factor, "fallback")
+
+
+@pytest.mark.trio
+async def test_topics_of_its_full_log_dir_are_known_as_they_were(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    two = seen(5 * GB)._replace(volumes=(*volumes(5 * GB), Volume(2, "/c", 100 * GB, 50 * GB)))
+    disks = Placed(two, {(2, "/b"): ["b"], (2, "/c"): ["both", "connect-offsets"]})
+    scene.see(disks, AFFECTED)
+    await scene.at(0)
+    disks.said = ALONE
+    await scene.at(60)
+    assert scene.last.affected == (HELD[0]._replace(topics=("b",)),)
+    assert disks.placed == [frozenset({2})], "one that left can't be asked"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("left", ["before", "meanwhile"])
+async def test_a_control_that_is_started_again_knows_it_from_the_workers(
+    mock_clock: trio.testing.MockClock, scene: Play, left: str
+) -> None:
+    """It left while the former control was there, or while there was none."""
+    disks = Disks(seen(5 * GB))
+    former = Play(scene.nursery, mock_clock).see(disks)
+    await former.at(0)
+    if left == "before":
+        disks.said = ALONE
+        await former.at(60)
+    told = msgspec.msgpack.decode(msgspec.msgpack.encode(former.last), type=channel.Storage)
+    assert told == former.last
+    scene.see(Disks(ALONE), restarted=True, run=False)
+    scene.control.adopt(told)
+    scene.nursery.start_soon(scene.control.run)
+    await until(lambda: scene.checks() == 1)
+    assert scene.state == (0.0, "valid")
+    (shown,) = [each for each in scene.control.status()["brokers"] if each["left"]]
+    assert (shown["id"], shown["left"]["forgotten_in_s"]) == (2, FORGET_S)
+
+
+class Slow(Placed):
+    """It takes its time to tell what lies where."""
+
+    def __init__(self, said: Observation, gate: threading.Event) -> None:
+        super().__init__(said, {})
+        self.gate = gate
+
+    def place(self, brokers: frozenset[int]) -> Any:
+        super().place(brokers)
+        self.gate.wait(60)
+        return {}
+
+
+@pytest.mark.trio
+async def test_what_workers_say_while_a_look_is_under_way_is_not_lost(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    former = Play(scene.nursery, mock_clock).see(Disks(seen(5 * GB)))
+    await former.at(0)
+    gate = threading.Event()
+    full = Observation(frozenset({1}), (Volume(1, "/a", 100 * GB, GB), Volume(1, "/c", 100 * GB, 50 * GB)))
+    disks = Slow(full, gate)
+    try:
+        scene.see(disks, AFFECTED, restarted=True)
+        await until(lambda: bool(disks.placed))
+        scene.control.adopt(former.last)
+    finally:
+        gate.set()
+    await until(lambda: scene.checks() == 1)
+    await scene.at(60)
+    assert [each["id"] for each in scene.control.status()["brokers"] if each["left"]] == [2]
+
+
+@pytest.mark.trio
+async def test_a_broker_that_joins_may_be_undescribed_for_a_while(
+    mock_clock: trio.testing.MockClock, scene: Play
+) -> None:
+    disks = Disks(seen())
+    scene.see(disks)
+    await scene.at(0)
+    disks.said = seen()._replace(brokers=frozenset({1, 2, 3}))
+    await scene.at(60)
+    assert scene.state == (1.0, "valid")
+    assert [each["unknown"] for each in scene.control.status()["brokers"]] == ["", "", "new"]
+    await scene.at(120)
+    assert scene.state == (1.0, "valid")
+    await scene.at(180)
+    assert scene.control.status()["problem"] == "active broker 3 did not describe a single log dir"
+
+
+@pytest.mark.trio
+async def test_a_broker_that_returns_undescribed_is_not_new(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+    disks = Disks(seen())
+    scene.see(disks)
+    await scene.at(0)
+    disks.said = ALONE
+    await scene.at(60)
+    disks.said = ALONE._replace(brokers=frozenset({1, 2}))
+    await scene.at(120)
+    assert scene.control.status()["problem"] == "active broker 2 did not describe a single log dir"
+    await scene.at(180)
+    await scene.at(240)
+    assert scene.state == (0.0, "fallback")
+
+
+@pytest.mark.trio
+async def test_of_snapshots_it_is_known_from_the_topic(mock_clock: trio.testing.MockClock, scene: Play) -> None:
+    records = Records()
+    for broker_id, each in enumerate(volumes(5 * GB), 1):
+        records.queue.put((broker_id, Snapshot(broker_id, WALL, (each,))))
+    listed = Disks(frozenset({1, 3}))
+    view = SnapshotView(180.0, "PAUSE", SOFT_HARD, grace_s=90.0, forget_after_s=FORGET_S)
+    eye = Snapshots(records, listed.observe, view, 60.0, trio.current_time, wall)
+    replicas: Mapping[int, frozenset[str]] = {**REPLICAS, 3: frozenset({"c"})}
+    scene.start(eye, "storage: {source: snapshots, scope: affected}", replicas=lambda: replicas)
+    await scene.at(0)
+    unknown = Affected("broker 3", 0.0, "broker 3 has no snapshot of its volumes", ("c",), (3,))
+    held = Affected("broker 2 /b", 0.0, LEFT, ("b", "both", "connect-offsets"), (2,))
+    await until(lambda: scene.last.affected == (unknown, held))
+    (shown,) = [each for each in scene.control.status()["brokers"] if each["left"]]
+    assert shown["left"]["forgotten_in_s"] == pytest.approx(FORGET_S, abs=0.01)
+
+
+def remembers(text: str) -> bool:
+    storage = parse(f"upstream: {{bootstrap_servers: 'b:1'}}\nstorage: {{{text}}}").storage
+    assert storage is not None
+    return storage.remembers
+
+
+def test_brokers_are_remembered_by_scope_or_by_choice() -> None:
+    limit = "hard: {type: MinFreeBytes, level: 1GB}"
+    assert not remembers(limit), "the proposal leaves out fenced brokers"
+    assert remembers(f"{limit}, scope: affected")
+    assert remembers(f"{limit}, fenced_brokers: remember")
+    assert not remembers(f"{limit}, scope: affected, fenced_brokers: ignore")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hard: {type: MinFreeBytes, level: 1GB}, forget_after: PT2H", "forget_after: has no effect"),
+        ("hard: {type: MinFreeBytes, level: 1GB}, fenced_brokers: remember, forget_after: 0", "forget_after"),
+        ("factor_source: mine, fenced_brokers: remember", "knows no volumes"),
+        ("hard: {type: MinFreeBytes, level: 1GB}, fenced_brokers: leave", "fenced_brokers"),
+    ],
+)
+def test_what_has_no_effect_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        remembers(text)

@@ -1,0 +1,194 @@
+# An operator's hand on storage protection in control: what workers are told, what is logged and shown, when it ends,
+# and what becomes of it where control is started again. And the command.
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from pytest_trio import trio_fixture
+
+from gateway import channel
+from gateway.commands import storage as command
+from gateway.control.storage.override import Hand
+from policies.storage import Factor, ObservationFailed, Override
+from policies.units import format_time
+from tests.background import until
+from tests.gateway.control.storage.test_affected import HELD, Play
+from tests.gateway.control.storage.test_storage_control import FULL, GB, WALL, Disks, Records, lines, seen
+
+ENDS_S = 1000.0  # of trio's clock
+UNTIL_MS = round((WALL + ENDS_S) * 1000)
+PAUSED = f"an operator pauses all producers until {format_time(UNTIL_MS)}: swap"
+OPENED = f"an operator lets in all producers until {format_time(UNTIL_MS)}: swap"
+
+
+class Handled(Play):
+    """A Scene, and an operator's hand on it."""
+
+    given: Override | None = None
+    knows = True
+
+    def hand(self) -> Hand | None:
+        left_s = ENDS_S - trio.current_time()
+        return None if self.given is None or left_s <= 0 else Hand(self.given, left_s, UNTIL_MS, "alice", UNTIL_MS)
+
+    def begin(self, source: Disks, *, affected: bool = False, **more: Any) -> Handled:
+        more |= {"hand": self.hand, "knows_hands": lambda: self.knows}
+        if affected:
+            self.see(source, **more)
+        else:
+            self.observe(source, **more)
+        return self
+
+    def give(self, given: Override | None) -> None:
+        self.given = given
+        self.control.heed()
+
+
+@trio_fixture
+async def scene(mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Handled]:
+    caplog.set_level("INFO")
+    async with trio.open_nursery() as nursery:
+        yield Handled(nursery, mock_clock)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_pause_by_hand_is_told_logged_and_shown_and_ends_by_itself(
+    mock_clock: trio.testing.MockClock, scene: Handled, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.begin(Disks(seen()))
+    await scene.at(0)
+    scene.give(Override("PAUSE", "swap"))
+    assert scene.last.factor == Factor(0.0, "operator", PAUSED)
+    assert (scene.last.valid_until, scene.last.following.value) == (ENDS_S, 1.0)
+    assert lines(caplog)[-1] == f"PAUSE (operator), every produce limit x 0: {PAUSED}"
+    assert (scene.sample("override", state="PAUSE"), scene.sample("override", state="OPEN")) == (1, 0)
+    status = scene.control.status()
+    assert status["override"]["who"] == "alice"
+    assert any(line.startswith("override    PAUSE until ") for line in command.describe(status))
+    for minute in range(1, 17):
+        await scene.at(60 * minute)
+        assert scene.state == (0.0, "operator")
+    scene.clock.jump(ENDS_S - trio.current_time())
+    await until(lambda: scene.state == (1.0, "valid"))
+    assert lines(caplog)[-1] == "OPEN again, 2 brokers, 2 log dirs"
+    assert scene.sample("override", state="PAUSE") == 0
+    assert scene.control.status()["override"] is None
+
+
+@pytest.mark.trio
+async def test_a_pause_by_hand_is_news_also_where_the_disks_pause(
+    mock_clock: trio.testing.MockClock, scene: Handled, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.begin(Disks(seen(5 * GB)))
+    await scene.at(0)
+    scene.give(Override("PAUSE", "swap"))
+    assert lines(caplog)[-1] == f"PAUSE (operator), every produce limit x 0: {PAUSED}"
+    scene.give(None)
+    assert lines(caplog)[-1] == f"PAUSE, every produce limit x 0: {FULL}"
+
+
+@pytest.mark.trio
+async def test_it_is_taken_back_before_its_time(mock_clock: trio.testing.MockClock, scene: Handled) -> None:
+    scene.begin(Disks(seen()))
+    await scene.at(0)
+    scene.give(Override("PAUSE"))
+    assert scene.state == (0.0, "operator")
+    scene.give(None)
+    assert scene.state == (1.0, "valid")
+
+
+@pytest.mark.trio
+async def test_an_opening_lifts_a_throttle_and_a_fallback_but_no_hard_limit_without_force(
+    mock_clock: trio.testing.MockClock, scene: Handled, caplog: pytest.LogCaptureFixture
+) -> None:
+    disks = Disks(seen(15 * GB))
+    scene.begin(disks)
+    scene.give(Override("OPEN", "swap"))
+    assert scene.state == (1.0, "operator"), "before the first look there is the fallback, 0"
+    await scene.at(0)
+    assert scene.last.factor == Factor(1.0, "operator", OPENED)
+    disks.said = seen(5 * GB)
+    await scene.at(60)
+    assert (scene.state, scene.last.factor.why) == ((0.0, "valid"), FULL)
+    scene.give(Override("OPEN", "swap", force=True))
+    assert scene.state == (1.0, "operator")
+    disks.said = ObservationFailed("away")
+    for minute in range(2, 6):
+        await scene.at(60 * minute)
+    assert scene.state == (1.0, "operator"), "whatever becomes of the disks"
+    scene.give(Override("OPEN", "swap"))
+    assert scene.state == (0.0, "fallback"), "it was full when it was seen last"
+    disks.said = seen(50 * GB)
+    await scene.at(360)
+    assert scene.state == (1.0, "operator")
+
+
+@pytest.mark.trio
+async def test_with_scope_affected_a_hard_limit_holds_its_topics_and_no_others(
+    mock_clock: trio.testing.MockClock, scene: Handled
+) -> None:
+    scene.begin(Disks(seen(5 * GB)), affected=True)
+    await scene.at(0)
+    scene.give(Override("OPEN"))
+    assert scene.held() == ((0.0, "operator"), HELD)
+    scene.give(Override("PAUSE"))
+    assert scene.held() == ((0.0, "operator"), None)
+    scene.give(Override("OPEN", force=True))
+    assert scene.held() == ((1.0, "operator"), ())
+
+
+@pytest.mark.trio
+async def test_a_control_that_is_started_again_goes_by_the_workers_until_policies_are_read(
+    mock_clock: trio.testing.MockClock, scene: Handled
+) -> None:
+    now = trio.current_time()
+    told = channel.Storage(Factor(0.0, "operator", PAUSED), valid_until=now + 100, following=Factor(1.0, "valid"))
+    scene.knows = False
+    scene.begin(Disks(seen()), restarted=True, run=False)
+    scene.control.adopt(told)
+    scene.nursery.start_soon(scene.control.run)
+    await until(lambda: scene.checks() == 1)
+    assert scene.state == (0.0, "operator")
+    scene.knows = True
+    scene.control.heed()
+    assert scene.state == (1.0, "valid"), "it was taken back meanwhile"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("following", [Factor(1.0, "valid"), Factor(0.0, "valid", FULL)])
+async def test_before_snapshots_are_read_it_goes_on_with_what_was_to_follow_a_hand_that_is_gone(
+    mock_clock: trio.testing.MockClock, scene: Handled, following: Factor
+) -> None:
+    records = Records()
+    records.caught_up = False
+    by_hand = Factor(1.0 - following.value, "operator", PAUSED)
+    told = channel.Storage(by_hand, valid_until=trio.current_time() + 100, following=following)
+    scene.read(records, {1}, restarted=True, run=False)
+    scene.control.adopt(told)
+    assert scene.state == (following.value, "kept")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["pause"], ["pause", "--for", "30m"], ["open", "--for", "soon", "--reason", "x"], ["resume", "--reason", "x"],
+     ["pause", "--for", "30m", "--reason", "x", "--force"]],
+)  # fmt: skip
+def test_a_wrong_command_line_is_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(argv)
+    assert ended.value.code == 2
+    assert "usage: produce-gateway storage" in capsys.readouterr().err
+
+
+def test_what_is_refused_is_said_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["resume", "--url", "http://127.0.0.1:1"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
