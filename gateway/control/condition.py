@@ -99,6 +99,8 @@ class Condition:
     def _lacking(self) -> Mapping[str, str]:
         """ "" for those that are not lacking."""
         found = {**self._parts.lacking, **self._spooling.lacking, "policies": self._policies.problem}
+        if self._cluster.known:  # until then the gateway isn't ready
+            found["cluster"] = self._cluster.problem
         if self._fleet.exchange is not None:
             found["exchange"] = self._fleet.exchange.health.problem
         return found

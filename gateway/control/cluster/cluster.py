@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,7 @@ WANT_PAUSE_S: Final = 0.25  # a worker may ask at every answer that names a brok
 class _Known:
     address: tuple[str, int] | None  # None: only its listeners are known, from an earlier control
     left_at: float | None = None
+    left: str = ""  # the same, as time of day
 
 
 class Cluster:
@@ -70,6 +72,7 @@ class Cluster:
         self._wanted = trio.Event()
         self._waiting: list[trio.Event] = []  # for an answer to what is asked next
         self._down_since: float | None = None
+        self._down = ""  # why, and since what time of day
         self.known = False  # metadata has been seen
         self.places: Places | None = None  # where topics have partitions, see View
         self.replicas: Mapping[int, frozenset[str]] | None = None  # where topics have replicas, likewise
@@ -80,6 +83,14 @@ class Cluster:
     def answers(self) -> bool:
         """The cluster answered the last time it was asked."""
         return self.known and self._down_since is None
+
+    @property
+    def problem(self) -> str:
+        """The cluster doesn't answer, or brokers have left its metadata and may come back; "": neither."""
+        away = [
+            f"broker {node_id} is away since {broker.left}" for node_id, broker in self._brokers.items() if broker.left
+        ]
+        return self._down or ", ".join(away)
 
     def configure(self, listeners: Mapping[str, Listener], refresh_s: float) -> None:
         """Other addresses for clients, on the same sockets."""
@@ -127,7 +138,10 @@ class Cluster:
     async def _apply(self, nursery: trio.Nursery, view: View) -> None:
         now = trio.current_time()
         for node_id, address in sorted(view.brokers.items()):
-            is_new = node_id not in self._brokers
+            before = self._brokers.get(node_id)
+            is_new = before is None
+            if before is not None and before.left_at is not None:
+                log.warning("broker %d is back in the cluster's metadata after %.0f s", node_id, now - before.left_at)
             self._brokers[node_id] = _Known(address)
             opened = await self._listeners.open(nursery, node_id)
             if (opened or is_new) and self.known:
@@ -155,7 +169,7 @@ class Cluster:
     def _leave(self, node_id: int, now: float) -> None:
         broker = self._brokers[node_id]
         if broker.left_at is None:
-            broker.left_at = now
+            broker.left_at, broker.left = now, _time_of_day()
             log.warning("broker %d is not in the cluster's metadata any more", node_id)
         elif now - broker.left_at >= KEEP_LISTENER_S:
             self._listeners.close(node_id)
@@ -183,6 +197,7 @@ class Cluster:
         self._metrics.cluster.up.set(0)
         if self._down_since is None:
             self._down_since = trio.current_time()
+            self._down = f"it does not answer since {_time_of_day()} ({why})"
             servers = ",".join(itertools.starmap(address_text, self._bootstrap))
             log.error("the cluster at %s does not answer (%s); asking again every %g s", servers, why, self._refresh_s)
         if not self._brokers and not self.known:
@@ -194,8 +209,13 @@ class Cluster:
         if self._down_since is not None:
             log.info("the cluster answers again after %.0f s", trio.current_time() - self._down_since)
             self._down_since = None
+            self._down = ""
 
     def _print_mapping(self) -> None:
         upstream = ",".join(itertools.starmap(address_text, self._bootstrap))
         for line in self._listeners.describe(upstream, {key: each.address for key, each in self._brokers.items()}):
             log.info("%s", line)
+
+
+def _time_of_day() -> str:
+    return time.strftime("%H:%M:%SZ", time.gmtime())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TypeVar
@@ -28,6 +29,7 @@ from tests.gateway.null_broker import NullBroker
 
 Message = TypeVar("Message", Brokers, Topics)
 BOOTSTRAP = (("b", 9092),)
+TIME_OF_DAY = r"\d\d:\d\d:\d\dZ"
 
 
 class Scene:
@@ -299,14 +301,16 @@ async def test_a_broker_that_left_keeps_its_listener_for_a_while(
     left = trio.current_time()
     await until(lambda: trio.current_time() > left + KEEP_LISTENER_S - 20, 0.1)
     assert scene.brokers() == [1, 2]
+    assert re.fullmatch(rf"broker 2 is away since {TIME_OF_DAY}", scene.cluster.problem)
     await until(lambda: scene.accepting == {1}, 0.1)
     assert scene.brokers() == [1]
+    assert scene.cluster.problem == ""  # it has left for good
     assert scene.open == {"broker 1 default": 19094}
 
 
 @pytest.mark.trio
-async def test_a_broker_that_comes_back_in_time_was_never_away(
-    autojump_clock: trio.testing.MockClock, scene: Scene
+async def test_a_broker_that_comes_back_in_time_was_never_away_for_workers(
+    autojump_clock: trio.testing.MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     both = View({1: ("b1", 9092), 2: ("b2", 9092)}, {})
     scene.view = both
@@ -317,8 +321,11 @@ async def test_a_broker_that_comes_back_in_time_was_never_away(
         left = trio.current_time()
         await until(lambda left=left: trio.current_time() > left + KEEP_LISTENER_S * 0.7, 0.1)
         scene.view = both
+        await until(lambda: not scene.cluster.problem, 0.1)
         await trio.sleep(20)
     assert len([message for message in scene.told if isinstance(message, Brokers)]) == 1
+    assert caplog.text.count("broker 2 is not in the cluster's metadata any more") == 2
+    assert len(re.findall(r"broker 2 is back in the cluster's metadata after \d+ s", caplog.text)) == 2
 
 
 @pytest.mark.trio
@@ -358,6 +365,7 @@ async def test_an_outage_leaves_everything_as_it_was(autojump_clock: trio.testin
     scene.view = "gone"
     before = list(scene.told)
     await trio.sleep(2 * KEEP_LISTENER_S)
+    assert re.fullmatch(rf"it does not answer since {TIME_OF_DAY} \(gone\)", scene.cluster.problem)
     assert scene.told == before
     assert scene.accepting == {1}
 
