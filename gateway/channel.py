@@ -507,7 +507,7 @@ COUNTS = (
     # Of these, on listeners where server names tell brokers apart: server_names.REASONS.
     "server_names_refused_no_server_name",
     "server_names_refused_unknown_server_name",
-    "authentications_failed",  # of SASL that ends at the gateway
+    "authentications_failed",  # SASL, at the gateway or at a broker
     "upstream_tls_handshakes_failed",
     "upstream_failed",  # dial failed or the broker closed first
     "brokers_withheld",  # a broker left out of an answer because it has no listener

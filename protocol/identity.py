@@ -136,6 +136,10 @@ class AmbiguousIdentity(MalformedFrame):
     """A token that two readers could understand as two principals: the connection must be closed."""
 
 
+class Refused(Exception):
+    """The broker refused a step of SASL; the text is its own."""
+
+
 class Claim(NamedTuple):
     """The principal that one SaslAuthenticate request claims; it belongs to the answer to that request, and to no
     other.
@@ -209,11 +213,12 @@ class Sasl:
 
 def accepted(buf: Buffer, start: int, end: int, claim: Claim) -> str | None:
     """The answer to the SaslAuthenticate request that made this claim: its principal if the broker has accepted it with
-    this answer, None if it was refused or if there are more steps.
+    this answer, None if there are more steps.
 
     Of a mechanism that isn't Kafka's own the first answer without an error counts, as the gateway can't tell its last.
 
     Raises:
+        Refused: the broker has not.
         MalformedFrame: it isn't a SaslAuthenticate answer of that version.
     """
     version = claim.version
@@ -221,14 +226,16 @@ def accepted(buf: Buffer, start: int, end: int, claim: Claim) -> str | None:
     if version >= _SASL_FLEXIBLE:
         pos = skip_tags(buf, pos, end)
     error, pos = int16(buf, pos, end)
-    _, pos = compact_string(buf, pos, end) if version >= _SASL_FLEXIBLE else string(buf, pos, end)
+    message, pos = compact_string(buf, pos, end) if version >= _SASL_FLEXIBLE else string(buf, pos, end)
     token, pos = _token(buf, pos, end, version)
     if version >= 1:
         pos = skip(pos, 8, end)  # session lifetime
     if version >= _SASL_FLEXIBLE:
         pos = skip_tags(buf, pos, end)
     at_end(pos, end)
-    return claim.principal if error == 0 and _is_last_step(claim.mechanism, token) else None
+    if error:
+        raise Refused((message or b"").decode("utf-8", "replace") or f"error {error}")
+    return claim.principal if _is_last_step(claim.mechanism, token) else None
 
 
 def _request_head(buf: Buffer, start: int, end: int) -> tuple[int, int]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.data.ends import IdentityChanged, TooManyConnections, Unauthenticated
 from gateway.data.pending import SASL
 from gateway.data.steps import FORWARDED
+from policies.text import ERROR_CHARS, one_line
 from protocol import api
-from protocol.identity import UNKNOWN, Claim, Sasl, accepted
+from protocol.identity import UNKNOWN, Claim, Refused, Sasl, accepted
 from protocol.wire import MalformedFrame, int16
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ MAX_UNAUTHENTICATED = 10  # requests in flight before authentication: clients se
 BEFORE_AUTHENTICATION = frozenset({api.API_VERSIONS, api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE})
 # Errors in answers to SaslHandshake that only a broker gives that wants SASL: none, and UNSUPPORTED_SASL_MECHANISM. One
 # that doesn't says ILLEGAL_SASL_STATE.
-_HANDSHAKE_ANSWERED = frozenset({0, 33})
+_UNSUPPORTED = api.ERROR_CODES["UNSUPPORTED_SASL_MECHANISM"]
+_HANDSHAKE_ANSWERED = frozenset({0, _UNSUPPORTED})
 
 
 class Demand(Protocol):
@@ -39,10 +41,10 @@ class Demand(Protocol):
 
 class Authentication:
     """`demand`: who says whether SASL is wanted: here the cluster. `is_done`: the broker has accepted the client's
-    principal.
+    principal. `failure`: the reason for which the broker refused the client last, for people; "": it did not.
     """
 
-    __slots__ = ("_account", "_client", "_counted", "_in_flight", "_sasl", "demand", "is_done")
+    __slots__ = ("_account", "_client", "_counted", "_in_flight", "_sasl", "demand", "failure", "is_done")
 
     def __init__(self, client: Client, account: Account, in_flight: InFlight) -> None:
         self._client = client
@@ -52,6 +54,7 @@ class Authentication:
         self._counted = ""  # the principal whose connections this is among
         self.demand: Demand = client.world.cluster
         self.is_done = False
+        self.failure = ""
 
     @property
     def is_owed(self) -> bool:
@@ -128,8 +131,15 @@ class Authentication:
             if error in _HANDSHAKE_ANSWERED and not world.cluster.wants_sasl:
                 world.cluster.wants_sasl = True
                 world.ledger.renew()  # other connections have to authenticate as well from here on
+            if error:
+                self._fail("the broker does not offer this SASL mechanism" if error == _UNSUPPORTED
+                           else f"the broker answered the SASL handshake with error {error}")  # fmt: skip
             return
-        principal = accepted(buf, start, stop, claim)
+        try:
+            principal = accepted(buf, start, stop, claim)
+        except Refused as refusal:
+            self._fail(one_line(str(refusal), ERROR_CHARS))
+            return
         if principal is None:
             return
         known = self._client.principal
@@ -139,6 +149,10 @@ class Authentication:
         elif principal != known and UNKNOWN not in (principal, known):
             # No broker does that (KIP-368): one of us has read the name wrongly.
             raise IdentityChanged(f"{principal} was accepted on a connection of {known}")
+
+    def _fail(self, why: str) -> None:
+        self.failure = f"authentication failed: {why}"
+        self._client.world.ledger.count("authentications_failed")
 
     def _take(self, principal: str) -> None:
         self.close()  # with the principal that it had

@@ -694,6 +694,9 @@ class Link:
         self.shortcut.shut()
         reactor, session, held = self.reactor, self.session, self.parked.held
         reactor.links.discard(self)
+        if session.authentication.failure and cause in ("disconnects_client", "disconnects_upstream"):
+            cause = "disconnects_unauthenticated"  # after such an answer both sides close
+            self._log.closed("unauthenticated", session.authentication.failure)
         try:
             session.client.world.ledger.count(cause)
             # Before any memory is given back: a connection that waits for it may write into it at once.

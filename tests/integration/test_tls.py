@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 
 from gateway.embedded import Cluster, wait_for
+from gateway.embedded.node_files import MECHANISMS
 from tests.certificates import Authority
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, log_bytes, read_topic
 
@@ -159,7 +160,7 @@ def test_a_client_with_no_certificate_or_a_strangers_or_no_tls_is_turned_away_an
 
 
 def test_sasl_passes_through_tls_and_the_principal_is_the_brokers(authority: Authority) -> None:
-    with Cluster(1, users=USERS) as cluster:
+    with Cluster(1, {MECHANISMS: "PLAIN"}, users=USERS) as cluster:
         upstream = {
             "bootstrap_servers": cluster.sasl_bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",
@@ -182,8 +183,25 @@ def test_sasl_passes_through_tls_and_the_principal_is_the_brokers(authority: Aut
                     == log_bytes(cluster, topic)
                 ),
             )
-            with pytest.raises(KafkaException):
-                AdminClient(right | {"sasl.password": "wrong"}).list_topics(timeout=3)
+            for wrong, why in (
+                ({"sasl.password": "wrong"}, "Authentication failed: Invalid username or password"),
+                ({"sasl.mechanism": "SCRAM-SHA-256"}, "the broker does not offer this SASL mechanism"),
+            ):
+                with pytest.raises(KafkaException):
+                    AdminClient(right | wrong).list_topics(timeout=3)
+
+                def is_logged(why: str = why) -> bool:
+                    return f"connection closed: authentication failed: {why}" in gateway.log()
+
+                wait_for("the log to say so", is_logged)
+            wait_for(
+                "all to be counted",
+                lambda: (
+                    gateway.metric("authentications_failed_total")
+                    == gateway.metric("disconnects_total", cause="unauthenticated")
+                    >= 2
+                ),
+            )
 
 
 def test_a_renewed_certificate_is_given_to_new_connections(kafka: Cluster, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from protocol.identity import (
     UNKNOWN,
     AmbiguousIdentity,
     Claim,
+    Refused,
     Sasl,
     UnusableName,
     accepted,
@@ -79,7 +80,10 @@ def exchange(mechanism: str, *steps: tuple[bytes, bytes, int], version: int = 2)
     sasl, known = shaken(mechanism), []
     for sent, received, error in steps:
         frame = authenticated(received, version, error)
-        known.append(accepted(frame, 0, len(frame), claim(sasl, sent, version)))
+        try:
+            known.append(accepted(frame, 0, len(frame), claim(sasl, sent, version)))
+        except Refused:
+            known.append(None)
     return known
 
 

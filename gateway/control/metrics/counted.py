@@ -100,8 +100,8 @@ CLUSTER: Final = (
         "authentications_failed",
         "counter",
         (),
-        "Clients that failed to authenticate at the gateway, where [SASL ends "
-        "there](security.md#authentication-at-the-gateway).",
+        "Clients that failed to authenticate: at the gateway, where [SASL ends "
+        "there](security.md#authentication-at-the-gateway), else at a broker.",
     ),
     Family(
         "upstream_tls_handshakes_failed",
