@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -48,6 +49,12 @@ class Limit:
         """The verdict on a request that brings `size` bytes in `messages` messages; None = nothing. Takes nothing."""
         raise NotImplementedError
 
+    def credit(self, client: object, now: float) -> tuple[float, float]:
+        """The bytes and the messages up to which `judge` has no verdict on requests of that client, all of them
+        together; 0.0: each has to be judged. Takes nothing, and notes that the client asks, as `judge` does.
+        """
+        return 0.0, 0.0
+
     def take(self, size: int, messages: int, now: float) -> None:
         """These pass: charge for them."""
 
@@ -76,6 +83,17 @@ class Limits(NamedTuple):
 NO_LIMITS: Final = Limits()
 ALL: Final = frozenset(Limits._fields)
 NONE: Final[frozenset[str]] = frozenset()
+
+
+class Credit(NamedTuple):
+    """What requests may bring, all of them together, so that `decide` would say nothing about any of them: bytes and
+    messages of their batches, and bytes of whole requests, which client quotas count.
+    """
+
+    limits: Limits
+    size: float
+    messages: float
+    whole_size: float
 
 
 class Decision(NamedTuple, Generic[P]):
@@ -155,6 +173,37 @@ def admit(decision: Decision[P], parts: Iterable[P], now: float) -> None:
             limit.spare(size, messages)
         else:
             limit.take(size, messages, now)
+
+
+def find_credit(limits: Limits, client: object, now: float, observed: Collection[str] = NONE) -> Credit | None:
+    """What may pass under these limits just now. Takes nothing: see `spend`. None: each request has to be decided."""
+    size = messages = whole_size = math.inf
+    for policy, limit in zip(Limits._fields, limits, strict=True):
+        if limit is None:
+            continue
+        if limit.observes or policy in observed:
+            return None
+        of_size, of_messages = limit.credit(client, now)
+        messages = min(messages, of_messages)
+        if policy == "quota":
+            whole_size = of_size
+        else:
+            size = min(size, of_size)
+    return Credit(limits, size, messages, whole_size)
+
+
+def spend(limits: Limits, size: int, messages: int, whole_size: int, now: float) -> None:
+    """Requests within the credit of these limits pass: charge for them."""
+    for policy, limit in zip(Limits._fields, limits, strict=True):
+        if limit is not None:
+            limit.take(whole_size if policy == "quota" else size, messages, now)
+
+
+def give_back_spent(limits: Limits, size: int, messages: int) -> None:
+    """These were charged by `spend`, and did not get into the log."""
+    for limit in limits:
+        if limit is not None:
+            limit.give_back(size, messages)
 
 
 def give_back(decision: Decision[P], part: P) -> None:

@@ -81,8 +81,7 @@ def _used(meter: TopicRate | BrokerRate) -> LimitUse:
 class Engine:
     """The policies of one worker.
 
-    `pause`: why nothing may be forwarded, None else. `guards_storage`: the storage factor is below 1, so that every
-    request has to be asked about. `holding`: the topics that storage holds where it holds some only. `fleet`: our parts
+    `pause`: why nothing may be forwarded, None else. `holding`: the topics that storage holds where it holds some only. `fleet`: our parts
     of limits. `groups`: resource groups.
     """
 
@@ -90,7 +89,6 @@ class Engine:
         self.brokers: dict[int, BrokerMeters] = {}
         self.fleet = OurParts(page)
         self.pause: StoragePause | None = None
-        self.guards_storage = False
         self._rules = NO_RULES
         self._effect = NO_EFFECT
         self.holding = NO_HOLDING
@@ -133,7 +131,6 @@ class Engine:
         """
         self._now = now
         observes = mode == "observe"
-        self.guards_storage = factor < 1.0
         self.pause = StoragePause(storage_pause(why), observes=observes) if factor <= 0.0 else None
         shared = factor if factor > 0.0 else self._effect.shared  # no limit matters in a pause; debts must outlive it
         used = 1.0 if observes else shared

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.data.ledger import BYTES, DELAY, MESSAGES, REPEATS, REQUESTS, UNTOLD_BYTES, UNTOLD_MESSAGES
 from gateway.data.topics import is_valid, text
 from policies import decision
-from policies.decision import NO_LIMITS, Limit
+from policies.decision import NO_LIMITS, Limits
 from policies.repeats import NO_EPOCH, sends_same_bytes
 from policies.usage import DELAYED, NOTES
 from policies.verdict import NEVER_PASSES
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from protocol.produce_request import Partition, Parts, Span
     from protocol.produce_response import Results
 
-    # What was forwarded was charged to these limits, or to this one as a whole; None: to none that asked.
-    Charged = Decision[Partition] | Limit | None
+    # What was forwarded was charged to these limits, each partition or all of it; None: to none that asked.
+    Charged = Decision[Partition] | Limits | None
 else:
     try:
         from gateway.data.fast_path import offsets, sums_by_topic
@@ -228,11 +228,14 @@ class Accounts:
         """Tell each limit that was charged: those that others share have it back. A group that was not asked has found
         the bytes on the topic's meter.
         """
-        if isinstance(charged, Limit):
-            charged.give_back(part[2], part[3])
-        elif charged is not None:
-            decision.give_back(charged, part)
-            if charged.limits.get(part[:2], NO_LIMITS).group is not None:
+        if charged is not None:
+            if isinstance(charged, Limits):
+                limits = charged
+                decision.give_back_spent(limits, part[2], part[3])
+            else:
+                limits = charged.limits.get(part[:2], NO_LIMITS)
+                decision.give_back(charged, part)
+            if limits.group is not None:
                 return
         groups = self._client.world.engine.groups
         if groups.exists and not self._client.exempt and is_valid(name):

@@ -36,8 +36,8 @@ class Client:
         rows: by topic, those that count the bytes that brokers accept from it; emptied whenever that changes.
         lines: its client quotas, as of `lines_version`. Where there are some on time, `spend` has to be told.
         group: of topics whose names don't say theirs, by its principal.
-        limited: each of its Produce requests has to be judged: quotas on time hold for it, quotas that only count, or
-            resource groups look at its principal.
+        limited: each of its Produce requests has to be judged: quotas on time hold for it, or quotas that only count;
+            or resource groups must not find what it brings, as it is exempt.
         quota: of its Produce requests where it is not `limited`; None: there is none.
     """
 
@@ -105,7 +105,6 @@ class Client:
         has_quota = bool(self.lines.produce)
         self.limited = bool(
             self.lines.request
-            or self.group is not None
             or (self.exempt and groups.exists)
             or (has_quota and "quota" in self.observed)
         )

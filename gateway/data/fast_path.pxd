@@ -6,13 +6,15 @@ from gateway.data.in_flight cimport InFlight
 from gateway.data.ledger cimport Ledger
 from policies.duplicates cimport Acknowledged
 from policies.limits.meter cimport Meter
+from protocol.produce_fast cimport Partitions
 
 
 @cython.final
 cdef class Terms:
     cdef readonly InFlight in_flight
     cdef dict by_name, by_id
-    cdef object awaits, quota
+    cdef object awaits, credit
+    cdef bint asks_always
     cdef Meter total
     cdef Ledger ledger
     cdef long long mask, max_bytes, fetch_bytes
@@ -30,6 +32,12 @@ cdef class Terms:
         self, object buf, Py_ssize_t start, Py_ssize_t end, int version, long long correlation, object now,
         object arrived, bint asks,
     ) except -1
+
+    cdef int _charge(
+        self, Meter meter, object limits, long long size, long long messages, long long whole_size, object now
+    ) except -1
+
+    cdef object _charge_all(self, Partitions parts, dict meters, Py_ssize_t whole_size, object now)
 
 
 @cython.final

@@ -4,9 +4,9 @@ from typing import Any
 
 from gateway.data.in_flight import InFlight
 from gateway.data.ledger import Counts, Ledger
+from policies.decision import Credit
 from policies.duplicates import Acknowledged
 from policies.limits.meter import FleetMeter
-from policies.quotas.lines import Lines
 from policies.thresholds.topic_meter import TopicMeter
 from protocol.produce_fast import Partitions
 from protocol.produce_request import Partition, Parts, Span
@@ -21,9 +21,10 @@ class Terms:
         by_id: dict[bytes, TopicMeter],
         total: FleetMeter,
         awaits: Callable[[Parts, int], bool],
+        credit: Callable[[TopicMeter, float], tuple[Credit, float] | None],
         ledger: Ledger,
     ) -> None: ...
-    def set(self, mask: int, client_id: bytes | None, quota: Lines | None, max_bytes: int, most: int) -> None: ...
+    def set(self, mask: int, client_id: bytes | None, asks_always: bool, max_bytes: int, most: int) -> None: ...
     def set_fetches(self, owed: tuple[int, ...], most: int) -> None: ...
     def pass_requests(
         self, buf: bytearray, pos: int, end: int, now: float, arrived: float, asks: bool

@@ -9,6 +9,7 @@
 
 cimport cython
 from cpython.array cimport array
+from libc.math cimport INFINITY
 
 from gateway.data.in_flight cimport InFlight, Owed
 from policies.limits.meter cimport Meter
@@ -18,6 +19,7 @@ from protocol.produce_fast cimport PART, RESULT, Partitions, Single
 
 from gateway.channel import API_REQUESTS
 from gateway.data import in_flight, pending
+from policies.decision import NO_LIMITS, spend
 from protocol import api, framing
 
 cdef int PASS = pending.PASS, STREAM = pending.STREAM, PRODUCE = pending.PRODUCE
@@ -38,25 +40,28 @@ cdef class Terms:
 
     # in_flight: the answers that are owed.
     # by_name, by_id: the meters of the topics that were looked up. total: that of their broker.
-    # awaits: Accounts.awaits.
+    # awaits: Accounts.awaits. credit: Gate.credit.
     # mask: see Latencies.
-    # client_id, quota: of the connection; a request under another client id does not pass.
+    # client_id: of the connection; a request under another one does not pass.
+    # asks_always: Gate.asks_always; where it is false, credit is asked for only beyond what a topic's meter has free.
     # max_bytes, most: the bytes and the partitions that a Produce request may have.
     # fetches: for each version of Fetch what its answer is owed, pending.PASS or STREAM. No other one passes.
     # fetch_bytes: that a Fetch request may have.
 
-    def __init__(self, InFlight in_flight, dict by_name, dict by_id, Meter total, awaits, ledger):
+    def __init__(self, InFlight in_flight, dict by_name, dict by_id, Meter total, awaits, credit, ledger):
         self.in_flight = in_flight
         self.by_name = by_name
         self.by_id = by_id
         self.total = total
         self.awaits = awaits
+        self.credit = credit
         self.ledger = ledger
         self.fetches = ()
 
-    def set(self, mask, bytes client_id, quota, max_bytes, most):
+    def set(self, mask, bytes client_id, bint asks_always, max_bytes, most):
         """They are these from here on. No Fetch request passes: the request before it may hold it up."""
-        self.mask, self.client_id, self.quota, self.max_bytes, self.most = mask, client_id, quota, max_bytes, most
+        self.mask, self.client_id, self.max_bytes, self.most = mask, client_id, max_bytes, most
+        self.asks_always = asks_always
         self.fetches = ()
 
     def set_fetches(self, tuple owed, most):
@@ -74,13 +79,14 @@ cdef class Terms:
         """
         cdef InFlight flight = self.in_flight
         cdef Py_ssize_t passed = 0, stop
-        cdef long long size = 0, messages = 0, length, correlation
+        cdef long long size = 0, messages = 0, whole_size = 0, length, correlation
         cdef int key, version, last_version = -1
-        cdef double room = 0.0
+        cdef double free = 0.0, max_size = INFINITY, max_messages = INFINITY, max_whole_size = INFINITY
         cdef Bytes frame
         cdef Single one
         cdef bytes last = b""  # the topic of the last requests …
-        cdef Meter meter = None  # … whose size and messages are added to its meter when another one comes
+        cdef Meter meter = None  # … whose sizes and messages are added to its meter when another one comes …
+        cdef object limits = None  # … and charged to these limits, which have credit for them; None: to none
         try:
             while end - pos > 12:
                 frame = fields.within(buf, pos, end - pos)
@@ -97,9 +103,9 @@ cdef class Terms:
                     break
                 if not produce_fast.read_single(frame + 4, frame + 4 + length, &one):
                     if meter is not None:
-                        _charge(meter, self.total, size, messages)
+                        self._charge(meter, limits, size, messages, whole_size, now)
                         meter, last_version = None, -1
-                        size = messages = 0
+                        size = messages = whole_size = 0
                     if not self._note_several(buf, pos + 4, stop, version, correlation, now, arrived, asks):
                         break
                     passed += 1
@@ -111,29 +117,40 @@ cdef class Terms:
                     break
                 if version != last_version or not fields.is_name(one.topic, last):
                     if meter is not None:
-                        _charge(meter, self.total, size, messages)
-                        size = messages = 0
+                        self._charge(meter, limits, size, messages, whole_size, now)
+                        size = messages = whole_size = 0
                     topic = fields.name(one.topic)
                     meter = (self.by_name if version < TOPIC_IDS else self.by_id).get(topic)
                     if meter is None:
                         break
-                    last, last_version, room = topic, version, meter.free_to - meter.uncounted
+                    last, last_version, free = topic, version, meter.free_to - meter.uncounted
+                    if self.asks_always or free <= 0:
+                        found = self.credit(meter, now)
+                        if found is None:
+                            break
+                        (limits, max_size, max_messages, max_whole_size), free = found
+                    elif limits is not None:
+                        limits, max_size, max_messages, max_whole_size = None, INFINITY, INFINITY, INFINITY
                 if asks and self.awaits([produce_fast.single_part(last, &one)], version):
                     break
-                if size >= room or (self.quota is not None and not self.quota.passes(length, now)):
+                if (
+                    size >= free or size + one.batch.size > max_size or messages + one.batch.messages > max_messages
+                    or whole_size + length > max_whole_size
+                ):
                     break
                 flight.note(
                     correlation, version, last, one.index, one.batch.size, one.batch.messages, one.batch.producer,
-                    one.batch.epoch, one.batch.sequence, one.batch.trailing, self.quota,
+                    one.batch.epoch, one.batch.sequence, one.batch.trailing, limits,
                     None if correlation & self.mask else (arrived, now, self.mask + 1),
                 )
                 size += one.batch.size
                 messages += one.batch.messages
+                whole_size += length
                 passed += 1
                 pos = stop
         finally:
             if meter is not None:
-                _charge(meter, self.total, size, messages)
+                self._charge(meter, limits, size, messages, whole_size, now)
         return pos, passed
 
     cdef bint _note_fetch(self, long long length, int version, long long correlation) except -1:
@@ -163,42 +180,78 @@ cdef class Terms:
         if asks and self.awaits(parts, version):
             return False
         meters = self.by_name if version < TOPIC_IDS else self.by_id
-        if not _charge_all(parts, meters, self.total, self.quota, end - start, now):
+        charged = self._charge_all(parts, meters, end - start, now)
+        if charged is None:
             return False
         self.in_flight.keep(parts)
         stamp = None if correlation & self.mask else (arrived, now, self.mask + 1)
-        self.in_flight.append((correlation, PRODUCE, version, parts, None, 0, self.quota, stamp))
+        self.in_flight.append((correlation, PRODUCE, version, parts, None, 0, charged, stamp))
         return True
 
+    cdef int _charge(
+        self, Meter meter, object limits, long long size, long long messages, long long whole_size, object now
+    ) except -1:
+        # Requests to one topic, of so many bytes in batches and in all. `limits` None: none was asked.
+        if limits is None:
+            meter.messages += messages
+        elif whole_size:
+            spend(limits, size, messages, whole_size, now)
+            if limits.group is None:
+                meter.messages += messages
+            else:
+                meter.settled += size  # not for the group to find once more
+        meter.uncounted += size
+        self.total.uncounted += size
+        return 0
 
-cdef int _charge(Meter meter, Meter total, long long size, long long messages) except -1:
-    meter.uncounted += size
-    meter.messages += messages
-    total.uncounted += size
-    return 0
-
-
-cdef bint _charge_all(
-    Partitions parts, dict meters, Meter total, object quota, Py_ssize_t length, object now
-) except -1:
-    # Charge the meters of a request of several partitions, and its client's quota for all of its `length` bytes; False:
-    # nothing, since some topic has to be looked at, or the quota asked.
-    cdef long long size = 0
-    cdef Meter meter
-    cdef list charges = []
-    for topic, bytes_, messages in sums_by_topic(parts):
-        meter = meters.get(topic)
-        if meter is None or meter.uncounted >= meter.free_to:
-            return False
-        charges.append((meter, bytes_, messages))
-        size += bytes_
-    if quota is not None and not quota.passes(length, now):
-        return False
-    for meter, bytes_, messages in charges:
-        meter.uncounted += bytes_
-        meter.messages += messages
-    total.uncounted += size
-    return True
+    cdef object _charge_all(self, Partitions parts, dict meters, Py_ssize_t whole_size, object now):
+        # Charge for a request of several partitions, of so many bytes; the limits that were asked, NO_LIMITS if none
+        # was. None: nothing was charged, since some topic has to be looked at.
+        cdef long long size = 0, messages = 0
+        cdef double free, max_size, max_messages, max_whole_size
+        cdef Meter meter
+        cdef list charges = [], sums = sums_by_topic(parts)
+        shared = None  # the limits of all that is free
+        charged = None
+        for _, of_topic, messages_of_topic in sums:
+            size += of_topic
+            messages += messages_of_topic
+        for topic, of_topic, messages_of_topic in sums:
+            meter = meters.get(topic)
+            if meter is None:
+                return None
+            free = meter.free_to - meter.uncounted
+            if free > 0 and not self.asks_always:
+                limits = NO_LIMITS
+            elif free > 0 and shared is not None and not meter.by_principal:
+                limits = shared
+            else:
+                found = self.credit(meter, now)
+                if found is None:
+                    return None
+                (limits, max_size, max_messages, max_whole_size), left = found
+                # Several topics may be under the same limits, so each has to have credit for all of the request.
+                if left <= 0 or size > max_size or messages > max_messages or whole_size > max_whole_size:
+                    return None
+                if free > 0 and not meter.by_principal:
+                    shared = limits
+            if charged is None:
+                charged = limits
+            elif limits is not charged and limits[:3] != charged[:3]:  # what is given back goes by the request
+                return None
+            charges.append((meter, limits, of_topic, messages_of_topic))
+        if charged is not NO_LIMITS:
+            spend(charged._replace(threshold=None), size, messages, whole_size, now)
+        for meter, limits, of_topic, messages_of_topic in charges:
+            if limits.threshold is not None:
+                limits.threshold.take(of_topic, messages_of_topic, now)
+            if limits.group is not None:
+                meter.settled += of_topic  # not for the group to find once more
+            else:
+                meter.messages += messages_of_topic
+            meter.uncounted += of_topic
+        self.total.uncounted += size
+        return charged
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -6,17 +6,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Final
 
 from gateway.data.accounts import Accounts
 from gateway.data.client import Client
 from gateway.data.topics import Topics, is_counted, text
 from policies import decision, verdict
-from policies.decision import NO_LIMITS, Limits, Patience
+from policies.decision import NO_LIMITS, Credit, Limits, Patience
 from policies.fence import Fence
 from policies.plugin import PluginLimit
 from policies.thresholds.broker_limits import TopicThreshold
-from policies.thresholds.storage_limits import StoragePause
+from policies.thresholds.broker_meters import OTHER
+from policies.thresholds.storage_limits import StorageLimit, StoragePause
 from policies.usage import WOULD
 from policies.verdict import Verdict
 from protocol import api
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from policies.thresholds.topic_meter import TopicMeter
     from protocol.produce_request import Partition
 
+UNLIMITED: Final = Credit(NO_LIMITS, math.inf, math.inf, math.inf)
 # The Kafka error codes of partitions that are refused regardless of limits.
 _CODES = {
     verdict.UNKNOWN_TOPIC_ID: api.UNKNOWN_TOPIC_ID,
@@ -107,6 +110,44 @@ class Gate:
             # Clients without a name send the whole request again: what passed now would be written twice.
             one_fate=verdict.whole_request(self.client.software_name, self.world.settings.reject_code),
         )
+
+    @property
+    def asks_always(self) -> bool:
+        """Whether some limit has to be asked about requests to any topic."""
+        client = self.client
+        if client.exempt:
+            return False
+        return client.quota is not None or client.group is not None or self.broker.limits.storage is not None
+
+    def credit(self, meter: TopicMeter, now: float) -> tuple[Credit, float] | None:
+        """What requests to that topic may bring just now without being judged (fast_path.pyx), and the bytes behind
+        which other limits have to be asked; None: each has to be judged. Takes nothing: see decision.spend.
+        """
+        client, engine = self.client, self.world.engine
+        if client.exempt:
+            return UNLIMITED, math.inf
+        storage = self.broker.limits.storage
+        if meter.is_held:
+            found = None if meter.name == OTHER else self.broker.storage_of(meter.name)
+            if not isinstance(found, StorageLimit):
+                return None
+            storage = found
+        group, threshold, left = None, None, math.inf
+        if meter.group_asks:
+            group = engine.groups.asking(meter, now)
+            if group is None:
+                return None
+        else:
+            left = meter.group_to - meter.uncounted
+            if meter.by_principal:
+                group = client.group
+        if meter.thresholds_ask:
+            threshold = TopicThreshold(self.broker.limits, meter, meter.name)
+        else:
+            left = min(left, meter.thresholds_to - meter.uncounted)
+        limits = Limits(storage, client.quota, group, threshold)
+        found = decision.find_credit(limits, client.names, now, client.observed)
+        return None if found is None else (found, left)
 
     def _standing(self, parts: Iterable[Partition], version: int, now: float, wait_ms: int) -> dict[Key, Verdict]:
         """The partitions that are refused whatever the limits say."""

@@ -89,7 +89,8 @@ class Requests:
         self._terms: Terms | None = None
         if Terms is not None:
             self._terms = Terms(
-                in_flight, topics.by_name, topics.by_id, gate.broker.total, gate.accounts.awaits, gate.world.ledger
+                in_flight, topics.by_name, topics.by_id, gate.broker.total, gate.accounts.awaits, gate.credit,
+                gate.world.ledger,
             )
         self.to_upstream: list[Any] = []
 
@@ -214,7 +215,7 @@ class Requests:
         settings = world.settings
         if self._terms is not None:
             self._terms.set(
-                world.ledger.latencies.mask, client.client_id, client.quota, settings.max_request_bytes,
+                world.ledger.latencies.mask, client.client_id, self._gate.asks_always, settings.max_request_bytes,
                 settings.max_partitions_per_request,
             )  # fmt: skip
         return self._terms
@@ -231,7 +232,14 @@ class Requests:
     def _is_special(self) -> bool:
         """Each request has to be looked at, whatever it is."""
         client, hold, world = self._client, self._hold, self._gate.world
-        return bool(client.limited or hold.client_gone or hold.draining or world.engine.guards_storage or world.plugins)
+        return bool(
+            client.limited
+            or hold.client_gone
+            or hold.draining
+            or hold.paused_since
+            or world.engine.pause is not None
+            or world.plugins
+        )
 
     def handle_unauthenticated(self, buf: bytearray, pos: int, end: int, now: float) -> int:
         """Requests of a client that the broker hasn't accepted yet: only the steps of SASL pass, one at a time.

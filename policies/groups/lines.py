@@ -136,6 +136,10 @@ class GroupSide(Limit):
         here = line.bucket.rate
         return resource_group(self.group, unit, answer.throttle_ms, rates, here, answer.outcome, answer.room_in)
 
+    def credit(self, client: object, now: float) -> tuple[float, float]:
+        of_bytes = math.inf if self.bytes is None else self.bytes.credit(client, now)
+        return of_bytes, math.inf if self.msgs is None else self.msgs.credit(client, now)
+
     def take(self, size: int, messages: int, now: float) -> None:
         self.bytes_meter.taken += size
         self.msgs_meter.taken += messages
@@ -179,7 +183,7 @@ class GroupSide(Limit):
         if messages > 0:
             self.message_size = max(0.0, size / messages)
 
-    def credit(self, now: float) -> float:
+    def saved(self, now: float) -> float:
         """Bytes that its topics may take, at the size of messages that they have on average."""
         left = math.inf if self.bytes is None else max(0.0, self.bytes.bucket.level(now))
         if self.msgs is not None:
@@ -289,6 +293,14 @@ class GroupLines:
             if not self._queue:
                 self.wake()
             self._queue.append(side)
+        return side
+
+    def asking(self, meter: TopicMeter, now: float) -> GroupSide | None:
+        """The group of a topic that is in use, while all topics of that group have to ask; None: see `publish`."""
+        side = meter.side
+        if side is None or not side.asks or meter.group_version != self.version or meter not in side.in_use:
+            return None
+        side.in_use[meter] = now
         return side
 
     def named_by(self, topic: bytes) -> str | None:
@@ -410,7 +422,7 @@ class GroupLines:
     def _ask(self, side: GroupSide, asks: bool, now: float) -> None:
         """All topics of a group have to ask from now on, or need not."""
         side.asks, side.is_stale = asks, False
-        credit = 0.0 if asks else side.credit(now) / self.fleet.workers
+        credit = 0.0 if asks else side.saved(now) / self.fleet.workers
         for meter in side.in_use:
             meter.ask_group(asks, credit / len(side.in_use))
 
@@ -426,7 +438,7 @@ class GroupLines:
         if side.is_short(now):
             self._ask(side, True, now)
             return False
-        credit = side.credit(now) / self.fleet.workers
+        credit = side.saved(now) / self.fleet.workers
         meter.ask_group(False, min(credit, max(2.0 * size, credit / len(side.in_use))))
         return True
 

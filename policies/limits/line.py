@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MAX_WAIT_S: Final = MAX_THROTTLE_MS / 1000
 MAX_DELAY_S: Final = MAX_DELAY_MS / 1000
 MIN_WAIT_S: Final = 0.01  # shorter waits are not worth a timer: the debt stays and the next request waits for both
+# Of the wait that isn't worth one, so much is credit: whatever is rounded, less than MIN_WAIT_S is owed behind it.
+CREDIT_S: Final = MIN_WAIT_S * (1.0 - 1e-6)
 BURST_S: Final = 1.0  # limits are bytes per second: an idle second's worth may come at once
 DEBT_S: Final = 3 * MAX_WAIT_S
 ENTER_S: Final = 0.5  # seconds of credit, of BURST_S, below which traffic has to ask about each request …
@@ -154,6 +156,14 @@ class Line:
         if refusal is not None and (may_wait or not waits_for_itself or bucket.owed > DEBT_S * rate):
             return refusal
         return Answer(True, min(after, longest)) if after >= MIN_WAIT_S else AT_ONCE
+
+    def credit(self, client: object, now: float) -> float:
+        """The bytes up to which `ask` says AT_ONCE about requests of that client, all of them together; none where it
+        is not above 0. Nothing is taken.
+        """
+        if not self.own:
+            self._sole_client.is_alone(client, now)  # it asks
+        return self.bucket.level(now) + CREDIT_S * self.bucket.rate
 
     def take(self, size: float, now: float) -> None:
         """These bytes pass."""

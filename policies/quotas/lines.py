@@ -207,14 +207,11 @@ class Lines(Limit):
         """The same for one request, with `beside` bytes that are in none of its batches."""
         return _Request(self, beside)
 
-    def passes(self, size: int, now: float) -> bool:
-        """Take `size` bytes where each line has saved as much, so that `judge` would say nothing; else take nothing."""
-        for line in self.produce:
-            if line.bucket.level(now) < size:
-                return False
-        for line in self.produce:
-            line.take(size, now)
-        return True
+    def credit(self, client: object, now: float) -> tuple[float, float]:
+        """Bytes of whole requests. The thread's time has none: each request has to be judged."""
+        if self.request:
+            return 0.0, 0.0
+        return min([line.credit(client, now) for line in self.produce], default=math.inf), math.inf
 
     def spare(self, size: int, messages: int) -> None:
         self.spared.produced += size  # below 0 as well: a total has only what got into the log

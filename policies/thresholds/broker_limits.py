@@ -73,6 +73,9 @@ class TopicThreshold(Limit):
     def judge(self, size: int, messages: int, patience: Patience, now: float) -> Verdict | None:
         return self._strategy.judge(self._meter, self._topic, size, patience, now)
 
+    def credit(self, client: object, now: float) -> tuple[float, float]:
+        return self._strategy.credit(self._meter, client, now), math.inf
+
     def take(self, size: int, messages: int, now: float) -> None:
         self._strategy.take(self._meter, size, now)
 

@@ -26,6 +26,7 @@ from policies.limits.limit_use import LimitUse
 from policies.limits.line import (
     AT_ONCE,
     BURST_S,
+    CREDIT_S,
     DEBT_S,
     ENTER_S,
     LEAVE_S,
@@ -153,20 +154,34 @@ class Pacer(ThresholdStrategy):
         meter.seen += size
         self._seen += size
 
-    def _ask(self, meter: TopicMeter, size: int, patience: Patience, now: float) -> Answer:
-        total_wait = self._settle_total(now)
-        bucket = self._settle(meter, total_wait, now)
+    def credit(self, meter: TopicMeter, client: object, now: float) -> float:
+        bucket, _ = self._look(meter, client, now)
+        if bucket is None:
+            return math.inf
+        total = self.bucket  # the shorter of the two debts decides
+        return max(total.level(now) + CREDIT_S * total.rate, bucket.level(now) + CREDIT_S * bucket.rate)
+
+    def _look(self, meter: TopicMeter, client: object, now: float) -> tuple[Bucket | None, bool]:
+        """Bring the total's bucket and the topic's up to date, about which that client asks; the topic's, None where
+        nothing limits it, and whether nobody else asks about it.
+        """
+        bucket = self._settle(meter, self._settle_total(now), now)
         self._asked[meter] = True
         self._free.pop(meter, None)
         if bucket is None:
+            return None, False
+        meter.sole_client = meter.sole_client or SoleClient()
+        return bucket, meter.sole_client.is_alone(client, now)
+
+    def _ask(self, meter: TopicMeter, size: int, patience: Patience, now: float) -> Answer:
+        # Clients of other topics wait for the total beyond their own only.
+        bucket, waits_for_itself = self._look(meter, patience.client, now)
+        if bucket is None:
             return AT_ONCE
-        total, topic_wait = self.bucket, bucket.wait(now)
+        total, total_wait, topic_wait = self.bucket, self.bucket.wait(now), bucket.wait(now)
         ahead = min(total_wait, topic_wait)
         after = min(total_wait + size / total.rate, topic_wait + size / bucket.rate)
         refusal = self._admission.turn_away(ahead, after, patience.may_delay, patience.denied_s)
-        meter.sole_client = meter.sole_client or SoleClient()
-        # Clients of other topics wait for the total beyond their own only.
-        waits_for_itself = meter.sole_client.is_alone(patience.client, now)
         owed = ahead + total.beyond / total.rate
         if refusal is not None and (patience.may_delay or not waits_for_itself or owed > DEBT_S):
             self._want(refusal.wait, now)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -64,6 +65,9 @@ class StorageLimit(Limit):
         return storage_throttle(
             meters.node_id, answer.throttle_ms, rates, effect.note, answer.outcome, effect.whose, answer.room_in
         )
+
+    def credit(self, client: object, now: float) -> tuple[float, float]:
+        return self.line.credit(client, now), math.inf
 
     def take(self, size: int, messages: int, now: float) -> None:
         self.line.take(size, now)

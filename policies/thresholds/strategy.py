@@ -28,6 +28,12 @@ class ThresholdStrategy:
         """
         raise NotImplementedError
 
+    def credit(self, meter: TopicMeter, client: object, now: float) -> float:
+        """The bytes up to which `judge` has no verdict on requests of that client for such a topic, all of them
+        together. Takes nothing.
+        """
+        return 0.0
+
     def take(self, meter: TopicMeter, size: int, now: float) -> None:
         """These pass: charge for them. The caller adds them to `uncounted`."""
 

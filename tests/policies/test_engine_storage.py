@@ -41,7 +41,6 @@ def test_thresholds_that_use_up_their_total_still_may_when_multiplied() -> None:
 
 def test_a_factor_of_1_asks_no_limit() -> None:
     one = engine(1.0)
-    assert not one.guards_storage
     assert one.pause is None
     assert one.broker(1).limits.storage is None
     assert storage(one, 1, 10**9, 0.0) is None

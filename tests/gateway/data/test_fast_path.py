@@ -116,9 +116,9 @@ def run(fast_path: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, 
     session, gate = play.session, play.session.gate
     terms = fast_path.Terms(
         session.in_flight, gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.accounts.awaits,
-        gate.world.ledger,
+        gate.credit, gate.world.ledger,
     )  # fmt: skip
-    terms.set(0, session.client.client_id, None, 10**6, 10**4)
+    terms.set(0, session.client.client_id, False, 10**6, 10**4)
     found: tuple[int, int] = terms.pass_requests(bytearray(data), 0, end, play.now, play.now, False)
     return found
 
@@ -159,8 +159,10 @@ def test_a_run_ends_before_another_kind(fast_path: ModuleType, other: bytes) -> 
 def fetching(fast_path: ModuleType, play: Play, most: int = 1000) -> Any:
     """Terms on which Fetch requests pass: up to version 15 their answers as they are, those of 16 and 17 walked."""
     session, gate = play.session, play.session.gate
-    terms = fast_path.Terms(session.in_flight, {}, {}, gate.broker.total, gate.accounts.awaits, gate.world.ledger)
-    terms.set(0, session.client.client_id, None, 10**6, 10**4)
+    terms = fast_path.Terms(
+        session.in_flight, {}, {}, gate.broker.total, gate.accounts.awaits, gate.credit, gate.world.ledger
+    )
+    terms.set(0, session.client.client_id, False, 10**6, 10**4)
     terms.set_fetches((pending.PASS,) * 16 + (pending.STREAM,) * 2, most)
     return terms
 
@@ -216,7 +218,7 @@ def test_no_fetch_passes_where_the_most_are_owed_or_no_one_said_so(fast_path: Mo
     assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 1
     assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
     flight.clear()
-    terms.set(0, b"app", None, 10**6, 10**4)
+    terms.set(0, b"app", False, 10**6, 10**4)
     assert terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
 
 
@@ -353,9 +355,9 @@ def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(fast_path: 
 
     terms = fast_path.Terms(
         play.session.in_flight, play.session.gate.topics.by_name, {}, play.session.gate.broker.total,
-        awaits, play.world.ledger,
+        awaits, play.session.gate.credit, play.world.ledger,
     )  # fmt: skip
-    terms.set(0, b"app", None, 10**6, 10**4)
+    terms.set(0, b"app", False, 10**6, 10**4)
     data = bytearray(request(2, {"clicks": indexes}))
     assert terms.pass_requests(data, 0, len(data), play.now, play.now, True) == (0, 0)
     assert [[part[1] for part in parts] for parts in asked] == [indexes]
@@ -384,7 +386,8 @@ def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owe
     play = familiar(indexes)
     session, gate = play.session, play.session.gate
     terms = fast_path.Terms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.world.ledger,
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.credit,
+        gate.world.ledger,
     )  # fmt: skip
     data = bytearray(request(3, {"clicks": indexes}))
     size = len(data) - 4
@@ -393,9 +396,9 @@ def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owe
         return int(terms.pass_requests(data, 0, len(data), play.now, play.now, False)[1])
 
     for max_bytes, most, expected in ((size - 1, 2, 0), (size, 2, 1), (size, 1, 2 - len(indexes))):
-        terms.set(0, b"app", None, max_bytes, most)
+        terms.set(0, b"app", False, max_bytes, most)
         assert passed() == expected
-    terms.set(0, b"app", None, size, 2)
+    terms.set(0, b"app", False, size, 2)
     while len(session.in_flight) < in_flight.MAX_PENDING - 1:
         session.in_flight.append((1, pending.PASS))
     assert [passed(), passed()] == [1, 0]
@@ -406,8 +409,10 @@ def test_a_run_ends_where_memory_is_short_for_what_is_owed(fast_path: ModuleType
     play = familiar(indexes)
     gate, data = play.session.gate, bytearray(b"".join(request(each, {"clicks": indexes}) for each in (3, 4)))
     flight = in_flight.InFlight(Account(Budget(1), ""))
-    terms = fast_path.Terms(flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, play.world.ledger)
-    terms.set(0, b"app", None, 10**6, 10**4)
+    terms = fast_path.Terms(
+        flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.credit, play.world.ledger
+    )
+    terms.set(0, b"app", False, 10**6, 10**4)
     assert terms.pass_requests(data, 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
     assert flight.is_waiting
 
@@ -419,9 +424,10 @@ def test_those_that_are_measured_are_noted_with_when_they_came(fast_path: Module
     data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
     session, gate = play.session, play.session.gate
     terms = fast_path.Terms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.world.ledger,
+        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits, gate.credit,
+        gate.world.ledger,
     )  # fmt: skip
-    terms.set(1, b"app", None, 10**6, 10**4)
+    terms.set(1, b"app", False, 10**6, 10**4)
     terms.pass_requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False)
     assert [entry[7] for entry in session.in_flight] == [(play.now - 0.5, play.now, 2), None]
 
@@ -440,7 +446,7 @@ def test_the_quota_that_a_request_was_charged_to_is_noted(fast_path: ModuleType,
     frame = request(3, {"clicks": indexes})
     play.client(frame)
     (entry,) = play.session.in_flight
-    assert entry[6] is play.session.client.quota, "it was looked at"
+    assert entry[6].quota is play.session.client.quota, "it was looked at"
     assert line.bucket.level(play.now) == free - (len(frame) - 4)
     play.broker(answer(3, {"clicks": dict.fromkeys(indexes, (6, -1))}))
     assert line.bucket.level(play.now) == free - (len(frame) - 4)  # a client's own limit counts them all the same
@@ -507,7 +513,7 @@ def test_what_a_run_has_brought_counts_within_it(fast_path: ModuleType, run_of: 
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     play.broker(exchange(play, 2, {"clicks": [0]}))
     meter = play.engine.broker(1).topics[b"clicks"]
-    meter.free_to = meter.uncounted + 2 * size_of()
+    meter.ask_thresholds(False, 2 * size_of())
     data = b"".join(request(10 + place, {"clicks": indexes}) for place, indexes in enumerate(run_of))
     before = meter.uncounted
     assert run(fast_path, play, data, len(data))[1] == passed

@@ -34,7 +34,6 @@ def over(of: Engine, topic: bytes, node_id: int = 1) -> bool:
 def test_only_held_topics_leave_the_fast_path() -> None:
     of = engine(FULL, HALF, total=None)
     assert [topic for topic in (b"full", b"half", b"free") if over(of, topic)] == [b"full", b"half"]
-    assert not of.guards_storage
     assert of.pause is None
     meter = of.broker(1).topics[b"full"]
     assert meter.over
