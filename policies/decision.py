@@ -177,15 +177,17 @@ def admit(decision: Decision[P], parts: Iterable[P], now: float) -> None:
 
 def find_credit(limits: Limits, client: object, now: float, observed: Collection[str] = NONE) -> Credit | None:
     """What may pass under these limits just now. Takes nothing: see `spend`. None: each request has to be decided."""
+    if observed and any(getattr(limits, policy) is not None for policy in observed):
+        return None
     size = messages = whole_size = math.inf
-    for policy, limit in zip(Limits._fields, limits, strict=True):
+    for limit in limits:
         if limit is None:
             continue
-        if limit.observes or policy in observed:
+        if limit.observes:
             return None
         of_size, of_messages = limit.credit(client, now)
         messages = min(messages, of_messages)
-        if policy == "quota":
+        if limit is limits.quota:
             whole_size = of_size
         else:
             size = min(size, of_size)
@@ -194,9 +196,9 @@ def find_credit(limits: Limits, client: object, now: float, observed: Collection
 
 def spend(limits: Limits, size: int, messages: int, whole_size: int, now: float) -> None:
     """Requests within the credit of these limits pass: charge for them."""
-    for policy, limit in zip(Limits._fields, limits, strict=True):
+    for limit in limits:
         if limit is not None:
-            limit.take(whole_size if policy == "quota" else size, messages, now)
+            limit.take(whole_size if limit is limits.quota else size, messages, now)
 
 
 def give_back_spent(limits: Limits, size: int, messages: int) -> None:

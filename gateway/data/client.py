@@ -104,9 +104,7 @@ class Client:
         self.rows.clear()  # they say the group
         has_quota = bool(self.lines.produce)
         self.limited = bool(
-            self.lines.request
-            or (self.exempt and groups.exists)
-            or (has_quota and "quota" in self.observed)
+            self.lines.request or (self.exempt and groups.exists) or (has_quota and "quota" in self.observed)
         )
         self.quota = self.lines if has_quota and not self.limited else None
 

@@ -128,10 +128,10 @@ class Gate:
             return UNLIMITED, math.inf
         storage = self.broker.limits.storage
         if meter.is_held:
-            found = None if meter.name == OTHER else self.broker.storage_of(meter.name)
-            if not isinstance(found, StorageLimit):
+            held_by = None if meter.name == OTHER else self.broker.storage_of(meter.name)  # OTHER is several topics
+            if not isinstance(held_by, StorageLimit):
                 return None
-            storage = found
+            storage = held_by
         group, threshold, left = None, None, math.inf
         if meter.group_asks:
             group = engine.groups.asking(meter, now)

@@ -89,7 +89,12 @@ class Requests:
         self._terms: Terms | None = None
         if Terms is not None:
             self._terms = Terms(
-                in_flight, topics.by_name, topics.by_id, gate.broker.total, gate.accounts.awaits, gate.credit,
+                in_flight,
+                topics.by_name,
+                topics.by_id,
+                gate.broker.total,
+                gate.accounts.awaits,
+                gate.credit,
                 gate.world.ledger,
             )
         self.to_upstream: list[Any] = []

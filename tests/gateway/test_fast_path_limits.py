@@ -53,13 +53,11 @@ def set_limits(on: Play, kinds: set[Kind], factor: float, held: float, mode: Mod
     if "strangers" in kinds:
         quotas[Entity(user=DEFAULT)] = {QuotaKey.parse("producer_byte_rate:broker_bps"): 2.0 * SECOND}
     on.world.set_quotas(Quotas(1, quotas, enforce_percent=percent), on.now)
-    limit = GroupLimits(
-        SECOND if kinds & {"group", "principal"} else None, 35.0 if "messages" in kinds else None
-    )
+    limit = GroupLimits(SECOND if kinds & {"group", "principal"} else None, 35.0 if "messages" in kinds else None)
     if kinds & {"group", "messages", "principal"}:
         pattern = r"User:(?P<tenant>\w+)" if "principal" in kinds else ""
-        finding = {"principal_pattern": pattern} if pattern else {}
-        on.world.set_groups(Groups(1, {"gold": limit}, {"acme": "gold"}, enforce_percent=percent, **finding), on.now)
+        groups = Groups(1, {"gold": limit}, {"acme": "gold"}, principal_pattern=pattern, enforce_percent=percent)
+        on.world.set_groups(groups, on.now)
     if held < 1.0:
         on.engine.set_affected([Affected("broker 1 /data", held, "it is full", (HELD,), ())], on.now, mode=mode)
     elif factor < 1.0:
@@ -100,14 +98,17 @@ def state(on: Play, connections: list[Play]) -> list[Any]:
     """What is counted, charged and owed."""
     meters, world = on.engine.broker(1), on.world
     found: list[Any] = [
-        {name: (each.uncounted, each.messages, each.settled, each.seen, each.over) for name, each in meters.topics.items()},
+        {
+            name: (each.uncounted, each.messages, each.settled, each.seen, each.over)
+            for name, each in meters.topics.items()
+        },
         (meters.total.uncounted, meters.throttled.uncounted, meters.errors.uncounted),
         [(each.session.hold.until, each.session.hold.mute_until, each.session.hold.why) for each in connections],
         [[(entry[1], len(entry[3])) for entry in each.session.in_flight if entry[1] == pending.PRODUCE]
          for each in connections],
     ]  # fmt: skip
     limits = meters.limits
-    buckets = [] if limits.storage is None else [limits.storage.line.bucket]
+    buckets: list[Any] = [] if limits.storage is None else [limits.storage.line.bucket]
     buckets += [each.line.bucket for each in limits.affected.shared]
     buckets += [getattr(limits.strategy, "bucket", None), *(each.bucket for each in meters.topics.values())]
     buckets += [line.bucket for _, line in sorted(world.quotas._lines.items(), key=str)]

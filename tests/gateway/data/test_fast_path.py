@@ -452,6 +452,26 @@ def test_the_quota_that_a_request_was_charged_to_is_noted(fast_path: ModuleType,
     assert line.bucket.level(play.now) == free - (len(frame) - 4)  # a client's own limit counts them all the same
 
 
+@pytest.mark.parametrize("of", ["thresholds", "group"])
+@pytest.mark.parametrize("indexes", [[0], [0, 1]])
+def test_what_is_free_of_one_limit_ends_a_run_that_another_one_has_credit_for(
+    fast_path: ModuleType, indexes: list[int], of: str
+) -> None:
+    play = familiar(indexes)
+    store = QuotaStore({Entity(client_id="app"): {QuotaKey.parse("producer_byte_rate"): 1e9}})
+    play.world.quotas.set_store(store, play.now)
+    play.broker(exchange(play, 3, {"clicks": indexes}))
+    play.now += 10.0
+    meter = play.engine.broker(1).topics[b"clicks"]
+    (meter.ask_thresholds if of == "thresholds" else meter.ask_group)(False, 1.0)
+    data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
+    session, gate = play.session, play.session.gate
+    assert gate.asks_always
+    terms = session.terms(play.now)
+    assert terms is not None
+    assert terms.pass_requests(bytearray(data), 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
+
+
 @pytest.mark.parametrize(("rows", "throttle_ms"), [([(b"views", 0, 89, "")], 0), (None, 5)])
 def test_an_answer_that_has_more_to_say_is_looked_at(fast_path: ModuleType, rows: Any, throttle_ms: int) -> None:
     play = familiar([0, 1])

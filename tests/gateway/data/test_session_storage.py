@@ -46,6 +46,19 @@ def test_when_the_pause_ends_held_requests_go_on_in_order_and_the_wait_is_in_the
     assert rows["delayed", "storage-pause"] == (1, 3000)  # the head of the queue: what is behind it waits for it
 
 
+def test_the_wait_is_in_the_accounts_where_the_topic_of_what_was_held_is_known() -> None:
+    on = play(1.0)
+    for correlation in (1, 2):
+        on.client(request(correlation))
+        on.broker(answer(correlation))
+    on.engine.set_storage(0.0, WHY, on.now)
+    assert on.client(request(3)) == (b"", b"")
+    on.now += 3.0  # within one interval: then topics are looked up again
+    assert lift(on) == (request(3), b"")
+    assert on.session.hold.paused_since == 0.0
+    assert [row.delay_ms for row in on.ledger() if row.reason == "storage-pause"] == [3000]
+
+
 def test_a_pause_longer_than_clients_may_be_kept_ends_in_a_retriable_rejection_that_names_the_volume() -> None:
     on = play()
     on.client(request(1))
