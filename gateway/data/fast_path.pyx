@@ -243,9 +243,9 @@ cdef class Terms:
         if charged is not NO_LIMITS:
             spend(charged._replace(threshold=None), size, messages, whole_size, now)
         for meter, limits, of_topic, messages_of_topic in charges:
-            if limits.threshold is not None:
+            if limits is not NO_LIMITS and limits.threshold is not None:
                 limits.threshold.take(of_topic, messages_of_topic, now)
-            if limits.group is not None:
+            if limits is not NO_LIMITS and limits.group is not None:
                 meter.settled += of_topic  # not for the group to find once more
             else:
                 meter.messages += messages_of_topic
