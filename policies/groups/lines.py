@@ -137,6 +137,8 @@ class GroupSide(Limit):
         return resource_group(self.group, unit, answer.throttle_ms, rates, here, answer.outcome, answer.room_in)
 
     def credit(self, client: object, now: float) -> tuple[float, float]:
+        if self.owed_bytes or self.owed_msgs:  # it is for the next request, and what is more than that may be lost
+            return 0.0, 0.0
         of_bytes = math.inf if self.bytes is None else self.bytes.credit(client, now)
         return of_bytes, math.inf if self.msgs is None else self.msgs.credit(client, now)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.channel import Groups, Policy, Quotas
@@ -167,8 +167,18 @@ limits_at_work = st.tuples(
 )  # fmt: skip
 
 
+def to(topics: dict[str, list[int]]) -> dict[str, Any]:
+    return {"topics": topics, "acks": -1, "values": (b"payload",), "client_id": "app"}
+
+
+# A group gets back what the broker refused, which is more than the next request takes, and then its bucket is full.
+GIVEN_BACK = [(2.0, 1, [(to({GOLD: [0]}), 2)], 6), (2.0, 1, [(to({GOLD: [0]}), 3)], 0)]
+
+
 @settings(max_examples=300, deadline=None)
 @given(limits_at_work, st.lists(steps, min_size=1, max_size=30))
+@example(({"group"}, 1.0, 1.0, "enforce", 100.0), [*GIVEN_BACK, *GIVEN_BACK])
+@example(({"principal"}, 1.0, 1.0, "enforce", 100.0), [*GIVEN_BACK, *GIVEN_BACK])
 def test_limits_at_work_decide_and_charge_the_same_as_where_each_request_is_judged(
     limits: Any, played: list[Any]
 ) -> None:
