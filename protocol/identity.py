@@ -137,7 +137,11 @@ class AmbiguousIdentity(MalformedFrame):
 
 
 class Refused(Exception):
-    """The broker refused a step of SASL; the text is its own."""
+    """The broker refused a step of SASL, with that error code; the text is its own."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Claim(NamedTuple):
@@ -234,7 +238,7 @@ def accepted(buf: Buffer, start: int, end: int, claim: Claim) -> str | None:
         pos = skip_tags(buf, pos, end)
     at_end(pos, end)
     if error:
-        raise Refused((message or b"").decode("utf-8", "replace") or f"error {error}")
+        raise Refused(error, (message or b"").decode("utf-8", "replace") or f"error {error}")
     return claim.principal if _is_last_step(claim.mechanism, token) else None
 
 

@@ -30,6 +30,7 @@ BEFORE_AUTHENTICATION = frozenset({api.API_VERSIONS, api.SASL_HANDSHAKE, api.SAS
 # Errors in answers to SaslHandshake that only a broker gives that wants SASL: none, and UNSUPPORTED_SASL_MECHANISM. One
 # that doesn't says ILLEGAL_SASL_STATE.
 _UNSUPPORTED = api.ERROR_CODES["UNSUPPORTED_SASL_MECHANISM"]
+_FAILED = api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"]  # the broker closes the connection
 _HANDSHAKE_ANSWERED = frozenset({0, _UNSUPPORTED})
 
 
@@ -138,7 +139,8 @@ class Authentication:
         try:
             principal = accepted(buf, start, stop, claim)
         except Refused as refusal:
-            self._fail(one_line(str(refusal), ERROR_CHARS))
+            if refusal.code == _FAILED or not self.is_done:  # else the client stays who it is
+                self._fail(one_line(str(refusal), ERROR_CHARS))
             return
         if principal is None:
             return

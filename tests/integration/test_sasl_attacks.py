@@ -274,7 +274,7 @@ def test_a_session_that_is_renewed_is_not(brief: Stage) -> None:
 def test_another_name_behind_the_first_one_is_not_taken(stage: Stage, token: bytes) -> None:
     """In one segment, so that the second name is there before the first one has been accepted."""
     client_id = f"behind-{token is GUESSED}"
-    with stage.wire("upstream") as wire:
+    with stage.wire("upstream", "unauthenticated") as wire:
         wire.send(handshake() + authenticate(MALLORY) + handshake() + authenticate(token) + produce(client_id))
         assert [error(wire.receive()) for _ in range(4)][:2] == [0, 0]
         assert wire.ends()  # the broker refuses to change who somebody is
@@ -284,7 +284,7 @@ def test_another_name_behind_the_first_one_is_not_taken(stage: Stage, token: byt
 @pytest.mark.parametrize("token", [GUESSED, REPLICATOR], ids=["guessed", "known"])
 def test_no_client_becomes_another_by_authenticating_again(stage: Stage, token: bytes) -> None:
     client_id = f"again-{token is GUESSED}"
-    with stage.wire("upstream") as wire:
+    with stage.wire("upstream", "unauthenticated") as wire:
         sign_in(wire)
         assert wire.produce(produce(client_id))[1] == {("clicks", 0): (0, None)}
         wire.send(handshake())
