@@ -81,8 +81,8 @@ def _used(meter: TopicRate | BrokerRate) -> LimitUse:
 class Engine:
     """The policies of one worker.
 
-    `pause`: why nothing may be forwarded, None else. `holding`: the topics that storage holds
-    where it holds some only. `fleet`: our parts of limits. `groups`: resource groups.
+    `pause`: why nothing may be forwarded, None else. `holding`: the topics that storage holds where it holds some only.
+    `fleet`: our parts of limits. `groups`: resource groups.
     """
 
     def __init__(self, now: float, internal: Iterable[str] = INTERNAL_TOPICS, page: Page | None = None) -> None:

@@ -30,8 +30,9 @@ BEFORE_AUTHENTICATION = frozenset({api.API_VERSIONS, api.SASL_HANDSHAKE, api.SAS
 # Errors in answers to SaslHandshake that only a broker gives that wants SASL: none, and UNSUPPORTED_SASL_MECHANISM. One
 # that doesn't says ILLEGAL_SASL_STATE.
 _UNSUPPORTED = api.ERROR_CODES["UNSUPPORTED_SASL_MECHANISM"]
-_FAILED = api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"]  # the broker closes the connection
 _HANDSHAKE_ANSWERED = frozenset({0, _UNSUPPORTED})
+# Behind this one, and an unsupported mechanism, the broker closes the connection.
+_FAILED = api.ERROR_CODES["SASL_AUTHENTICATION_FAILED"]
 
 
 class Demand(Protocol):
@@ -132,18 +133,18 @@ class Authentication:
             if error in _HANDSHAKE_ANSWERED and not world.cluster.wants_sasl:
                 world.cluster.wants_sasl = True
                 world.ledger.renew()  # other connections have to authenticate as well from here on
-            if error:
-                self._fail("the broker does not offer this SASL mechanism" if error == _UNSUPPORTED
-                           else f"the broker answered the SASL handshake with error {error}")  # fmt: skip
+            if error == _UNSUPPORTED:
+                self._fail("the broker does not offer this SASL mechanism")
             return
         try:
             principal = accepted(buf, start, stop, claim)
         except Refused as refusal:
-            if refusal.code == _FAILED or not self.is_done:  # else the client stays who it is
+            if refusal.code == _FAILED:  # behind any other the client stays who it is
                 self._fail(one_line(str(refusal), ERROR_CHARS))
             return
         if principal is None:
             return
+        self.failure = ""
         known = self._client.principal
         if not self.is_done:
             self.is_done = True

@@ -88,7 +88,9 @@ class Cluster:
     def problem(self) -> str:
         """The cluster doesn't answer, or brokers have left its metadata and may come back; "": neither."""
         away = [
-            f"broker {node_id} is away since {broker.left}" for node_id, broker in self._brokers.items() if broker.left
+            f"broker {node_id} has been away since {broker.left}"
+            for node_id, broker in self._brokers.items()
+            if broker.left
         ]
         return self._down or ", ".join(away)
 
@@ -141,7 +143,7 @@ class Cluster:
             before = self._brokers.get(node_id)
             is_new = before is None
             if before is not None and before.left_at is not None:
-                log.warning("broker %d is back in the cluster's metadata after %.0f s", node_id, now - before.left_at)
+                log.info("broker %d is back in the cluster's metadata after %.0f s", node_id, now - before.left_at)
             self._brokers[node_id] = _Known(address)
             opened = await self._listeners.open(nursery, node_id)
             if (opened or is_new) and self.known:
@@ -197,7 +199,7 @@ class Cluster:
         self._metrics.cluster.up.set(0)
         if self._down_since is None:
             self._down_since = trio.current_time()
-            self._down = f"it does not answer since {_time_of_day()} ({why})"
+            self._down = f"no answer since {_time_of_day()} ({why})"
             servers = ",".join(itertools.starmap(address_text, self._bootstrap))
             log.error("the cluster at %s does not answer (%s); asking again every %g s", servers, why, self._refresh_s)
         if not self._brokers and not self.known:
