@@ -24,7 +24,7 @@ from setuptools.command.build_ext import build_ext
 FAST_PATH = ("protocol/produce_fast.pyx", "gateway/data/fast_path.pyx", "gateway/data/shortcut.pyx")
 EITHER = (
     "protocol/stream.py", "protocol/metadata_topics.py", "policies/duplicates.py", "policies/limits/meter.py",
-    "gateway/data/ledger.py", "gateway/data/in_flight.py", "gateway/data/slices.py",
+    "gateway/data/ledger.py", "gateway/data/in_flight.py", "gateway/data/slices.py", "gateway/data/tls.py",
 )  # fmt: skip
 DIRECTIVES = {
     "annotation_typing": False,  # types are in the .pxd files; annotations are for mypy

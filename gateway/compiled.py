@@ -14,7 +14,7 @@ from typing import Any, Final
 FAST_PATH: Final = ("protocol.produce_fast", "gateway.data.fast_path", "gateway.data.shortcut")
 EITHER: Final = (
     "protocol.stream", "protocol.metadata_topics", "policies.duplicates", "policies.limits.meter",
-    "gateway.data.ledger", "gateway.data.in_flight", "gateway.data.slices",
+    "gateway.data.ledger", "gateway.data.in_flight", "gateway.data.slices", "gateway.data.tls",
 )  # fmt: skip
 MODULES: Final = FAST_PATH + EITHER
 VARIABLE: Final = "PURE_PYTHON"

@@ -39,6 +39,8 @@ _OF_EITHER: Final = {
     "gateway.data.world.Ledger": ("gateway.data.ledger", "Ledger"),
     "gateway.data.session.InFlight": ("gateway.data.in_flight", "InFlight"),
     "gateway.data.reactor.Slice": ("gateway.data.slices", "Slice"),
+    "gateway.data.arrivals.Tls": ("gateway.data.tls", "Tls"),
+    "gateway.data.securing.Tls": ("gateway.data.tls", "Tls"),
 }
 
 

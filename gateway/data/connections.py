@@ -22,7 +22,7 @@ from gateway.data.ends import CLOSED, TooManyConnections, close_reason
 from gateway.data.links import Link
 from gateway.data.reactor import Reactor
 from gateway.data.session import Session
-from gateway.data.tls import Bench
+from gateway.data.handshakes import Bench
 from gateway.data.tls_links import TlsLink
 from gateway.data.uplink import Uplink
 from gateway.data.world import World

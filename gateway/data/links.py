@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.data.reactor import Reactor
     from gateway.data.session import Session
     from gateway.data.shortcut import Seen, Shortcut
+    from gateway.data.tls import Tls
 else:
     try:
         from gateway.data.shortcut import Shortcut
@@ -104,16 +105,13 @@ class Link:
         self._is_drained = True  # the client's socket was empty, and is being read: what comes now has not waited
         self._timer_at = 0.0
         self._farewell: Farewell | None = None
-        self.shortcut = Shortcut(
-            self,
-            session.client.world,
-            reactor.shared,
-            self.client.inbound,
-            self.upstream.outbound,
-            session.counted,
-            client.fileno(),
-            upstream.fileno(),
-        )
+        self.shortcut = self._new_shortcut()
+
+    def _new_shortcut(self, of_client: Tls | None = None, of_upstream: Tls | None = None) -> Shortcut:
+        """`of_client`, `of_upstream`: the TLS that these sides speak."""
+        session, shared = self.session, self.reactor.shared
+        world, counted = session.client.world, session.counted
+        return Shortcut(self, world, shared, self.client, self.upstream, counted, of_client, of_upstream)
 
     def open(self) -> None:
         """Put both sockets into the reactor.

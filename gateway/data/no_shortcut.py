@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.data.slices import EventHandler
+
+if TYPE_CHECKING:
+    from gateway.data.sides import Side
 
 
 class NoShortcut(EventHandler):
@@ -15,11 +18,11 @@ class NoShortcut(EventHandler):
     terms = None
 
     def __init__(
-        self, link: Any, world: Any, shared: Any, inbound: Any, outbound: Any, counted: Any, client_fd: int,
-        upstream_fd: int,
+        self, link: Any, world: Any, shared: Any, client: Side, upstream: Side, counted: Any,
+        of_client: Any = None, of_upstream: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(link)
-        self._client_fd = client_fd
+        self._client_fd = client.sock.fileno()
 
     def shut(self) -> None:
         """It always is."""

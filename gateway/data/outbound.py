@@ -78,6 +78,10 @@ class Outbound:
                 self._charged += len(whole)
                 self._account.charge(len(whole))
 
+    def keep(self, rest: memoryview) -> None:
+        """Keep what the socket didn't take."""
+        self._keep([rest], None)
+
     def hold(self, large: Large, sent: int) -> None:
         """Keep the rest of a large request, of which `sent` bytes have gone; nothing else may be kept here."""
         self._held = large

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from gateway.data.tls import Bench, HandshakeError, Tls, greet
+from gateway.data.handshakes import Bench, greet
+from gateway.data.tls import HandshakeError, Tls
 from gateway.data.tls_sessions import Sessions
 from gateway.system.sockets import address_text
 from gateway.tls.broker_tls import BrokerTls, explain, make_broker_context

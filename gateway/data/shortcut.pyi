@@ -1,10 +1,11 @@
 from typing import Any
 
 from gateway.data.fast_path import Counted, Terms
-from gateway.data.inbound import Inbound, Shared
+from gateway.data.inbound import Shared
 from gateway.data.links import Link
-from gateway.data.outbound import Outbound
+from gateway.data.sides import Side
 from gateway.data.slices import EventHandler
+from gateway.data.tls import Tls
 from gateway.data.world import World
 
 class Seen:
@@ -25,11 +26,11 @@ class Shortcut(EventHandler):
         link: Link,
         world: World,
         shared: Shared,
-        inbound: Inbound,
-        outbound: Outbound,
+        client: Side,
+        upstream: Side,
         counted: Counted | None,
-        client_fd: int,
-        upstream_fd: int,
+        of_client: Tls | None = None,
+        of_upstream: Tls | None = None,
     ) -> None: ...
     def shut(self) -> None: ...
     def handle(self, fd: int, events: int, now: float) -> None: ...

@@ -1,7 +1,7 @@
 # The shortcut of one link, for nearly all of its events: bytes are there, they are whole Produce and Fetch requests, or
 # answers, that pass as they are (fast_path.pyx), or more of a request that has a buffer of its own, or more of an
-# answer that streams through, and the other socket takes them at once. Only the compiled gateway has this module:
-# elsewhere links have a NoShortcut.
+# answer that streams through, and the other socket takes them at once. Either side may speak TLS. Only the compiled
+# gateway has this module: elsewhere links have a NoShortcut.
 #
 # It decides nothing, and keeps nothing but what the link has told it: which terms hold for such requests just now, and
 # whether records pass unseen. (How many these are, the answer in progress says, wherever it went on last.) The link
@@ -15,6 +15,7 @@ from gateway.data cimport calls
 from gateway.data.fast_path cimport Counted, Terms
 from gateway.data.in_flight cimport Owed
 from gateway.data.slices cimport EventHandler
+from gateway.data.tls cimport Tls
 from protocol cimport fields
 from protocol.fields cimport Bytes
 from protocol.stream cimport EndpointHider
@@ -29,6 +30,7 @@ cdef enum:
     # Records before a field, or before the end of an answer, that are looked at all the same: what comes behind them
     # would be a read, and a write, of its own. Fewer than as many before these aren't worth the calls either.
     TAIL_BYTES = 32 * 1024
+    KEPT = -3  # all of it is encrypted, and what the socket didn't take is kept
 
 
 @cython.final
@@ -62,23 +64,29 @@ cdef class Shortcut(EventHandler):
     cdef readonly Terms terms
     cdef readonly Seen seen
     cdef public bint takes_requests, looks_ahead, passes_unseen
-    cdef object _rejected, _shared, _inbound, _outbound
+    cdef object _rejected, _shared, _inbound, _to_client, _to_upstream
     cdef Counted _counted
+    cdef Tls _client_tls, _upstream_tls
     cdef long long _epoch
     cdef bytearray _buf
     cdef int _client_fd, _upstream_fd
 
-    def __init__(self, link, world, shared, inbound, outbound, counted, client_fd, upstream_fd):
-        """`inbound`: the client's; `outbound`: the broker's. `counted`: what its answers are noted in."""
+    def __init__(self, link, world, shared, client, upstream, counted, of_client=None, of_upstream=None):
+        """`client`, `upstream`: the link's sides; `of_client`, `of_upstream`: the TLS that they speak, if they do.
+        `counted`: what answers are noted in.
+        """
         self.link = link
         self._rejected = world.rejected
         self._shared = shared
         self._buf = shared.buffer
-        self._inbound = inbound
-        self._outbound = outbound
+        self._inbound = client.inbound
+        self._to_client = client.outbound
+        self._to_upstream = upstream.outbound
         self._counted = counted
-        self._client_fd = client_fd
-        self._upstream_fd = upstream_fd
+        self._client_tls = of_client
+        self._upstream_tls = of_upstream
+        self._client_fd = client.sock.fileno()
+        self._upstream_fd = upstream.sock.fileno()
         self._epoch = -1
         self.seen = Seen()
 
@@ -112,7 +120,9 @@ cdef class Shortcut(EventHandler):
 
     cdef _on_client(self, int events, object now):
         cdef Py_ssize_t start, end, room, size, pos, passed, sent
-        link = self.link
+        cdef bint can_send
+        cdef Tls tls
+        link, tls = self.link, self._client_tls
         terms = self._find_terms(now) if events == IN else None
         if terms is None or not self.takes_requests:
             link.on_client(events, now)
@@ -133,13 +143,14 @@ cdef class Shortcut(EventHandler):
         else:
             link.end_reading()
             return
-        size = calls.receive(self._client_fd, buf, start, room)
-        if size <= 0:
-            if size != calls.NOTHING:
-                link.end_client(size == calls.EOF, now)
+        size = self._receive(self._client_fd, tls, buf, start, room)
+        if size <= 0 and size != calls.NOTHING:
+            link.end_client(size == calls.EOF, now)
             return
         seen.read_at = now
-        seen.is_drained = size < room
+        seen.is_drained = size < room if tls is None else tls.drained
+        if size <= 0:
+            return
         end = start + size
         if large is not None:
             if end < large.size:
@@ -147,11 +158,15 @@ cdef class Shortcut(EventHandler):
                 return
             inbound.received = end
             start = 0
-            seen.is_drained = calls.is_empty(self._client_fd)
+            if tls is None:
+                seen.is_drained = calls.is_empty(self._client_fd)
         pos, passed = terms.pass_requests(buf, start, end, now, now, self._rejected.asks)
         self._counted.ledger.requests += passed
-        if not terms.in_flight.is_waiting and (pos == end or _is_cut(buf, pos, end)):
-            sent = calls.send(self._upstream_fd, buf, start, pos) if passed else 0
+        can_send = large is None or self._upstream_tls is None  # else it is encrypted as its broker takes it
+        if can_send and not terms.in_flight.is_waiting and (pos == end or _is_cut(buf, pos, end)):
+            sent = 0
+            if passed:
+                sent = self._send(self._upstream_fd, self._upstream_tls, self._to_upstream, buf, start, pos)
             if sent == pos - start:
                 if large is not None:
                     link.let_go(large)
@@ -165,7 +180,7 @@ cdef class Shortcut(EventHandler):
                 self._tell()
                 link.hold_back(large, sent)
                 return
-            start += max(sent, 0)
+            start = pos if sent == KEPT else start + max(sent, 0)
         link.go_on_with_requests(start, pos, end, large, now)
 
     cdef _on_upstream(self, int events, object now):
@@ -186,7 +201,7 @@ cdef class Shortcut(EventHandler):
         if events != IN:
             self._flush(now)  # of answers that are there as well, epoll tells again
             return
-        size = calls.receive(self._upstream_fd, self._buf, HEAD_ROOM, self._shared.size)
+        size = self._receive(self._upstream_fd, self._upstream_tls, self._buf, HEAD_ROOM, self._shared.size)
         if size <= 0:
             if size != calls.NOTHING:
                 link.end_upstream(size == calls.EOF, now)
@@ -196,11 +211,46 @@ cdef class Shortcut(EventHandler):
         pos = self._counted.pass_answers(self._buf, start, end, now, self._rejected.asks)
         oldest = terms.in_flight.oldest
         if pos == end and (oldest is None or oldest.kind != LOCAL):
-            sent = calls.send(self._client_fd, self._buf, start, end)
+            sent = self._send(self._client_fd, self._client_tls, self._to_client, self._buf, start, end)
             if sent == size:
                 return
-            start += max(sent, 0)
+            start = end if sent == KEPT else start + max(sent, 0)
         link.go_on_with_answers(start, pos, end, now)
+
+    cdef Py_ssize_t _receive(self, int fd, Tls tls, object buf, Py_ssize_t start, Py_ssize_t room) except -4:
+        # As calls.receive. Of what TLS has left, or has to say itself, no event tells: the link goes on with it soon.
+        cdef Py_ssize_t size
+        if tls is None:
+            return calls.receive(fd, buf, start, room)
+        try:
+            size = tls.recv_into(memoryview(buf)[start : start + room])
+        except BlockingIOError:
+            size = calls.NOTHING
+        except OSError:
+            return calls.BROKEN
+        if tls.ready or tls.owes:
+            self.link.reactor.call_soon(self.link)
+        return size
+
+    cdef Py_ssize_t _send(
+        self, int fd, Tls tls, object outbound, object buf, Py_ssize_t start, Py_ssize_t stop
+    ) except -4:
+        # As calls.send; or KEPT. `outbound`: that of this socket.
+        cdef Py_ssize_t sent
+        if tls is None:
+            return calls.send(fd, buf, start, stop)
+        try:
+            records = tls.encrypt([memoryview(buf)[start:stop]])
+        except OSError:
+            return calls.BROKEN
+        data = records[0] if len(records) == 1 else b"".join(records)
+        sent = calls.send(fd, data, 0, len(data))
+        if sent == len(data):
+            return stop - start
+        if sent < 0:
+            return calls.BROKEN
+        outbound.keep(memoryview(data)[sent:])
+        return KEPT
 
     cdef Py_ssize_t _unseen(self) except -1:
         # At least so many of the broker's next bytes pass as they are, whatever they are: records, nearly always.
@@ -229,8 +279,8 @@ cdef class Shortcut(EventHandler):
     cdef _flush(self, object now):
         # The broker takes more of what it had not taken at once.
         cdef Py_ssize_t size, sent
-        pieces = self._outbound.pieces
-        if len(pieces) != 1:
+        pieces = self._to_upstream.pieces
+        if len(pieces) != 1 or self._upstream_tls is not None:
             self.link.on_upstream(OUT, now)
             return
         piece = pieces[0]

@@ -1,44 +1,35 @@
 # TLS in memory (ssl.MemoryBIO) between a socket and its link, with a client or with a broker: epoll goes on to tell of
 # sockets and of nothing else.
 #
-# The handshake is a task's. From then on `Tls` stands where a link's read and write sides see the socket
-# (tls_links.py). Writing never blocks: what the socket doesn't take is kept as ciphertext, as a plain link keeps
-# plaintext. (OpenSSL on the socket itself would have to be given the very same bytes again.) Plain connections have
-# nothing of all this. Knows no Kafka but to say what else came in place of a TLS handshake.
+# The handshake is a task's (handshakes.py). From then on `Tls` stands where a link's read and write sides, and its
+# shortcut, see the socket (tls_links.py, shortcut.pyx). Writing never blocks: what the socket doesn't take is kept as
+# ciphertext, as a plain link keeps plaintext. (OpenSSL on the socket itself would have to be given the very same bytes
+# again.) Plain connections have nothing of all this. Knows no Kafka.
+#
+# Compiled where a C compiler is (setup.py): tls.pxd has its types in C.
 
 from __future__ import annotations
 
 import ssl
 from typing import TYPE_CHECKING, Any, cast
 
-import trio
-
 from gateway.data import calls
-from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS
 from gateway.tls.server_names import UNKNOWN, ServerNames, UnknownName
 from gateway.tls.tls_reasons import BROKEN_RECORD, BROKEN_RECORD_TEXT, reason_of
-from protocol.describe import looks_like
-from protocol.framing import check_request_head
-from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-HANDSHAKE_TIMEOUT_S = 30.0  # clients give a connection up after as long (librdkafka, Java) or sooner
 PLAINTEXT = 16_384  # of one record
 # More than four of the largest records. So much is fed to OpenSSL at once: its buffers never become smaller again.
 RECORD = 68 * 1024
 WRITTEN = 4 * PLAINTEXT  # likewise what it encrypts at once
-SCRATCH_BYTES = 512 * 1024  # of ciphertext in one read, for large frames
 # Records without data that a peer may send beyond one in a thousand: with a new key each (TLS 1.3) they cost a tenth
 # of a millisecond, and a read has room for ten thousand. So many are handled before they are counted.
 BESIDE = 64
 _DATA_RECORD = 1.001  # what a record with data makes up for: itself, and a thousandth of one without
 _HEADER = 5  # bytes of a record: type, version, and the length of the rest
-PROBE = "probe"  # of HandshakeError: a connection without a word, as health checks make them
-_HANDSHAKE_RECORD, _ALERT_RECORD = 0x16, 0x15
-_LARGEST = 2**31 - 1
 
 
 class HandshakeError(Exception):
@@ -77,21 +68,6 @@ def go_by_name(context: ssl.SSLContext, names: ServerNames) -> None:
     context.sni_callback = admit
 
 
-class Bench:
-    """The state that the TLS of all connections of a worker shares.
-
-    Attributes:
-        scratch: ciphertext is received there.
-        turn: who holds it makes a step of a handshake.
-    """
-
-    __slots__ = ("scratch", "turn")
-
-    def __init__(self) -> None:
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.turn = trio.Lock()
-
-
 class Tls:
     """One connection's TLS. `scratch` is where ciphertext is received; all connections may share one.
 
@@ -103,6 +79,7 @@ class Tls:
 
     __slots__ = (
         "_beside",
+        "_bytes",
         "_emptied",
         "_ended",
         "_error",
@@ -139,6 +116,7 @@ class Tls:
         self._explain = explain or explain_client
         self._sock = sock
         self._scratch = scratch
+        self._bytes = cast("bytearray", scratch.obj)
         self._ended = False  # the peer has said that nothing more comes, or closed
         self._error: ssl.SSLError | None = None  # behind what was decrypted before
         self._emptied = True  # the socket had nothing left when it was last read
@@ -172,9 +150,9 @@ class Tls:
         Raises:
             HandshakeError: there is still an alert to be sent.
         """
-        at = 0
-        while at < len(data):
-            at = self._cut(data, at, len(data))
+        came, at = bytearray(data), 0
+        while at < len(came):
+            at = self._cut(came, at, len(came))
         self._incoming.write(data)
         try:
             self._object.do_handshake()
@@ -248,7 +226,7 @@ class Tls:
         scratch, write = self._scratch, self._incoming.write
         filled = at = 0
         while at < got and not (self._ended or self._error):
-            to = self._cut(scratch, at, got)
+            to = self._cut(self._bytes, at, got)
             write(scratch[at:to])
             at = to
             filled += self._decrypt(view[filled:] if filled else view)
@@ -256,7 +234,7 @@ class Tls:
             self.ready = filled > 0  # the end is read next, though it may have come in a piece of its own
         return filled
 
-    def _cut(self, data: bytes | memoryview, at: int, end: int) -> int:
+    def _cut(self, data: bytearray, at: int, end: int) -> int:
         """Count records in data[at:end], as many as OpenSSL may be given at once, and say where these end: behind a
         whole one if more follows, for to ask OpenSSL for the rest of one that isn't there costs an exception.
         """
@@ -291,11 +269,12 @@ class Tls:
         return stop
 
     def _decrypt(self, view: memoryview) -> int:
-        incoming, read = self._incoming, self._object.read
+        incoming = self._incoming
+        read: Any = self._object.read  # with a buffer, how many bytes it has written there
         size, filled, records = len(view), 0, 0
         try:
             while filled < size and not self._ended:
-                n = cast("int", read(size - filled, view[filled:] if filled else view))
+                n = read(size - filled, view[filled:] if filled else view)
                 if not n:
                     self._ended = True
                     break
@@ -375,107 +354,6 @@ class Tls:
         except ssl.SSLError:  # the peer has not said so yet, or the connection is broken
             pass
         return self.take()
-
-
-async def shake_hands(tls: Tls, sock: socket.socket, turn: trio.Lock) -> None:
-    """Be the server of a TLS handshake on a non-blocking socket. The caller sets the time limit.
-
-    Its cryptography takes a millisecond or two, in which no request passes. So each time that trio goes through its
-    tasks only one step is made, by the holder of `turn`. Then the reactor is among those that run.
-
-    Raises:
-        HandshakeError, OSError: with this client there is no connection.
-    """
-    data = await _first_bytes(sock)
-    while not await _step(tls, sock, data, turn):
-        data = await _receive(sock)
-        if not data:
-            raise HandshakeError("the client closed the connection in the middle of the handshake")
-
-
-async def greet(tls: Tls, sock: socket.socket, turn: trio.Lock, scope: trio.CancelScope) -> None:
-    """Be the client of such a handshake, with a broker. `scope` has its time limit; time that passes before it is this
-    connection's turn doesn't count: no broker is late because many connections begin at once.
-
-    Raises:
-        HandshakeError, OSError: with this broker there is no connection.
-    """
-    data = b""
-    heard = False
-    try:
-        while not await _step(tls, sock, data, turn, scope):
-            data = await _receive(sock)
-            if not data:
-                raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE)
-            if not heard and data[0] not in (_HANDSHAKE_RECORD, _ALERT_RECORD):
-                raise HandshakeError(f"{NO_TLS}: {looks_like(data[:64])} came")
-            heard = True
-    except ConnectionError as error:  # it closed with bytes of ours unread
-        raise HandshakeError(CLOSED if heard else CLOSED_AT_ONCE) from error
-
-
-async def _step(
-    tls: Tls, sock: socket.socket, data: bytes, turn: trio.Lock, scope: trio.CancelScope | None = None
-) -> bool:
-    refusal = None
-    done = False
-    left = 0.0
-    if scope is not None:
-        left, scope.deadline = scope.deadline - trio.current_time(), float("inf")
-    async with turn:
-        try:
-            done = tls.shake_hands(data)
-        except HandshakeError as error:
-            refusal = error
-        await trio.lowlevel.checkpoint()
-    if scope is not None:
-        scope.deadline = trio.current_time() + left
-    if refusal is None:
-        await _send_all(sock, tls.take())
-        return done
-    try:
-        await _send_all(sock, tls.take())
-    except OSError:  # the peer has gone, without waiting for the alert: the reason is told all the same
-        pass
-    try:
-        raise refusal
-    finally:
-        refusal = None  # the error knows this frame
-
-
-async def _first_bytes(sock: socket.socket) -> bytes:
-    data = await _receive(sock)
-    if not data:
-        raise HandshakeError("the client closed the connection", PROBE)
-    if data[0] != _HANDSHAKE_RECORD:
-        raise HandshakeError(f"{_name(data)} came to a port that speaks TLS", "no TLS")
-    return data
-
-
-async def _receive(sock: socket.socket) -> bytes:
-    while True:
-        await trio.lowlevel.wait_readable(sock)
-        try:
-            return sock.recv(RECORD)
-        except BlockingIOError:  # it only seemed so
-            pass
-
-
-async def _send_all(sock: socket.socket, data: bytes) -> None:
-    while data:
-        try:
-            data = data[sock.send(data) :]
-        except BlockingIOError:
-            await trio.lowlevel.wait_writable(sock)
-
-
-def _name(data: bytes) -> str:
-    try:
-        if check_request_head(data, 0, len(data), _LARGEST):
-            return "a Kafka client without TLS (security.protocol must be SSL or SASL_SSL there)"
-    except MalformedFrame:
-        pass
-    return looks_like(data[:64])
 
 
 def explain_client(error: ssl.SSLError) -> str:

@@ -60,6 +60,11 @@ class TlsInbound(Inbound):
             begun(self._tls)
         return n
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether all who wait for the first bytes have been told of them."""
+        return self._begun is None
+
     def is_empty(self, sock: socket.socket) -> bool:
         return self._tls.is_empty()
 
@@ -188,6 +193,7 @@ class TlsLink(Link):
             begun = course.begin if course is not None else None
             self.upstream.inbound = TlsInbound(of_upstream, shared, account, self._wake, is_client=False, begun=begun)
             self.upstream.outbound = TlsOutbound(of_upstream, account)
+        self.shortcut = self._new_shortcut(of_client, of_upstream)
 
     def open(self) -> None:
         super().open()
@@ -195,16 +201,28 @@ class TlsLink(Link):
             self.reactor.call_soon(self)
 
     def terms(self, now: float) -> Terms | None:
-        return None  # the shortcut knows no TLS
+        inbound = self.upstream.inbound
+        if isinstance(inbound, TlsInbound) and not inbound.has_begun:
+            return None
+        return super().terms(now)
+
+    def _guide_shortcut(self) -> None:
+        super()._guide_shortcut()
+        self.shortcut.passes_unseen = False  # each byte is decrypted, or encrypted
+
+    def flushed(self) -> None:
+        super().flushed()
+        if _is_ready(self._of_client):  # it was not read meanwhile
+            self.reactor.call_soon(self)
 
     def on_ready(self, now: float) -> None:
         if self.closed:
             return
         is_ready = _is_ready(self._of_client) and self.client.mask & IN
         if is_ready:
-            self.on_client(IN, now)
+            self.shortcut.handle(self.client.sock.fileno(), IN, now)
         if _is_ready(self._of_upstream) and self.upstream.mask & IN and not self.closed:
-            self.on_upstream(IN, now)
+            self.shortcut.handle(self.upstream.sock.fileno(), IN, now)
         elif not is_ready:
             super().on_ready(now)
 

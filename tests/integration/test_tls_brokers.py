@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from gateway import embedded
 from gateway.channel import Broker, Brokers
 from gateway.data.dialling import Dialling
-from gateway.data.tls import Bench
+from gateway.data.handshakes import Bench
 from gateway.data.uplink import Uplink
 from gateway.embedded import Cluster, wait_for
 from gateway.tls.broker_tls import broker_tls_of

@@ -15,7 +15,7 @@ import trio
 
 from gateway.channel import Broker, Brokers, Log
 from gateway.data.dialling import UNSENT_BYTES, Dialled, Dialling
-from gateway.data.tls import Bench
+from gateway.data.handshakes import Bench
 from gateway.data.uplink import Uplink
 from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS, BrokerTls, make_broker_context
 from gateway.tls.certificates import LOOK_S, CertificateError

@@ -17,7 +17,8 @@ import trio
 from gateway.data.budget import Account
 from gateway.data.inbound import SHARED_BYTES
 from gateway.data.session import Session
-from gateway.data.tls import PROBE, RECORD, HandshakeError, Tls, shake_hands
+from gateway.data.handshakes import PROBE, shake_hands
+from gateway.data.tls import RECORD, HandshakeError, Tls
 from gateway.data.tls_links import TlsLink
 from gateway.tls.certificates import LOOK_S, SETTLE_S, CertificateError, Certificates, ListenerTls, make_context
 from gateway.tls.tls_reasons import BROKEN_RECORD_TEXT

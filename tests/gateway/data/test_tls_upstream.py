@@ -14,7 +14,8 @@ import trio
 
 from gateway.data.budget import Account
 from gateway.data.session import Session
-from gateway.data.tls import Bench, Tls, greet, shake_hands
+from gateway.data.handshakes import Bench, greet, shake_hands
+from gateway.data.tls import Tls
 from gateway.data.tls_links import AT_ONCE, TlsLink
 from gateway.tls.broker_tls import BrokerTls, make_broker_context
 from gateway.tls.certificates import ListenerTls, make_context

@@ -12,7 +12,7 @@ import trio
 from gateway.channel import PROTOCOL, ListenerSettings, Log, WorkerSettings
 from gateway.data.addresses import Addresses
 from gateway.data.arrivals import Arrivals
-from gateway.data.tls import Bench
+from gateway.data.handshakes import Bench
 from gateway.data.uplink import Uplink
 from gateway.data.world import World
 from gateway.tls.certificate_names import AdvertisedHost, CertificateNames, name_warnings, names_of
